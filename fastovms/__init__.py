@@ -1,0 +1,3 @@
+"""OpenAI-compatible LLM server for OpenVINO models."""
+
+__version__ = "0.1.0"

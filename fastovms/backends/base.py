@@ -1,0 +1,64 @@
+"""The seam between the API and whatever runs the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fastovms.params import GenerationOutput, GenerationRequest, ModelInfo
+
+OutputCallback = Callable[[GenerationOutput], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStats:
+    """A snapshot, taken between two steps."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    num_preemptions: int = 0
+    num_prefix_cache_queries: int = 0
+    num_prefix_cache_hits: int = 0
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_steps: int = 0
+
+
+class Backend(Protocol):
+    """Runs generation requests. Every method is called on the event loop's thread."""
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be generated any more, or None while all is well."""
+
+    def start(self) -> None:
+        """Starts work on the running event loop, to which the outputs will be handed."""
+
+    def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
+        """Queues a request.
+
+        `on_output` is called on the loop once per sample and step, in order, until each of the
+        `n` samples has had an output with a `finish_reason`. It must not block and must not raise.
+        It is not called before `submit` has returned, and never after `abort`.
+
+        Raises:
+            RequestError: the request can never run (too long for the model or the cache).
+            Overloaded: too many requests wait already.
+            BackendUnavailable: not started or closed.
+            EngineFailed: the engine has died.
+        """
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or one of its samples, at any stage; its blocks are free at the next
+        step. Unknown and finished ids are ignored, so callers abort in `finally`."""
+
+    def stats(self) -> BackendStats: ...
+
+    async def close(self) -> None:
+        """Stops the work; requests in flight end with `FinishReason.ABORT`."""

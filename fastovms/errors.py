@@ -1,0 +1,58 @@
+"""Exceptions by meaning. What each becomes on the wire is decided in `api`, per dialect."""
+
+from __future__ import annotations
+
+
+class FastovmsError(Exception):
+    """Base of every error that is raised on purpose."""
+
+
+class ConfigurationError(FastovmsError):
+    """The operator asked for something that cannot be started (flags, model files, ports)."""
+
+
+class RequestError(FastovmsError):
+    """The client's request is at fault.
+
+    Attributes:
+        param: name of the offending field (`"stop[1]"`), or None when no one field is to blame.
+        code: machine-readable reason (`"context_length_exceeded"`), or None.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class MalformedBody(RequestError):
+    """The body is not the JSON object that every endpoint expects, whatever its fields say."""
+
+
+class InvalidField(RequestError):
+    """A field has a wrong type or a value outside its range."""
+
+
+class ModelNotFound(RequestError):
+    """The named model is not served here."""
+
+
+class BackendError(FastovmsError):
+    """The request is fine, but cannot be run now."""
+
+
+class Overloaded(BackendError):
+    """Too many requests are waiting. `retry_after` is in seconds."""
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class BackendUnavailable(BackendError):
+    """The backend is loading, draining or closed."""
+
+
+class EngineFailed(BackendError):
+    """Inference failed; the request's work is lost."""

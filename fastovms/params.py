@@ -1,0 +1,109 @@
+"""The words that all layers share: what to generate, what came out, and for which model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class FinishReason(Enum):
+    """Why a sample ended. `STOP` and `LENGTH` carry OpenAI's wire names."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens. Values are already validated; the defaults mean "off".
+
+    Attributes:
+        max_tokens: new tokens per sample; None = up to the model's context length.
+        temperature: 0 = greedy.
+        top_p: 0 < top_p <= 1.
+        top_k: 0 = off.
+        min_p: tokens less likely than `min_p` times the likeliest are dropped; 0 <= min_p < 1.
+        seed: any integer, or None for a random one. A seeded request gives the same tokens alone
+            and in a crowd; sample `i` of the request draws from its own stream of (seed, i).
+        n: number of samples drawn from the prompt.
+        ignore_eos: do not stop at `eos_token_ids`.
+        eos_token_ids: tokens that end a sample and are not part of its text.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    n: int = 1
+    ignore_eos: bool = False
+    eos_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt to continue. `request_id` is unique among the requests in flight."""
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOutput:
+    """What one step added to one sample of one request.
+
+    Attributes:
+        index: which of the request's `n` samples, from 0.
+        token_ids: the new tokens, without the end-of-text token that finished the sample.
+        finish_reason: set on the sample's last output only.
+        num_generated_tokens: tokens generated so far for this sample, the end-of-text token
+            included: this is what usage counts.
+        num_cached_tokens: prompt tokens that came from the prefix cache.
+        error: what happened, when `finish_reason` is `ERROR`.
+    """
+
+    index: int
+    token_ids: Sequence[int]
+    finish_reason: FinishReason | None
+    num_generated_tokens: int
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What the model's generation_config.json recommends; None = it says nothing."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model's files say about it.
+
+    Attributes:
+        name: the name clients use.
+        created: unix seconds, reported by `/models`.
+        max_model_len: context length in tokens, prompt and output together.
+        vocab_size: token ids are 0 <= id < vocab_size.
+        eos_token_ids: from generation_config.json (one id or several), else config.json.
+        defaults: sampling defaults of the model.
+        config: config.json as read.
+    """
+
+    name: str
+    created: int
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    defaults: SamplingDefaults = SamplingDefaults()
+    config: Mapping[str, object] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-
+"""Token-level continuous batching over OpenVINO paged attention: integers in, integers out."""

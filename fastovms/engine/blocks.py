@@ -1,0 +1,162 @@
+"""The owner of the KV blocks: reference counts, prefix cache, least recently used eviction.
+
+A block is in exactly one of these states:
+
+* in use: `ref_count > 0`, listed in at least one block table;
+* cached: `ref_count == 0`, its content is still reachable through the prefix cache, kept in the
+  order in which it will be evicted;
+* free: `ref_count == 0` and worthless. Blocks that were used before are taken first, so that the
+  lazily committed cache tensors grow only when they must.
+
+The prefix cache is a tree flattened into one dictionary. A full block is found under
+(node of the block before it, its tokens), and finding it yields its own node. Nodes are never
+reused, so equal keys mean equal token prefixes: there is no hash that could collide.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import count
+from typing import NamedTuple
+
+ROOT = 0
+"""The node before the first block of every sequence."""
+
+
+class OutOfBlocks(Exception):
+    """No block is free and none can be evicted."""
+
+
+class PrefixMatch(NamedTuple):
+    """The longest cached prefix: block ids and the node of the last of them."""
+
+    block_ids: list[int]
+    node: int
+
+
+class _CacheEntry(NamedTuple):
+    block_id: int
+    node: int
+
+
+class BlockManager:
+    """Hands out blocks of `block_size` tokens, numbered from 0."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._enable_prefix_caching = enable_prefix_caching
+        self._ref_counts = array("i", bytes(4 * num_blocks))
+        self._num_touched = 0
+        self._free: list[int] = []
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._entries: dict[tuple[int, bytes], _CacheEntry] = {}
+        self._keys: dict[int, tuple[int, bytes]] = {}
+        self._nodes = count(ROOT + 1)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that `allocate` can hand out, evictable ones included."""
+        return self.num_blocks - self._num_touched + len(self._free) + len(self._cached)
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def allocate(self) -> int:
+        """Takes a block with a reference count of 1.
+
+        Raises:
+            OutOfBlocks: nothing is free.
+        """
+        if self._free:
+            block_id = self._free.pop()
+        elif self._num_touched < self.num_blocks:
+            block_id = self._num_touched
+            self._num_touched += 1
+        elif self._cached:
+            block_id, _ = self._cached.popitem(last=False)
+            del self._entries[self._keys.pop(block_id)]
+        else:
+            raise OutOfBlocks
+        self._ref_counts[block_id] = 1
+        return block_id
+
+    def share(self, block_ids: Iterable[int]) -> None:
+        """Adds a reference to blocks that are in use or cached."""
+        for block_id in block_ids:
+            if self._ref_counts[block_id] == 0:
+                del self._cached[block_id]
+            self._ref_counts[block_id] += 1
+
+    def is_shared(self, block_id: int) -> bool:
+        return self._ref_counts[block_id] > 1
+
+    def free(self, block_table: array[int]) -> None:
+        """Drops one reference to each block and empties the table.
+
+        The last block goes first, so that a prefix outlives what follows it in the cache.
+        """
+        for block_id in reversed(block_table):
+            self.release(block_id)
+        del block_table[:]
+
+    def release(self, block_id: int) -> None:
+        """Drops one reference."""
+        self._ref_counts[block_id] -= 1
+        if self._ref_counts[block_id] == 0:
+            if block_id in self._keys:
+                self._cached[block_id] = None
+            else:
+                self._free.append(block_id)
+
+    def match_prefix(self, token_ids: array[int]) -> PrefixMatch:
+        """Finds the longest cached prefix of full blocks that leaves at least one token to
+        compute. Takes no reference: call `share` before the next `allocate`."""
+        matched: list[int] = []
+        node = ROOT
+        if self._enable_prefix_caching:
+            size = self.block_size
+            num_full_blocks = (len(token_ids) - 1) // size
+            for i in range(num_full_blocks):
+                entry = self._entries.get((node, token_ids[i * size : (i + 1) * size].tobytes()))
+                if entry is None:
+                    break
+                matched.append(entry.block_id)
+                node = entry.node
+        return PrefixMatch(matched, node)
+
+    def register(self, block_id: int, parent_node: int, token_ids: array[int]) -> int:
+        """Makes a full, computed block in use findable and returns its node.
+
+        `token_ids` are the block's own. When another block holds the same prefix already, that
+        one stays the cached one and its node is returned.
+        """
+        if not self._enable_prefix_caching:
+            return ROOT
+        key = (parent_node, token_ids.tobytes())
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = _CacheEntry(block_id, next(self._nodes))
+            self._entries[key] = entry
+            self._keys[block_id] = key
+        return entry.node
+
+    def check(self, block_tables: Iterable[array[int]]) -> None:
+        """Asserts that the books balance, given every block table in existence."""
+        expected = [0] * self.num_blocks
+        for block_table in block_tables:
+            for block_id in block_table:
+                expected[block_id] += 1
+        assert expected == list(self._ref_counts), "reference counts differ from the block tables"
+        idle = [*self._free, *self._cached]
+        assert len(set(idle)) == len(idle), "a block is listed as idle twice"
+        in_use = {block_id for block_id, refs in enumerate(expected) if refs}
+        assert in_use.isdisjoint(idle), "a block in use is listed as idle"
+        assert in_use | set(idle) == set(range(self._num_touched)), "a block leaked"
+        assert all(block_id in self._keys for block_id in self._cached)
+        assert not any(block_id in self._keys for block_id in self._free)
+        assert {e.block_id: key for key, e in self._entries.items()} == self._keys

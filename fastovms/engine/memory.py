@@ -1,0 +1,38 @@
+"""How many KV blocks the machine has room for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+GIB = 1024**3
+
+FREE_MEMORY_SHARE = 0.5
+"""Of what is free at start. The rest is for activations, prompts and the neighbours."""
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
+    """Bytes that this process can still take: what the kernel can free, within the limit of the
+    container (cgroup v2) if there is one."""
+    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    try:
+        limit = (cgroup / "memory.max").read_text().strip()
+        used = (cgroup / "memory.current").read_text().strip()
+    except OSError:
+        return available
+    if limit == "max":
+        return available
+    return max(0, min(available, int(limit) - int(used)))
+
+
+def num_cache_blocks(
+    cache_size: float, *, bytes_per_block: int, max_useful_blocks: int, available: int
+) -> int:
+    """Blocks to reserve for `cache_size` GB, or for a share of `available` bytes when it is 0.
+
+    A reservation costs nothing until it is used, but more than `max_useful_blocks` never is.
+    """
+    size = cache_size * GIB if cache_size else available * FREE_MEMORY_SHARE
+    return max(0, min(int(size // bytes_per_block), max_useful_blocks))

@@ -1,0 +1,149 @@
+"""From logits to token ids. Exact: every filter keeps the tokens that a full sort would keep, but
+finds them without sorting the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.engine.sequence import Sequence
+from fastovms.params import SamplingParams
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.intp]
+
+GREEDY_TEMPERATURE = 1e-5
+"""At and below it the likeliest token is taken: dividing by less only overflows."""
+
+_NUM_STRIDES = 64
+_MAX_SORTED = 512
+_NUM_DRAW_ROWS = 256
+
+
+def sample(logits: Floats, sequences: Rows[Sequence]) -> list[int]:
+    """Chooses one token per row.
+
+    Args:
+        logits: float32 [rows, vocab_size], raw. Not modified.
+        sequences: one per row. A row that samples takes one draw from its sequence's `rng`.
+    """
+    likeliest: list[int] = logits.argmax(axis=1).tolist()
+    with np.errstate(over="ignore", under="ignore"):
+        for row, sequence in enumerate(sequences):
+            if sequence.params.temperature > GREEDY_TEMPERATURE:
+                row_logits = logits[row]
+                likeliest[row] = _draw(
+                    row_logits, row_logits[likeliest[row]], sequence.params, sequence.rng
+                )
+    return likeliest
+
+
+def _draw(
+    logits: Floats, highest: np.float32, params: SamplingParams, rng: np.random.Generator
+) -> int:
+    """Filters in the order temperature, top-k, top-p, min-p, and draws from what is left.
+
+    `weights` are probabilities up to a factor: the likeliest token's is 1.
+    """
+    ids: Ids | None = None
+    if 0 < params.top_k < logits.size:
+        ids = _top_k_ids(logits, params.top_k)
+        logits = logits[ids]
+    weights = logits - highest
+    if params.temperature != 1:
+        weights /= np.float32(params.temperature)
+    np.exp(weights, out=weights)
+    if params.top_p < 1:
+        kept = _top_p_ids(weights, params.top_p)
+        ids, weights = (kept if ids is None else ids[kept]), weights[kept]
+    if params.min_p > 0:
+        kept = np.flatnonzero(weights >= params.min_p)
+        ids, weights = (kept if ids is None else ids[kept]), weights[kept]
+    position = _draw_position(weights, rng.random())
+    return position if ids is None else int(ids[position])
+
+
+def _draw_position(weights: Floats, uniform: float) -> int:
+    """The position at which the running sum of `weights` passes `uniform` of the whole.
+
+    In two levels: sums of rows of 256 first (vectorised), then inside one row.
+    """
+    num_rows = weights.size // _NUM_DRAW_ROWS
+    if num_rows < 2:
+        return _pass_position(weights, uniform * float(weights.sum(dtype=np.float64)))
+    split = num_rows * _NUM_DRAW_ROWS
+    sums = weights[:split].reshape(num_rows, _NUM_DRAW_ROWS).sum(axis=1, dtype=np.float32)
+    edges = sums.astype(np.float64).cumsum()
+    tail = weights[split:]
+    target = uniform * (edges[-1] + float(tail.sum(dtype=np.float64)))
+    row = int(edges.searchsorted(target, side="right"))
+    if row == num_rows:
+        if tail.size:
+            return split + _pass_position(tail, target - edges[-1])
+        row -= 1
+    start = row * _NUM_DRAW_ROWS
+    before = edges[row - 1] if row else 0.0
+    return start + _pass_position(weights[start : start + _NUM_DRAW_ROWS], target - before)
+
+
+def _pass_position(weights: Floats, target: float) -> int:
+    running = weights.cumsum(dtype=np.float64)
+    position = int(running.searchsorted(target, side="right"))
+    if position < weights.size:
+        return position
+    # Rounding put the target on or past the end: the last token that has any weight.
+    possible = np.flatnonzero(weights)
+    return int(possible[-1]) if possible.size else 0
+
+
+def _top_k_ids(values: Floats, k: int) -> Ids:
+    """Positions of the k largest values, ascending; of equal values the first ones.
+
+    The k-th largest of the maxima of disjoint groups cannot exceed the k-th largest value, so the
+    values below it are out, and few are left to sort.
+    """
+    candidates = np.flatnonzero(values >= _lower_bound(values, k))
+    order = np.argsort(-values[candidates], kind="stable")[:k]
+    return np.sort(candidates[order])
+
+
+def _lower_bound(values: Floats, k: int) -> np.float32:
+    """A value that at least k of `values` reach; -inf where no cheap one is known."""
+    width = values.size // _NUM_STRIDES
+    if k > width:
+        return np.float32(-np.inf)
+    maxima = values[: width * _NUM_STRIDES].reshape(_NUM_STRIDES, width).max(axis=0)
+    return np.partition(maxima, width - k)[width - k]
+
+
+def _top_p_ids(weights: Floats, top_p: float) -> Ids:
+    """Positions, ascending, of the fewest largest weights that hold `top_p` of the whole; of
+    equal weights the first ones.
+
+    A quickselect by mass: each round splits what is undecided at its weighted mean, and either
+    keeps or puts aside a whole side. Only the last few hundred are sorted.
+    """
+    missing = top_p * float(weights.sum(dtype=np.float64))
+    undecided = np.arange(weights.size)
+    kept: list[Ids] = []
+    while undecided.size > _MAX_SORTED:
+        values = weights[undecided]
+        mass = float(values.sum(dtype=np.float64))
+        is_large = values * np.float32(mass) >= np.dot(values, values)
+        num_large = int(np.count_nonzero(is_large))
+        if num_large in (0, undecided.size):
+            break
+        large = undecided[is_large]
+        large_mass = float(weights[large].sum(dtype=np.float64))
+        if large_mass >= missing:
+            undecided = large
+        else:
+            kept.append(large)
+            missing -= large_mass
+            undecided = undecided[~is_large]
+    order = np.argsort(-weights[undecided], kind="stable")
+    running = weights[undecided[order]].cumsum(dtype=np.float64)
+    num_kept = int(running.searchsorted(missing, side="left")) + 1
+    return np.sort(np.concatenate([*kept, undecided[order[:num_kept]]]))

@@ -1,0 +1,227 @@
+"""What to compute in the next step: a token budget shared by running decodes, unfinished prompts
+and newcomers, in that order."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fastovms.engine.blocks import ROOT, BlockManager, OutOfBlocks
+from fastovms.engine.sequence import Sequence, SequenceStatus
+
+
+class BlockCopy(NamedTuple):
+    source: int
+    target: int
+
+
+class Chunk(NamedTuple):
+    """The next `num_tokens` uncomputed tokens of a sequence."""
+
+    sequence: Sequence
+    num_tokens: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step: block copies first, then every chunk in one inference."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    block_copies: list[BlockCopy] = field(default_factory=list)
+
+
+class Scheduler:
+    """Owns the waiting and the running sequences, and through them every block table.
+
+    Running sequences are kept in order of admission. When blocks run out, the one admitted last
+    is preempted: it loses its blocks, waits at the head of the queue and computes its tokens again
+    (mostly prefix cache hits). The first one can always go on, so work is never stuck.
+    """
+
+    def __init__(
+        self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.num_preemptions = 0
+        self.num_prefix_cache_queries = 0
+        self.num_prefix_cache_hits = 0
+        self._blocks = blocks
+        # A running sequence needs a token of budget in every step, else streams would stutter.
+        self._max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
+        self._max_num_batched_tokens = max_num_batched_tokens
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Takes a sequence out, at any stage, and frees its blocks. Finishing twice is harmless."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.status is SequenceStatus.WAITING:
+            self.waiting.remove(sequence)
+        self._blocks.free(sequence.block_table)
+        sequence.status = SequenceStatus.FINISHED
+
+    def plan(self) -> Plan:
+        """Chooses the next step's chunks. Allocates their blocks, preempting where it must."""
+        plan = Plan()
+        num_decodes = self._plan_decodes(plan)
+        # However many decode, a prompt advances by at least a block a step.
+        budget = max(self._max_num_batched_tokens - num_decodes, self._blocks.block_size)
+        budget = self._plan_prefills(plan, budget)
+        self._admit(plan, budget)
+        return plan
+
+    def mark_computed(self, plan: Plan) -> None:
+        """Records that a plan's KV is in the cache, and makes its full blocks findable."""
+        size = self._blocks.block_size
+        for sequence, num_tokens in plan.chunks:
+            sequence.num_computed_tokens += num_tokens
+            if sequence.num_computed_tokens // size > sequence.num_registered_blocks:
+                self._register_full_blocks(sequence)
+
+    def check(self) -> None:
+        """Asserts that queues and blocks agree."""
+        sequences = [*self.running, *self.waiting]
+        assert len({id(s) for s in sequences}) == len(sequences), "a sequence is queued twice"
+        assert all(s.status is SequenceStatus.RUNNING for s in self.running)
+        assert all(s.status is SequenceStatus.WAITING for s in self.waiting)
+        assert not any(s.block_table for s in self.waiting), "a waiting sequence holds blocks"
+        assert len(self.running) <= self._max_num_seqs
+        for s in self.running:
+            assert s.num_computed_tokens < s.num_tokens
+            assert s.num_computed_tokens <= len(s.block_table) * self._blocks.block_size
+        self._blocks.check(s.block_table for s in sequences)
+
+    # Running sequences
+
+    def _plan_decodes(self, plan: Plan) -> int:
+        num_decodes = 0
+        for sequence in self._running_in_order():
+            if sequence.num_tokens - sequence.num_computed_tokens == 1 and self._make_writable(
+                sequence, plan
+            ):
+                plan.chunks.append(Chunk(sequence, 1))
+                num_decodes += 1
+        return num_decodes
+
+    def _plan_prefills(self, plan: Plan, budget: int) -> int:
+        for sequence in self.running:
+            num_tokens = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            if num_tokens > 0 and sequence.num_tokens - sequence.num_computed_tokens > 1:
+                plan.chunks.append(Chunk(sequence, num_tokens))
+                budget -= num_tokens
+        return budget
+
+    def _running_in_order(self) -> Iterator[Sequence]:
+        """Iterates while preemption shortens the list from its end."""
+        i = 0
+        while i < len(self.running):
+            yield self.running[i]
+            i += 1
+
+    def _make_writable(self, sequence: Sequence, plan: Plan) -> bool:
+        """Sees to it that the sequence owns the block of its next token, alone.
+
+        False: it was preempted itself, for want of blocks.
+        """
+        block_table = sequence.block_table
+        position = sequence.num_computed_tokens // self._blocks.block_size
+        while True:
+            try:
+                if position == len(block_table):
+                    block_table.append(self._blocks.allocate())
+                elif self._blocks.is_shared(block_table[position]):
+                    self._fork_block(sequence, position, plan)
+                return True
+            except OutOfBlocks:
+                if self._preempt_last() is sequence:
+                    return False
+
+    def _fork_block(self, sequence: Sequence, position: int, plan: Plan) -> None:
+        source = sequence.block_table[position]
+        target = self._blocks.allocate()
+        plan.block_copies.append(BlockCopy(source, target))
+        sequence.block_table[position] = target
+        self._blocks.release(source)
+
+    def _preempt_last(self) -> Sequence:
+        """Decodes are planned in order of admission, so what is planned already stays."""
+        sequence = self.running.pop()
+        self._blocks.free(sequence.block_table)
+        sequence.status = SequenceStatus.WAITING
+        sequence.num_computed_tokens = 0
+        sequence.num_registered_blocks = 0
+        sequence.prefix_node = ROOT
+        self.waiting.appendleft(sequence)
+        self.num_preemptions += 1
+        return sequence
+
+    def _register_full_blocks(self, sequence: Sequence) -> None:
+        size = self._blocks.block_size
+        for i in range(sequence.num_registered_blocks, sequence.num_computed_tokens // size):
+            sequence.prefix_node = self._blocks.register(
+                sequence.block_table[i],
+                sequence.prefix_node,
+                sequence.token_ids[i * size : (i + 1) * size],
+            )
+            sequence.num_registered_blocks = i + 1
+
+    # Waiting sequences
+
+    def _admit(self, plan: Plan, budget: int) -> None:
+        while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
+            sequence = self.waiting[0]
+            if not self._give_blocks(sequence, plan):
+                break
+            self.waiting.popleft()
+            sequence.status = SequenceStatus.RUNNING
+            self.running.append(sequence)
+            num_tokens = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            plan.chunks.append(Chunk(sequence, num_tokens))
+            budget -= num_tokens
+
+    def _give_blocks(self, sequence: Sequence, plan: Plan) -> bool:
+        """Reuses what is computed already and allocates the rest of the sequence's blocks."""
+        parent = sequence.parent
+        if parent is not None and parent.status is not SequenceStatus.FINISHED:
+            if parent.num_computed_tokens < sequence.num_prompt_tokens:
+                return False
+            return self._fork_from(parent, sequence, plan)
+        match = self._blocks.match_prefix(sequence.token_ids)
+        self._blocks.share(match.block_ids)
+        num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
+        if num_missing > self._blocks.num_free_blocks:
+            self._blocks.free(array("i", match.block_ids))
+            return False
+        sequence.block_table.extend(match.block_ids)
+        sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
+        sequence.prefix_node = match.node
+        sequence.num_registered_blocks = len(match.block_ids)
+        self._count_prefix(sequence, len(match.block_ids) * self._blocks.block_size)
+        return True
+
+    def _fork_from(self, parent: Sequence, sequence: Sequence, plan: Plan) -> bool:
+        """Shares the parent's prompt blocks. Only the prompt's last token is computed again, for
+        its logits; writing it forks the last block."""
+        if self._blocks.num_free_blocks == 0:
+            return False
+        num_blocks = self._blocks.num_blocks_for(sequence.num_prompt_tokens)
+        shared = parent.block_table[:num_blocks]
+        self._blocks.share(shared)
+        sequence.block_table.extend(shared)
+        sequence.parent = None
+        self._count_prefix(sequence, sequence.num_prompt_tokens - 1)
+        self._fork_block(sequence, num_blocks - 1, plan)
+        return True
+
+    def _count_prefix(self, sequence: Sequence, num_cached_tokens: int) -> None:
+        sequence.num_computed_tokens = num_cached_tokens
+        if sequence.num_generated_tokens == 0:
+            sequence.num_cached_tokens = num_cached_tokens
+            self.num_prefix_cache_queries += sequence.num_prompt_tokens
+            self.num_prefix_cache_hits += num_cached_tokens

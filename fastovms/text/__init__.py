@@ -1,1 +1,1 @@
-
+"""Tokens to text and back. Pure: knows neither HTTP nor the engine."""

@@ -1,0 +1,111 @@
+"""Stop strings: ends a text at the first one, however it is cut into pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class StopResult(NamedTuple):
+    """Text that may be shown, and the stop string that ended it, if one did."""
+
+    text: str
+    stop: str | None
+
+
+class StopMatcher:
+    """Holds text back while it may be the beginning of a stop string, and no longer.
+
+    The stop string that is complete first wins; of two that are complete at the same character
+    the one given first, as in vLLM. (vLLM looks once a token, so that within the text of one token
+    the order given decides alone; here the result does not depend on how the text is cut.)
+    Time is constant a character and stop string, amortised, and memory is bounded by what matched.
+
+    Args:
+        stop: non-empty strings.
+        include: keep the stop string at the end of the text. Nothing needs to be held back then.
+    """
+
+    __slots__ = ("_held", "_include", "_searches", "_stop")
+
+    def __init__(self, stop: Sequence[str], include: bool = False) -> None:
+        assert all(stop), "a stop string is empty"
+        self._searches = [_Search(text) for text in stop]
+        self._include = include
+        self._held = ""
+        self._stop: str | None = None
+
+    def push(self, text: str) -> StopResult:
+        """Adds text. After a stop string everything is dropped and the result repeats the stop."""
+        if self._stop is not None:
+            return StopResult("", self._stop)
+        if not self._searches:
+            return StopResult(text, None)
+        end = len(text) + 1
+        for search in self._searches:
+            if (found := search.advance(text, end - 1)) is not None:
+                end = found
+                self._stop = search.pattern
+        seen = self._held + text
+        if self._stop is not None:
+            end += len(self._held)
+            self._held = ""
+            return StopResult(seen[: end if self._include else end - len(self._stop)], self._stop)
+        if self._include:
+            return StopResult(text, None)
+        num_released = len(seen) - max(search.num_matched for search in self._searches)
+        self._held = seen[num_released:]
+        return StopResult(seen[:num_released], None)
+
+    def flush(self) -> str:
+        """Ends the text and returns what was held back: it became no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+class _Search:
+    """Knuth-Morris-Pratt search for one string over text that comes in pieces.
+
+    `num_matched` is the length of the longest beginning of the pattern that the text seen so far
+    ends with. The failure table grows with it, so that a huge pattern costs nothing until the
+    text follows it.
+    """
+
+    __slots__ = ("_failure", "num_matched", "pattern")
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.num_matched = 0
+        # _failure[k]: the longest proper prefix of pattern[:k] that is also its suffix.
+        self._failure = [0, 0]
+
+    def advance(self, text: str, end: int) -> int | None:
+        """Reads `text[:end]`; the position behind the first occurrence, or None."""
+        pattern, failure = self.pattern, self._failure
+        num_matched = self.num_matched
+        position = 0
+        while position < end:
+            if num_matched == 0:
+                position = text.find(pattern[0], position, end)
+                if position < 0:
+                    break
+            char = text[position]
+            while num_matched and pattern[num_matched] != char:
+                num_matched = failure[num_matched]
+            if pattern[num_matched] == char:
+                num_matched += 1
+            position += 1
+            if num_matched == len(pattern):
+                return position
+            if num_matched == len(failure):
+                self._extend_failure()
+        self.num_matched = num_matched
+        return None
+
+    def _extend_failure(self) -> None:
+        pattern, failure = self.pattern, self._failure
+        last = len(failure) - 1
+        border = failure[last]
+        while border and pattern[border] != pattern[last]:
+            border = failure[border]
+        failure.append(border + 1 if pattern[border] == pattern[last] else 0)

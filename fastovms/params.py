@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 
 class FinishReason(Enum):
@@ -54,9 +53,9 @@ class GenerationRequest:
     params: SamplingParams
 
 
-class GenerationOutput(NamedTuple):
-    """What one step added to one sample of one request. A tuple, because each step makes one for
-    every running sample.
+@dataclass(frozen=True, slots=True)
+class GenerationOutput:
+    """What one step added to one sample of one request.
 
     Attributes:
         index: which of the request's `n` samples, from 0.

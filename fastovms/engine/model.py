@@ -165,9 +165,7 @@ def _to_paged(model: ov.Model) -> bool:
         return False
     indices = opset13.parameter([-1], ov.Type.i64, name=_SAMPLED_TOKEN_INDICES)
     indices.output(0).set_names({_SAMPLED_TOKEN_INDICES})
-    hidden = opset13.gather(
-        projection.input_value(0), indices, opset13.constant(0, dtype=np.int64)
-    )
+    hidden = opset13.gather(projection.input_value(0), indices, opset13.constant(0, dtype=np.int64))
     projection.input(0).replace_source_output(hidden.output(0))
     model.add_parameters([indices])
     model.validate_nodes_and_infer_types()

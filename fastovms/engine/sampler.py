@@ -115,7 +115,7 @@ def _lower_bound(values: Floats, k: int) -> np.float32:
     if k > width:
         return np.float32(-np.inf)
     maxima = values[: width * _NUM_STRIDES].reshape(_NUM_STRIDES, width).max(axis=0)
-    return np.partition(maxima, width - k)[width - k]
+    return np.float32(np.partition(maxima, width - k)[width - k])
 
 
 def _top_p_ids(weights: Floats, top_p: float) -> Ids:

@@ -1,0 +1,67 @@
+"""A model whose next token is a checksum of every token that it finds in its cache.
+
+It stores token ids where a real model stores keys and values, so a wrong block table, a missing
+copy or a prefix hit on the wrong block changes what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.engine.inputs import StepInputs
+from fastovms.engine.scheduler import BlockCopy
+
+VOCAB_SIZE = 97
+
+
+def next_token(context: Sequence[int]) -> int:
+    """The token that the model finds likeliest after `context`."""
+    checksum = 7
+    for token_id in context:
+        checksum = (checksum * 31 + token_id + 1) % 1_000_003
+    return checksum % VOCAB_SIZE
+
+
+def continue_greedily(prompt: Sequence[int], num_tokens: int) -> list[int]:
+    context = list(prompt)
+    for _ in range(num_tokens):
+        context.append(next_token(context))
+    return context[len(prompt) :]
+
+
+class FakeModel:
+    def __init__(self, block_size: int = 4) -> None:
+        self.block_size = block_size
+        self.bytes_per_block = 1024
+        self.num_tokens_per_step: list[int] = []
+        self._cache = np.zeros((0, block_size), np.int64)
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        self._cache = np.full((num_blocks, self.block_size), -1, np.int64)
+
+    def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
+        for source, target in copies:
+            self._cache[target] = self._cache[source]
+
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        self.num_tokens_per_step.append(len(inputs.input_ids))
+        token_begins = inputs.subsequence_begins
+        block_begins = inputs.block_indices_begins
+        contexts: dict[int, list[int]] = {}
+        for s in range(len(inputs.past_lens)):
+            table = inputs.block_indices[block_begins[s] : block_begins[s + 1]]
+            for t in range(token_begins[s], token_begins[s + 1]):
+                block, offset = divmod(int(inputs.position_ids[t]), self.block_size)
+                self._cache[table[block], offset] = inputs.input_ids[t]
+            for t in range(token_begins[s], token_begins[s + 1]):
+                length = int(inputs.position_ids[t]) + 1
+                contexts[t] = self._cache[table].reshape(-1)[:length].tolist()
+            assert max(map(len, contexts.values())) <= inputs.max_context_len
+        logits = np.zeros((len(inputs.sampled_token_indices), VOCAB_SIZE), np.float32)
+        for row, t in enumerate(inputs.sampled_token_indices):
+            assert -1 not in contexts[int(t)], "reads a position that was never written"
+            logits[row, next_token(contexts[int(t)])] = 30
+        return logits

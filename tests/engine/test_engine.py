@@ -1,0 +1,239 @@
+"""The engine over a fake model: what it says depends on every token in the cache."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, SamplingParams
+from tests.engine.fake_model import FakeModel, continue_greedily
+
+
+def make_engine(
+    *, num_blocks: int = 64, max_model_len: int = 64, block_size: int = 4, **config: object
+) -> tuple[Engine, FakeModel]:
+    model = FakeModel(block_size)
+    model.allocate_cache(num_blocks)
+    engine = Engine(
+        model,
+        EngineConfig(**config),  # type: ignore[arg-type]
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        new_seed=lambda: 0,
+    )
+    return engine, model
+
+
+def greedy(request_id: str, prompt: list[int], **params: object) -> GenerationRequest:
+    return GenerationRequest(
+        request_id,
+        prompt,
+        SamplingParams(temperature=0, **params),  # type: ignore[arg-type]
+    )
+
+
+def run(engine: Engine) -> dict[tuple[str, int], list[GenerationOutput]]:
+    outputs: dict[tuple[str, int], list[GenerationOutput]] = defaultdict(list)
+    while engine.has_work:
+        for request_id, output in engine.step():
+            outputs[request_id, output.index].append(output)
+        engine.check()
+    return outputs
+
+
+def text(outputs: list[GenerationOutput]) -> list[int]:
+    return [token_id for output in outputs for token_id in output.token_ids]
+
+
+def prompts(count: int, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(97) for _ in range(rng.randint(1, 30))] for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"max_num_batched_tokens": 5},
+        {"max_num_seqs": 2},
+        {"max_num_seqs": 1, "max_num_batched_tokens": 1},
+        {"enable_prefix_caching": False},
+        {"num_blocks": 16},
+        {"num_blocks": 16, "enable_prefix_caching": False, "max_num_batched_tokens": 7},
+        {"block_size": 1, "num_blocks": 64},
+    ],
+    ids=str,
+)
+def test_every_request_gets_the_tokens_it_gets_alone(config: dict[str, int]) -> None:
+    engine, _ = make_engine(**config)
+    expected = {}
+    for i, prompt in enumerate(prompts(12)):
+        engine.add(greedy(str(i), prompt, max_tokens=20))
+        expected[str(i), 0] = continue_greedily(prompt, 20)
+    outputs = run(engine)
+    assert {key: text(of) for key, of in outputs.items()} == expected
+    assert all(of[-1].finish_reason is FinishReason.LENGTH for of in outputs.values())
+    assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
+
+
+def test_preemption_happens_and_changes_nothing() -> None:
+    engine, _ = make_engine(num_blocks=10, max_model_len=40)
+    for i, prompt in enumerate([[1] * 8, [2] * 8, [3] * 8]):
+        engine.add(greedy(str(i), prompt, max_tokens=24))
+    outputs = run(engine)
+    assert engine.scheduler.num_preemptions > 0
+    for i in range(3):
+        assert text(outputs[str(i), 0]) == continue_greedily([i + 1] * 8, 24)
+
+
+def test_token_budget_is_kept_and_decodes_go_first() -> None:
+    engine, model = make_engine(max_num_batched_tokens=8, num_blocks=128, max_model_len=128)
+    engine.add(greedy("short", [1, 2], max_tokens=40))
+    engine.step()
+    engine.add(greedy("long", list(range(60)), max_tokens=2))
+    streamed = 0
+    while engine.has_work:
+        streamed += sum(request_id == "short" for request_id, _ in engine.step())
+        if "long" not in engine._requests:
+            break
+    steps_of_the_long_prompt = -(-60 // 7)
+    assert streamed >= steps_of_the_long_prompt
+    assert max(model.num_tokens_per_step) <= 8
+
+
+def test_second_request_reuses_the_first_ones_blocks() -> None:
+    engine, model = make_engine()
+    prompt = list(range(20))
+    engine.add(greedy("first", prompt, max_tokens=4))
+    run(engine)
+    model.num_tokens_per_step.clear()
+    engine.add(greedy("second", prompt, max_tokens=4))
+    outputs = run(engine)
+    assert text(outputs["second", 0]) == continue_greedily(prompt, 4)
+    assert outputs["second", 0][0].num_cached_tokens == 16
+    assert model.num_tokens_per_step[0] == 4
+    assert engine.scheduler.num_prefix_cache_hits == 16
+
+
+def test_samples_share_the_prompt_and_fork_on_write() -> None:
+    engine, model = make_engine(max_num_batched_tokens=256)
+    prompt = list(range(18))
+    engine.add(greedy("r", prompt, max_tokens=6, n=4))
+    outputs = run(engine)
+    assert sorted(outputs) == [("r", i) for i in range(4)]
+    assert all(text(of) == continue_greedily(prompt, 6) for of in outputs.values())
+    assert model.num_tokens_per_step[:2] == [18, 4], "the prompt is computed once"
+
+
+def test_seeded_samples_differ_and_repeat() -> None:
+    def draw(seed: int) -> dict[tuple[str, int], list[int]]:
+        engine, _ = make_engine()
+        params = SamplingParams(temperature=8, seed=seed, n=3, max_tokens=12)
+        engine.add(GenerationRequest("r", [1, 2, 3], params))
+        for i, prompt in enumerate(prompts(5)):
+            engine.add(greedy(f"noise {seed} {i}", prompt, max_tokens=9))
+        return {key: text(of) for key, of in run(engine).items() if key[0] == "r"}
+
+    first = draw(5)
+    assert first == draw(5)
+    assert first != draw(6)
+    assert len({tuple(tokens) for tokens in first.values()}) == 3
+
+
+def test_ends_at_eos_which_is_counted_but_not_shown() -> None:
+    prompt = [5, 6, 7]
+    expected = continue_greedily(prompt, 10)
+    eos = expected[4]
+    stop_at = expected.index(eos)
+    engine, _ = make_engine()
+    engine.add(greedy("r", prompt, eos_token_ids=frozenset({eos})))
+    engine.add(
+        greedy("ignore", prompt, eos_token_ids=frozenset({eos}), ignore_eos=True, max_tokens=10)
+    )
+    outputs = run(engine)
+    assert text(outputs["r", 0]) == expected[:stop_at]
+    assert outputs["r", 0][-1].finish_reason is FinishReason.STOP
+    assert outputs["r", 0][-1].num_generated_tokens == stop_at + 1
+    assert text(outputs["ignore", 0]) == expected
+
+
+def test_ends_at_the_context_length() -> None:
+    engine, _ = make_engine(max_model_len=16)
+    engine.add(greedy("r", list(range(10))))
+    (outputs,) = run(engine).values()
+    assert len(text(outputs)) == 6
+    assert outputs[-1].finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 8])
+def test_abort_frees_everything_at_any_stage(steps: int) -> None:
+    engine, _ = make_engine(max_num_batched_tokens=8)
+    engine.add(greedy("kept", [1, 2, 3], max_tokens=30))
+    engine.add(greedy("gone", list(range(40)), max_tokens=20, n=2))
+    for _ in range(steps):
+        engine.step()
+    engine.abort("gone", 0)
+    engine.check()
+    engine.abort("gone")
+    engine.abort("gone")
+    engine.abort("never seen")
+    engine.check()
+    outputs = run(engine)
+    assert [key for key in outputs if key[0] == "gone"] == []
+    assert text(outputs["kept", 0])[-5:] == continue_greedily([1, 2, 3], 30)[-5:]
+    assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    num_blocks=st.integers(12, 40),
+    max_num_seqs=st.integers(1, 8),
+    budget=st.integers(1, 40),
+    caching=st.booleans(),
+)
+def test_random_operations_never_lose_a_block_or_a_token(
+    seed: int, num_blocks: int, max_num_seqs: int, budget: int, caching: bool
+) -> None:
+    rng = random.Random(seed)
+    engine, _ = make_engine(
+        num_blocks=num_blocks,
+        max_model_len=num_blocks * 4,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=caching,
+    )
+    stems = [[rng.randrange(97) for _ in range(rng.randint(1, 20))] for _ in range(3)]
+    expected: dict[tuple[str, int], list[int]] = {}
+    got: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for operation in range(120):
+        choice = rng.random()
+        if choice < 0.25 and len(engine._requests) < 12:
+            prompt = rng.choice(stems) + [rng.randrange(97) for _ in range(rng.randint(0, 6))]
+            num_tokens, n = rng.randint(1, 15), rng.choice([1, 1, 1, 3])
+            request_id = str(operation)
+            engine.add(greedy(request_id, prompt, max_tokens=num_tokens, n=n))
+            for index in range(n):
+                expected[request_id, index] = continue_greedily(prompt, num_tokens)
+        elif choice < 0.33 and engine._requests:
+            request_id = rng.choice(list(engine._requests))
+            victim = rng.choice([None, 0, 1])
+            engine.abort(request_id, victim)
+            for key in [k for k in expected if k[0] == request_id and victim in (None, k[1])]:
+                del expected[key]
+        elif engine.has_work:
+            for request_id, output in engine.step():
+                got[request_id, output.index].extend(output.token_ids)
+        engine.check()
+    while engine.has_work:
+        for request_id, output in engine.step():
+            got[request_id, output.index].extend(output.token_ids)
+        engine.check()
+    assert {key: got[key] for key in expected} == expected
+    assert engine.blocks.num_free_blocks == num_blocks

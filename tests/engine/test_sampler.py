@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fastovms.engine.sampler import GREEDY_TEMPERATURE, sample
+from fastovms.engine.sequence import Sequence
+from fastovms.params import SamplingParams
+
+
+def row(params: SamplingParams, seed: int = 0) -> Sequence:
+    return Sequence(0, "r", 0, [1], params, token_limit=9, rng=np.random.default_rng(seed))
+
+
+def expected_probabilities(
+    logits: NDArray[np.float32], params: SamplingParams
+) -> NDArray[np.float64]:
+    """The plain definition: temperature, top-k, top-p, min-p over a full stable sort."""
+    scaled = logits.astype(np.float64) / params.temperature
+    weights = np.exp(scaled - scaled.max())
+    order = np.argsort(-weights, kind="stable")
+    keep = np.zeros(logits.size, bool)
+    keep[order[: params.top_k or None]] = True
+    weights = np.where(keep, weights, 0)
+    if params.top_p < 1:
+        running = weights[order].cumsum()
+        num_kept = np.searchsorted(running, params.top_p * running[-1]) + 1
+        keep[order[num_kept:]] = False
+        weights = np.where(keep, weights, 0)
+    weights = np.where(weights >= params.min_p * weights.max(), weights, 0)
+    return weights / weights.sum()
+
+
+@dataclass
+class FixedDraw:
+    """Stands in for a generator: every draw is `value`."""
+
+    value: float
+
+    def random(self) -> float:
+        return self.value
+
+
+def token_at(logits: NDArray[np.float32], params: SamplingParams, draw: float) -> int:
+    sequence = row(params)
+    sequence.rng = FixedDraw(draw)  # type: ignore[assignment]
+    (token_id,) = sample(logits[None], [sequence])
+    return token_id
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.sampled_from([1, 2, 63, 257, 512, 1000, 5000]),
+    spread=st.sampled_from([0.1, 1.0, 5.0]),
+    temperature=st.sampled_from([0.1, 0.7, 1.0, 3.0]),
+    top_k=st.sampled_from([0, 1, 5, 40, 2000]),
+    top_p=st.sampled_from([1.0, 0.95, 0.5, 0.01]),
+    min_p=st.sampled_from([0.0, 0.02, 0.5]),
+)
+def test_every_draw_gives_the_token_of_the_plain_definition(
+    seed: int,
+    size: int,
+    spread: float,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits = (rng.standard_normal(size) * spread).astype(np.float32)
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    edges = expected_probabilities(logits, params).cumsum()
+    for draw in rng.random(5):
+        token_id = token_at(logits, params, draw)
+        below = edges[token_id - 1] if token_id else 0.0
+        # float32 weights: the edges agree to a few units in the sixth place.
+        assert below - 2e-5 <= draw <= edges[token_id] + 2e-5
+
+
+@pytest.mark.parametrize("temperature", [0.0, GREEDY_TEMPERATURE])
+def test_greedy_takes_the_likeliest(temperature: float) -> None:
+    logits = np.array([[0, 3, 1], [9, 3, 1]], np.float32)
+    assert sample(logits, [row(SamplingParams(temperature=temperature))] * 2) == [1, 0]
+
+
+def test_rows_are_independent() -> None:
+    rng = np.random.default_rng(1)
+    logits = rng.standard_normal((3, 300)).astype(np.float32)
+    params = [
+        SamplingParams(),
+        SamplingParams(temperature=0),
+        SamplingParams(top_k=3, top_p=0.9),
+    ]
+    together = sample(logits, [row(p) for p in params])
+    alone = [sample(logits[i : i + 1], [row(p)])[0] for i, p in enumerate(params)]
+    assert together == alone
+
+
+def test_one_draw_a_token() -> None:
+    sequence = row(SamplingParams(top_k=2, top_p=0.9, min_p=0.1))
+    reference = np.random.default_rng(0)
+    for _ in range(3):
+        sample(np.zeros((1, 50), np.float32), [sequence])
+        reference.random()
+    assert sequence.rng.random() == reference.random()
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.5, 1 - 2**-53])
+@pytest.mark.parametrize("size", [3, 1000])
+def test_impossible_tokens_are_never_drawn(draw: float, size: int) -> None:
+    logits = np.full(size, -np.inf, np.float32)
+    logits[1] = 0
+    assert token_at(logits, SamplingParams(), draw) == 1
+
+
+def test_extreme_temperatures_do_not_overflow() -> None:
+    logits = np.array([-3e38, 3e38, 1, 2], np.float32)
+    assert token_at(logits, SamplingParams(temperature=1.1e-5), 0.999) == 1
+    assert token_at(logits, SamplingParams(temperature=1e30), 0.999) in range(4)
+
+
+def test_logits_are_left_alone() -> None:
+    logits = np.arange(10, dtype=np.float32)[None]
+    before = logits.copy()
+    sample(logits, [row(SamplingParams(temperature=0.5, top_k=3))])
+    assert (logits == before).all()

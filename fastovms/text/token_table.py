@@ -11,8 +11,18 @@ from typing import NamedTuple
 
 from fastovms.text.detokenizer import TableDetokenizer
 
-MIN_NUM_SAMPLES = 64
-SAMPLE_LENGTH = 64
+MIN_NUM_SEQUENCES = 64
+SEQUENCE_LENGTH = 64
+
+PROBE_TEXTS = (
+    "  two spaces before, two behind  ",
+    " one before, one behind ",
+    "He did n't , he 's , I 'm ; we 've . They 're ! Wo n't ? ' no '",
+    "a  b   c\n\n d\t e ( f ) [ g ] : h ## i @@ j </w> k",
+    "Grüße aus Köln, 東京 は 日本 の 首都 です 。 😀 👍🏽 мир !",
+)
+"""Texts that detokenizers with rules beyond the single token change: clean-up of spaces, suffixes
+and prefixes of words. Random sequences seldom meet such a rule."""
 
 _BYTE_TOKEN = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
@@ -59,18 +69,22 @@ def find_special_tokens(vocab_size: int, decode: DecodeBatch) -> frozenset[int]:
 
 
 def build_token_table(
-    vocab: Mapping[bytes, int], special_token_ids: frozenset[int], decode: DecodeBatch
+    vocab: Mapping[bytes, int],
+    special_token_ids: frozenset[int],
+    probes: Sequence[list[int]],
+    decode: DecodeBatch,
 ) -> TokenTable | None:
     """The table that gives the same texts as `decode`, or None if no known shape does.
 
     Every token is tried, in random sequences, where characters are torn apart and bytes are
-    invalid.
+    invalid, and so is each of the probes, the tokens of `PROBE_TEXTS`.
     """
     raw = [b""] * (max(vocab.values()) + 1)
     for data, token_id in vocab.items():
         raw[token_id] = data
     pieces = [_sentencepiece_bytes(data) for data in raw]
-    samples = _samples(len(raw), decode)
+    samples = _samples([[token_ids] for token_ids in probes], decode)
+    samples += _samples([_random_sequences(len(raw))], decode)
     for token_bytes, strip_leading_space in (
         (raw, False),  # byte-level BPE: the vocabulary holds the bytes themselves
         (pieces, True),  # Llama 2, Mistral 7B
@@ -100,17 +114,22 @@ class _Sample(NamedTuple):
     text_without_special_tokens: str
 
 
-def _samples(vocab_size: int, decode: DecodeBatch) -> list[_Sample]:
-    rng = random.Random(0)
-    vocab = range(vocab_size)
-    num_samples = max(MIN_NUM_SAMPLES, math.ceil(vocab_size / SAMPLE_LENGTH))
-    token_ids = rng.sample(vocab, k=vocab_size)
-    token_ids += rng.choices(vocab, k=num_samples * SAMPLE_LENGTH - vocab_size)
-    rows = [
-        token_ids[start : start + SAMPLE_LENGTH]
-        for start in range(0, len(token_ids), SAMPLE_LENGTH)
-    ]
+def _samples(batches: list[list[list[int]]], decode: DecodeBatch) -> list[_Sample]:
     return [
         _Sample(*sample)
-        for sample in zip(rows, decode(rows, False), decode(rows, True), strict=True)
+        for batch in batches
+        for sample in zip(batch, decode(batch, False), decode(batch, True), strict=True)
+    ]
+
+
+def _random_sequences(vocab_size: int) -> list[list[int]]:
+    """Sequences of one length that have every token in them."""
+    rng = random.Random(0)
+    vocab = range(vocab_size)
+    num_sequences = max(MIN_NUM_SEQUENCES, math.ceil(vocab_size / SEQUENCE_LENGTH))
+    token_ids = rng.sample(vocab, k=vocab_size)
+    token_ids += rng.choices(vocab, k=num_sequences * SEQUENCE_LENGTH - vocab_size)
+    return [
+        token_ids[start : start + SEQUENCE_LENGTH]
+        for start in range(0, len(token_ids), SEQUENCE_LENGTH)
     ]

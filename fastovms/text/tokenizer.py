@@ -10,7 +10,12 @@ import openvino_genai
 
 from fastovms.errors import ConfigurationError, RequestError
 from fastovms.text.detokenizer import Detokenizer, WindowDetokenizer
-from fastovms.text.token_table import TokenTable, build_token_table, find_special_tokens
+from fastovms.text.token_table import (
+    PROBE_TEXTS,
+    TokenTable,
+    build_token_table,
+    find_special_tokens,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +43,12 @@ class Tokenizer:
             raise ConfigurationError("the tokenizer has no vocabulary")
         self.vocab_size = max(vocab.values()) + 1
         self.special_token_ids = find_special_tokens(self.vocab_size, self._decode_batch)
-        self._table = build_token_table(vocab, self.special_token_ids, self._decode_batch)
+        self._table = build_token_table(
+            vocab,
+            self.special_token_ids,
+            [self.encode(text, add_special_tokens=False) for text in PROBE_TEXTS],
+            self._decode_batch,
+        )
         self._skipping_table: TokenTable | None = None
         if self._table is not None:
             self._skipping_table = self._table.skipping_special_tokens()

@@ -29,7 +29,7 @@ def sample(logits: Floats, sequences: Rows[Sequence]) -> list[int]:
         logits: float32 [rows, vocab_size], raw. Not modified.
         sequences: one per row. A row that samples takes one draw from its sequence's `rng`.
     """
-    likeliest: list[int] = logits.argmax(axis=1).tolist()
+    likeliest = _argmax(logits)
     with np.errstate(over="ignore", under="ignore"):
         for row, sequence in enumerate(sequences):
             if sequence.params.temperature > GREEDY_TEMPERATURE:
@@ -38,6 +38,20 @@ def sample(logits: Floats, sequences: Rows[Sequence]) -> list[int]:
                     row_logits, row_logits[likeliest[row]], sequence.params, sequence.rng
                 )
     return likeliest
+
+
+def _argmax(logits: Floats) -> list[int]:
+    """The first of the largest logits of each row.
+
+    The bits of non-negative floats order as integers do, whose argmax numpy finds in half the
+    time (it has no NaN to look out for). A row without a non-negative logit is done again.
+    """
+    bits = logits.view(np.int32)
+    token_ids: list[int] = bits.argmax(axis=1).tolist()
+    for row, token_id in enumerate(token_ids):
+        if bits[row, token_id] < 0:
+            token_ids[row] = int(logits[row].argmax())
+    return token_ids
 
 
 def _draw(

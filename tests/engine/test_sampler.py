@@ -130,3 +130,8 @@ def test_logits_are_left_alone() -> None:
     before = logits.copy()
     sample(logits, [row(SamplingParams(temperature=0.5, top_k=3))])
     assert (logits == before).all()
+
+
+def test_rows_without_a_positive_logit() -> None:
+    logits = np.array([[-3, -1, -2], [-0.0, -1, -2], [-1, 0.0, -2]], np.float32)
+    assert sample(logits, [row(SamplingParams(temperature=0))] * 3) == [1, 0, 1]

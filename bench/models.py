@@ -313,8 +313,8 @@ def write_model(shape: Shape, directory: Path, tokenizer: Path = DEMO_MODEL, see
 def _tokenizer_size(path: Path) -> int:
     """One more than the highest id in a Hugging Face `tokenizer.json`."""
     tokenizer = json.loads(path.read_text())
-    num_base_tokens: int = len(tokenizer["model"]["vocab"])
-    return max(num_base_tokens, *(token["id"] + 1 for token in tokenizer["added_tokens"]))
+    added: list[int] = [token["id"] for token in tokenizer["added_tokens"]]
+    return max(len(tokenizer["model"]["vocab"]) - 1, *added) + 1
 
 
 def _config(shape: Shape, eos: int | list[int], bos: int | None) -> dict[str, object]:

@@ -1,0 +1,231 @@
+"""The tiny model is a working stateful, paged and genai model with sound logits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+import pytest
+from numpy.typing import NDArray
+from openvino._offline_transformations import paged_attention_transformation
+
+from bench.models import LOGIT_STD, SHAPES, LlamaGraph, Shape, main, write_model
+
+TINY = SHAPES["tiny"]
+NUM_TOKENS = 300
+EXACT = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+}
+FIXTURES = Path(__file__).parents[1] / "text" / "fixtures"
+
+Logits = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> ov.CompiledModel:
+    return ov.Core().compile_model(LlamaGraph(TINY, NUM_TOKENS, seed=1).build(), "CPU", EXACT)
+
+
+@pytest.fixture(scope="module")
+def prompt() -> NDArray[np.int64]:
+    return np.random.default_rng(2).integers(0, NUM_TOKENS, 40)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    shutil.copytree(FIXTURES / "byte_level", directory, dirs_exist_ok=True)
+    (directory / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    (directory / "generation_config.json").write_text('{"eos_token_id": [0, 5]}')
+    return directory
+
+
+def infer(
+    request: ov.InferRequest,
+    ids: NDArray[np.int64],
+    num_past: int = 0,
+    beam_idx: list[int] | None = None,
+    padding: NDArray[np.int64] | None = None,
+) -> Logits:
+    """One call of the stateful model: ids [B, Q] after `num_past` tokens; logits [B, Q, V]."""
+    batch_size, num_new = ids.shape
+    mask = np.ones((batch_size, num_past + num_new), np.int64)
+    first = np.zeros((batch_size, 1), np.int64) if padding is None else padding[:, None]
+    mask[np.arange(mask.shape[1])[None] < first] = 0
+    positions = np.arange(num_past, num_past + num_new)[None] - first
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "position_ids": np.maximum(positions, 0),
+        "beam_idx": np.array(beam_idx or range(batch_size), np.int32),
+    }
+    logits: Logits = request.infer(inputs)["logits"].copy()
+    return logits
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+def test_shapes_divide_into_heads(shape: Shape) -> None:
+    assert shape.hidden_size == shape.num_attention_heads * shape.head_dim
+    assert shape.num_attention_heads % shape.num_key_value_heads == 0
+    assert shape.head_dim % 2 == 0
+
+
+def test_inputs_are_those_of_an_export() -> None:
+    model = LlamaGraph(TINY, NUM_TOKENS, seed=1).build()
+    names = {port.get_any_name(): port.get_element_type().get_type_name() for port in model.inputs}
+    assert names == {
+        "input_ids": "i64",
+        "attention_mask": "i64",
+        "position_ids": "i64",
+        "beam_idx": "i32",
+    }
+    assert [port.get_any_name() for port in model.outputs] == ["logits"]
+    assert len(model.get_sinks()) == 2 * TINY.num_hidden_layers
+
+
+def test_logits_spread_like_those_of_a_trained_model(
+    compiled: ov.CompiledModel, prompt: NDArray[np.int64]
+) -> None:
+    logits = infer(compiled.create_infer_request(), prompt[None])[0]
+    assert logits.shape == (len(prompt), TINY.vocab_size)
+    assert np.isfinite(logits).all()
+    likely, unused = logits[:, :NUM_TOKENS], logits[:, NUM_TOKENS:]
+    assert likely.std() == pytest.approx(LOGIT_STD, rel=0.25)
+    assert unused.max() < likely.max(axis=-1).min() - 5 * LOGIT_STD
+
+
+def test_steps_equal_one_call(compiled: ov.CompiledModel, prompt: NDArray[np.int64]) -> None:
+    at_once = infer(compiled.create_infer_request(), prompt[None])
+    request = compiled.create_infer_request()
+    steps = [infer(request, prompt[None, i : i + 1], i) for i in range(len(prompt))]
+    np.testing.assert_allclose(np.concatenate(steps, axis=1), at_once, atol=1e-3)
+
+
+def test_padding_is_not_seen(compiled: ov.CompiledModel, prompt: NDArray[np.int64]) -> None:
+    alone = infer(compiled.create_infer_request(), prompt[None, 8:])
+    rows = np.stack([prompt, np.concatenate([np.zeros(8, np.int64), prompt[8:]])])
+    together = infer(compiled.create_infer_request(), rows, padding=np.array([0, 8]))
+    np.testing.assert_allclose(together[1, 8:], alone[0], atol=1e-3)
+    assert np.abs(together[0, 8:] - alone[0]).max() > 1
+
+
+def test_beam_idx_reorders_the_cache(compiled: ov.CompiledModel, prompt: NDArray[np.int64]) -> None:
+    rows = np.stack([prompt, prompt[::-1]])
+    token = np.full((2, 1), 7)
+    kept, swapped = compiled.create_infer_request(), compiled.create_infer_request()
+    infer(kept, rows)
+    infer(swapped, rows)
+    expected = infer(kept, token, len(prompt))
+    actual = infer(swapped, token, len(prompt), beam_idx=[1, 0])
+    np.testing.assert_allclose(actual[::-1], expected, atol=1e-3)
+    assert np.abs(actual - expected).max() > 1
+
+
+def test_paged_attention_gives_the_same_logits(
+    compiled: ov.CompiledModel, prompt: NDArray[np.int64]
+) -> None:
+    model = LlamaGraph(TINY, NUM_TOKENS, seed=1).build()
+    paged_attention_transformation(model)
+    paged = ov.Core().compile_model(model, "CPU", EXACT)
+    request = paged.create_infer_request()
+    num_blocks = 2
+    caches = [port for port in paged.inputs if "_cache." in port.get_any_name()]
+    assert len(caches) == 2 * TINY.num_hidden_layers
+    for port in caches:
+        block = [size.get_length() for size in list(port.get_partial_shape())[1:]]
+        assert block == [TINY.num_key_value_heads, 32, TINY.head_dim]
+        request.set_tensor(port, ov.Tensor(port.get_element_type(), [num_blocks, *block]))
+    inputs: dict[str, NDArray[np.int64] | NDArray[np.int32]] = {
+        "input_ids": prompt,
+        "position_ids": np.arange(len(prompt)),
+        "past_lens": np.array([0], np.int32),
+        "subsequence_begins": np.array([0, len(prompt)], np.int32),
+        "block_indices": np.array([1, 0], np.int32),
+        "block_indices_begins": np.array([0, num_blocks], np.int32),
+        "max_context_len": np.array(len(prompt), np.int32),
+    }
+    logits = request.infer(inputs)["logits"]
+    expected = infer(compiled.create_infer_request(), prompt[None])[0]
+    np.testing.assert_allclose(logits.reshape(expected.shape), expected, atol=1e-3)
+
+
+def test_weights_stay_compressed_and_operations_are_fused(compiled: ov.CompiledModel) -> None:
+    nodes = compiled.get_runtime_model().get_ordered_ops()
+    layer_types = [node.get_rt_info()["layerType"].astype(str) for node in nodes]
+    num_layers = TINY.num_hidden_layers
+    assert layer_types.count("FullyConnected") == 7 * num_layers + 1
+    assert layer_types.count("RMS") == 2 * num_layers + 1
+    assert layer_types.count("RoPE") == 2 * num_layers
+    assert layer_types.count("ScaledDotProductAttention") == num_layers
+    weights = [
+        node.input(1).get_element_type().get_type_name()
+        for node, layer_type in zip(nodes, layer_types, strict=True)
+        if layer_type == "FullyConnected"
+    ]
+    assert set(weights) == {"u8"}
+
+
+def test_directory_is_complete_and_runs_in_genai(tmp_path: Path, tokenizer: Path) -> None:
+    write_model(TINY, tmp_path, tokenizer)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["eos_token_id"] == [0, 5]
+    assert config["max_position_embeddings"] == 2048
+
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.num_kv_blocks = 8
+    pipeline = openvino_genai.ContinuousBatchingPipeline(str(tmp_path), scheduler, "CPU")
+    greedy = pipeline.get_config()
+    greedy.max_new_tokens = 24
+    greedy.ignore_eos = True
+    prompt = ov.Tensor(np.arange(20, 40, dtype=np.int64)[None])
+    texts = []
+    for request_id in range(2):
+        handle = pipeline.add_request(request_id, prompt, greedy)
+        while pipeline.has_non_finished_requests():
+            pipeline.step()
+        texts.append(handle.read_all()[0].generated_ids)
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) > 12
+    known = pipeline.get_tokenizer().get_vocab().values()
+    assert max(texts[0]) <= max(known)
+
+
+def test_seed_decides_the_weights(tmp_path: Path, tokenizer: Path) -> None:
+    weights = {}
+    for name, seed in {"a": 1, "b": 1, "c": 2}.items():
+        write_model(TINY, tmp_path / name, tokenizer, seed)
+        weights[name] = (tmp_path / name / "openvino_model.bin").read_bytes()
+    assert weights["a"] == weights["b"]
+    assert weights["a"] != weights["c"]
+
+
+def test_vocabulary_grows_to_the_tokenizers(tmp_path: Path, tokenizer: Path) -> None:
+    write_model(replace(TINY, vocab_size=16), tmp_path, tokenizer)
+    num_tokens = len(openvino_genai.Tokenizer(str(tmp_path)).get_vocab())
+    assert json.loads((tmp_path / "config.json").read_text())["vocab_size"] == num_tokens
+
+
+def test_command_writes_a_model(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "model"
+    assert main(["tiny", str(directory), "--tokenizer", str(tokenizer)]) == 0
+    assert (directory / "openvino_model.xml").is_file()
+    assert str(directory) in capsys.readouterr().out
+
+
+def test_command_names_a_missing_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "absent"
+    with pytest.raises(SystemExit) as stop:
+        main(["tiny", str(tmp_path / "model"), "--tokenizer", str(missing)])
+    assert stop.value.code == 2
+    assert f"--tokenizer: no such file: {missing}" in capsys.readouterr().err

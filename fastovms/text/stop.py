@@ -42,20 +42,23 @@ class StopMatcher:
         if not self._searches:
             return StopResult(text, None)
         end = len(text) + 1
+        num_held = 0
         for search in self._searches:
             if (found := search.advance(text, end - 1)) is not None:
                 end = found
                 self._stop = search.pattern
+            elif search.num_matched > num_held:
+                num_held = search.num_matched
         seen = self._held + text
         if self._stop is not None:
             end += len(self._held)
             self._held = ""
             return StopResult(seen[: end if self._include else end - len(self._stop)], self._stop)
-        if self._include:
-            return StopResult(text, None)
-        num_released = len(seen) - max(search.num_matched for search in self._searches)
-        self._held = seen[num_released:]
-        return StopResult(seen[:num_released], None)
+        if num_held == 0 or self._include:
+            self._held = ""
+            return StopResult(seen, None)
+        self._held = seen[-num_held:]
+        return StopResult(seen[:-num_held], None)
 
     def flush(self) -> str:
         """Ends the text and returns what was held back: it became no stop string."""

@@ -31,7 +31,31 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """Where to listen and what a client may cost. Sizes in bytes, times in seconds."""
+    """Where to listen and what a client may cost. Sizes in bytes, times in seconds.
+
+    Attributes:
+        host, port: the first address; port 0 = any free one.
+        backlog: connections that the kernel queues (it caps this at net.core.somaxconn).
+        max_request_line: 414 beyond it.
+        max_head: request line and header fields together, trailers likewise; 431 beyond it.
+        max_header_fields: 431 beyond it.
+        max_body: 413 beyond it.
+        max_buffered_bodies: all request bodies in memory together; 503 beyond it.
+        max_pipelined: requests that wait on one connection behind the current one.
+        max_connections: 503 beyond it.
+        max_write_buffer: what a stream may queue for a client that does not read before it is cut.
+        head_timeout: for a whole head, and for a new connection's first byte.
+        body_timeout: for a whole body, plus its size over `min_body_rate` (bytes a second).
+        keep_alive_timeout: idle time between two requests; above that of the usual client pools
+            and proxies (60 s), so that the client closes first.
+        write_timeout: a client that takes nothing of its answer for so long is cut.
+        linger_timeout: for reading what a client still sends after its request was refused.
+        close_timeout: for flushing the last answer to a client that reads slowly.
+        ping_interval: silence in an event stream before a comment is sent; 0 = never.
+        drain_timeout: for running requests at shutdown.
+        drain_grace: at shutdown, how long idle connections may still bring a request that was on
+            its way.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -40,7 +64,20 @@ class HttpConfig:
     max_head: int = 64 * 1024
     max_header_fields: int = 128
     max_body: int = 64 * 1024 * 1024
+    max_buffered_bodies: int = 1024 * 1024 * 1024
     max_pipelined: int = 16
+    max_connections: int = 16 * 1024
+    max_write_buffer: int = 4 * 1024 * 1024
+    head_timeout: float = 10.0
+    body_timeout: float = 60.0
+    min_body_rate: float = 1024 * 1024
+    keep_alive_timeout: float = 75.0
+    write_timeout: float = 60.0
+    linger_timeout: float = 2.0
+    close_timeout: float = 5.0
+    ping_interval: float = 15.0
+    drain_timeout: float = 30.0
+    drain_grace: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,81 @@
+"""Decides from a request's head who answers it: the layer itself, a refusal, or a handler."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+from fastovms.http.messages import Check, ErrorRenderer, Handler, HeaderPairs, Request, Response
+from fastovms.http.router import MethodNotAllowed, Router
+
+
+class CrossOrigin(Protocol):
+    """What browsers of other origins may do (implemented by `cors.CorsPolicy`)."""
+
+    def preflight_fields(self, request: Request) -> HeaderPairs: ...
+
+    def response_fields(self, request: Request) -> HeaderPairs: ...
+
+
+class Dispatcher:
+    """Routes requests.
+
+    Args:
+        render_error: gives errors the form that the path's clients expect.
+        authenticate: runs before routing, so that strangers cannot probe for paths.
+        checks: run once the route is known, before the body is read.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        render_error: ErrorRenderer,
+        *,
+        authenticate: Check | None = None,
+        checks: Sequence[Check] = (),
+        cross_origin: CrossOrigin | None = None,
+    ) -> None:
+        self._router = router
+        self._render_error = render_error
+        self._authenticate = authenticate
+        self._checks = tuple(checks)
+        self.cross_origin = cross_origin
+
+    def admit(self, request: Request) -> Handler | Response:
+        """Who answers. Sets the request's `route` and `path_params`."""
+        if request.method == "OPTIONS":
+            return self._options(request)
+        if self._authenticate is not None:
+            refusal = self._authenticate(request)
+            if refusal is not None:
+                return refusal
+        found = self._router.match(request.method, request.raw_path)
+        if found is None:
+            return self.error(request.path, 404, f"no such path: {request.path}")
+        if isinstance(found, MethodNotAllowed):
+            message = f"{request.method} is not allowed for {request.path}"
+            return self.error(request.path, 405, message, (("Allow", found.allowed),))
+        handler, request.route, request.path_params = found
+        for check in self._checks:
+            refusal = check(request)
+            if refusal is not None:
+                return refusal
+        return handler
+
+    def error(self, path: str, status: int, message: str, headers: HeaderPairs = ()) -> Response:
+        """An error of this layer in the form of the path's dialect."""
+        response = self._render_error(path, status, message)
+        if headers:
+            response = dataclasses.replace(response, headers=response.headers + headers)
+        return response
+
+    def _options(self, request: Request) -> Response:
+        """RFC 9110 9.3.7; answered without authentication, which a preflight cannot carry."""
+        allowed = self._router.allowed(request.raw_path)
+        if allowed is None:
+            return self.error(request.path, 404, f"no such path: {request.path}")
+        fields: HeaderPairs = (("Allow", allowed),)
+        if self.cross_origin is not None:
+            fields += self.cross_origin.preflight_fields(request)
+        return Response(204, headers=fields)

@@ -1,0 +1,377 @@
+"""Bytes to requests, without a socket or a clock: httptools reads the grammar, the checks that it
+leaves open are here. One parser serves a connection for life."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import NoReturn, Protocol
+
+import httptools
+
+from fastovms.config import HttpConfig
+from fastovms.http.messages import HeaderPairs, Headers, Request
+
+# RFC 9110 7.2, RFC 3986 3.2.2: a bracketed IP literal or a registered name, then maybe a port.
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|([A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(:[0-9]*)?")
+_ABSOLUTE_TARGET = re.compile(r"https?://([^/?#]+)(/[^?]*)?(?:\?(.*))?", re.IGNORECASE)
+_METHOD_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+( |$)")
+
+# Fields of which a second line would leave two readers to disagree (RFC 9110 5.3).
+_SINGLETONS = ("host", "content-type", "content-encoding", "authorization", "expect")
+
+
+class Fault(Exception):
+    """A request that cannot be served; the connection ends after the answer.
+
+    Attributes:
+        answered: False = close without a word.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        path: str = "",
+        headers: HeaderPairs = (),
+        answered: bool = True,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.path = path
+        self.headers = headers
+        self.answered = answered
+
+
+class InputRefused(Exception):
+    """Raised by a sink that has taken care of the answer and wants no more of the input."""
+
+
+class RequestSink(Protocol):
+    """Receives what a parser finds, in the order of the bytes. Each method may raise `Fault`."""
+
+    def on_head(self, request: Request, content_length: int | None) -> bool:
+        """The head is complete and in order.
+
+        Args:
+            content_length: of the body that follows; None = chunked, not known yet.
+
+        Returns:
+            Whether the body is wanted; one that is not is read and thrown away.
+
+        Raises:
+            InputRefused: the answer is on its way, and nothing more is to be read.
+        """
+
+    def on_request(self, request: Request, keep_alive: bool) -> None:
+        """The body is complete too."""
+
+    def on_fault(self, fault: Fault) -> None:
+        """The last call."""
+
+
+class BodyBudget:
+    """Bounds the memory of all request bodies together, in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.used = 0
+
+    def take(self, size: int) -> bool:
+        if self.used + size > self._limit:
+            return False
+        self.used += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+
+
+class Phase(Enum):
+    """Where in the input a parser stands. BETWEEN: no byte of the next request was seen."""
+
+    BETWEEN = auto()
+    HEAD = auto()
+    BODY = auto()
+    DONE = auto()
+
+
+class RequestParser:
+    """Feeds a sink from the bytes of one connection.
+
+    Attributes:
+        phase: DONE = the rest of the input is ignored.
+        body_size: bytes of the current body so far.
+        awaiting_continue: the client waits for `100 Continue` before it sends the body
+            (RFC 9110 10.1.1). Cleared by the first byte of the body, or by who answers it.
+    """
+
+    _url: bytes
+    _fields: list[tuple[bytes, bytes]]
+    _body: list[bytes]
+    _current: Request | None
+
+    def __init__(self, config: HttpConfig, budget: BodyBudget, sink: RequestSink) -> None:
+        self._config = config
+        self._budget = budget
+        self._sink: RequestSink | None = sink
+        self.phase = Phase.BETWEEN
+        self.body_size = 0
+        self.awaiting_continue = False
+        self._parser = self._new_parser()
+        self._raw_size = 0  # bytes fed since the phase began, as far as the reads tell
+        self._num_requests = 0
+        self._held = 0  # bytes taken from the budget for the current body
+        self._begin_message()
+
+    def feed(self, data: bytes) -> None:
+        """Reads on. The sink is called back from in here."""
+        if self.phase is Phase.DONE:
+            return
+        rest: list[bytes | memoryview] = [data]
+        while rest and self._sink is not None:
+            part = rest.pop()
+            num_requests = self._num_requests
+            at_start = self.phase is Phase.BETWEEN
+            self._raw_size += len(part)
+            try:
+                self._parser.feed_data(part)
+                self._check_raw_size()
+            except httptools.HttpParserUpgrade as upgrade:
+                offset: int = upgrade.args[0]
+                rest.append(memoryview(part)[offset:])
+                rest.append(self._without_upgrade())
+            except httptools.HttpParserCallbackError as error:
+                self._stop(error.__context__ or error)
+                return
+            except httptools.HttpParserInvalidMethodError:
+                at_start = at_start and num_requests == self._num_requests
+                self._stop(_invalid_method(bytes(part[:256])) if at_start else _bad_request())
+                return
+            except (httptools.HttpParserError, Fault) as error:
+                self._stop(self._as_fault(error))
+                return
+
+    def close(self) -> None:
+        """Forgets the sink and the unfinished request, which breaks the reference cycles."""
+        self.phase = Phase.DONE
+        self._budget.give_back(self._held)
+        self._held = 0
+        self._sink = None
+        self._begin_message()
+
+    # Called by httptools
+
+    def on_message_begin(self) -> None:
+        self.phase = Phase.HEAD
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        # Method, two spaces and the version stand on the line too.
+        if len(self._url) + 24 > self._config.max_request_line:
+            raise Fault(414, "the request line is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        fields = self._fields
+        fields.append((name, value))
+        if len(fields) > self._config.max_header_fields:
+            raise Fault(431, f"more than {self._config.max_header_fields} header fields")
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        method: str = parser.get_method().decode()
+        version = parser.get_http_version()
+        if version != "1.1" and version != "1.0":
+            if version[0] != "1":
+                raise Fault(505, f"HTTP/{version} is not supported")
+            version = "1.1"
+        if parser.should_upgrade():
+            if method == "CONNECT":
+                raise Fault(501, "CONNECT is not supported")
+            # httptools skips the body of an upgrade request: it is read again without the Upgrade
+            # field (RFC 9110 7.8 lets a server ignore it), and only then checked.
+            self._upgrading = True
+            return
+        size = sum([len(name) + len(value) for name, value in self._fields])
+        if size + 4 * len(self._fields) + len(self._url) > self._config.max_head:
+            raise Fault(431, f"the head is larger than {self._config.max_head} bytes")
+        headers = Headers(
+            [(name.decode(), value.decode("latin-1").rstrip(" \t")) for name, value in self._fields]
+        )
+        self._fields.clear()  # and from here on collects trailers, which are counted and dropped
+        path, query = self._target(method)
+        request = Request(method, path, query, headers, http_version=version)
+        try:
+            length = self._check_head(request)
+            wanted = self._sink.on_head(request, length) if self._sink is not None else False
+        except Fault as fault:
+            fault.path = request.path
+            raise
+        self.phase = Phase.BODY
+        self._raw_size = 0
+        self._current = request
+        self._wanted = wanted
+
+    def on_body(self, data: bytes) -> None:
+        self.awaiting_continue = False
+        self.body_size += len(data)
+        if self.body_size > self._config.max_body:
+            self._refuse_body()
+        if self._wanted:
+            if not self._budget.take(len(data)):
+                retry = (("Retry-After", "1"),)
+                raise Fault(503, "too many request bodies in memory", headers=retry)
+            self._held += len(data)
+            self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        request = self._current
+        if request is None or self._sink is None:
+            return
+        body = self._body
+        request.body = body[0] if len(body) == 1 else b"".join(body)
+        self._held = 0  # now the sink's to give back
+        self._num_requests += 1
+        keep_alive = self._parser.should_keep_alive()
+        self._begin_message()
+        self.phase = Phase.BETWEEN if keep_alive else Phase.DONE
+        self._raw_size = 0
+        self._sink.on_request(request, keep_alive)
+
+    # The checks that httptools leaves to its user
+
+    def _check_head(self, request: Request) -> int | None:
+        """Checks the framing fields; returns the body's size, None = chunked."""
+        headers = request.headers
+        for name in headers.repeated():
+            if name in _SINGLETONS:
+                raise Fault(400, f"more than one {name} field")
+        host = headers.get("host")
+        if host is None:
+            if request.http_version == "1.1":
+                raise Fault(400, "a Host field is required")
+        elif not _HOST.fullmatch(host):
+            raise Fault(400, "invalid Host field")
+        coding = headers.get("transfer-encoding")
+        length: int | None
+        if coding is not None:
+            if request.http_version == "1.0":
+                raise Fault(400, "Transfer-Encoding is not part of HTTP/1.0")
+            if coding.lower() != "chunked":
+                raise Fault(501, "the only transfer coding here is chunked")
+            length = None
+        else:
+            length = int(headers.get("content-length", "0") or 0)
+            if length > self._config.max_body:
+                self._refuse_body()
+        expect = headers.get("expect")
+        if expect is not None:
+            if expect.lower() != "100-continue":
+                raise Fault(417, "the only expectation here is 100-continue")
+            self.awaiting_continue = length != 0 and request.http_version == "1.1"
+        return length
+
+    def _target(self, method: str) -> tuple[str, str]:
+        """Path and query of the request target (RFC 9112 3.2)."""
+        target = self._url.decode("latin-1")
+        if "#" in target:
+            raise Fault(400, "a request target has no fragment")
+        if target[:1] == "/":
+            path, _, query = target.partition("?")
+            return path, query
+        if target == "*":
+            if method != "OPTIONS":
+                raise Fault(400, "the target * is for OPTIONS only")
+            return target, ""
+        absolute = _ABSOLUTE_TARGET.fullmatch(target)
+        if absolute is None or not _HOST.fullmatch(absolute[1]):
+            raise Fault(400, "invalid request target")
+        # OPTIONS with neither path nor query asks about the server (RFC 9112 3.2.4).
+        path = absolute[2] or ("*" if method == "OPTIONS" and absolute[3] is None else "/")
+        return path, absolute[3] or ""
+
+    def _check_raw_size(self) -> None:
+        """Bounds what httptools buffers or skips without a callback: blank lines, a field or a
+        chunk extension that does not end."""
+        config = self._config
+        size = self._raw_size
+        if size <= config.max_request_line or self.phase is Phase.DONE:
+            return
+        if self.phase is Phase.BODY:
+            # Chunk lines and trailers may weigh no more than the content, give or take one head,
+            # so neither extensions nor one-byte chunks buy more work than their bytes.
+            if size > config.max_head + 2 * self.body_size:
+                raise Fault(400, "the chunk framing outweighs the content")
+        elif self.phase is Phase.BETWEEN:
+            raise Fault(400, "too many blank lines before a request")
+        elif not self._url:
+            raise Fault(414, "the request line is too long")
+        elif size > config.max_head:
+            raise Fault(431, f"the head is larger than {config.max_head} bytes")
+
+    def _refuse_body(self) -> NoReturn:
+        raise Fault(413, f"the body is larger than {self._config.max_body} bytes")
+
+    # The parser's own state
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # Versions are judged here, with 505; what follows `Connection: close` is not read.
+        parser.set_dangerous_leniencies(lenient_version=True, lenient_data_after_close=True)
+        return parser
+
+    def _begin_message(self) -> None:
+        self._url = b""
+        self._fields = []
+        self._body = []
+        self._current = None
+        self._wanted = True
+        self._upgrading = False
+        self.body_size = 0
+        self.awaiting_continue = False
+
+    def _without_upgrade(self) -> bytes:
+        """The current head with nothing in it that asks for an upgrade, and a parser to read it."""
+        version = self._parser.get_http_version()
+        lines = [b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, version.encode())]
+        for name, value in self._fields:
+            lowered = name.lower()
+            if lowered == b"connection":
+                options = [option.strip() for option in value.split(b",")]
+                value = b", ".join(o for o in options if o and o.lower() != b"upgrade")
+            if lowered != b"upgrade":
+                lines.append(name + b": " + value)
+        self._parser = self._new_parser()
+        self._begin_message()
+        self._raw_size = 0
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def _as_fault(self, error: Exception) -> Fault:
+        if isinstance(error, Fault):
+            return error
+        if str(error).startswith("Pause on PRI"):
+            return Fault(505, "HTTP/2 is not supported here")
+        return _bad_request(str(error))
+
+    def _stop(self, error: BaseException) -> None:
+        sink = self._sink
+        self.close()
+        if isinstance(error, Fault):
+            if sink is not None:
+                sink.on_fault(error)
+        elif not isinstance(error, InputRefused):
+            raise error
+
+
+def _bad_request(detail: str = "") -> Fault:
+    return Fault(400, f"malformed request: {detail}" if detail else "malformed request")
+
+
+def _invalid_method(line: bytes) -> Fault:
+    if line[:2] == b"\x16\x03":
+        return Fault(400, "TLS on a plaintext port", answered=False)
+    if _METHOD_TOKEN.match(line.lstrip(b"\r\n")):
+        return Fault(501, "unknown request method")
+    return _bad_request()

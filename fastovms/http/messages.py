@@ -1,0 +1,199 @@
+"""What handlers see of HTTP: the request, the two ways to answer it, and nothing of the socket."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import unquote
+
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+HeaderPairs = tuple[tuple[str, str], ...]
+
+
+class Headers:
+    """Request fields in the order received; names are compared without case (RFC 9110 5.1)."""
+
+    __slots__ = ("_items", "_values")
+
+    def __init__(self, items: Iterable[tuple[str, str]] = ()) -> None:
+        self._items = [(name.lower(), value) for name, value in items]
+        self._values = dict(self._items)
+        if len(self._values) != len(self._items):
+            for name in self._values:
+                self._values[name] = ", ".join(self.get_all(name))
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """The value, several lines of one name joined by commas (RFC 9110 5.3)."""
+        return self._values.get(name.lower(), default)
+
+    def get_all(self, name: str) -> list[str]:
+        name = name.lower()
+        return [value for key, value in self._items if key == name]
+
+    def repeated(self) -> list[str]:
+        """The names that came on more than one line."""
+        if len(self._values) == len(self._items):
+            return []
+        return [name for name in self._values if len(self.get_all(name)) > 1]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+
+class Stream(Protocol):
+    """A response body sent piece by piece. Calls after the end, or after the client has gone, do
+    nothing: the handler learns of a disconnect by being cancelled."""
+
+    @property
+    def started(self) -> bool:
+        """Whether the head is on its way. Before that a handler may still return a Response."""
+
+    @property
+    def closed(self) -> bool:
+        """Finished, aborted, or the client has gone."""
+
+    @property
+    def writable(self) -> bool:
+        """False while the client reads too slowly. What is sent then is still queued, up to
+        `max_write_buffer`, so producers hold their data back and merge it."""
+
+    @property
+    def buffered(self) -> int:
+        """Bytes written that the kernel has not yet taken."""
+
+    on_writable: Callable[[], None] | None
+    """Called each time `writable` turns True again."""
+
+    def send(self, data: bytes) -> None:
+        """Sends a piece in one write; the first one carries the head."""
+
+    def finish(self, data: bytes = b"") -> None:
+        """Sends the last piece and the end of the message in one write."""
+
+    def abort(self) -> None:
+        """Cuts the message short in a way that the client can tell from its end."""
+
+
+class StreamOpener(Protocol):
+    """How a request reaches the connection that it came from."""
+
+    def __call__(
+        self, request: Request, status: int, content_type: str, headers: HeaderPairs, ping: bool
+    ) -> Stream: ...
+
+
+class Request:
+    """A complete request.
+
+    Attributes:
+        path: percent-decoded, without the query; for logs and comparison. Routes match the parts
+            of `raw_path`.
+        route: the pattern that matched, or "" when none did.
+        path_params: the pattern's named parts, decoded.
+        client: "address:port", or "" on a Unix socket.
+        id: the client's X-Request-Id when it is a sane token, else one made here.
+        received_at: loop time at the end of the head.
+        log_fields: what the handler wants in the access log, such as token counts.
+    """
+
+    __slots__ = (
+        "_log_fields",
+        "_open_stream",
+        "body",
+        "client",
+        "headers",
+        "http_version",
+        "id",
+        "method",
+        "path",
+        "path_params",
+        "query",
+        "raw_path",
+        "received_at",
+        "route",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        raw_path: str,
+        query: str = "",
+        headers: Headers | None = None,
+        body: bytes = b"",
+        http_version: str = "1.1",
+        *,
+        client: str = "",
+        id: str = "",
+        open_stream: StreamOpener | None = None,
+    ) -> None:
+        self.method = method
+        self.raw_path = raw_path
+        self.path = unquote(raw_path) if "%" in raw_path else raw_path
+        self.query = query
+        self.headers = Headers() if headers is None else headers
+        self.body = body
+        self.http_version = http_version
+        self.client = client
+        self.id = id
+        self.route = ""
+        self.path_params: dict[str, str] = {}
+        self.received_at = 0.0
+        self._open_stream = open_stream
+        self._log_fields: dict[str, object] | None = None
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        if self._log_fields is None:
+            self._log_fields = {}
+        return self._log_fields
+
+    def stream(
+        self,
+        *,
+        status: int = 200,
+        content_type: str = EVENT_STREAM,
+        headers: HeaderPairs = (),
+        ping: bool = True,
+    ) -> Stream:
+        """Opens the streamed answer to this request; nothing is sent before its first `send`.
+
+        Args:
+            ping: send an SSE comment whenever an event stream has been silent for a while
+                (it starts the stream if nothing else has). Pieces must then be whole events.
+        """
+        if self._open_stream is None:
+            raise RuntimeError("this request did not come from a connection")
+        return self._open_stream(self, status, content_type, headers, ping)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A complete answer. Date, framing and X-Request-Id are added when it is written."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: HeaderPairs = ()
+
+
+Handler = Callable[[Request], "Awaitable[Response | None] | Response | None"]
+"""Answers a request; None = it has finished or aborted `request.stream(...)`.
+
+A plain function answers at once, without a task of its own, so it must be quick. A coroutine is
+cancelled when its client goes away.
+"""
+
+ErrorRenderer = Callable[[str, int, str], Response]
+"""(path, status, message) -> the answer, in the form that the path's clients expect. `path` is ""
+when the request could not be read that far."""
+
+Check = Callable[[Request], "Response | None"]
+"""Looks at a request's head, before its body is read; a Response refuses it."""

@@ -1,0 +1,113 @@
+"""What all connections of a server share."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from fastovms.config import HttpConfig
+from fastovms.http.dispatch import Dispatcher
+from fastovms.http.framing import BodyBudget
+from fastovms.http.messages import Request, Response
+from fastovms.http.response import ResponseWriter
+
+logger = logging.getLogger(__name__)
+
+_MAX_REQUEST_ID = 128
+
+
+class Exchange(NamedTuple):
+    """A request that is over, for access logs and metrics.
+
+    Attributes:
+        status: 499 when the client went away before an answer began.
+        num_bytes: written for it, heads and framing included.
+        duration: seconds since its head was complete.
+        completed: False when the answer was cut short.
+    """
+
+    request: Request
+    status: int
+    num_bytes: int
+    duration: float
+    completed: bool
+
+
+Observer = Callable[[Exchange], None]
+
+
+class ManagedConnection(Protocol):
+    """What the server does to a connection."""
+
+    def drain(self) -> None:
+        """Closes soon if idle, else after the current answer."""
+
+    def cut(self, *, reset: bool) -> None: ...
+
+
+class ServerState:
+    """The parts and counters that connections share.
+
+    Attributes:
+        draining: every answer from now on is its connection's last.
+        connections: those open; `tasks`: the handlers at work, also of lost connections.
+    """
+
+    def __init__(
+        self,
+        config: HttpConfig,
+        dispatcher: Dispatcher,
+        loop: asyncio.AbstractEventLoop,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.config = config
+        self.dispatcher = dispatcher
+        self.loop = loop
+        self.observers = tuple(observers)
+        self.writer = ResponseWriter()
+        self.body_budget = BodyBudget(config.max_buffered_bodies)
+        self.connections: set[ManagedConnection] = set()
+        self.tasks: set[asyncio.Future[Response | None]] = set()
+        self.draining = False
+        self._id_prefix = secrets.token_hex(6)
+        self._ids = itertools.count(1)
+        self._empty: asyncio.Future[None] | None = None
+
+    def add(self, connection: ManagedConnection) -> bool:
+        """Enters a connection; False = it is one too many."""
+        self.connections.add(connection)
+        return len(self.connections) <= self.config.max_connections
+
+    def remove(self, connection: ManagedConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def wait_until_empty(self) -> None:
+        """Returns when no connection is open."""
+        if self.connections:
+            self._empty = self.loop.create_future()
+            await self._empty
+
+    def request_id(self, given: str | None) -> str:
+        """The client's id when it is up to 128 visible ASCII characters, else a new one."""
+        if (
+            given
+            and len(given) <= _MAX_REQUEST_ID
+            and given.isascii()
+            and given.isprintable()
+            and " " not in given
+        ):
+            return given
+        return f"{self._id_prefix}-{next(self._ids):x}"
+
+    def report(self, exchange: Exchange) -> None:
+        for observer in self.observers:
+            try:
+                observer(exchange)
+            except Exception:
+                logger.exception("an observer of requests failed")

@@ -1,0 +1,136 @@
+"""A server on a free port with a few plain routes, for end-to-end tests."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import uvloop
+
+from fastovms.config import HttpConfig
+from fastovms.http import Exchange, HttpServer, Request, Response, Router
+
+QUICK = HttpConfig(
+    port=0,
+    max_body=1024 * 1024,
+    head_timeout=0.3,
+    body_timeout=0.3,
+    min_body_rate=1024 * 1024 * 1024,
+    keep_alive_timeout=0.3,
+    write_timeout=0.3,
+    linger_timeout=0.2,
+    close_timeout=0.2,
+    ping_interval=0.1,
+    drain_grace=0.1,
+)
+
+
+def pytest_asyncio_loop_factories(config, item):
+    return {"uvloop": uvloop.new_event_loop}
+
+
+def render_error(path: str, status: int, message: str) -> Response:
+    return Response(status, f"{status} {path} {message}".encode(), "text/plain")
+
+
+class Site:
+    """The routes that tests talk to, and what they saw.
+
+    `/slow` waits for `release`; `/stream` sends what is put on `frames`, None ends it.
+    """
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.requests: list[Request] = []
+        self.release = asyncio.Event()
+        self.started = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.router = Router()
+        self.router.add("GET", "/health", self.health)
+        self.router.add("POST", "/echo", self.echo)
+        self.router.add("POST", "/later", self.later)
+        self.router.add("GET", "/slow", self.slow)
+        self.router.add("GET", "/fails", self.fails)
+        self.router.add("GET", "/smuggled", self.health)
+        self.router.add("GET", "/items/{id}", self.item)
+        self.router.add("GET", "/stream", self.stream)
+        self.router.add("GET", "/half", self.half)
+        self.router.add("GET", "/large", self.large)
+
+    def health(self, request: Request) -> Response:
+        self.requests.append(request)
+        return Response(200, b"ok", "text/plain")
+
+    def echo(self, request: Request) -> Response:
+        self.requests.append(request)
+        return Response(200, request.body, "text/plain")
+
+    async def later(self, request: Request) -> Response:
+        await asyncio.sleep(0.01)
+        return Response(200, request.body, "text/plain")
+
+    def item(self, request: Request) -> Response:
+        return Response(200, request.path_params["id"].encode(), "text/plain")
+
+    async def slow(self, request: Request) -> Response:
+        self.started.set()
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return Response(200, b"slow", "text/plain")
+
+    async def fails(self, request: Request) -> Response:
+        raise ValueError("on purpose")
+
+    async def stream(self, request: Request) -> None:
+        stream = request.stream()
+        for number in range(3):
+            stream.send(b"data: %d\n\n" % number)
+            await asyncio.sleep(0)
+        stream.finish(b"data: [DONE]\n\n")
+
+    async def half(self, request: Request) -> None:
+        request.stream().send(b"data: 1\n\n")
+        raise ValueError("on purpose")
+
+    def large(self, request: Request) -> Response:
+        return Response(200, b"x" * (8 * 1024 * 1024), "text/plain")
+
+
+@dataclasses.dataclass
+class Running:
+    server: HttpServer
+    site: Site
+    port: int
+
+
+Start = Callable[..., Awaitable[Running]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts servers; keyword arguments change the config, `options` the server."""
+    servers = []
+
+    async def start_one(options: dict[str, object] | None = None, **changes: object) -> Running:
+        site = Site()
+        config = dataclasses.replace(QUICK, **changes)  # type: ignore[arg-type]
+        keywords: dict[str, object] = {"observers": (site.exchanges.append,), **(options or {})}
+        server = HttpServer(
+            config,
+            site.router,
+            render_error=render_error,
+            **keywords,  # type: ignore[arg-type]
+        )
+        await server.start()
+        servers.append(server)
+        return Running(server, site, int(server.addresses[0].rsplit(":", 1)[1]))
+
+    yield start_one
+    for server in servers:
+        await server.close()
+        assert server.num_connections == 0

@@ -1,0 +1,152 @@
+"""Bytes of a request body to a typed struct, with errors that name the field, the value and the
+type that is expected."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar
+
+import msgspec
+import orjson
+
+from fastovms.errors import InvalidField, MalformedBody
+
+MAX_NESTING: Final = 100
+"""Levels of arrays and objects in a body, OVMS's limit."""
+
+_MAX_EXAMINED: Final = 1024 * 1024
+"""Bytes up to which a faulty body is read again to say more about the fault."""
+
+_MAX_PATH: Final = 100
+"""Characters of a field's name that an error repeats: the client may have made it up."""
+
+_MISSING: Final = object()
+_WORDS: Final = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_EXPECTED = re.compile(r"Expected `(?P<types>[^`]+)`")
+_LOCATION = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def decode(body: bytes, schema: type[T]) -> T:
+    """Parses a body.
+
+    Raises:
+        MalformedBody: not UTF-8, not JSON, not an object, or nested too deeply.
+        InvalidField: a field has the wrong type, or is a number that JSON or a float cannot hold.
+    """
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedBody(f"the body is not valid UTF-8: {error.reason}") from None
+    _check_nesting(body)
+    try:
+        return msgspec.json.decode(body, type=schema)
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error), body) from None
+    except RecursionError:
+        raise _nested_too_deeply() from None
+    except msgspec.DecodeError as error:
+        if len(body) <= _MAX_EXAMINED:
+            _check_constants(text)
+        raise MalformedBody(f"the body is not valid JSON: {error}") from None
+
+
+def show(value: object) -> str:
+    """A value as JSON, cut to a length fit for an error message."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _nested_too_deeply() -> MalformedBody:
+    return MalformedBody(f"the body is nested more than {MAX_NESTING} levels deep")
+
+
+def _check_nesting(body: bytes) -> None:
+    if body.count(b"[") + body.count(b"{") <= MAX_NESTING:
+        return
+    try:
+        level = [orjson.loads(body)]
+    except orjson.JSONDecodeError as error:
+        # orjson has a limit of its own; all its other complaints are the typed decoder's to make.
+        if "depth limit" in str(error):
+            raise _nested_too_deeply() from None
+        return
+    depth = 0
+    while level := [
+        child
+        for parent in level
+        if type(parent) in (dict, list)
+        for child in (parent.values() if type(parent) is dict else parent)
+        if type(child) in (dict, list)
+    ]:
+        depth += 1
+        if depth >= MAX_NESTING:
+            raise _nested_too_deeply()
+
+
+def _check_constants(text: str) -> None:
+    """Names the field that holds a NaN or an Infinity, which Python clients may send."""
+    if "NaN" not in text and "Infinity" not in text:
+        return
+    try:
+        found = next(_non_finite(json.loads(text), ""), None)
+    except (ValueError, RecursionError):
+        return
+    if found is not None and (path := found[0][:_MAX_PATH]):
+        raise InvalidField(f"{path} must be a finite number, not {show(found[1])}", param=path)
+
+
+def _non_finite(value: object, path: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            yield from _non_finite(child, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for position, child in enumerate(value):
+            yield from _non_finite(child, f"{path}[{position}]")
+
+
+def _invalid_field(complaint: str, body: bytes) -> MalformedBody | InvalidField:
+    location = _LOCATION.search(complaint)
+    expected = _EXPECTED.match(complaint)
+    path = location["path"] if location else ""
+    if not path:
+        return MalformedBody("the body must be a JSON object")
+    if not expected:
+        reason = complaint.partition(" - at ")[0]
+        return InvalidField(f"{path}: {reason[0].lower()}{reason[1:]}", param=path)
+    words = [_WORDS.get(name, name) for name in expected["types"].split(" | ") if name != "null"]
+    message = f"{path} must be {' or '.join(words)}"
+    value = _value_at(path, body)
+    if value is not _MISSING:
+        message += f", not {show(value)}"
+    return InvalidField(message, param=path)
+
+
+def _value_at(path: str, body: bytes) -> Any:
+    if len(body) > _MAX_EXAMINED or "[...]" in path:
+        return _MISSING
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _MISSING
+    for index, key in _STEP.findall(path):
+        value = value[int(index)] if index else value[key]
+    return value

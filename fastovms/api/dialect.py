@@ -1,0 +1,168 @@
+"""Every difference between the two families of clients, in one frozen value per URL prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+UINT32_MAX: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Values a numeric field may take; `str()` words it for an error message.
+
+    Attributes:
+        low, high: the bounds; None = unbounded.
+        low_open, high_open: the bound itself is refused.
+        also: one value outside the bounds that is accepted too (the -1 of `top_k`).
+    """
+
+    low: float | None = None
+    high: float | None = None
+    low_open: bool = False
+    high_open: bool = False
+    also: int | None = None
+
+    def __contains__(self, value: float) -> bool:
+        if self.also is not None and value == self.also:
+            return True
+        if self.low is not None and (value < self.low or (self.low_open and value == self.low)):
+            return False
+        return self.high is None or not (
+            value > self.high or (self.high_open and value == self.high)
+        )
+
+    def __str__(self) -> str:
+        words = []
+        if self.low is not None:
+            words.append(f"{'greater than' if self.low_open else 'at least'} {self.low}")
+        if self.high is not None:
+            words.append(f"{'less than' if self.high_open else 'at most'} {self.high}")
+        bounds = " and ".join(words)
+        return bounds if self.also is None else f"{self.also} or {bounds}"
+
+
+_COMMON_RANGES: Final[Mapping[str, Range]] = {
+    "temperature": Range(0, 2),
+    "top_p": Range(0, 1, low_open=True),
+    "frequency_penalty": Range(-2, 2),
+    "presence_penalty": Range(-2, 2),
+    "repetition_penalty": Range(0, low_open=True),
+    "max_tokens": Range(0, UINT32_MAX),
+    "n": Range(1),
+    "best_of": Range(1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one family of clients is spoken to.
+
+    Attributes:
+        name: for logs and tests.
+        prefixes: URL prefixes, each serving the same routes.
+        nested_errors: `{"error": {"message", ...}}` instead of `{"error": "text"}`.
+        malformed_body_status: for a body that is not a JSON object.
+        body_level_fields: fields whose faults count as a malformed body.
+        model_required: a request must name its model.
+        refuses_null: fields in which null is not the same as absent.
+        ranges: bounds of the numeric fields.
+        default_top_k: when neither the request nor the model gives one; 0 = off.
+        default_max_tokens: of completions; None = the model's default, else its context.
+        clamps_max_tokens: a `max_tokens` beyond the context is lowered, not refused.
+        max_stop_strings: None = the server's own limit only.
+        stop_in_streams: a stream includes the stop string that ended it, by default.
+        strict_stream_options: unknown `stream_options` are refused.
+        best_of_is_beam_search: `best_of` is a beam width, bounds `n`, and cannot be streamed.
+        has_ids: responses carry `id`, `system_fingerprint` and `stop_reason`.
+        stream_object: `object` of a completion's stream chunks.
+        handshake: a stream opens with an empty chunk when its first token releases no text.
+        owned_by: on model cards; `describes_models` adds vLLM's fields to them.
+    """
+
+    name: str
+    prefixes: tuple[str, ...]
+    nested_errors: bool
+    malformed_body_status: int
+    body_level_fields: frozenset[str]
+    model_required: bool
+    refuses_null: frozenset[str]
+    ranges: Mapping[str, Range] = field(hash=False)
+    default_top_k: int
+    default_max_tokens: int | None
+    clamps_max_tokens: bool
+    max_stop_strings: int | None
+    stop_in_streams: bool
+    strict_stream_options: bool
+    best_of_is_beam_search: bool
+    has_ids: bool
+    stream_object: str
+    handshake: bool
+    owned_by: str
+    describes_models: bool
+
+
+OPENAI: Final = Dialect(
+    name="openai",
+    prefixes=("/v1",),
+    nested_errors=True,
+    malformed_body_status=400,
+    body_level_fields=frozenset(),
+    model_required=False,
+    refuses_null=frozenset(),
+    ranges={
+        **_COMMON_RANGES,
+        "top_k": Range(0, also=-1),
+        "min_p": Range(0, 1),
+        "seed": Range(-(2**63), 2**63 - 1),
+    },
+    default_top_k=0,
+    default_max_tokens=16,
+    clamps_max_tokens=True,
+    max_stop_strings=None,
+    stop_in_streams=False,
+    strict_stream_options=False,
+    best_of_is_beam_search=False,
+    has_ids=True,
+    stream_object="text_completion",
+    handshake=False,
+    owned_by="fastovms",
+    describes_models=True,
+)
+
+OVMS: Final = Dialect(
+    name="ovms",
+    prefixes=("/v3", "/v3/v1"),
+    nested_errors=False,
+    malformed_body_status=412,
+    body_level_fields=frozenset({"model", "stream"}),
+    model_required=True,
+    refuses_null=frozenset({"max_tokens", "stream"}),
+    ranges={
+        **_COMMON_RANGES,
+        "top_k": Range(1, also=-1),
+        "min_p": Range(0, 1, high_open=True),
+        "seed": Range(0, UINT32_MAX),
+    },
+    default_top_k=40,
+    default_max_tokens=None,
+    clamps_max_tokens=False,
+    max_stop_strings=16,
+    stop_in_streams=True,
+    strict_stream_options=True,
+    best_of_is_beam_search=True,
+    has_ids=False,
+    stream_object="text_completion.chunk",
+    handshake=True,
+    owned_by="OVMS",
+    describes_models=False,
+)
+
+DIALECTS: Final = (OPENAI, OVMS)
+
+
+def dialect_of(path: str) -> Dialect:
+    """The dialect in which `path` is answered; paths of neither family get OpenAI's."""
+    return OVMS if path == "/v3" or path.startswith("/v3/") else OPENAI

@@ -1,0 +1,228 @@
+"""The one text pipeline of all endpoints: prompts to the backend, tokens to text deltas.
+
+The backend's outputs arrive as callbacks on the event loop and are pushed straight through
+detokenizer and stop strings to the consumer: no queue, and no task is woken for a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from fastovms.api.sampling import Stopping
+from fastovms.api.served import ServedModel
+from fastovms.errors import BackendError, BackendUnavailable, EngineFailed
+from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.text.stream import TextStream
+
+Clock = Callable[[], float]
+
+
+class PromptTask(NamedTuple):
+    """One prompt to continue. All prompts of a request ask for the same number of samples."""
+
+    token_ids: Sequence[int]
+    params: SamplingParams
+
+
+class SampleDelta(NamedTuple):
+    """What one step added to the text of one sample.
+
+    Attributes:
+        choice: prompt position * n + sample.
+        text: new text, often empty: it may be held back.
+        finish_reason: set on the sample's last delta only.
+        stop_reason: the stop string that ended the sample.
+        num_tokens: tokens of the sample so far, as usage counts them.
+    """
+
+    choice: int
+    text: str
+    finish_reason: FinishReason | None = None
+    stop_reason: str | None = None
+    num_tokens: int = 0
+
+
+class Usage(NamedTuple):
+    """Tokens that a request has cost so far; a prompt counts once, however often it is sampled."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+DeltaCallback = Callable[[SampleDelta], None]
+
+
+class _Sample:
+    __slots__ = ("finish_reason", "last_token_at", "num_tokens", "text")
+
+    def __init__(self, text: TextStream) -> None:
+        self.text = text
+        self.num_tokens = 0
+        self.last_token_at: float | None = None
+        self.finish_reason: FinishReason | None = None
+
+
+class TextGeneration:
+    """Runs the prompts of one API request.
+
+    Use as a context manager: leaving it, for whatever reason, frees what still runs.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        tasks: Sequence[PromptTask],
+        *,
+        request_id: str,
+        stopping: Stopping,
+        skip_special_tokens: bool,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self._backend = model.backend
+        self._requests = [
+            GenerationRequest(f"{request_id}-{position}", task.token_ids, task.params)
+            for position, task in enumerate(tasks)
+        ]
+        self._samples = [
+            _Sample(
+                TextStream(
+                    model.tokenizer.detokenizer(skip_special_tokens=skip_special_tokens),
+                    stopping.strings,
+                    include_stop=stopping.include,
+                )
+            )
+            for task in tasks
+            for _ in range(task.params.n)
+        ]
+        self._num_prompt_tokens = sum(len(task.token_ids) for task in tasks)
+        self._num_cached = [0] * len(tasks)
+        self._metrics = model.metrics
+        self._on_delta: DeltaCallback | None = None
+        self._clock = clock
+        self._started_at = clock()
+        self._num_unfinished = len(self._samples)
+        self._done: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._abort()
+
+    @property
+    def num_samples(self) -> int:
+        return len(self._samples)
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            self._num_prompt_tokens,
+            sum(sample.num_tokens for sample in self._samples),
+            sum(self._num_cached),
+        )
+
+    def usage_of(self, choice: int) -> Usage:
+        """The usage of one sample with its prompt."""
+        position = choice // (len(self._samples) // len(self._requests))
+        return Usage(
+            len(self._requests[position].prompt_token_ids),
+            self._samples[choice].num_tokens,
+            self._num_cached[position],
+        )
+
+    async def run(self, on_delta: DeltaCallback) -> None:
+        """Submits the prompts and returns when every sample is finished.
+
+        `on_delta` is called on the event loop for every step of every sample; what it raises ends
+        the run.
+
+        Raises:
+            RequestError: a prompt can never run.
+            BackendError: the backend cannot take the prompts, or failed on the way.
+        """
+        self._on_delta = on_delta
+        self._done = asyncio.get_running_loop().create_future()
+        first_choice = 0
+        for position, request in enumerate(self._requests):
+            self._backend.submit(request, partial(self._on_output, position, first_choice))
+            first_choice += request.params.n
+        await self._done
+        self._metrics.request_finished(
+            self._clock() - self._started_at,
+            [sample.finish_reason.value for sample in self._samples if sample.finish_reason],
+        )
+
+    def _abort(self) -> None:
+        if self._done is not None and not self._done.cancel() and not self._done.cancelled():
+            self._done.exception()  # asyncio complains about one that nobody has seen
+        if self._num_unfinished:
+            for request in self._requests:
+                self._backend.abort(request.request_id)
+
+    def _on_output(self, position: int, first_choice: int, output: GenerationOutput) -> None:
+        sample = self._samples[first_choice + output.index]
+        if self._done is None or self._done.done() or sample.finish_reason is not None:
+            return
+        try:
+            self._advance(position, first_choice + output.index, sample, output)
+        except Exception as error:  # whoever waits in `run` must learn of it
+            if not self._done.done():
+                self._done.set_exception(error)
+
+    def _advance(
+        self, position: int, choice: int, sample: _Sample, output: GenerationOutput
+    ) -> None:
+        finish_reason = output.finish_reason
+        if finish_reason is FinishReason.ERROR or finish_reason is FinishReason.ABORT:
+            raise _failure(output)
+        self._num_cached[position] = output.num_cached_tokens
+        delta = sample.text.push(output.token_ids)
+        text, stop = delta.text, delta.stop
+        if finish_reason is not None and stop is None:
+            delta = sample.text.flush()
+            text, stop = text + delta.text, delta.stop
+        num_tokens = output.num_generated_tokens
+        if stop is not None:
+            # Tokens behind the one that completed the stop string are dropped and not counted.
+            num_tokens = delta.num_tokens
+            if finish_reason is None:
+                self._backend.abort(self._requests[position].request_id, output.index)
+            finish_reason = FinishReason.STOP
+        self._observe(sample, num_tokens - sample.num_tokens)
+        sample.num_tokens = num_tokens
+        sample.finish_reason = finish_reason
+        if finish_reason is not None:
+            self._num_unfinished -= 1
+        assert self._on_delta is not None
+        assert self._done is not None
+        self._on_delta(SampleDelta(choice, text, finish_reason, stop, num_tokens))
+        if not self._num_unfinished:
+            self._done.set_result(None)
+
+    def _observe(self, sample: _Sample, num_new: int) -> None:
+        if num_new <= 0:
+            return
+        now = self._clock()
+        if sample.last_token_at is None:
+            self._metrics.time_to_first_token.observe(now - self._started_at)
+        else:
+            elapsed = now - sample.last_token_at
+            self._metrics.inter_token_latency.observe(elapsed / num_new, num_new)
+        sample.last_token_at = now
+
+
+def _failure(output: GenerationOutput) -> BackendError:
+    if output.finish_reason is FinishReason.ABORT:
+        return BackendUnavailable("the server is shutting down")
+    return EngineFailed(output.error or "generation failed")

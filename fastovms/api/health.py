@@ -1,0 +1,49 @@
+"""Liveness, readiness, version and metrics: cheap answers that never wait for the engine."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+from prometheus_client import CollectorRegistry
+
+from fastovms.api.errors import render_error
+from fastovms.api.served import ServedModels
+from fastovms.http.messages import Request, Response
+from fastovms.metrics import render
+
+_OK: Final = Response(200)
+
+
+class HealthRoutes:
+    """What load balancers, orchestrators and monitoring ask."""
+
+    def __init__(self, models: ServedModels, registry: CollectorRegistry, version: str) -> None:
+        self._models = models
+        self._registry = registry
+        self._version = Response(200, orjson.dumps({"version": version}))
+        self._server = Response(
+            200, orjson.dumps({"name": "fastovms", "version": version, "extensions": []})
+        )
+
+    def health(self, request: Request) -> Response:
+        """200 with an empty body, or 503 when a model can generate no more."""
+        failure = self._models.failure
+        if failure is None:
+            return _OK
+        return render_error(request.path, 503, f"the engine has failed: {failure}")
+
+    def live(self, request: Request) -> Response:
+        """KServe liveness: the process answers."""
+        return _OK
+
+    def version(self, request: Request) -> Response:
+        return self._version
+
+    def server(self, request: Request) -> Response:
+        """KServe server metadata."""
+        return self._server
+
+    def metrics(self, request: Request) -> Response:
+        body, content_type = render(self._registry, request.headers.get("accept") or "")
+        return Response(200, body, content_type)

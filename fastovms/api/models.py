@@ -1,0 +1,46 @@
+"""`GET /models` and `/models/{id}`. The bodies never change, so they are made at start."""
+
+from __future__ import annotations
+
+import orjson
+
+from fastovms.api.dialect import Dialect
+from fastovms.api.errors import error_response, model_not_found
+from fastovms.api.served import ServedModels
+from fastovms.http.messages import Request, Response
+from fastovms.params import ModelInfo
+
+
+class ModelRoutes:
+    """The model routes of one dialect."""
+
+    def __init__(self, models: ServedModels, dialect: Dialect) -> None:
+        self._dialect = dialect
+        cards = {model.info.name: _card(model.info, dialect) for model in models}
+        self._list = Response(200, orjson.dumps({"object": "list", "data": list(cards.values())}))
+        self._by_name = {name: Response(200, orjson.dumps(card)) for name, card in cards.items()}
+
+    def list(self, request: Request) -> Response:
+        return self._list
+
+    def get(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        card = self._by_name.get(name)
+        return card if card is not None else error_response(model_not_found(name), self._dialect)
+
+
+def _card(model: ModelInfo, dialect: Dialect) -> dict[str, object]:
+    card: dict[str, object] = {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": dialect.owned_by,
+    }
+    if dialect.describes_models:
+        card |= {
+            "root": model.name,
+            "parent": None,
+            "max_model_len": model.max_model_len,
+            "permission": [],
+        }
+    return card

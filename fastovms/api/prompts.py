@@ -1,0 +1,146 @@
+"""The forms a prompt may take, its token ids, and whether it fits the model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastovms.config import ApiConfig
+from fastovms.errors import InvalidField
+from fastovms.params import ModelInfo
+from fastovms.text.tokenizer import Tokenizer
+
+_LONG: Final = 2000
+"""Characters from which encoding is done in a thread, so that the event loop never waits for it."""
+
+_MAX_CHARS_PER_TOKEN: Final = 256
+"""More characters a token than any vocabulary reaches on average: a text that is longer than the
+context even so is refused without encoding it."""
+
+_FORMS: Final = (
+    "prompt must be a string, a list of strings, a list of token ids or a list of such lists"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`text` is None when the client sent token ids."""
+
+    token_ids: Sequence[int]
+    text: str | None = None
+
+
+def split_prompts(
+    prompt: str | list[str | int | list[int]] | None, model: ModelInfo, config: ApiConfig
+) -> list[str | list[int]]:
+    """The prompts of a request, in order, each checked but not yet encoded.
+
+    Raises InvalidField: absent, empty, too many, of mixed forms, longer than the context, or with
+    ids outside the vocabulary.
+    """
+    if prompt is None:
+        raise InvalidField("prompt is required", param="prompt")
+    if isinstance(prompt, str):
+        _check_text(prompt, "prompt", model)
+        return [prompt]
+    forms = set(map(type, prompt))
+    if forms == {int}:
+        token_ids: list[int] = prompt  # type: ignore[assignment]
+        _check_token_ids(token_ids, "prompt", model)
+        return [token_ids]
+    if not forms:
+        raise InvalidField("prompt must not be an empty list", param="prompt")
+    if len(forms) > 1:
+        raise InvalidField(f"{_FORMS}, not a mixture", param="prompt")
+    if len(prompt) > config.max_prompts:
+        raise InvalidField(
+            f"prompt must have at most {config.max_prompts} entries, not {len(prompt)}",
+            param="prompt",
+        )
+    prompts: list[str | list[int]] = prompt  # type: ignore[assignment]
+    for position, entry in enumerate(prompts):
+        name = f"prompt[{position}]"
+        if isinstance(entry, str):
+            _check_text(entry, name, model)
+        else:
+            _check_token_ids(entry, name, model)
+    return prompts
+
+
+async def encode_prompts(
+    prompts: Sequence[str | list[int]], tokenizer: Tokenizer, *, add_special_tokens: bool
+) -> list[Prompt]:
+    """Encodes the prompts that are text, on a thread when there is much of it."""
+
+    def encode() -> list[Prompt]:
+        return [
+            Prompt(tokenizer.encode(prompt, add_special_tokens=add_special_tokens), prompt)
+            if isinstance(prompt, str)
+            else Prompt(prompt)
+            for prompt in prompts
+        ]
+
+    num_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+    return encode() if num_chars < _LONG else await asyncio.to_thread(encode)
+
+
+def fit_max_tokens(
+    num_prompt_tokens: int, max_tokens: int | None, model: ModelInfo, *, clamp: bool, name: str
+) -> int | None:
+    """`max_tokens` as the context allows it; 0 means that only the prompt counts.
+
+    Args:
+        clamp: lower it to what the context leaves, rather than refuse it.
+        name: of the prompt, for error messages.
+
+    Raises InvalidField (`context_length_exceeded`) with the counts.
+    """
+    room = model.max_model_len - num_prompt_tokens
+    if num_prompt_tokens == 0:
+        raise InvalidField(f"{name} must have at least one token", param=name)
+    if room < 0 or (room == 0 and max_tokens != 0):
+        raise _context_exceeded(f"the prompt has {num_prompt_tokens} tokens", model, name)
+    if max_tokens is None or max_tokens <= room:
+        return max_tokens
+    if clamp:
+        return room
+    raise _context_exceeded(
+        f"the request needs {num_prompt_tokens + max_tokens} tokens ({num_prompt_tokens} in the "
+        f"prompt and max_tokens {max_tokens})",
+        model,
+        "max_tokens",
+    )
+
+
+def _context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
+    return InvalidField(
+        f"This model's maximum context length is {model.max_model_len} tokens, but {reason}.",
+        param=name,
+        code="context_length_exceeded",
+    )
+
+
+def _check_text(text: str, name: str, model: ModelInfo) -> None:
+    if not text:
+        raise InvalidField(f"{name} must not be an empty string", param=name)
+    if len(text) > model.max_model_len * _MAX_CHARS_PER_TOKEN:
+        raise _context_exceeded(f"the prompt has {len(text)} characters", model, name)
+
+
+def _check_token_ids(token_ids: list[int], name: str, model: ModelInfo) -> None:
+    if not token_ids:
+        raise InvalidField(f"{name} must not be an empty list", param=name)
+    if len(token_ids) > model.max_model_len:
+        raise _context_exceeded(f"the prompt has {len(token_ids)} tokens", model, name)
+    if min(token_ids) < 0 or max(token_ids) >= model.vocab_size:
+        position, wrong = next(
+            (position, token_id)
+            for position, token_id in enumerate(token_ids)
+            if not 0 <= token_id < model.vocab_size
+        )
+        raise InvalidField(
+            f"{name}[{position}] must be a token id from 0 to {model.vocab_size - 1}, not {wrong}",
+            param=f"{name}[{position}]",
+        )

@@ -1,0 +1,29 @@
+"""The table of routes."""
+
+from __future__ import annotations
+
+from fastovms.api.completions import Completions
+from fastovms.api.dialect import DIALECTS
+from fastovms.api.endpoint import endpoint
+from fastovms.api.health import HealthRoutes
+from fastovms.api.models import ModelRoutes
+from fastovms.api.served import ServedModels
+from fastovms.http.router import Router
+
+
+def add_routes(
+    router: Router, models: ServedModels, completions: Completions, health: HealthRoutes
+) -> None:
+    for dialect in DIALECTS:
+        listing = ModelRoutes(models, dialect)
+        for prefix in dialect.prefixes:
+            router.add("GET", f"{prefix}/models", listing.list)
+            router.add("GET", f"{prefix}/models/{{id:path}}", listing.get)
+            router.add("POST", f"{prefix}/completions", endpoint(completions, dialect))
+    for path in ("/health", "/ping", "/ready", "/v2/health/ready"):
+        router.add("GET", path, health.health)
+    router.add("POST", "/ping", health.health)
+    router.add("GET", "/v2/health/live", health.live)
+    router.add("GET", "/version", health.version)
+    router.add("GET", "/v2", health.server)
+    router.add("GET", "/metrics", health.metrics)

@@ -1,0 +1,76 @@
+"""Request bodies as typed structs. Types are strict: nothing is coerced, unknown keys are ignored.
+
+`5.0` is not an integer and `true` is not a number (msgspec's strict rules). Integers are accepted
+where numbers are expected. Ranges depend on the dialect and are checked in `sampling`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class StreamOptions(Struct, frozen=True, kw_only=True):
+    """What a stream reports besides text."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class GenerationFields(Struct, frozen=True, kw_only=True):
+    """What every generating endpoint shares. None = absent; `UNSET` tells null from absent."""
+
+    model: str | None = None
+    stream: bool | UnsetType | None = UNSET
+    stream_options: dict[str, Any] | None = None
+    n: int | None = None
+    best_of: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    length_penalty: float | None = None
+    diversity_penalty: float | None = None
+    use_beam_search: bool | None = None
+    early_stopping: bool | str | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    min_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    spaces_between_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_decoding_backend: str | None = None
+
+
+class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
+    """Body of `POST /completions`."""
+
+    prompt: str | list[str | int | list[int]] | None = None
+    prompt_embeds: Any = None
+    max_tokens: int | UnsetType | None = UNSET
+    echo: bool | None = None
+    logprobs: int | None = None
+    suffix: str | None = None

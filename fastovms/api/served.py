@@ -1,0 +1,55 @@
+"""The models that requests can name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fastovms.api.dialect import Dialect
+from fastovms.api.errors import model_not_found
+from fastovms.backends.base import Backend
+from fastovms.errors import InvalidField
+from fastovms.metrics import GenerationMetrics
+from fastovms.params import ModelInfo
+from fastovms.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model with what turns its tokens into text and counts them."""
+
+    backend: Backend
+    tokenizer: Tokenizer
+    metrics: GenerationMetrics
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.backend.model
+
+
+class ServedModels:
+    """Looks models up by the name that a request gives."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        """The first model answers requests that name none, where the dialect allows it."""
+        self._by_name = {model.info.name: model for model in models}
+        self._default = models[0]
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._by_name.values())
+
+    def find(self, name: str | None, dialect: Dialect) -> ServedModel:
+        """Raises InvalidField when a model must be named, ModelNotFound when it is unknown."""
+        if name is None:
+            if dialect.model_required:
+                raise InvalidField("model is required and must be a string", param="model")
+            return self._default
+        model = self._by_name.get(name)
+        if model is None:
+            raise model_not_found(name)
+        return model
+
+    @property
+    def failure(self) -> str | None:
+        """Why one of the models can generate no more, or None while all is well."""
+        return next((f for model in self if (f := model.backend.failure) is not None), None)

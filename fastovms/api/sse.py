@@ -1,0 +1,103 @@
+"""Text deltas to server-sent events, merged while the client does not read."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+from fastovms.api.generate import SampleDelta
+from fastovms.errors import FastovmsError
+from fastovms.http.messages import Stream
+
+DONE: Final = b"data: [DONE]\n\n"
+
+
+class ClientTooSlow(FastovmsError):
+    """The client left more of its stream unread than the server is willing to keep."""
+
+
+class Frames(Protocol):
+    """Encodes the events of one stream."""
+
+    def delta(self, delta: SampleDelta) -> bytes: ...
+
+    def end(self) -> bytes:
+        """What follows the last delta: usage, end marker."""
+
+    def failure(self, error: Exception) -> bytes:
+        """The last event of a stream that cannot go on."""
+
+
+class _Held(NamedTuple):
+    pieces: list[str]
+    last: SampleDelta
+
+
+class DeltaStream:
+    """One request's stream: a write for each delta, the last one together with what ends it."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        frames: Frames,
+        *,
+        num_samples: int,
+        handshake: bool,
+        max_pending_chars: int,
+    ) -> None:
+        """
+        Args:
+            handshake: send the first delta even when it has no text.
+            max_pending_chars: text to keep for a client that does not read.
+        """
+        self._stream = stream
+        self._frames = frames
+        self._num_open = num_samples
+        self._handshake = handshake
+        self._max_pending = max_pending_chars
+        self._num_pending = 0
+        self._held: dict[int, _Held] = {}
+        stream.on_writable = self._release
+
+    def push(self, delta: SampleDelta) -> None:
+        """Raises ClientTooSlow, after which nothing can be sent any more."""
+        if delta.finish_reason is not None:
+            self._num_open -= 1
+        elif not delta.text and not self._handshake:
+            return
+        self._handshake = False
+        if self._num_open == 0:
+            self._stream.finish(self._take_held(delta) + self._frames.end())
+        elif self._held or not self._stream.writable:
+            self._hold(delta)
+        else:
+            self._stream.send(self._frames.delta(delta))
+
+    def fail(self, error: Exception) -> None:
+        """Ends the stream with an error event."""
+        self._stream.finish(self._take_held() + self._frames.failure(error))
+
+    def _hold(self, delta: SampleDelta) -> None:
+        self._num_pending += len(delta.text)
+        if self._num_pending > self._max_pending:
+            self._held.clear()
+            self._stream.abort()
+            raise ClientTooSlow("the client does not read its stream")
+        held = self._held.get(delta.choice)
+        pieces = [] if held is None else held.pieces
+        pieces.append(delta.text)
+        self._held[delta.choice] = _Held(pieces, delta)
+
+    def _release(self) -> None:
+        if self._held:
+            self._stream.send(self._take_held())
+
+    def _take_held(self, last: SampleDelta | None = None) -> bytes:
+        """The events of everything held back, `last` being merged into its sample's."""
+        if last is not None:
+            held = self._held.get(last.choice)
+            pieces = [] if held is None else held.pieces
+            self._held[last.choice] = _Held([*pieces, last.text], last)
+        deltas = [last._replace(text="".join(pieces)) for pieces, last in self._held.values()]
+        self._held.clear()
+        self._num_pending = 0
+        return b"".join(map(self._frames.delta, deltas))

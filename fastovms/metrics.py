@@ -1,0 +1,152 @@
+"""Prometheus series, with vLLM's names under the prefix `fastovms_`.
+
+Recording happens for every token, so the histograms are plain integers that are turned into
+Prometheus families only when somebody scrapes. All of it runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+_PREFIX: Final = "fastovms_"
+_FIRST_TOKEN_BUCKETS: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+_TOKEN_BUCKETS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+_REQUEST_BUCKETS: Final = (
+    0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0,
+    120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+
+
+class EngineStats(Protocol):
+    """The numbers of a backend that are exported."""
+
+    @property
+    def num_running(self) -> int: ...
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def num_free_blocks(self) -> int: ...
+    @property
+    def num_preemptions(self) -> int: ...
+    @property
+    def num_prefix_cache_queries(self) -> int: ...
+    @property
+    def num_prefix_cache_hits(self) -> int: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_generated_tokens(self) -> int: ...
+
+
+class Histogram:
+    """Counts of values by bucket. `bounds` are upper bounds, ascending, in seconds."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Records `value` as if it had been seen `count` times."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self._sum += value * count
+
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative (upper bound, count) pairs as Prometheus wants them, and the sum."""
+        cumulative = []
+        total = 0
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            cumulative.append((bound, float(total)))
+        return cumulative, self._sum
+
+
+class GenerationMetrics(Collector):
+    """What happened to the requests of one model."""
+
+    def __init__(self, model_name: str, stats: Callable[[], EngineStats]) -> None:
+        """`stats` is asked at every scrape."""
+        self._model_name = model_name
+        self._stats = stats
+        self._finished: Counter[str] = Counter()
+        self.time_to_first_token = Histogram(_FIRST_TOKEN_BUCKETS)
+        self.inter_token_latency = Histogram(_TOKEN_BUCKETS)
+        self.e2e_request_latency = Histogram(_REQUEST_BUCKETS)
+
+    def request_finished(self, seconds: float, finish_reasons: Iterable[str]) -> None:
+        """Records a request that ran to its end, with the finish reason of each sample."""
+        self.e2e_request_latency.observe(seconds)
+        self._finished.update(finish_reasons)
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self._stats()
+        used = stats.num_blocks - stats.num_free_blocks
+        yield self._gauge(
+            "num_requests_running", "Sequences in the running batch", stats.num_running
+        )
+        yield self._gauge("num_requests_waiting", "Sequences that wait to run", stats.num_waiting)
+        yield self._gauge(
+            "kv_cache_usage_perc",
+            "Share of the KV cache blocks in use, 1 = all",
+            used / stats.num_blocks if stats.num_blocks else 0.0,
+        )
+        for name, text, value in (
+            ("prefix_cache_queries", "Prompt tokens looked up", stats.num_prefix_cache_queries),
+            ("prefix_cache_hits", "Prompt tokens found", stats.num_prefix_cache_hits),
+            ("num_preemptions", "Sequences put back to recompute", stats.num_preemptions),
+            ("prompt_tokens", "Prompt tokens processed", stats.num_prompt_tokens),
+            ("generation_tokens", "Tokens generated", stats.num_generated_tokens),
+        ):
+            counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
+            counter.add_metric([self._model_name], value)
+            yield counter
+        finished = CounterMetricFamily(
+            f"{_PREFIX}request_success",
+            "Samples that ran to their end",
+            labels=["model_name", "finished_reason"],
+        )
+        for reason, count in self._finished.items():
+            finished.add_metric([self._model_name, reason], count)
+        yield finished
+        for name, text, histogram in (
+            ("time_to_first_token_seconds", "Request to first token", self.time_to_first_token),
+            ("inter_token_latency_seconds", "Between tokens", self.inter_token_latency),
+            ("e2e_request_latency_seconds", "Request to last token", self.e2e_request_latency),
+        ):
+            family = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name"])
+            family.add_metric([self._model_name], *histogram.buckets())
+            yield family
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["model_name"])
+        gauge.add_metric([self._model_name], value)
+        return gauge
+
+
+def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """The registry's exposition and its content type, in the format that `accept` prefers."""
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type

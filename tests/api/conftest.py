@@ -1,0 +1,90 @@
+"""The whole API over fakes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from itertools import count
+
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+
+from fastovms.api.completions import Completions
+from fastovms.api.health import HealthRoutes
+from fastovms.api.routes import add_routes
+from fastovms.api.served import ServedModel, ServedModels
+from fastovms.config import ApiConfig
+from fastovms.http.messages import Response
+from fastovms.http.router import Match, Router
+from fastovms.metrics import GenerationMetrics
+from fastovms.params import ModelInfo
+from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, Script, make_request, model_info
+
+
+class Api:
+    """Calls the routes as the HTTP layer would, without it."""
+
+    def __init__(self, backend: FakeBackend, config: ApiConfig) -> None:
+        self.backend = backend
+        self.registry = CollectorRegistry()
+        self.metrics = GenerationMetrics(backend.model.name, backend.stats)
+        self.registry.register(self.metrics)
+        models = ServedModels([ServedModel(backend, ByteTokenizer(), self.metrics)])
+        ids = count()
+        self.router = Router()
+        add_routes(
+            self.router,
+            models,
+            Completions(
+                models,
+                config,
+                new_id=lambda: f"{next(ids):032x}",
+                unix_time=lambda: 1_750_000_000.5,
+                system_fingerprint="fp_test",
+            ),
+            HealthRoutes(models, self.registry, "1.2.3"),
+        )
+
+    async def call(
+        self, method: str, path: str, body: object = None, stream: FakeStream | None = None
+    ) -> Response | None:
+        match = self.router.match(method, path)
+        assert isinstance(match, Match), path
+        request = make_request(path, body, method=method, stream=stream)
+        request.path_params = match.path_params
+        answer = match.handler(request)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    async def post(self, path: str, body: object) -> tuple[int, dict]:
+        """Status and body of an answer that is not streamed."""
+        response = await self.call("POST", path, body, FakeStream())
+        assert response is not None, "the answer was streamed"
+        return response.status, orjson.loads(response.body)
+
+    async def stream(self, path: str, body: dict) -> list:
+        """The events of a streamed answer."""
+        stream = FakeStream()
+        assert await self.call("POST", path, {**body, "stream": True}, stream) is None
+        assert stream.closed
+        return stream.events
+
+
+@pytest.fixture(scope="session")
+def make_api() -> Callable[..., Api]:
+    def make(
+        script: Script | str = "hello",
+        *,
+        model: ModelInfo | None = None,
+        tokens_per_step: int = 1,
+        config: ApiConfig | None = None,
+    ) -> Api:
+        if isinstance(script, str):
+            tokens = list(script.encode())
+            play: Script = lambda request, index: tokens  # noqa: E731
+        else:
+            play = script
+        backend = FakeBackend(play, model or model_info(), tokens_per_step=tokens_per_step)
+        return Api(backend, config or ApiConfig())
+
+    return make

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fastovms.api.body import decode, show
+from fastovms.errors import InvalidField, MalformedBody
+
+
+class Inner(msgspec.Struct):
+    flag: bool = False
+
+
+class Schema(msgspec.Struct):
+    number: float | None = None
+    inner: Inner | None = None
+    items: list[str | int] | None = None
+    table: dict[str, float] | None = None
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        (b'{"number": "x"}', "number", 'number must be a number, not "x"'),
+        (b'{"number": true}', "number", "number must be a number, not true"),
+        (b'{"inner": {"flag": 1}}', "inner.flag", "inner.flag must be true or false, not 1"),
+        (b'{"inner": []}', "inner", "inner must be an object, not []"),
+        (b'{"items": ["a", null]}', "items[1]", "items[1] must be an integer or a string, not null"),  # noqa: E501
+        (b'{"table": {"a": "b"}}', "table[...]", "table[...] must be a number"),
+        (b'{"number": 1e999}', "number", "number: number out of range"),
+        (b'{"number": NaN}', "number", "number must be a finite number, not NaN"),
+        (b'{"x": {"y": [1, -Infinity]}}', "x.y[1]", "x.y[1] must be a finite number, not -Infinity"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_invalid_field(body, param, message):
+    with pytest.raises(InvalidField) as caught:
+        decode(body, Schema)
+    assert (caught.value.param, caught.value.message) == (param, message)
+
+
+def test_a_fault_in_a_huge_body_is_told_without_reading_it_again():
+    with pytest.raises(InvalidField, match=r"^number must be a number$"):
+        decode(b'{"items": ["' + b"x" * 2_000_000 + b'"], "number": "x"}', Schema)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"\xff", "not valid UTF-8"),
+        (b"{", "not valid JSON"),
+        (b"NaN", "not valid JSON"),
+        (b'{"x": NaN' + b"[" * 500, "not valid JSON"),
+        (b'{"x":' * 50 + b"NaN" + b"}" * 50 + b"}", "not valid JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b'{"x":' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 100 levels"),
+        (b'{"x":' + b"[" * 2000 + b"NaN", "nested more than 100 levels"),
+    ],
+)
+def test_malformed(body, message):
+    with pytest.raises(MalformedBody, match=message):
+        decode(body, Schema)
+
+
+def test_the_name_of_a_field_is_repeated_in_part_only():
+    with pytest.raises(InvalidField) as caught:
+        decode(b'{"' + b"x" * 10_000 + b'": NaN}', Schema)
+    assert len(caught.value.message) < 200
+
+
+def test_integers_are_numbers_and_unknown_keys_are_ignored():
+    assert decode(b'{"number": 3, "unknown": {"number": "x"}}', Schema).number == 3
+
+
+def test_show_cuts_long_values():
+    assert show("a" * 100) == '"' + "a" * 56 + "..."
+    assert show([1, None, True]) == "[1, null, true]"

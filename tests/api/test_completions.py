@@ -1,0 +1,431 @@
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+
+from fastovms.config import ApiConfig
+from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded, RequestError
+from fastovms.params import SamplingDefaults, SamplingParams
+from tests.fakes import EOS, FakeStream, model_info
+
+V1 = "/v1/completions"
+V3 = "/v3/completions"
+BODY = {"model": "fake", "prompt": "ab"}
+STREAM = {**BODY, "stream": True}
+
+
+def texts(events: list) -> dict[int, str]:
+    joined: dict[int, str] = {}
+    for event in events:
+        for choice in event["choices"] if event != "[DONE]" else ():
+            joined[choice["index"]] = joined.get(choice["index"], "") + choice["text"]
+    return joined
+
+
+async def test_unary_body_of_openai(make_api):
+    status, body = await make_api("hello").post(V1, BODY)
+    assert status == 200
+    assert body == {
+        "id": "cmpl-" + 32 * "0",
+        "object": "text_completion",
+        "created": 1_750_000_000,
+        "model": "fake",
+        "system_fingerprint": "fp_test",
+        "choices": [
+            {
+                "index": 0,
+                "text": "hello",
+                "logprobs": None,
+                "finish_reason": "stop",
+                "stop_reason": None,
+            }
+        ],
+        "usage": {
+            "prompt_tokens": 2,
+            "completion_tokens": 6,
+            "total_tokens": 8,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
+    }
+
+
+@pytest.mark.parametrize("path", ["/v3/completions", "/v3/v1/completions"])
+async def test_unary_body_of_ovms(make_api, path):
+    status, body = await make_api("hello").post(path, BODY)
+    assert status == 200
+    assert set(body) == {"object", "created", "model", "choices", "usage"}
+    assert body["object"] == "text_completion"
+    assert body["choices"] == [
+        {"index": 0, "text": "hello", "logprobs": None, "finish_reason": "stop"}
+    ]
+
+
+async def test_stream_of_openai(make_api):
+    stream = FakeStream()
+    body = {**STREAM, "stream_options": {"include_usage": True}}
+    assert await make_api("hi").call("POST", V1, body, stream) is None
+    *chunks, usage, done = stream.events
+    assert [chunk["choices"][0]["text"] for chunk in chunks] == ["h", "i", ""]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "stop"]
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert all(chunk["object"] == "text_completion" for chunk in chunks)
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 3
+    assert {event["id"] for event in (*chunks, usage)} == {"cmpl-" + 32 * "0"}
+    assert done == "[DONE]"
+    assert len(stream.writes) == 3, "the last delta, usage and end share one write"
+
+
+async def test_stream_of_ovms_opens_with_a_handshake_when_the_first_token_has_no_text(make_api):
+    events = await make_api("é").stream(V3, BODY)
+    assert events[0]["object"] == "text_completion.chunk"
+    assert "id" not in events[0]
+    assert [event["choices"][0]["text"] for event in events[:-1]] == ["", "é", ""]
+    assert [event["choices"][0]["finish_reason"] for event in events[:-1]] == [None, None, "stop"]
+    events = await make_api("é").stream(V1, BODY)
+    assert [event["choices"][0]["text"] for event in events[:-1]] == ["é", ""]
+
+
+async def test_running_usage(make_api):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = await make_api("hi").stream(V1, {**BODY, "stream_options": options})
+    assert [event["usage"]["completion_tokens"] for event in events[:-1]] == [1, 2, 3, 3]
+    events = await make_api("hi").stream(V1, {**BODY, "stream_options": {}})
+    assert not any("usage" in event for event in events[:-1])
+
+
+def spell(request, index: int) -> list[int]:
+    """A text that tells prompts and samples apart."""
+    return [*request.prompt_token_ids, *f"-{index}!".encode()]
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 2, 100])
+async def test_several_prompts_and_samples(make_api, tokens_per_step):
+    api = make_api(spell, tokens_per_step=tokens_per_step)
+    body = {**BODY, "prompt": ["x", "yy"], "n": 2, "stream_options": None}
+    status, answer = await api.post(V1, body)
+    assert status == 200
+    wanted = ["x-0!", "x-1!", "yy-0!", "yy-1!"]
+    assert [choice["text"] for choice in answer["choices"]] == wanted
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["usage"]["prompt_tokens"] == 3
+    assert answer["usage"]["completion_tokens"] == 5 + 5 + 6 + 6
+    assert [request.params.n for request in api.backend.submitted] == [2, 2]
+    events = await api.stream(V1, {**body, "stream_options": {"include_usage": True}})
+    assert list(dict(sorted(texts(events).items())).values()) == wanted
+    finished = [e["choices"][0]["finish_reason"] for e in events[:-2]]
+    assert finished.count("stop") == 4
+    assert events[-2]["usage"] == answer["usage"]
+
+
+@pytest.mark.parametrize("prompt", ["ab", ["ab"], [97, 98], [[97, 98]]])
+async def test_prompt_forms(make_api, prompt):
+    api = make_api("z")
+    status, body = await api.post(V1, {"prompt": prompt, "echo": True})
+    assert status == 200
+    assert body["choices"][0]["text"] == "abz"
+    assert list(api.backend.submitted[0].prompt_token_ids) == [97, 98]
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_echo(make_api, path):
+    body = {**BODY, "prompt": ["ab", "c"], "n": 2, "echo": True}
+    events = await make_api("zz").stream(path, body)
+    assert texts(events) == {0: "abzz", 1: "abzz", 2: "czz", 3: "czz"}
+    first = {e["choices"][0]["index"]: e["choices"][0]["text"] for e in reversed(events[:-1])}
+    assert first == {0: "abz", 1: "abz", 2: "cz", 3: "cz"}
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_echo_of_the_prompt_alone(make_api, path):
+    api = make_api("never")
+    body = {**BODY, "max_tokens": 0, "echo": True, "n": 2}
+    _, answer = await api.post(path, body)
+    assert [choice["text"] for choice in answer["choices"]] == ["ab", "ab"]
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["length", "length"]
+    assert answer["usage"]["completion_tokens"] == 0
+    assert texts(await api.stream(path, body)) == {0: "ab", 1: "ab"}
+    assert api.backend.submitted == []
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 3, 100])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_stop_string(make_api, tokens_per_step, streamed):
+    api = make_api("one two three", tokens_per_step=tokens_per_step)
+    body = {**BODY, "stop": ["xyz", "two"]}
+    if streamed:
+        events = await api.stream(V1, {**body, "stream_options": {"include_usage": True}})
+        assert texts(events) == {0: "one "}
+        choice, usage = events[-3]["choices"][0], events[-2]["usage"]
+    else:
+        _, answer = await api.post(V1, body)
+        choice, usage = answer["choices"][0], answer["usage"]
+        assert choice["text"] == "one "
+    assert choice["finish_reason"] == "stop"
+    assert choice["stop_reason"] == "two"
+    assert usage["completion_tokens"] == len("one two"), "nothing past the stop is counted"
+    assert api.backend.stats().num_running == 0
+    if tokens_per_step < 100:
+        assert (api.backend.submitted[0].request_id, 0) in api.backend.aborted
+
+
+async def test_stop_string_ends_one_sample_and_not_the_others(make_api):
+    api = make_api(lambda request, index: b"one two" if index == 0 else b"three", tokens_per_step=1)
+    _, answer = await api.post(V1, {**BODY, "stop": "ne", "n": 2})
+    assert [choice["text"] for choice in answer["choices"]] == ["o", "three"]
+    assert [choice["stop_reason"] for choice in answer["choices"]] == ["ne", None]
+
+
+async def test_stop_string_completed_by_the_flush(make_api):
+    """The last bytes are an unfinished character, which becomes U+FFFD at the end of the text."""
+    api = make_api(lambda request, index: [97, 0xC3])
+    _, answer = await api.post(V1, {**BODY, "stop": "\ufffd"})
+    assert answer["choices"][0]["text"] == "a"
+    assert answer["choices"][0]["stop_reason"] == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "text"),
+    [
+        (V1, {}, "one "),
+        (V1, {"include_stop_str_in_output": True}, "one two"),
+        (V1, {"stream": True}, "one "),
+        (V1, {"stream": True, "include_stop_str_in_output": True}, "one two"),
+        (V3, {}, "one "),
+        (V3, {"include_stop_str_in_output": True}, "one two"),
+        (V3, {"stream": True}, "one two"),
+        (V3, {"stream": True, "include_stop_str_in_output": True}, "one two"),
+    ],
+)
+async def test_stop_string_in_the_text(make_api, path, fields, text):
+    api = make_api("one two three")
+    body = {**BODY, "stop": "two", **fields}
+    if fields.get("stream"):
+        assert texts(await api.stream(path, body)) == {0: text}
+    else:
+        _, answer = await api.post(path, body)
+        assert answer["choices"][0]["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        (V1, {}, SamplingParams(max_tokens=16)),
+        (V1, {"max_tokens": None}, SamplingParams(max_tokens=16)),
+        (V1, {"max_tokens": 7}, SamplingParams(max_tokens=7)),
+        (V1, {"max_tokens": 1000}, SamplingParams(max_tokens=62)),
+        (V1, {"top_k": -1}, SamplingParams(max_tokens=16)),
+        (V1, {"top_k": 0}, SamplingParams(max_tokens=16)),
+        (V1, {"top_k": 10**30}, SamplingParams(max_tokens=16)),
+        (V1, {"top_k": 5}, SamplingParams(max_tokens=16, top_k=5)),
+        (V1, {"min_p": 1, "top_p": 1}, SamplingParams(max_tokens=16, min_p=1)),
+        (V1, {"seed": -(2**63)}, SamplingParams(max_tokens=16, seed=-(2**63))),
+        (V1, {"temperature": 0, "top_p": 0.5}, SamplingParams(16, temperature=0, top_p=0.5)),
+        (V1, {"ignore_eos": True, "n": 3}, SamplingParams(max_tokens=16, ignore_eos=True, n=3)),
+        (V1, {"best_of": 2, "n": 2}, SamplingParams(max_tokens=16, n=2)),
+        (V3, {}, SamplingParams(top_k=40)),
+        (V3, {"top_k": -1}, SamplingParams()),
+        (V3, {"top_k": 3, "best_of": 1}, SamplingParams(top_k=3)),
+        (V3, {"seed": 2**32 - 1, "n": 2}, SamplingParams(top_k=40, seed=2**32 - 1, n=2)),
+    ],
+)
+async def test_sampling_params(make_api, path, fields, expected):
+    api = make_api("x")
+    status, answer = await api.post(path, {**BODY, **fields})
+    assert status == 200, answer
+    params = api.backend.submitted[0].params
+    assert params.eos_token_ids == {EOS}
+    assert [
+        getattr(params, name) for name in SamplingParams.__slots__ if name != "eos_token_ids"
+    ] == [getattr(expected, name) for name in SamplingParams.__slots__ if name != "eos_token_ids"]
+
+
+async def test_the_models_defaults_come_between_request_and_dialect(make_api):
+    defaults = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, max_new_tokens=30)
+    api = make_api("x", model=model_info(defaults=defaults))
+    for path in (V1, V3):
+        await api.post(path, {**BODY})
+        await api.post(path, {**BODY, "temperature": 0, "top_k": 5, "max_tokens": 3})
+    assert [
+        (p.max_tokens, p.temperature, p.top_p, p.top_k, p.min_p)
+        for p in (request.params for request in api.backend.submitted)
+    ] == [
+        (16, 0.6, 0.9, 20, 0.1),
+        (3, 0, 0.9, 5, 0.1),
+        (30, 0.6, 0.9, 20, 0.1),
+        (3, 0, 0.9, 5, 0.1),
+    ]
+
+
+async def test_model_may_be_left_out_in_openais_dialect(make_api):
+    status, body = await make_api().post(V1, {"prompt": "a"})
+    assert (status, body["model"]) == (200, "fake")
+
+
+async def test_values_that_ask_for_nothing_are_accepted(make_api):
+    fields = {
+        "logprobs": None,
+        "suffix": None,
+        "frequency_penalty": 0,
+        "presence_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "logit_bias": {},
+        "use_beam_search": False,
+        "length_penalty": 1.2,
+        "early_stopping": "never",
+        "bad_words": [],
+        "stop_token_ids": [],
+        "min_tokens": 0,
+        "stop": [],
+        "user": 17,
+        "unknown": {"a": [1]},
+        "response_format": {"type": "text"},
+        "stream_options": None,
+        "n": None,
+        "echo": None,
+        "seed": None,
+    }
+    for path in (V1, V3):
+        status, body = await make_api().post(path, {**BODY, **fields})
+        assert status == 200, body
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "headers"),
+    [
+        (Overloaded("busy", retry_after=2.2), 429, (("Retry-After", "3"),)),
+        (BackendUnavailable("loading"), 503, (("Retry-After", "1"),)),
+        (EngineFailed("boom"), 500, ()),
+        (RequestError("does not fit", param="prompt"), 400, ()),
+        (ZeroDivisionError("a secret"), 500, ()),
+    ],
+)
+@pytest.mark.parametrize("path", [V1, V3])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_errors_of_the_backend(make_api, path, error, status, headers, streamed):
+    api = make_api()
+    api.backend.submit_error = error
+    stream = FakeStream()
+    response = await api.call("POST", path, {**BODY, "stream": streamed}, stream)
+    assert (response.status, response.headers) == (status, headers)
+    assert not stream.started
+    message = orjson.loads(response.body)["error"]
+    message = message["message"] if path == V1 else message
+    assert message == ("internal server error" if "secret" in str(error) else str(error))
+
+
+async def test_failure_before_the_first_byte_is_a_real_status(make_api):
+    api = make_api()
+    api.backend.fail_after = 0
+    for streamed in (False, True):
+        response = await api.call("POST", V1, {**BODY, "stream": streamed}, FakeStream())
+        assert response.status == 500
+        assert orjson.loads(response.body)["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_failure_in_a_stream_is_its_last_event(make_api, path):
+    api = make_api("hello")
+    api.backend.fail_after = 2
+    events = await api.stream(path, {**BODY, "n": 2})
+    assert texts(events[:-2]) == {0: "he", 1: "he"}
+    error = events[-2]["error"]
+    assert (error["message"] if path == V1 else error) == "out of order"
+    assert events[-1] == "[DONE]"
+    assert api.backend.stats().num_running == 0
+
+
+async def test_shutdown_in_a_stream(make_api):
+    api = make_api("hello" * 5)
+    stream = FakeStream()
+    task = asyncio.create_task(api.call("POST", V1, STREAM, stream))
+    await stream.first_write.wait()
+    await api.backend.close()
+    assert await task is None
+    assert "shutting down" in stream.events[-2]["error"]["message"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_cancellation_frees_the_backend(make_api, streamed):
+    api = make_api("hello")
+    api.backend.paused = True
+    body = {**BODY, "prompt": ["a", "b"], "stream": streamed}
+    task = asyncio.create_task(api.call("POST", V1, body, FakeStream()))
+    await api.backend.received.wait()
+    assert api.backend.stats().num_running == 2
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert api.backend.stats().num_running == 0
+
+
+async def test_a_prompt_that_is_refused_takes_the_others_with_it(make_api):
+    api = make_api()
+    api.backend.paused = True
+    submit = api.backend.submit
+
+    def refuse_second(request, on_output):
+        if api.backend.submitted:
+            raise RequestError("too long for the cache", param="prompt")
+        submit(request, on_output)
+
+    api.backend.submit = refuse_second
+    status, _ = await api.post(V1, {**BODY, "prompt": ["a", "b"]})
+    assert status == 400
+    assert api.backend.stats().num_running == 0
+
+
+async def test_deltas_merge_while_the_client_does_not_read(make_api):
+    api = make_api("abcdef")
+    stream = FakeStream()
+    stream.writable = False
+    api.backend.paused = True
+    body = {**STREAM, "n": 2, "stream_options": {"include_usage": True}}
+    task = asyncio.create_task(api.call("POST", V1, body, stream))
+    await api.backend.received.wait()
+    await asyncio.sleep(0)  # the step that was due finds the backend paused
+    api.backend.paused = False
+    for _ in range(3):
+        api.backend.step()
+    assert stream.writes == []
+    stream.writable = True
+    stream.on_writable()
+    assert len(stream.writes) == 1
+    assert await task is None
+    assert texts(stream.events[:-1]) == {0: "abcdef", 1: "abcdef"}
+    assert stream.events[0]["choices"][0]["text"] == "abc"
+
+
+async def test_a_client_that_never_reads_is_cut_off(make_api):
+    api = make_api("x" * 50, config=ApiConfig(max_pending_chars=10))
+    stream = FakeStream()
+    stream.writable = False
+    assert await api.call("POST", V1, {**STREAM, "max_tokens": 50}, stream) is None
+    assert stream.aborted
+    assert stream.writes == []
+    assert api.backend.stats().num_running == 0
+
+
+async def test_text_held_back_at_the_end_is_one_write(make_api):
+    stream = FakeStream()
+    stream.writable = False
+    body = {**STREAM, "n": 2}
+    assert await make_api("abc").call("POST", V1, body, stream) is None
+    assert len(stream.writes) == 1
+    assert texts(stream.events) == {0: "abc", 1: "abc"}
+    assert [e["choices"][0]["finish_reason"] for e in stream.events[:-1]] == ["stop", "stop"]
+
+
+async def test_cached_tokens_are_reported(make_api):
+    api = make_api()
+    api.backend.num_cached_tokens = 1
+    _, body = await api.post(V1, {**BODY, "prompt": ["ab", "cd"]})
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+async def test_long_prompts_are_encoded_off_the_loop(make_api):
+    api = make_api(model=model_info(max_model_len=5000))
+    status, body = await api.post(V1, {**BODY, "prompt": "x" * 4000})
+    assert (status, body["usage"]["prompt_tokens"]) == (200, 4000)

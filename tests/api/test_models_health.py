@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import orjson
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.fakes import model_info
+
+CARD = {"id": "org/fake 1", "object": "model", "created": 1_700_000_000}
+
+
+@pytest.fixture
+def api(make_api):
+    return make_api(model=model_info(name="org/fake 1"))
+
+
+async def get(api, path: str):
+    response = await api.call("GET", path)
+    return response.status, orjson.loads(response.body) if response.body else None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "card"),
+    [
+        (
+            "/v1",
+            {
+                **CARD,
+                "owned_by": "fastovms",
+                "root": "org/fake 1",
+                "parent": None,
+                "max_model_len": 64,
+                "permission": [],
+            },
+        ),
+        ("/v3", {**CARD, "owned_by": "OVMS"}),
+        ("/v3/v1", {**CARD, "owned_by": "OVMS"}),
+    ],
+)
+async def test_models(api, prefix, card):
+    assert await get(api, f"{prefix}/models") == (200, {"object": "list", "data": [card]})
+    for name in ("org%2Ffake%201", "org/fake%201"):
+        assert await get(api, f"{prefix}/models/{name}") == (200, card)
+
+
+async def test_unknown_model(api):
+    status, body = await get(api, "/v1/models/other")
+    assert (status, body["error"]["code"]) == (404, "model_not_found")
+    status, body = await get(api, "/v3/models/other")
+    assert (status, body) == (404, {"error": "The model `other` does not exist."})
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/ready", "/v2/health/ready"])
+async def test_health(api, path):
+    assert await get(api, path) == (200, None)
+    api.backend.failure = "inference hung"
+    status, body = await get(api, path)
+    assert status == 503
+    assert "inference hung" in body["error"]["message"]
+    assert await get(api, "/v2/health/live") == (200, None)
+
+
+async def test_version_and_metadata(api):
+    assert await get(api, "/version") == (200, {"version": "1.2.3"})
+    status, body = await get(api, "/v2")
+    assert (status, body["name"], body["version"]) == (200, "fastovms", "1.2.3")
+
+
+async def test_metrics(api):
+    await api.post("/v1/completions", {"prompt": ["ab", "c"], "n": 2, "max_tokens": 3})
+    await api.post("/v1/completions", {"prompt": "ab"})
+    response = await api.call("GET", "/metrics")
+    assert response.content_type.startswith("text/plain")
+    samples = {
+        (sample.name, *(value for key, value in sample.labels.items() if key != "model_name")):
+        sample.value
+        for family in text_string_to_metric_families(response.body.decode())
+        for sample in family.samples
+    }  # fmt: skip
+    assert samples["fastovms_request_success_total", "length"] == 4
+    assert samples["fastovms_request_success_total", "stop"] == 1
+    assert samples["fastovms_time_to_first_token_seconds_count",] == 5
+    assert samples["fastovms_inter_token_latency_seconds_count",] == 4 * 2 + 5
+    assert samples["fastovms_e2e_request_latency_seconds_count",] == 2
+    assert samples["fastovms_kv_cache_usage_perc",] == 0.6
+    assert samples["fastovms_num_requests_running",] == 0
+    assert "fastovms_generation_tokens_total" in {name for name, *_ in samples}

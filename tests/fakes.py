@@ -1,0 +1,221 @@
+"""Stand-ins at the seams: a backend that plays a script, a tokenizer of bytes, a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+from collections.abc import Callable, Sequence
+
+import orjson
+
+from fastovms.backends.base import BackendStats, OutputCallback
+from fastovms.http.messages import HeaderPairs, Headers, Request, Stream
+from fastovms.params import (
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    ModelInfo,
+    SamplingDefaults,
+)
+
+EOS = 256
+
+Script = Callable[[GenerationRequest, int], Sequence[int]]
+"""The tokens of one sample, up to its end of text."""
+
+
+def model_info(
+    *, max_model_len: int = 64, defaults: SamplingDefaults | None = None, name: str = "fake"
+) -> ModelInfo:
+    return ModelInfo(
+        name=name,
+        created=1_700_000_000,
+        max_model_len=max_model_len,
+        vocab_size=EOS + 1,
+        eos_token_ids=frozenset({EOS}),
+        defaults=defaults or SamplingDefaults(),
+    )
+
+
+class ByteDetokenizer:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        return self._decoder.decode(bytes(token for token in token_ids if token < EOS))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class ByteTokenizer:
+    """One token a byte; no special token is added."""
+
+    vocab_size = EOS + 1
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return bytes(token for token in token_ids if token < EOS).decode(errors="replace")
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> ByteDetokenizer:
+        return ByteDetokenizer()
+
+
+class FakeBackend:
+    """Plays `script`, `tokens_per_step` at a time and a step each time the loop comes round.
+
+    Attributes:
+        submitted: every request, in order.
+        received: set at the first of them.
+        aborted: every call of `abort`, in order.
+        submit_error: raised by `submit` when set.
+        fail_after: number of steps after which the samples end with an error.
+        paused: steps are not run while set.
+    """
+
+    def __init__(
+        self, script: Script, model: ModelInfo | None = None, *, tokens_per_step: int = 1
+    ) -> None:
+        self._script = script
+        self._model = model or model_info()
+        self._tokens_per_step = tokens_per_step
+        self._running: dict[tuple[str, int], tuple[GenerationRequest, OutputCallback, int]] = {}
+        self._stepping = False
+        self._num_steps = 0
+        self.submitted: list[GenerationRequest] = []
+        self.received = asyncio.Event()
+        self.aborted: list[tuple[str, int | None]] = []
+        self.submit_error: Exception | None = None
+        self.fail_after: int | None = None
+        self.paused = False
+        self.failure: str | None = None
+        self.num_cached_tokens = 0
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._model
+
+    def start(self) -> None:
+        pass
+
+    def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
+        if self.submit_error is not None:
+            raise self.submit_error
+        self.submitted.append(request)
+        self.received.set()
+        for index in range(request.params.n):
+            self._running[request.request_id, index] = (request, on_output, 0)
+        if not self._stepping:
+            self._stepping = True
+            asyncio.get_running_loop().call_soon(self.step)
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        self.aborted.append((request_id, index))
+        for key in list(self._running):
+            if key[0] == request_id and index in (None, key[1]):
+                del self._running[key]
+
+    def stats(self) -> BackendStats:
+        return BackendStats(num_running=len(self._running), num_blocks=10, num_free_blocks=4)
+
+    async def close(self) -> None:
+        for (request_id, index), (_, on_output, _) in list(self._running.items()):
+            self._running.pop((request_id, index), None)
+            on_output(GenerationOutput(index, [], FinishReason.ABORT, 0))
+
+    def step(self) -> None:
+        self._stepping = False
+        if self.paused:
+            return
+        self._num_steps += 1
+        for key, (request, on_output, start) in list(self._running.items()):
+            if key not in self._running:  # aborted by an earlier callback of this step
+                continue
+            output = self._next_output(request, key[1], start)
+            if output.finish_reason is None:
+                num_seen = start + len(output.token_ids)
+                self._running[key] = (request, on_output, num_seen)
+            else:
+                del self._running[key]
+            on_output(output)
+        if self._running:
+            self._stepping = True
+            asyncio.get_running_loop().call_soon(self.step)
+
+    def _next_output(self, request: GenerationRequest, index: int, start: int) -> GenerationOutput:
+        if self.fail_after is not None and self._num_steps > self.fail_after:
+            return GenerationOutput(index, [], FinishReason.ERROR, start, error="out of order")
+        params = request.params
+        script = self._script(request, index)
+        end = start + self._tokens_per_step
+        limit = self._model.max_model_len - len(request.prompt_token_ids)
+        if params.max_tokens is not None:
+            limit = min(limit, params.max_tokens)
+        finish_reason = None
+        num_generated = min(end, len(script), limit)
+        tokens = script[start:num_generated]
+        if num_generated == limit:
+            finish_reason = FinishReason.LENGTH
+        elif end > len(script):
+            finish_reason = FinishReason.STOP
+            num_generated += 1  # the end-of-text token
+        return GenerationOutput(
+            index, tokens, finish_reason, num_generated, num_cached_tokens=self.num_cached_tokens
+        )
+
+
+class FakeStream:
+    """Records what was sent; `writable` is the test's to set."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.started = False
+        self.first_write = asyncio.Event()
+        self.closed = False
+        self.aborted = False
+        self.writable = True
+        self.on_writable: Callable[[], None] | None = None
+
+    @property
+    def buffered(self) -> int:
+        return 0
+
+    def send(self, data: bytes) -> None:
+        assert not self.closed
+        self.started = True
+        self.first_write.set()
+        self.writes.append(data)
+
+    def finish(self, data: bytes = b"") -> None:
+        self.send(data)
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
+    @property
+    def events(self) -> list[object]:
+        """The data of every event, parsed."""
+        frames = b"".join(self.writes).split(b"\n\n")
+        assert frames.pop() == b""
+        assert all(frame.startswith(b"data: ") for frame in frames)
+        data = [frame.removeprefix(b"data: ") for frame in frames]
+        return [item.decode() if item == b"[DONE]" else orjson.loads(item) for item in data]
+
+
+def make_request(
+    path: str, body: object = None, *, method: str = "POST", stream: FakeStream | None = None
+) -> Request:
+    """A request for `path`. `body` is JSON to be, or bytes."""
+
+    def open_stream(
+        request: Request, status: int, content_type: str, headers: HeaderPairs, ping: bool
+    ) -> Stream:
+        assert stream is not None
+        return stream
+
+    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    return Request(method, path, headers=Headers(), body=data, id="req-1", open_stream=open_stream)

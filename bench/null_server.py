@@ -1,0 +1,137 @@
+"""The whole server around a null engine: tokens cost nothing, everything else is real.
+
+python -m bench.null_server --port 8000
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import time
+import uuid
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from fastovms.api.completions import Completions
+from fastovms.api.errors import render_error
+from fastovms.api.health import HealthRoutes
+from fastovms.api.routes import add_routes
+from fastovms.api.served import ServedModel, ServedModels
+from fastovms.backends.base import BackendStats, OutputCallback
+from fastovms.config import ApiConfig, HttpConfig
+from fastovms.http import HttpServer, Router
+from fastovms.metrics import GenerationMetrics
+from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, ModelInfo
+from fastovms.text.tokenizer import Tokenizer
+
+TOKENIZER = Path(__file__).parents[1] / "tests" / "text" / "fixtures" / "byte_level"
+MAX_MODEL_LEN = 1_000_000
+TEXT = "Once upon a time a small fox lived at the edge of the forest. "
+
+
+@dataclass(slots=True)
+class _Running:
+    max_tokens: int
+    on_output: OutputCallback
+    num_done: int = 0
+
+
+class NullBackend:
+    """Gives every running request one token a turn of the event loop, of the same text for all."""
+
+    def __init__(self, model: ModelInfo, token_ids: list[int]) -> None:
+        """`token_ids` are repeated for as long as a request asks for more."""
+        self._model = model
+        self._token_ids = token_ids
+        self._outputs: list[GenerationOutput] = []
+        self._running: dict[str, _Running] = {}
+        self._stepping = False
+        self.failure: str | None = None
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._model
+
+    def start(self) -> None:
+        pass
+
+    def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
+        max_tokens = request.params.max_tokens or 1
+        # Made beforehand: an engine makes them on a thread of its own.
+        for token_id in islice(cycle(self._token_ids), len(self._outputs), max_tokens):
+            self._outputs.append(GenerationOutput(0, [token_id], None, len(self._outputs) + 1))
+        self._running[request.request_id] = _Running(max_tokens, on_output)
+        self._schedule()
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        self._running.pop(request_id, None)
+
+    def stats(self) -> BackendStats:
+        return BackendStats(num_running=len(self._running))
+
+    async def close(self) -> None:
+        self._running.clear()
+
+    def _schedule(self) -> None:
+        if self._running and not self._stepping:
+            self._stepping = True
+            asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        self._stepping = False
+        for request_id, request in list(self._running.items()):
+            output = self._outputs[request.num_done]
+            request.num_done += 1
+            if request.num_done == request.max_tokens:
+                del self._running[request_id]
+                output = replace(output, finish_reason=FinishReason.LENGTH)
+            request.on_output(output)
+        self._schedule()
+
+
+async def serve(host: str, port: int) -> None:
+    tokenizer = Tokenizer.load(TOKENIZER)
+    model = ModelInfo(
+        name="null",
+        created=0,
+        max_model_len=MAX_MODEL_LEN,
+        vocab_size=tokenizer.vocab_size,
+        eos_token_ids=frozenset(),
+    )
+    backend = NullBackend(model, tokenizer.encode(TEXT))
+    registry = CollectorRegistry()
+    metrics = GenerationMetrics(model.name, backend.stats)
+    registry.register(metrics)
+    models = ServedModels([ServedModel(backend, tokenizer, metrics)])
+    completions = Completions(
+        models,
+        ApiConfig(),
+        new_id=lambda: uuid.uuid4().hex,
+        unix_time=time.time,
+        system_fingerprint="null",
+    )
+    router = Router()
+    add_routes(router, models, completions, HealthRoutes(models, registry, "0"))
+    server = HttpServer(HttpConfig(host=host, port=port), router, render_error=render_error)
+    await server.start()
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    await stopped.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m bench.null_server", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    arguments = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(arguments.host, arguments.port))
+
+
+if __name__ == "__main__":
+    main()

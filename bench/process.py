@@ -1,0 +1,85 @@
+"""Server processes that a benchmark starts, waits for and stops."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from urllib.error import URLError
+from urllib.request import urlopen
+
+START_TIMEOUT = 300.0
+STOP_TIMEOUT = 10.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@contextmanager
+def server_process(
+    python_arguments: Sequence[str], *, core: int | None = None, ready_path: str = "/v1/models"
+) -> Iterator[str]:
+    """Runs `python ARGUMENTS --host 127.0.0.1 --port PORT` and yields its URL once it answers.
+
+    Args:
+        core: the only core it may use.
+
+    Raises:
+        SystemExit: it ended or did not answer in time.
+    """
+    port = free_port()
+    command = [sys.executable, *python_arguments, "--host", "127.0.0.1", "--port", str(port)]
+    if core is not None:
+        command = [_required("taskset"), "-c", str(core), *command]
+    process = subprocess.Popen(command, stdout=sys.stderr)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait(process, url + ready_path)
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def two_cores() -> tuple[int, int]:
+    """A core for the server and another for its client.
+
+    Raises:
+        SystemExit: this process may use only one.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise SystemExit("this benchmark needs two cores: one for the server, one for its client")
+    return cores[0], cores[1]
+
+
+def _required(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise SystemExit(f"{program} is missing: apt-get install util-linux")
+    return path
+
+
+def _wait(process: subprocess.Popen[bytes], url: str) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while process.poll() is None:
+        try:
+            with urlopen(url, timeout=START_TIMEOUT):
+                return
+        except (URLError, ConnectionError):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{url} did not answer within {START_TIMEOUT:.0f} s") from None
+            time.sleep(0.05)
+    raise SystemExit(f"the server ended with exit code {process.returncode} before it answered")

@@ -1,0 +1,1 @@
+"""How the built-in demo model is made: corpus, training, export and evaluation."""

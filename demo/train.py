@@ -1,0 +1,199 @@
+"""Train the demo model from scratch on generated text and save a transformers checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import random
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from demo.corpus import Sample, training_samples
+from demo.model import TrainingLlama, llama_config, to_transformers
+from demo.tokenizer import CONTEXT_LENGTH, END_OF_TEXT, TURN_END, TURN_START, build_tokenizer
+
+SHORT_ROW = 512
+LONG_ROW = CONTEXT_LENGTH
+TOKENIZER_SAMPLES = 6000
+
+
+class Document(NamedTuple):
+    """Token ids of one sample and, for each, whether it is to be predicted."""
+
+    ids: list[int]
+    learned: list[bool]
+
+
+class Encoder:
+    """Samples to documents: the chat template around the turns, assistant text to be learned."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._tokenizer = tokenizer
+        self._end_of_text, self._turn_end = tokenizer.convert_tokens_to_ids([END_OF_TEXT, TURN_END])
+        self._header = tokenizer.encode(f"{TURN_START}assistant\n")
+
+    def text(self, sample: Sample) -> str:
+        if not sample.messages:
+            return sample.target
+        prompt = self._tokenizer.apply_chat_template(
+            list(sample.messages),
+            tools=list(sample.tools) or None,
+            add_generation_prompt=True,
+            tokenize=False,
+            enable_thinking=sample.thinking,
+        )
+        return f"{prompt}{sample.target}{TURN_END}\n"
+
+    def documents(self, samples: list[Sample]) -> Iterator[Document]:
+        encoded = self._tokenizer([self.text(sample) for sample in samples])["input_ids"]
+        for sample, ids in zip(samples, encoded, strict=True):
+            ids.append(self._end_of_text)
+            yield Document(ids, self._learned(sample, ids))
+
+    def _learned(self, sample: Sample, ids: list[int]) -> list[bool]:
+        if not sample.messages:
+            return [True] * len(ids)
+        width = len(self._header)
+        starts = [i + width for i in range(len(ids)) if ids[i : i + width] == self._header]
+        if sample.thinking or not sample.learn_history:
+            starts = starts[-1:]
+        learned = [False] * len(ids)
+        for start in starts:
+            end = ids.index(self._turn_end, start) + 1
+            learned[start:end] = [True] * (end - start)
+        return learned
+
+
+def rows(documents: Iterator[Document], length: int) -> Iterator[Document]:
+    """Whole documents packed into rows of `length` tokens; longer documents are left out."""
+    ids: list[int] = []
+    learned: list[bool] = []
+    for document in documents:
+        if len(document.ids) > length:
+            continue
+        if len(ids) + len(document.ids) > length:
+            padding = length - len(ids)
+            yield Document(ids + [0] * padding, learned + [False] * padding)
+            ids, learned = [], []
+        ids = ids + document.ids
+        learned = learned + document.learned
+
+
+def batch_of(batch: list[Document]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ids [rows, length], and the flat positions whose next token is learned with those tokens."""
+    ids = torch.tensor([row.ids for row in batch])
+    learned = torch.tensor([row.learned for row in batch])
+    learned[:, 0] = False
+    positions = learned.flatten().nonzero().squeeze(1)
+    return ids, positions - 1, ids.flatten()[positions]
+
+
+def learning_rate(step: int, steps: int, warmup: int) -> float:
+    """Linear warm-up, then a cosine to a hundredth, as a factor."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def optimizers(model: TrainingLlama, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the blocks, Adam for the embedding and the norms."""
+    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+    taken = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in taken]
+    return [
+        torch.optim.Muon(matrices, lr=rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def chunks(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:
+    iterator = iter(samples)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
+def train(args: argparse.Namespace) -> None:
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    samples = training_samples(random.Random(args.seed))
+
+    plain = Encoder(build_tokenizer(()))
+    tokenizer = build_tokenizer(plain.text(s) for s in itertools.islice(samples, TOKENIZER_SAMPLES))
+    encoder = Encoder(tokenizer)
+    end_ids = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
+    config = llama_config(len(tokenizer), CONTEXT_LENGTH, end_ids, end_ids[1])
+    model = TrainingLlama(config)
+    compiled = torch.compile(model) if args.compile else model
+    print(
+        f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens",
+        flush=True,
+    )
+
+    documents = (d for chunk in chunks(samples, 256) for d in encoder.documents(chunk))
+    opts = optimizers(model, args.rate)
+    long_from = int(args.steps * (1 - args.long_share))
+    length, packed = SHORT_ROW, rows(documents, SHORT_ROW)
+    started = time.monotonic()
+    recent: list[float] = []
+    for step in range(args.steps):
+        if step == long_from:
+            length, packed = LONG_ROW, rows(documents, LONG_ROW)
+        batch = list(itertools.islice(packed, args.batch_tokens // length))
+        ids, positions, targets = batch_of(batch)
+        loss = model.loss(compiled(ids), positions, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        factor = learning_rate(step, args.steps, args.warmup)
+        for opt in opts:
+            for group in opt.param_groups:
+                group["lr"] = args.rate * factor
+            opt.step()
+            opt.zero_grad()
+        recent.append(loss.item())
+        if (step + 1) % args.log_every == 0 or step + 1 == args.steps:
+            seconds = time.monotonic() - started
+            mean = sum(recent) / len(recent)
+            rate = (step + 1) * args.batch_tokens / seconds
+            print(
+                f"step {step + 1:5} loss {mean:.4f} {seconds:5.0f} s {rate:6.0f} tokens/s",
+                flush=True,
+            )
+            recent.clear()
+        if (step + 1) % args.save_every == 0 or step + 1 == args.steps:
+            save(model, config, tokenizer, end_ids, args.out)
+
+
+def save(model: TrainingLlama, config: object, tokenizer: PreTrainedTokenizerFast,
+         end_ids: list[int], out: Path) -> None:  # fmt: skip
+    converted = to_transformers(model, config)
+    converted.generation_config = GenerationConfig(eos_token_id=end_ids, pad_token_id=end_ids[1])
+    converted.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/demo"), help="checkpoint directory")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=2400)
+    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
+    parser.add_argument("--warmup", type=int, default=60, help="steps of linear warm-up")
+    parser.add_argument(
+        "--long-share", type=float, default=0.12, help="share of steps with full-length rows"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--log-every", type=int, default=50)
+    parser.add_argument("--save-every", type=int, default=400)
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

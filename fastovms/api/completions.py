@@ -83,15 +83,11 @@ class Completions:
             request_id=envelope.id,
             stopping=job.stopping,
             skip_special_tokens=job.skip_special_tokens,
+            log_fields=request.log_fields,
         )
         answer = self._stream if is_streamed(body) else self._complete
         with generation:
-            try:
-                return await answer(request, job, envelope, generation)
-            finally:
-                usage = generation.usage
-                request.log_fields["prompt_tokens"] = usage.prompt_tokens
-                request.log_fields["completion_tokens"] = usage.completion_tokens
+            return await answer(request, job, envelope, generation)
 
     async def _prepare(self, body: CompletionRequest, model: ServedModel, dialect: Dialect) -> _Job:
         check_ranges(body, dialect)

@@ -82,8 +82,11 @@ class TextGeneration:
         request_id: str,
         stopping: Stopping,
         skip_special_tokens: bool,
+        log_fields: dict[str, object],
         clock: Clock = time.perf_counter,
     ) -> None:
+        """`log_fields` always hold the tokens counted so far: whoever cancels a request reads them
+        at once."""
         self._backend = model.backend
         self._requests = [
             GenerationRequest(f"{request_id}-{position}", task.token_ids, task.params)
@@ -101,8 +104,12 @@ class TextGeneration:
             for _ in range(task.params.n)
         ]
         self._num_prompt_tokens = sum(len(task.token_ids) for task in tasks)
+        self._num_completion_tokens = 0
         self._num_cached = [0] * len(tasks)
         self._metrics = model.metrics
+        self._log_fields = log_fields
+        log_fields["prompt_tokens"] = self._num_prompt_tokens
+        log_fields["completion_tokens"] = 0
         self._on_delta: DeltaCallback | None = None
         self._clock = clock
         self._started_at = clock()
@@ -128,7 +135,7 @@ class TextGeneration:
     def usage(self) -> Usage:
         return Usage(
             self._num_prompt_tokens,
-            sum(sample.num_tokens for sample in self._samples),
+            self._num_completion_tokens,
             sum(self._num_cached),
         )
 
@@ -158,10 +165,6 @@ class TextGeneration:
             self._backend.submit(request, partial(self._on_output, position, first_choice))
             first_choice += request.params.n
         await self._done
-        self._metrics.request_finished(
-            self._clock() - self._started_at,
-            [sample.finish_reason.value for sample in self._samples if sample.finish_reason],
-        )
 
     def _abort(self) -> None:
         if self._done is not None and not self._done.cancel() and not self._done.cancelled():
@@ -199,8 +202,7 @@ class TextGeneration:
             if finish_reason is None:
                 self._backend.abort(self._requests[position].request_id, output.index)
             finish_reason = FinishReason.STOP
-        self._observe(sample, num_tokens - sample.num_tokens)
-        sample.num_tokens = num_tokens
+        self._count(sample, num_tokens - sample.num_tokens)
         sample.finish_reason = finish_reason
         if finish_reason is not None:
             self._num_unfinished -= 1
@@ -208,11 +210,19 @@ class TextGeneration:
         assert self._done is not None
         self._on_delta(SampleDelta(choice, text, finish_reason, stop, num_tokens))
         if not self._num_unfinished:
+            # Not after `await self._done`: a client that has its last event may be gone by then.
+            self._metrics.request_finished(
+                self._clock() - self._started_at,
+                [sample.finish_reason.value for sample in self._samples if sample.finish_reason],
+            )
             self._done.set_result(None)
 
-    def _observe(self, sample: _Sample, num_new: int) -> None:
+    def _count(self, sample: _Sample, num_new: int) -> None:
         if num_new <= 0:
             return
+        sample.num_tokens += num_new
+        self._num_completion_tokens += num_new
+        self._log_fields["completion_tokens"] = self._num_completion_tokens
         now = self._clock()
         if sample.last_token_at is None:
             self._metrics.time_to_first_token.observe(now - self._started_at)

@@ -91,7 +91,7 @@ def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
         raise InvalidField(
             "stream_options is only allowed when stream is true", param="stream_options"
         )
-    known = ("include_usage",)
+    known: tuple[str, ...] = ("include_usage",)
     if dialect.strict_stream_options:
         for name in options:
             if name not in known:

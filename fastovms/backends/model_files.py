@@ -1,0 +1,144 @@
+"""Reads what the files of an exported model directory say about the model."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fastovms.errors import ConfigurationError
+from fastovms.params import ModelInfo, SamplingDefaults
+
+logger = logging.getLogger(__name__)
+
+REQUIRED_FILES: Final = (
+    "openvino_model.xml",
+    "openvino_model.bin",
+    "openvino_tokenizer.xml",
+    "openvino_detokenizer.xml",
+    "config.json",
+)
+
+LENGTH_KEYS: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "seq_len",
+    "seq_length",
+    "n_ctx",
+    "sliding_window",
+)
+"""Where config.json may say how long the context is; the first integer wins, as in OVMS."""
+
+UNLIMITED: Final = 2**20
+"""Context length of a model that names none. The KV cache is the limit then."""
+
+_SAMPLING_RANGES: Final[Mapping[str, Callable[[float], bool]]] = {
+    "temperature": lambda value: value >= 0,
+    "top_p": lambda value: 0 < value <= 1,
+    "min_p": lambda value: 0 <= value <= 1,
+    "top_k": lambda value: value >= 0,
+    "max_new_tokens": lambda value: value >= 1,
+}
+
+
+def read_model_info(model_dir: Path, *, name: str | None = None) -> ModelInfo:
+    """What the model is called and what it can do.
+
+    `do_sample` is not looked at: a request that gives no temperature samples, as with vLLM and
+    OVMS, whose default temperature is 1 as well.
+
+    Args:
+        name: the name clients use; None = the directory's.
+
+    Raises:
+        ConfigurationError: a file is missing, broken, or lacks what the server needs to know.
+    """
+    check_files(model_dir)
+    config_path = model_dir / "config.json"
+    config = _read_json(config_path)
+    text_config = config.get("text_config")
+    scopes = [config, text_config] if isinstance(text_config, dict) else [config]
+    generation_path = model_dir / "generation_config.json"
+    generation = _read_json(generation_path) if generation_path.exists() else {}
+
+    vocab_size = _first_integer(scopes, ("vocab_size",))
+    if vocab_size is None or vocab_size < 1:
+        raise ConfigurationError(f"{config_path} has no vocab_size")
+    max_model_len = _first_integer(scopes, LENGTH_KEYS)
+    if max_model_len is None or max_model_len < 1:
+        logger.warning("%s names no context length: only the KV cache limits it", config_path)
+        max_model_len = UNLIMITED
+    eos_token_ids = _eos_token_ids(generation, generation_path)
+    for scope in scopes:
+        eos_token_ids = eos_token_ids or _eos_token_ids(scope, config_path)
+    if not eos_token_ids:
+        logger.warning("%s names no eos_token_id: answers end at max_tokens only", model_dir)
+    return ModelInfo(
+        name=name or model_dir.resolve().name,
+        created=int((model_dir / "openvino_model.bin").stat().st_mtime),
+        max_model_len=max_model_len,
+        vocab_size=vocab_size,
+        eos_token_ids=eos_token_ids,
+        defaults=_sampling_defaults(generation, generation_path),
+        config=config,
+    )
+
+
+def check_files(model_dir: Path) -> None:
+    """Raises ConfigurationError when `model_dir` is no directory of an exported model."""
+    if not model_dir.is_dir():
+        reason = "is not a directory" if model_dir.exists() else "does not exist"
+        raise ConfigurationError(f"model directory {model_dir} {reason}")
+    missing = [name for name in REQUIRED_FILES if not (model_dir / name).is_file()]
+    if missing:
+        raise ConfigurationError(
+            f"{model_dir} is not a model exported by optimum-intel: it has no {', '.join(missing)}"
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{path} is not a JSON object")
+    return value
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _first_integer(scopes: list[dict[str, Any]], keys: tuple[str, ...]) -> int | None:
+    values = (scope.get(key) for scope in scopes for key in keys)
+    return next((value for value in values if _is_integer(value)), None)
+
+
+def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:
+    """One id or several; empty when the file says nothing."""
+    value = config.get("eos_token_id")
+    if value is None:
+        return frozenset()
+    token_ids = value if isinstance(value, list) else [value]
+    if not all(_is_integer(token_id) for token_id in token_ids):
+        raise ConfigurationError(f"{path}: eos_token_id must be an integer or a list of them")
+    return frozenset(token_ids)
+
+
+def _sampling_defaults(generation: Mapping[str, Any], path: Path) -> SamplingDefaults:
+    defaults: dict[str, Any] = {}
+    for name, is_allowed in _SAMPLING_RANGES.items():
+        value = generation.get(name)
+        if value is None:
+            continue
+        of_integers = name in ("top_k", "max_new_tokens")
+        is_number = _is_integer(value) or (isinstance(value, float) and not of_integers)
+        if not is_number or not is_allowed(value):
+            raise ConfigurationError(f"{path}: {name} must not be {json.dumps(value)}")
+        defaults[name] = value
+    return SamplingDefaults(**defaults)

@@ -16,6 +16,10 @@ class FinishReason(Enum):
     ERROR = "error"
 
 
+ALL_LOGPROBS = -1
+"""In place of a number of top log probabilities: the whole vocabulary's."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to choose tokens. Values are already validated; the defaults mean "off".
@@ -31,6 +35,17 @@ class SamplingParams:
         n: number of samples drawn from the prompt.
         ignore_eos: do not stop at `eos_token_ids`.
         eos_token_ids: tokens that end a sample and are not part of its text.
+        stop_token_ids: further such tokens, which `ignore_eos` does not concern.
+        min_tokens: neither of the two kinds is drawn before a sample has so many tokens.
+        repetition_penalty: > 0; divides positive logits of tokens in prompt and output.
+        frequency_penalty: taken from a token's logit for each time it is in the output.
+        presence_penalty: taken once from the logit of each token in the output.
+        logit_bias: (token id, number added to its logit) pairs.
+        allowed_token_ids: if not None, only these are drawn.
+        bad_words_token_ids: sequences of ids that never appear in the output.
+        logprobs: number of top log probabilities to report with each token (0 = the token's own
+            only, `ALL_LOGPROBS` = all), or None for no report.
+        prompt_logprobs: the same for the prompt's tokens. Rules out prefix cache hits.
     """
 
     max_tokens: int | None = None
@@ -42,6 +57,35 @@ class SamplingParams:
     n: int = 1
     ignore_eos: bool = False
     eos_token_ids: frozenset[int] = frozenset()
+    stop_token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural log probabilities at one position, before bias, penalties and temperature.
+
+    Attributes:
+        token_id: the token at this position.
+        logprob: its log probability.
+        rank: 1 = it was the likeliest.
+        top_token_ids: the likeliest tokens, in descending order; `token_id` may be among them.
+        top_logprobs: their log probabilities.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_token_ids: Sequence[int]
+    top_logprobs: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +111,10 @@ class GenerationOutput:
         num_generated_tokens: tokens generated so far for this sample, the end-of-text token
             included: this is what usage counts.
         num_cached_tokens: prompt tokens that came from the prefix cache.
+        stop_token_id: the token that ended the sample, if one of `stop_token_ids` did.
+        logprobs: one entry per token of `token_ids`, if the request asked for them.
+        prompt_logprobs: one entry per prompt token, the first being None; on the first output of
+            sample 0, if the request asked for them.
         error: what happened, when `finish_reason` is `ERROR`.
     """
 
@@ -75,6 +123,9 @@ class GenerationOutput:
     finish_reason: FinishReason | None
     num_generated_tokens: int
     num_cached_tokens: int = 0
+    stop_token_id: int | None = None
+    logprobs: Sequence[TokenLogprobs] = ()
+    prompt_logprobs: Sequence[TokenLogprobs | None] = ()
     error: str | None = None
 
 

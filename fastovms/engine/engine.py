@@ -8,11 +8,13 @@ from itertools import count
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
 from fastovms.engine import sampler
 from fastovms.engine.blocks import BlockManager
-from fastovms.engine.inputs import build_inputs
+from fastovms.engine.inputs import ScoredTokens, build_batch
+from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import Model
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceStatus
@@ -101,17 +103,21 @@ class Engine:
         assert plan.chunks, "there is work, but none of it can go on"
         if plan.block_copies:
             self._model.copy_blocks(plan.block_copies)
-        inputs, sampled = build_inputs(plan.chunks, self.blocks.block_size)
-        logits = self._model.infer(inputs)
+        batch = build_batch(plan.chunks, self.blocks.block_size)
+        logits = self._model.infer(batch.inputs)
         self.scheduler.mark_computed(plan)
         self.num_steps += 1
-        if not sampled:
+        if batch.scored:
+            _score_prompts(batch.scored, logits[len(batch.sampled) :])
+        if not batch.sampled:
             return []
-        token_ids = sampler.sample(logits, sampled)
+        token_ids = sampler.sample(logits[: len(batch.sampled)], batch.sampled)
         self.num_generated_tokens += len(token_ids)
         return [
-            self._append(sequence, token_id)
-            for sequence, token_id in zip(sampled, token_ids, strict=True)
+            self._append(sequence, token_id, row_logits)
+            for sequence, token_id, row_logits in zip(
+                batch.sampled, token_ids, logits, strict=False
+            )
         ]
 
     def check(self) -> None:
@@ -121,17 +127,28 @@ class Engine:
         assert live == queued, "requests and queues differ"
         self.scheduler.check()
 
-    def _append(self, sequence: Sequence, token_id: int) -> EngineOutput:
+    def _append(
+        self, sequence: Sequence, token_id: int, logits: NDArray[np.float32]
+    ) -> EngineOutput:
+        params = sequence.params
         finish_reason = sequence.append(token_id)
         if finish_reason is not None:
             self._finish(sequence)
         output = GenerationOutput(
             index=sequence.index,
-            token_ids=() if finish_reason is FinishReason.STOP else (token_id,),
+            token_ids=(token_id,),
             finish_reason=finish_reason,
             num_generated_tokens=sequence.num_generated_tokens,
             num_cached_tokens=sequence.num_cached_tokens,
         )
+        if finish_reason is FinishReason.STOP:
+            output.token_ids = ()
+            if params.ignore_eos or token_id not in params.eos_token_ids:
+                output.stop_token_id = token_id
+        elif params.logprobs is not None:
+            output.logprobs = (token_logprobs(logits, token_id, params.logprobs),)
+        if params.prompt_logprobs is not None and sequence.num_generated_tokens == 1:
+            output.prompt_logprobs = sequence.prompt_logprobs if sequence.index == 0 else ()
         return EngineOutput(sequence.request_id, output)
 
     def _finish(self, sequence: Sequence) -> None:
@@ -141,3 +158,13 @@ class Engine:
         samples.remove(sequence)
         if not samples:
             del self._requests[sequence.request_id]
+
+
+def _score_prompts(scored: list[ScoredTokens], logits: NDArray[np.float32]) -> None:
+    row = 0
+    for sequence, start, end in scored:
+        num_top = sequence.params.prompt_logprobs
+        assert num_top is not None
+        for token_id in sequence.token_ids[start:end]:
+            sequence.prompt_logprobs.append(token_logprobs(logits[row], token_id, num_top))
+            row += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +39,26 @@ class StepInputs:
     sampled_token_indices: NDArray[np.int64]
 
 
-def build_inputs(chunks: list[Chunk], block_size: int) -> tuple[StepInputs, list[Sequence]]:
-    """Returns the inputs and the sequences that catch up in this step, in the order of
-    `sampled_token_indices`.
+class ScoredTokens(NamedTuple):
+    """Prompt tokens `start` to `end` - 1 of a sequence, which this step's logits score."""
+
+    sequence: Sequence
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A step's inputs, and what the rows of its logits are for: first a row for each sequence of
+    `sampled`, then one for each token of `scored`."""
+
+    inputs: StepInputs
+    sampled: list[Sequence]
+    scored: list[ScoredTokens]
+
+
+def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
+    """Lays the chunks out for one inference.
 
     Plain `array`s are filled and wrapped without a copy: at a few tokens a sequence that is
     several times faster than concatenating numpy pieces.
@@ -53,6 +71,8 @@ def build_inputs(chunks: list[Chunk], block_size: int) -> tuple[StepInputs, list
     block_indices_begins = array("i", (0,))
     sampled_token_indices = array("q")
     sampled: list[Sequence] = []
+    scored_token_indices = array("q")
+    scored: list[ScoredTokens] = []
     max_context_len = 0
     for sequence, num_tokens in chunks:
         start = sequence.num_computed_tokens
@@ -72,6 +92,12 @@ def build_inputs(chunks: list[Chunk], block_size: int) -> tuple[StepInputs, list
         if end == len(token_ids):
             sampled_token_indices.append(len(input_ids) - 1)
             sampled.append(sequence)
+        if sequence.scores_prompt:
+            tokens = _scored_tokens(sequence, start, end)
+            first_index = subsequence_begins[-2] + tokens.start - 1 - start
+            scored_token_indices.extend(range(first_index, first_index + tokens.end - tokens.start))
+            scored.append(tokens)
+    sampled_token_indices.extend(scored_token_indices)
     inputs = StepInputs(
         input_ids=np.frombuffer(input_ids, np.int64),
         position_ids=np.frombuffer(position_ids, np.int64),
@@ -81,7 +107,15 @@ def build_inputs(chunks: list[Chunk], block_size: int) -> tuple[StepInputs, list
         block_indices_begins=np.frombuffer(block_indices_begins, np.int32),
         max_context_len=np.array(max_context_len, np.int32),
         sampled_token_indices=np.frombuffer(sampled_token_indices, np.int64)
-        if sampled
+        if sampled_token_indices
         else np.empty(0, np.int64),
     )
-    return inputs, sampled
+    return Batch(inputs, sampled, scored)
+
+
+def _scored_tokens(sequence: Sequence, start: int, end: int) -> ScoredTokens:
+    """The logits at position p score the token at p + 1. Tokens scored before a preemption are
+    not scored again."""
+    first = max(start + 1, len(sequence.prompt_logprobs))
+    last = min(end, sequence.num_prompt_tokens - 1)
+    return ScoredTokens(sequence, first, max(first, last + 1))

@@ -30,13 +30,21 @@ def sample(logits: Floats, sequences: Rows[Sequence]) -> list[int]:
         sequences: one per row. A row that samples takes one draw from its sequence's `rng`.
     """
     likeliest = _argmax(logits)
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for row, sequence in enumerate(sequences):
-            if sequence.params.temperature > GREEDY_TEMPERATURE:
-                row_logits = logits[row]
-                likeliest[row] = _draw(
-                    row_logits, row_logits[likeliest[row]], sequence.params, sequence.rng
-                )
+            params = sequence.params
+            is_random = params.temperature > GREEDY_TEMPERATURE
+            if not (is_random or sequence.processors):
+                continue
+            row_logits = logits[row]
+            if sequence.processors:
+                row_logits = row_logits.copy()
+                for process in sequence.processors:
+                    process(row_logits, sequence.token_ids)
+                likeliest[row] = int(row_logits.argmax())
+            if is_random:
+                highest = row_logits[likeliest[row]]
+                likeliest[row] = _draw(row_logits, highest, params, sequence.rng)
     return likeliest
 
 
@@ -63,7 +71,7 @@ def _draw(
     """
     ids: Ids | None = None
     if 0 < params.top_k < logits.size:
-        ids = _top_k_ids(logits, params.top_k)
+        ids = top_k_ids(logits, params.top_k)
         logits = logits[ids]
     weights = logits - highest
     if params.temperature != 1:
@@ -112,7 +120,7 @@ def _pass_position(weights: Floats, target: float) -> int:
     return int(possible[-1]) if possible.size else 0
 
 
-def _top_k_ids(values: Floats, k: int) -> Ids:
+def top_k_ids(values: Floats, k: int) -> Ids:
     """Positions of the k largest values, ascending; of equal values the first ones.
 
     The k-th largest of the maxima of disjoint groups cannot exceed the k-th largest value, so the

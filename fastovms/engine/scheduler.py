@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fastovms.engine.blocks import ROOT, BlockManager, OutOfBlocks
+from fastovms.engine.blocks import ROOT, BlockManager, OutOfBlocks, PrefixMatch
 from fastovms.engine.sequence import Sequence, SequenceStatus
+
+MAX_SCORED_TOKENS = 64
+"""A chunk of a prompt that wants log probabilities: each of its tokens costs a row of logits."""
 
 
 class BlockCopy(NamedTuple):
@@ -111,11 +114,16 @@ class Scheduler:
 
     def _plan_prefills(self, plan: Plan, budget: int) -> int:
         for sequence in self.running:
-            num_tokens = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            if num_tokens > 0 and sequence.num_tokens - sequence.num_computed_tokens > 1:
-                plan.chunks.append(Chunk(sequence, num_tokens))
-                budget -= num_tokens
+            if budget > 0 and sequence.num_tokens - sequence.num_computed_tokens > 1:
+                budget -= self._plan_chunk(sequence, plan, budget)
         return budget
+
+    def _plan_chunk(self, sequence: Sequence, plan: Plan, budget: int) -> int:
+        num_tokens = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+        if sequence.scores_prompt:
+            num_tokens = min(num_tokens, MAX_SCORED_TOKENS)
+        plan.chunks.append(Chunk(sequence, num_tokens))
+        return num_tokens
 
     def _running_in_order(self) -> Iterator[Sequence]:
         """Iterates while preemption shortens the list from its end."""
@@ -181,9 +189,7 @@ class Scheduler:
             self.waiting.popleft()
             sequence.status = SequenceStatus.RUNNING
             self.running.append(sequence)
-            num_tokens = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            plan.chunks.append(Chunk(sequence, num_tokens))
-            budget -= num_tokens
+            budget -= self._plan_chunk(sequence, plan, budget)
 
     def _give_blocks(self, sequence: Sequence, plan: Plan) -> bool:
         """Reuses what is computed already and allocates the rest of the sequence's blocks."""
@@ -192,7 +198,10 @@ class Scheduler:
             if parent.num_computed_tokens < sequence.num_prompt_tokens:
                 return False
             return self._fork_from(parent, sequence, plan)
-        match = self._blocks.match_prefix(sequence.token_ids)
+        if sequence.scores_prompt:  # a cached token has no logits
+            match = PrefixMatch([], ROOT)
+        else:
+            match = self._blocks.match_prefix(sequence.token_ids)
         self._blocks.share(match.block_ids)
         num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
         if num_missing > self._blocks.num_free_blocks:

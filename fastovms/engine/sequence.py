@@ -9,7 +9,8 @@ from enum import Enum
 import numpy as np
 
 from fastovms.engine.blocks import ROOT
-from fastovms.params import FinishReason, SamplingParams
+from fastovms.engine.logits import logits_processors
+from fastovms.params import FinishReason, SamplingParams, TokenLogprobs
 
 
 class SequenceStatus(Enum):
@@ -30,6 +31,8 @@ class Sequence:
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
         prefix_node: the prefix cache's node of the last registered full block.
         num_registered_blocks: full blocks of `block_table` that the prefix cache knows.
+        processors: what changes the logits before a token is drawn.
+        prompt_logprobs: of the prompt tokens scored so far; only sample 0 scores its prompt.
         parent: the sample whose prompt blocks this one shares once they are computed.
     """
 
@@ -43,6 +46,8 @@ class Sequence:
         "params",
         "parent",
         "prefix_node",
+        "processors",
+        "prompt_logprobs",
         "request_id",
         "rng",
         "seq_id",
@@ -72,6 +77,8 @@ class Sequence:
         self.params = params
         self.token_limit = token_limit
         self.rng = rng
+        self.processors = logits_processors(params, self.token_ids)
+        self.prompt_logprobs: list[TokenLogprobs | None] = [None]
         self.parent = parent
         self.status = SequenceStatus.WAITING
         self.num_computed_tokens = 0
@@ -79,6 +86,15 @@ class Sequence:
         self.block_table = array("i")
         self.prefix_node = ROOT
         self.num_registered_blocks = 0
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether prompt tokens still wait for their log probabilities."""
+        return (
+            self.params.prompt_logprobs is not None
+            and self.index == 0
+            and len(self.prompt_logprobs) < self.num_prompt_tokens
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -91,7 +107,10 @@ class Sequence:
     def append(self, token_id: int) -> FinishReason | None:
         """Adds a sampled token and says whether it was the last one."""
         self.token_ids.append(token_id)
-        if token_id in self.params.eos_token_ids and not self.params.ignore_eos:
+        params = self.params
+        if token_id in params.eos_token_ids and not params.ignore_eos:
+            return FinishReason.STOP
+        if token_id in params.stop_token_ids:
             return FinishReason.STOP
         if len(self.token_ids) >= self.token_limit:
             return FinishReason.LENGTH

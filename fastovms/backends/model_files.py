@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -96,6 +97,16 @@ def check_files(model_dir: Path) -> None:
         raise ConfigurationError(
             f"{model_dir} is not a model exported by optimum-intel: it has no {', '.join(missing)}"
         )
+    for name in REQUIRED_FILES:
+        if name.endswith(".xml") and not _is_openvino_ir(model_dir / name):
+            raise ConfigurationError(f"{model_dir / name} is not an OpenVINO model")
+
+
+def _is_openvino_ir(path: Path) -> bool:
+    """Whether it begins like one. OpenVINO would try its other formats on anything else, and
+    complain about each of them on stderr."""
+    with path.open("rb") as file:
+        return re.search(rb"<net\s[^>]*\bversion=", file.read(4096)) is not None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Shape:
 
 SHAPES = {
     "tiny": Shape(64, 160, 2, 4, 2, 512, max_position_embeddings=2048),
-    "demo": Shape(192, 512, 4, 6, 2, 2048, max_position_embeddings=2048),
+    "demo": Shape(192, 512, 4, 6, 2, 1536, max_position_embeddings=2048),  # fastovms/demo_model
     "135m": Shape(576, 1536, 30, 9, 3, 49_152),  # SmolLM2-135M
     "360m": Shape(960, 2560, 32, 15, 5, 49_152),  # SmolLM2-360M
     "0.5b": Shape(896, 4864, 24, 14, 2, 151_936, rope_theta=1_000_000.0),  # Qwen2.5-0.5B

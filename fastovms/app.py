@@ -139,7 +139,7 @@ async def run(config: ServerConfig, model: ServedModel, announce: Callable[[str]
         # Requests that still run end with an error of their own, which a client can tell from a
         # lost connection; only then are the connections cut.
         await model.backend.close()
-        await _first_of(server.drain(config.http.drain_grace), second_signal.wait())
+        await server.drain(config.http.drain_grace)
         await server.close()
 
 

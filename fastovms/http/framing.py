@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum, auto
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import httptools
 
@@ -19,6 +19,9 @@ _METHOD_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+( |$)")
 
 # Fields of which a second line would leave two readers to disagree (RFC 9110 5.3).
 _SINGLETONS = ("host", "content-type", "content-encoding", "authorization", "expect")
+
+
+_BODY_FIELDS = ("content-length", "transfer-encoding", "expect", "upgrade")
 
 
 class Fault(Exception):
@@ -89,6 +92,36 @@ class BodyBudget:
         self.used -= size
 
 
+class HeadCache:
+    """Heads of requests without a body, by their bytes. Pollers, probes and load generators send
+    the same bytes again and again, which parse to the same request every time.
+
+    Holds at most `capacity` heads of at most `max_size` bytes; a full cache starts afresh.
+    """
+
+    def __init__(self, capacity: int = 256, max_size: int = 1024) -> None:
+        self._capacity = capacity
+        self.max_size = max_size
+        self._heads: dict[bytes, ParsedHead] = {}
+        self.get = self._heads.get
+
+    def put(self, data: bytes, head: ParsedHead) -> None:
+        if len(self._heads) >= self._capacity:
+            self._heads.clear()
+        self._heads[data] = head
+
+
+class ParsedHead(NamedTuple):
+    """The arguments of a `Request`."""
+
+    method: str
+    raw_path: str
+    query: str
+    headers: Headers
+    body: bytes
+    http_version: str
+
+
 class Phase(Enum):
     """Where in the input a parser stands. BETWEEN: no byte of the next request was seen."""
 
@@ -96,6 +129,10 @@ class Phase(Enum):
     HEAD = auto()
     BODY = auto()
     DONE = auto()
+
+
+# Look-ups in an Enum class are slow.
+_BETWEEN, _BODY, _DONE = Phase.BETWEEN, Phase.BODY, Phase.DONE
 
 
 class RequestParser:
@@ -113,53 +150,55 @@ class RequestParser:
     _body: list[bytes]
     _current: Request | None
 
-    def __init__(self, config: HttpConfig, budget: BodyBudget, sink: RequestSink) -> None:
+    def __init__(
+        self, config: HttpConfig, budget: BodyBudget, cache: HeadCache, sink: RequestSink
+    ) -> None:
         self._config = config
+        self._cache = cache
         self._budget = budget
         self._sink: RequestSink | None = sink
-        self.phase = Phase.BETWEEN
+        self.phase = _BETWEEN
         self.body_size = 0
         self.awaiting_continue = False
         self._parser = self._new_parser()
         self._raw_size = 0  # bytes fed since the phase began, as far as the reads tell
         self._num_requests = 0
+        self._last: Request | None = None  # the latest request, if it had no body
         self._held = 0  # bytes taken from the budget for the current body
         self._begin_message()
 
     def feed(self, data: bytes) -> None:
         """Reads on. The sink is called back from in here."""
-        if self.phase is Phase.DONE:
+        phase = self.phase
+        if phase is _DONE:
             return
-        rest: list[bytes | memoryview] = [data]
-        while rest and self._sink is not None:
-            part = rest.pop()
-            num_requests = self._num_requests
-            at_start = self.phase is Phase.BETWEEN
-            self._raw_size += len(part)
-            try:
-                self._parser.feed_data(part)
-                self._check_raw_size()
-            except httptools.HttpParserUpgrade as upgrade:
-                offset: int = upgrade.args[0]
-                rest.append(memoryview(part)[offset:])
-                rest.append(self._without_upgrade())
-            except httptools.HttpParserCallbackError as error:
-                self._stop(error.__context__ or error)
+        num_requests = self._num_requests
+        try:
+            head = self._cache.get(data) if phase is _BETWEEN else None
+            if head is not None:
+                self._deliver(head)
                 return
-            except httptools.HttpParserInvalidMethodError:
-                at_start = at_start and num_requests == self._num_requests
-                self._stop(_invalid_method(bytes(part[:256])) if at_start else _bad_request())
-                return
-            except (httptools.HttpParserError, Fault) as error:
-                self._stop(self._as_fault(error))
-                return
+            self._parse(data)
+        except httptools.HttpParserCallbackError as error:
+            self._stop(error.__context__ or error)
+        except httptools.HttpParserInvalidMethodError:
+            at_start = phase is _BETWEEN and num_requests == self._num_requests
+            self._stop(_invalid_method(data) if at_start else _bad_request())
+        except httptools.HttpParserError as error:
+            self._stop(_as_fault(error))
+        except (Fault, InputRefused) as error:
+            self._stop(error)
+        else:
+            if phase is _BETWEEN and num_requests + 1 == self._num_requests:
+                self._remember(data)
 
     def close(self) -> None:
         """Forgets the sink and the unfinished request, which breaks the reference cycles."""
-        self.phase = Phase.DONE
+        self.phase = _DONE
         self._budget.give_back(self._held)
         self._held = 0
         self._sink = None
+        self._last = None
         self._begin_message()
 
     # Called by httptools
@@ -209,7 +248,7 @@ class RequestParser:
         except Fault as fault:
             fault.path = request.path
             raise
-        self.phase = Phase.BODY
+        self.phase = _BODY
         self._raw_size = 0
         self._current = request
         self._wanted = wanted
@@ -234,9 +273,10 @@ class RequestParser:
         request.body = body[0] if len(body) == 1 else b"".join(body)
         self._held = 0  # now the sink's to give back
         self._num_requests += 1
+        self._last = request if self.body_size == 0 else None
         keep_alive = self._parser.should_keep_alive()
         self._begin_message()
-        self.phase = Phase.BETWEEN if keep_alive else Phase.DONE
+        self.phase = _BETWEEN if keep_alive else _DONE
         self._raw_size = 0
         self._sink.on_request(request, keep_alive)
 
@@ -244,10 +284,10 @@ class RequestParser:
 
     def _check_head(self, request: Request) -> int | None:
         """Checks the framing fields; returns the body's size, None = chunked."""
-        headers = request.headers
-        for name in headers.repeated():
+        for name in request.headers.repeated():
             if name in _SINGLETONS:
                 raise Fault(400, f"more than one {name} field")
+        headers = request.headers.by_name
         host = headers.get("host")
         if host is None:
             if request.http_version == "1.1":
@@ -297,14 +337,14 @@ class RequestParser:
         chunk extension that does not end."""
         config = self._config
         size = self._raw_size
-        if size <= config.max_request_line or self.phase is Phase.DONE:
+        if size <= config.max_request_line or self.phase is _DONE:
             return
-        if self.phase is Phase.BODY:
+        if self.phase is _BODY:
             # Chunk lines and trailers may weigh no more than the content, give or take one head,
             # so neither extensions nor one-byte chunks buy more work than their bytes.
             if size > config.max_head + 2 * self.body_size:
                 raise Fault(400, "the chunk framing outweighs the content")
-        elif self.phase is Phase.BETWEEN:
+        elif self.phase is _BETWEEN:
             raise Fault(400, "too many blank lines before a request")
         elif not self._url:
             raise Fault(414, "the request line is too long")
@@ -315,6 +355,52 @@ class RequestParser:
         raise Fault(413, f"the body is larger than {self._config.max_body} bytes")
 
     # The parser's own state
+
+    def _parse(self, data: bytes) -> None:
+        rest: list[bytes | memoryview] = [data]
+        while rest and self.phase is not _DONE:
+            part = rest.pop()
+            self._raw_size += len(part)
+            try:
+                self._parser.feed_data(part)
+                self._check_raw_size()
+            except httptools.HttpParserUpgrade as upgrade:
+                offset: int = upgrade.args[0]
+                rest.append(memoryview(part)[offset:])
+                rest.append(self._without_upgrade())
+
+    def _deliver(self, head: ParsedHead) -> None:
+        """A request whose bytes were parsed before."""
+        sink = self._sink
+        assert sink is not None
+        request = Request(*head)
+        self._num_requests += 1
+        self._raw_size = 0
+        sink.on_head(request, 0)
+        sink.on_request(request, True)
+
+    def _remember(self, data: bytes) -> None:
+        """Caches a head after which the parser stands as before it: nothing follows it, neither
+        now nor by what it says."""
+        request = self._last
+        if (
+            request is not None
+            and self.phase is _BETWEEN
+            and len(data) <= self._cache.max_size
+            and data.endswith(b"\r\n\r\n")
+            and request.headers.by_name.keys().isdisjoint(_BODY_FIELDS)
+        ):
+            self._cache.put(
+                data,
+                ParsedHead(
+                    request.method,
+                    request.raw_path,
+                    request.query,
+                    request.headers,
+                    b"",
+                    request.http_version,
+                ),
+            )
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
@@ -348,13 +434,6 @@ class RequestParser:
         self._raw_size = 0
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
-    def _as_fault(self, error: Exception) -> Fault:
-        if isinstance(error, Fault):
-            return error
-        if str(error).startswith("Pause on PRI"):
-            return Fault(505, "HTTP/2 is not supported here")
-        return _bad_request(str(error))
-
     def _stop(self, error: BaseException) -> None:
         sink = self._sink
         self.close()
@@ -363,6 +442,12 @@ class RequestParser:
                 sink.on_fault(error)
         elif not isinstance(error, InputRefused):
             raise error
+
+
+def _as_fault(error: httptools.HttpParserError) -> Fault:
+    if str(error).startswith("Pause on PRI"):
+        return Fault(505, "HTTP/2 is not supported here")
+    return _bad_request(str(error))
 
 
 def _bad_request(detail: str = "") -> Fault:

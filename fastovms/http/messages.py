@@ -13,20 +13,24 @@ HeaderPairs = tuple[tuple[str, str], ...]
 
 
 class Headers:
-    """Request fields in the order received; names are compared without case (RFC 9110 5.1)."""
+    """Request fields in the order received; names are compared without case (RFC 9110 5.1).
 
-    __slots__ = ("_items", "_values")
+    Attributes:
+        by_name: value by lower-case name, several lines of one name joined by commas
+            (RFC 9110 5.3).
+    """
+
+    __slots__ = ("_items", "by_name")
 
     def __init__(self, items: Iterable[tuple[str, str]] = ()) -> None:
         self._items = [(name.lower(), value) for name, value in items]
-        self._values = dict(self._items)
-        if len(self._values) != len(self._items):
-            for name in self._values:
-                self._values[name] = ", ".join(self.get_all(name))
+        self.by_name = dict(self._items)
+        if len(self.by_name) != len(self._items):
+            for name in self.by_name:
+                self.by_name[name] = ", ".join(self.get_all(name))
 
     def get(self, name: str, default: str | None = None) -> str | None:
-        """The value, several lines of one name joined by commas (RFC 9110 5.3)."""
-        return self._values.get(name.lower(), default)
+        return self.by_name.get(name.lower(), default)
 
     def get_all(self, name: str) -> list[str]:
         name = name.lower()
@@ -34,9 +38,9 @@ class Headers:
 
     def repeated(self) -> list[str]:
         """The names that came on more than one line."""
-        if len(self._values) == len(self._items):
+        if len(self.by_name) == len(self._items):
             return []
-        return [name for name in self._values if len(self.get_all(name)) > 1]
+        return [name for name in self.by_name if len(self.get_all(name)) > 1]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._items)
@@ -45,7 +49,7 @@ class Headers:
         return len(self._items)
 
     def __contains__(self, name: str) -> bool:
-        return name.lower() in self._values
+        return name.lower() in self.by_name
 
 
 class Stream(Protocol):

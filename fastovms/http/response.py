@@ -33,16 +33,13 @@ class ResponseWriter:
         self, response: Response, request: Request, *, close: bool, extra: HeaderPairs = ()
     ) -> bytes:
         """A whole message. The answer to HEAD and statuses without content stop at the head."""
-        body = response.body
         status = response.status
         if status == 204 or status == 304:
             # RFC 9110 8.6: no Content-Length on a 204; a 304 may leave it out.
-            fields = "" if not response.headers else render_fields(response.headers)
-            return self._head(status, fields, request, close, extra)
-        fields = f"Content-Type: {clean(response.content_type)}\r\nContent-Length: {len(body)}\r\n"
-        if response.headers:
-            fields += render_fields(response.headers)
-        head = self._head(status, fields, request, close, extra)
+            return self._head(status, "", request, close, response.headers + extra)
+        body = response.body
+        framing = f"Content-Type: {clean(response.content_type)}\r\nContent-Length: {len(body)}\r\n"
+        head = self._head(status, framing, request, close, response.headers + extra)
         return head if request.method == "HEAD" else head + body
 
     def render_stream_head(
@@ -57,20 +54,20 @@ class ResponseWriter:
         extra: HeaderPairs = (),
     ) -> bytes:
         """The head of a chunked message, or of one that ends with the connection (HTTP/1.0)."""
-        fields = f"Content-Type: {clean(content_type)}\r\n" + render_fields(headers)
+        framing = f"Content-Type: {clean(content_type)}\r\n"
         if chunked:
-            fields += "Transfer-Encoding: chunked\r\n"
-        return self._head(status, fields, request, close, extra)
+            framing += "Transfer-Encoding: chunked\r\n"
+        return self._head(status, framing, request, close, headers + extra)
 
     def _head(
-        self, status: int, fields: str, request: Request, close: bool, extra: HeaderPairs
+        self, status: int, fields: str, request: Request, close: bool, more: HeaderPairs
     ) -> bytes:
         if close:
             fields += "Connection: close\r\n"
         elif request.http_version == "1.0":
             fields += "Connection: keep-alive\r\n"
-        if extra:
-            fields += render_fields(extra)
+        if more:
+            fields += render_fields(more)
         beginning = self._beginning(status)
         return f"{beginning}{fields}X-Request-Id: {request.id}\r\n\r\n".encode("latin-1")
 

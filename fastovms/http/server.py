@@ -113,5 +113,5 @@ class HttpServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in list(state.connections):
-            connection.cut(reset=True)
+            connection.cut()
         await state.wait_until_empty()

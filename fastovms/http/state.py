@@ -11,9 +11,10 @@ from typing import NamedTuple, Protocol
 
 from fastovms.config import HttpConfig
 from fastovms.http.dispatch import Dispatcher
-from fastovms.http.framing import BodyBudget
+from fastovms.http.framing import BodyBudget, HeadCache
 from fastovms.http.messages import Request, Response
 from fastovms.http.response import ResponseWriter
+from fastovms.http.wire import Outbox
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ class ManagedConnection(Protocol):
     def drain(self) -> None:
         """Closes soon if idle, else after the current answer."""
 
-    def cut(self, *, reset: bool) -> None: ...
+    def cut(self) -> None:
+        """Resets it."""
 
 
 class ServerState:
@@ -70,6 +72,8 @@ class ServerState:
         self.observers = tuple(observers)
         self.writer = ResponseWriter()
         self.body_budget = BodyBudget(config.max_buffered_bodies)
+        self.head_cache = HeadCache()
+        self.outbox = Outbox(loop)
         self.connections: set[ManagedConnection] = set()
         self.tasks: set[asyncio.Future[Response | None]] = set()
         self.draining = False

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+
+from fastovms.http.wire import Wire
 
 PING = b": ping\n\n"
-
-
-class Wire(Protocol):
-    """What a stream needs of its connection."""
-
-    @property
-    def writable(self) -> bool: ...
-
-    @property
-    def buffered(self) -> int: ...
-
-    def write(self, data: bytes) -> None: ...
-
-    def cut(self, *, reset: bool) -> None:
-        """Ends the connection, flushing what was written unless it is reset."""
 
 
 class ResponseStream:

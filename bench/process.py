@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from urllib.error import URLError
 from urllib.request import urlopen
 
 START_TIMEOUT = 300.0
+ANSWER_TIMEOUT = 5.0
 STOP_TIMEOUT = 10.0
 
 
@@ -76,9 +76,9 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
     deadline = time.monotonic() + START_TIMEOUT
     while process.poll() is None:
         try:
-            with urlopen(url, timeout=START_TIMEOUT):
+            with urlopen(url, timeout=ANSWER_TIMEOUT):
                 return
-        except (URLError, ConnectionError):
+        except OSError:
             if time.monotonic() > deadline:
                 raise SystemExit(f"{url} did not answer within {START_TIMEOUT:.0f} s") from None
             time.sleep(0.05)

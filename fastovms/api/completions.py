@@ -13,7 +13,13 @@ from fastovms.api.body import decode
 from fastovms.api.completion_format import CompletionFrames, Envelope, completion_body
 from fastovms.api.dialect import Dialect
 from fastovms.api.generate import PromptTask, SampleDelta, TextGeneration
-from fastovms.api.prompts import Prompt, encode_prompts, fit_max_tokens, split_prompts
+from fastovms.api.prompts import (
+    Prompt,
+    encode_prompts,
+    fit_max_tokens,
+    prompt_name,
+    split_prompts,
+)
 from fastovms.api.sampling import (
     Stopping,
     check_ranges,
@@ -109,7 +115,7 @@ class Completions:
             )
         add_special_tokens = body.add_special_tokens is not False
         prompts = await encode_prompts(
-            texts, model.tokenizer, add_special_tokens=add_special_tokens
+            texts, model.tokenizer, model.info, add_special_tokens=add_special_tokens
         )
         max_tokens = requested
         if max_tokens is None:
@@ -121,7 +127,7 @@ class Completions:
                 max_tokens,
                 model.info,
                 clamp=requested is None or dialect.clamps_max_tokens,
-                name="prompt" if len(prompts) == 1 else f"prompt[{position}]",
+                name=prompt_name(position, len(prompts)),
             )
             params = sampling_params(body, dialect, model.info, n=n, max_tokens=fitting)
             tasks.append(PromptTask(prompt.token_ids, params))

@@ -19,6 +19,10 @@ _MAX_CHARS_PER_TOKEN: Final = 256
 """More characters a token than any vocabulary reaches on average: a text that is longer than the
 context even so is refused without encoding it."""
 
+_USUAL_CHARS_PER_TOKEN: Final = 8
+"""More than ordinary text has. Of a longer one the beginning is encoded first, because encoding
+holds the GIL: a text that is far too long would stop every stream for as long as it takes."""
+
 _FORMS: Final = (
     "prompt must be a string, a list of strings, a list of token ids or a list of such lists"
 )
@@ -70,16 +74,33 @@ def split_prompts(
 
 
 async def encode_prompts(
-    prompts: Sequence[str | list[int]], tokenizer: Tokenizer, *, add_special_tokens: bool
+    prompts: Sequence[str | list[int]],
+    tokenizer: Tokenizer,
+    model: ModelInfo,
+    *,
+    add_special_tokens: bool,
 ) -> list[Prompt]:
-    """Encodes the prompts that are text, on a thread when there is much of it."""
+    """Encodes the prompts that are text, on a thread when there is much of it.
+
+    Raises InvalidField (`context_length_exceeded`) for a text that is far too long; `fit_max_tokens`
+    finds the others.
+    """
 
     def encode() -> list[Prompt]:
         return [
-            Prompt(tokenizer.encode(prompt, add_special_tokens=add_special_tokens), prompt)
-            if isinstance(prompt, str)
-            else Prompt(prompt)
-            for prompt in prompts
+            Prompt(prompt)
+            if not isinstance(prompt, str)
+            else Prompt(
+                _encode_text(
+                    prompt,
+                    prompt_name(position, len(prompts)),
+                    tokenizer,
+                    model,
+                    add_special_tokens,
+                ),
+                prompt,
+            )
+            for position, prompt in enumerate(prompts)
         ]
 
     num_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
@@ -112,6 +133,25 @@ def fit_max_tokens(
         model,
         "max_tokens",
     )
+
+
+def prompt_name(position: int, num_prompts: int) -> str:
+    """How error messages call a prompt."""
+    return "prompt" if num_prompts == 1 else f"prompt[{position}]"
+
+
+def _encode_text(
+    text: str, name: str, tokenizer: Tokenizer, model: ModelInfo, add_special_tokens: bool
+) -> list[int]:
+    limit = model.max_model_len
+    beginning = text[: limit * _USUAL_CHARS_PER_TOKEN]
+    token_ids = tokenizer.encode(beginning, add_special_tokens=add_special_tokens)
+    if len(beginning) == len(text):
+        return token_ids
+    # The cut may have split a token into a few, no more.
+    if len(token_ids) > limit + 16:
+        raise _context_exceeded(f"the prompt has more than {limit} tokens", model, name)
+    return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
 def _context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:

@@ -45,7 +45,7 @@ NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "logprobs": (),
     "suffix": ("",),
 }
-"""Fields that the server does not act on yet, with the values (besides null) that ask for nothing.
+"""Fields that the server does not act on, with the values (besides null) that ask for nothing.
 Any other value would change the answer, so it is refused rather than ignored."""
 
 Number = TypeVar("Number", int, float)

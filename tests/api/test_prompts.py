@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from fastovms.api.prompts import encode_prompts
+from fastovms.errors import InvalidField
+from tests.fakes import ByteTokenizer, model_info
+
+
+class CountingTokenizer(ByteTokenizer):
+    """One token for `chars_per_token` characters; remembers how much it was given."""
+
+    def __init__(self, chars_per_token: int) -> None:
+        self._chars_per_token = chars_per_token
+        self.encoded: list[int] = []
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self.encoded.append(len(text))
+        return [0] * (len(text) // self._chars_per_token)
+
+
+async def encode(prompts: list, tokenizer: CountingTokenizer) -> list[int]:
+    """Numbers of tokens, for a context of 100."""
+    model = model_info(max_model_len=100)
+    encoded = await encode_prompts(prompts, tokenizer, model, add_special_tokens=True)
+    return [len(prompt.token_ids) for prompt in encoded]
+
+
+async def test_a_prompt_is_encoded_once():
+    tokenizer = CountingTokenizer(1)
+    assert await encode(["a" * 800, [1, 2], "b"], tokenizer) == [800, 2, 1]
+    assert tokenizer.encoded == [800, 1]
+
+
+async def test_of_a_text_far_too_long_only_the_beginning_is_encoded():
+    tokenizer = CountingTokenizer(5)
+    with pytest.raises(InvalidField) as caught:
+        await encode(["a", "b" * 20_000], tokenizer)
+    assert tokenizer.encoded == [1, 800]
+    assert (caught.value.param, caught.value.code) == ("prompt[1]", "context_length_exceeded")
+    assert "more than 100 tokens" in caught.value.message
+
+
+async def test_a_long_text_of_few_tokens_is_encoded_whole():
+    tokenizer = CountingTokenizer(200)
+    assert await encode(["a" * 20_000], tokenizer) == [100]
+    assert tokenizer.encoded == [800, 20_000]

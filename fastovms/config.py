@@ -18,6 +18,7 @@ class EngineConfig:
         max_num_batched_tokens: token budget of one step.
         max_num_queued_requests: samples that may wait to run; more are refused as overload.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
+        enable_prompt_lookup: draft from earlier text where that pays, for every request.
     """
 
     device: str = "CPU"
@@ -27,6 +28,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 256
     max_num_queued_requests: int = 1024
     enable_prefix_caching: bool = True
+    enable_prompt_lookup: bool = True
 
 
 @dataclass(frozen=True, slots=True)

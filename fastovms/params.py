@@ -16,6 +16,32 @@ class FinishReason(Enum):
     ERROR = "error"
 
 
+class GrammarKind(Enum):
+    """What a grammar's source is. The values name it in messages."""
+
+    JSON_SCHEMA = "JSON schema"
+    JSON_OBJECT = "JSON object"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+    STRUCTURAL_TAG = "structural tag"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A constraint on the text of a sample.
+
+    Attributes:
+        source: JSON text of the schema, of the list of choices or of the structural tag; the
+            expression; the Lark, GBNF or EBNF rules; nothing for JSON_OBJECT.
+        param: the request's field, for messages.
+    """
+
+    kind: GrammarKind
+    source: str
+    param: str = field(default="response_format", compare=False)
+
+
 ALL_LOGPROBS = -1
 """In place of a number of top log probabilities: the whole vocabulary's."""
 
@@ -46,6 +72,9 @@ class SamplingParams:
         logprobs: number of top log probabilities to report with each token (0 = the token's own
             only, `ALL_LOGPROBS` = all), or None for no report.
         prompt_logprobs: the same for the prompt's tokens. Rules out prefix cache hits.
+        grammar: what the text must look like; it ends where the grammar does.
+        num_assistant_tokens: tokens to draft at a time, or None for as many as pays.
+        max_ngram_size: the longest end of the text that prompt lookup searches for.
     """
 
     max_tokens: int | None = None
@@ -67,6 +96,9 @@ class SamplingParams:
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+    num_assistant_tokens: int | None = None
+    max_ngram_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

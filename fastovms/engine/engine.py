@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
@@ -13,12 +14,23 @@ from numpy.typing import NDArray
 from fastovms.config import EngineConfig
 from fastovms.engine import sampler
 from fastovms.engine.blocks import BlockManager
+from fastovms.engine.grammar import GrammarCompiler, GrammarState
 from fastovms.engine.inputs import ScoredTokens, build_batch
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import Model
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceStatus
-from fastovms.params import FinishReason, GenerationOutput, GenerationRequest
+from fastovms.engine.speculative import PromptLookup
+from fastovms.params import (
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    SamplingParams,
+    TokenLogprobs,
+)
+
+MAX_DRAFT_TOKENS = 32
+"""Of one sequence in one step, whoever made them."""
 
 
 class EngineOutput(NamedTuple):
@@ -39,9 +51,11 @@ class Engine:
         *,
         num_blocks: int,
         max_model_len: int,
+        grammars: GrammarCompiler | None = None,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
-        """`max_model_len` tokens must fit in the cache. `new_seed` seeds the unseeded requests."""
+        """`max_model_len` tokens must fit in the cache. Without `grammars`, no request may have
+        one. `new_seed` seeds the unseeded requests."""
         assert max_model_len <= num_blocks * model.block_size
         self.blocks = BlockManager(
             num_blocks,
@@ -56,8 +70,12 @@ class Engine:
         self.num_steps = 0
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
         self._model = model
         self._max_model_len = max_model_len
+        self._grammars = grammars
+        self._enable_prompt_lookup = config.enable_prompt_lookup
         self._new_seed = new_seed
         self._seq_ids = count()
         self._requests: dict[str, list[Sequence]] = {}
@@ -85,6 +103,8 @@ class Engine:
                 token_limit=token_limit,
                 rng=np.random.Generator(np.random.PCG64((seed % 2**64, index))),
                 parent=samples[0] if samples else None,
+                prompt_lookup=self._prompt_lookup(params),
+                grammar=self._start_grammar(params, num_prompt_tokens),
             )
             samples.append(sequence)
             self.scheduler.add(sequence)
@@ -99,6 +119,7 @@ class Engine:
 
     def step(self) -> list[EngineOutput]:
         """Computes one plan and returns what it added, at most one output a sample."""
+        self._propose_drafts()
         plan = self.scheduler.plan()
         assert plan.chunks, "there is work, but none of it can go on"
         if plan.block_copies:
@@ -107,18 +128,19 @@ class Engine:
         logits = self._model.infer(batch.inputs)
         self.scheduler.mark_computed(plan)
         self.num_steps += 1
+        num_rows = sum(1 + num_drafts for _, num_drafts in batch.sampled)
         if batch.scored:
-            _score_prompts(batch.scored, logits[len(batch.sampled) :])
+            _score_prompts(batch.scored, logits[num_rows:])
         if not batch.sampled:
             return []
-        token_ids = sampler.sample(logits[: len(batch.sampled)], batch.sampled)
-        self.num_generated_tokens += len(token_ids)
-        return [
-            self._append(sequence, token_id, row_logits)
-            for sequence, token_id, row_logits in zip(
-                batch.sampled, token_ids, logits, strict=False
-            )
-        ]
+        likeliest = sampler.likeliest(logits[:num_rows])
+        outputs = []
+        row = 0
+        for sequence, num_drafts in batch.sampled:
+            end = row + 1 + num_drafts
+            outputs.append(self._extend(sequence, logits[row:end], likeliest[row:end]))
+            row = end
+        return outputs
 
     def check(self) -> None:
         """Asserts that requests, queues and blocks agree."""
@@ -127,29 +149,79 @@ class Engine:
         assert live == queued, "requests and queues differ"
         self.scheduler.check()
 
-    def _append(
-        self, sequence: Sequence, token_id: int, logits: NDArray[np.float32]
+    def _prompt_lookup(self, params: SamplingParams) -> PromptLookup | None:
+        wanted = self._enable_prompt_lookup or params.num_assistant_tokens is not None
+        return PromptLookup(params) if wanted and params.grammar is None else None
+
+    def _start_grammar(self, params: SamplingParams, num_prompt_tokens: int) -> GrammarState | None:
+        if params.grammar is None:
+            return None
+        assert self._grammars is not None
+        return self._grammars.start(params.grammar, num_prompt_tokens)
+
+    def _propose_drafts(self) -> None:
+        num_running = len(self.scheduler.running)
+        for sequence in self.scheduler.running:
+            if sequence.num_uncomputed_tokens != 1:
+                continue
+            if sequence.grammar is not None:
+                drafts = array("q", sequence.grammar.forced_tokens(sequence.token_ids))
+            elif sequence.prompt_lookup is not None:
+                drafts = sequence.prompt_lookup.propose(sequence.token_ids, num_running)
+            else:
+                continue
+            room = sequence.token_limit - sequence.num_tokens - 1
+            sequence.draft_token_ids = drafts[: min(room, MAX_DRAFT_TOKENS)]
+
+    def _extend(
+        self, sequence: Sequence, logits: NDArray[np.float32], likeliest: list[int]
     ) -> EngineOutput:
+        """Samples a token from each row, as long as the draft agrees with what was sampled."""
         params = sequence.params
-        finish_reason = sequence.append(token_id)
-        if finish_reason is not None:
-            self._finish(sequence)
+        drafts = sequence.draft_token_ids[: len(likeliest) - 1]
+        token_ids: list[int] = []
+        logprobs: list[TokenLogprobs] = []
+        finish_reason = None
+        for row_logits, likeliest_id, draft in zip(logits, likeliest, (*drafts, -1), strict=True):
+            token_id = sampler.choose(row_logits, likeliest_id, sequence)
+            finish_reason = sequence.append(token_id)
+            token_ids.append(token_id)
+            if params.logprobs is not None:
+                logprobs.append(token_logprobs(row_logits, token_id, params.logprobs))
+            if finish_reason is not None or token_id != draft:
+                break
+            sequence.num_computed_tokens += 1
+        self.num_generated_tokens += len(token_ids)
+        if drafts:
+            self._learn(sequence, len(drafts), len(token_ids) - 1)
         output = GenerationOutput(
             index=sequence.index,
-            token_ids=(token_id,),
+            token_ids=token_ids,
             finish_reason=finish_reason,
             num_generated_tokens=sequence.num_generated_tokens,
             num_cached_tokens=sequence.num_cached_tokens,
+            logprobs=logprobs,
         )
         if finish_reason is FinishReason.STOP:
-            output.token_ids = ()
-            if params.ignore_eos or token_id not in params.eos_token_ids:
-                output.stop_token_id = token_id
-        elif params.logprobs is not None:
-            output.logprobs = (token_logprobs(logits, token_id, params.logprobs),)
-        if params.prompt_logprobs is not None and sequence.num_generated_tokens == 1:
+            last = token_ids.pop()
+            del logprobs[len(token_ids) :]
+            if params.ignore_eos or last not in params.eos_token_ids:
+                output.stop_token_id = last
+        if params.prompt_logprobs is not None and len(token_ids) == sequence.num_generated_tokens:
             output.prompt_logprobs = sequence.prompt_logprobs if sequence.index == 0 else ()
+        if sequence.grammar is not None and sequence.grammar.error:
+            finish_reason = output.finish_reason = FinishReason.ERROR
+            output.error = f"the grammar cannot go on: {sequence.grammar.error}"
+        if finish_reason is not None:
+            self._finish(sequence)
         return EngineOutput(sequence.request_id, output)
+
+    def _learn(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
+        del sequence.draft_token_ids[:]
+        self.num_draft_tokens += num_drafted
+        self.num_accepted_tokens += num_accepted
+        if sequence.prompt_lookup is not None:
+            sequence.prompt_lookup.learn(num_drafted, num_accepted, sequence.num_tokens)
 
     def _finish(self, sequence: Sequence) -> None:
         assert sequence.status is not SequenceStatus.FINISHED

@@ -47,13 +47,21 @@ class ScoredTokens(NamedTuple):
     end: int
 
 
+class SampledTokens(NamedTuple):
+    """A sequence that catches up in this step, and how many of its draft tokens follow: it has
+    one row of logits more than that."""
+
+    sequence: Sequence
+    num_drafts: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A step's inputs, and what the rows of its logits are for: first a row for each sequence of
-    `sampled`, then one for each token of `scored`."""
+    """A step's inputs, and what the rows of its logits are for: first those of `sampled`, then
+    one for each token of `scored`."""
 
     inputs: StepInputs
-    sampled: list[Sequence]
+    sampled: list[SampledTokens]
     scored: list[ScoredTokens]
 
 
@@ -70,7 +78,7 @@ def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
     block_indices = array("i")
     block_indices_begins = array("i", (0,))
     sampled_token_indices = array("q")
-    sampled: list[Sequence] = []
+    sampled: list[SampledTokens] = []
     scored_token_indices = array("q")
     scored: list[ScoredTokens] = []
     max_context_len = 0
@@ -84,14 +92,18 @@ def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
             position_ids.append(start)
         else:
             input_ids.extend(token_ids[start:end])
+            if end > len(token_ids):
+                input_ids.extend(sequence.draft_token_ids[: end - len(token_ids)])
             position_ids.extend(range(start, end))
         subsequence_begins.append(len(input_ids))
         block_indices.extend(sequence.block_table[: -(-end // block_size)])
         block_indices_begins.append(len(block_indices))
         max_context_len = max(max_context_len, end)
-        if end == len(token_ids):
-            sampled_token_indices.append(len(input_ids) - 1)
-            sampled.append(sequence)
+        num_drafts = end - len(token_ids)
+        if num_drafts >= 0:
+            last = len(input_ids) - 1
+            sampled_token_indices.extend(range(last - num_drafts, last + 1))
+            sampled.append(SampledTokens(sequence, num_drafts))
         if sequence.scores_prompt:
             tokens = _scored_tokens(sequence, start, end)
             first_index = subsequence_begins[-2] + tokens.start - 1 - start

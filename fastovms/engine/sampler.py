@@ -3,8 +3,6 @@ finds them without sorting the vocabulary."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,34 +20,8 @@ _MAX_SORTED = 512
 _NUM_DRAW_ROWS = 256
 
 
-def sample(logits: Floats, sequences: Rows[Sequence]) -> list[int]:
-    """Chooses one token per row.
-
-    Args:
-        logits: float32 [rows, vocab_size], raw. Not modified.
-        sequences: one per row. A row that samples takes one draw from its sequence's `rng`.
-    """
-    likeliest = _argmax(logits)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        for row, sequence in enumerate(sequences):
-            params = sequence.params
-            is_random = params.temperature > GREEDY_TEMPERATURE
-            if not (is_random or sequence.processors):
-                continue
-            row_logits = logits[row]
-            if sequence.processors:
-                row_logits = row_logits.copy()
-                for process in sequence.processors:
-                    process(row_logits, sequence.token_ids)
-                likeliest[row] = int(row_logits.argmax())
-            if is_random:
-                highest = row_logits[likeliest[row]]
-                likeliest[row] = _draw(row_logits, highest, params, sequence.rng)
-    return likeliest
-
-
-def _argmax(logits: Floats) -> list[int]:
-    """The first of the largest logits of each row.
+def likeliest(logits: Floats) -> list[int]:
+    """The first of the largest logits of each row of float32 [rows, vocab_size].
 
     The bits of non-negative floats order as integers do, whose argmax numpy finds in half the
     time (it has no NaN to look out for). A row without a non-negative logit is done again.
@@ -60,6 +32,28 @@ def _argmax(logits: Floats) -> list[int]:
         if bits[row, token_id] < 0:
             token_ids[row] = int(logits[row].argmax())
     return token_ids
+
+
+def choose(logits: Floats, likeliest_id: int, sequence: Sequence) -> int:
+    """Chooses the next token of a sequence.
+
+    Args:
+        logits: float32 [vocab_size], raw. Not modified.
+        likeliest_id: their argmax.
+        sequence: if it samples, one draw is taken from its `rng`.
+    """
+    params = sequence.params
+    if sequence.processors:
+        logits = logits.copy()
+        for process in sequence.processors:
+            process(logits, sequence.token_ids)
+        likeliest_id = int(logits.argmax())
+        if logits[likeliest_id] == -np.inf:  # the request has ruled out everything
+            return min(params.eos_token_ids, default=likeliest_id)
+    if params.temperature <= GREEDY_TEMPERATURE:
+        return likeliest_id
+    with np.errstate(over="ignore", under="ignore"):
+        return _draw(logits, logits[likeliest_id], params, sequence.rng)
 
 
 def _draw(

@@ -22,7 +22,7 @@ class BlockCopy(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The next `num_tokens` uncomputed tokens of a sequence."""
+    """The next `num_tokens` tokens of a sequence: uncomputed ones, and then draft ones."""
 
     sequence: Sequence
     num_tokens: int
@@ -34,6 +34,10 @@ class Plan:
 
     chunks: list[Chunk] = field(default_factory=list)
     block_copies: list[BlockCopy] = field(default_factory=list)
+
+
+def _is_decoding(sequence: Sequence) -> bool:
+    return sequence.num_uncomputed_tokens == 1
 
 
 class Scheduler:
@@ -72,18 +76,20 @@ class Scheduler:
     def plan(self) -> Plan:
         """Chooses the next step's chunks. Allocates their blocks, preempting where it must."""
         plan = Plan()
-        num_decodes = self._plan_decodes(plan)
+        num_decoded = self._plan_decodes(plan)
         # However many decode, a prompt advances by at least a block a step.
-        budget = max(self._max_num_batched_tokens - num_decodes, self._blocks.block_size)
+        budget = max(self._max_num_batched_tokens - num_decoded, self._blocks.block_size)
         budget = self._plan_prefills(plan, budget)
         self._admit(plan, budget)
         return plan
 
     def mark_computed(self, plan: Plan) -> None:
-        """Records that a plan's KV is in the cache, and makes its full blocks findable."""
+        """Records that a plan's KV is in the cache, and makes its full blocks findable. Drafts
+        are nobody's tokens yet: who accepts one records it."""
         size = self._blocks.block_size
         for sequence, num_tokens in plan.chunks:
-            sequence.num_computed_tokens += num_tokens
+            end = sequence.num_computed_tokens + num_tokens
+            sequence.num_computed_tokens = min(end, sequence.num_tokens)
             if sequence.num_computed_tokens // size > sequence.num_registered_blocks:
                 self._register_full_blocks(sequence)
 
@@ -103,23 +109,34 @@ class Scheduler:
     # Running sequences
 
     def _plan_decodes(self, plan: Plan) -> int:
-        num_decodes = 0
+        """Each gets one token; further ones (drafts, mostly) share what is left of the budget."""
+        num_planned = 0
+        spare = self._max_num_batched_tokens - len(self.running)
         for sequence in self._running_in_order():
-            if sequence.num_tokens - sequence.num_computed_tokens == 1 and self._make_writable(
-                sequence, plan
-            ):
-                plan.chunks.append(Chunk(sequence, 1))
-                num_decodes += 1
-        return num_decodes
+            if not _is_decoding(sequence):
+                continue
+            num_tokens = self._num_decoded_tokens(sequence, spare)
+            if self._make_writable(sequence, num_tokens, plan):
+                plan.chunks.append(Chunk(sequence, num_tokens))
+                num_planned += num_tokens
+                spare -= num_tokens - 1
+        return num_planned
+
+    def _num_decoded_tokens(self, sequence: Sequence, spare: int) -> int:
+        num_tokens = sequence.num_uncomputed_tokens + len(sequence.draft_token_ids)
+        num_tokens = min(num_tokens, 1 + max(0, spare))
+        # A guess is not worth a preemption.
+        room = (len(sequence.block_table) + self._blocks.num_free_blocks) * self._blocks.block_size
+        return max(1, min(num_tokens, room - sequence.num_computed_tokens - 1))
 
     def _plan_prefills(self, plan: Plan, budget: int) -> int:
         for sequence in self.running:
-            if budget > 0 and sequence.num_tokens - sequence.num_computed_tokens > 1:
+            if budget > 0 and not _is_decoding(sequence):
                 budget -= self._plan_chunk(sequence, plan, budget)
         return budget
 
     def _plan_chunk(self, sequence: Sequence, plan: Plan, budget: int) -> int:
-        num_tokens = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+        num_tokens = min(sequence.num_uncomputed_tokens, budget)
         if sequence.scores_prompt:
             num_tokens = min(num_tokens, MAX_SCORED_TOKENS)
         plan.chunks.append(Chunk(sequence, num_tokens))
@@ -132,23 +149,26 @@ class Scheduler:
             yield self.running[i]
             i += 1
 
-    def _make_writable(self, sequence: Sequence, plan: Plan) -> bool:
-        """Sees to it that the sequence owns the block of its next token, alone.
+    def _make_writable(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
+        """Sees to it that the sequence owns the blocks of its next tokens, alone.
 
         False: it was preempted itself, for want of blocks.
         """
+        size = self._blocks.block_size
         block_table = sequence.block_table
-        position = sequence.num_computed_tokens // self._blocks.block_size
-        while True:
+        position = sequence.num_computed_tokens // size
+        last = (sequence.num_computed_tokens + num_tokens - 1) // size
+        while position <= last:
             try:
                 if position == len(block_table):
                     block_table.append(self._blocks.allocate())
                 elif self._blocks.is_shared(block_table[position]):
                     self._fork_block(sequence, position, plan)
-                return True
+                position += 1
             except OutOfBlocks:
                 if self._preempt_last() is sequence:
                     return False
+        return True
 
     def _fork_block(self, sequence: Sequence, position: int, plan: Plan) -> None:
         source = sequence.block_table[position]
@@ -165,6 +185,7 @@ class Scheduler:
         sequence.num_computed_tokens = 0
         sequence.num_registered_blocks = 0
         sequence.prefix_node = ROOT
+        del sequence.draft_token_ids[:]
         self.waiting.appendleft(sequence)
         self.num_preemptions += 1
         return sequence

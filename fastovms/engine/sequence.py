@@ -9,7 +9,9 @@ from enum import Enum
 import numpy as np
 
 from fastovms.engine.blocks import ROOT
+from fastovms.engine.grammar import GrammarState
 from fastovms.engine.logits import logits_processors
+from fastovms.engine.speculative import PromptLookup
 from fastovms.params import FinishReason, SamplingParams, TokenLogprobs
 
 
@@ -31,13 +33,18 @@ class Sequence:
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
         prefix_node: the prefix cache's node of the last registered full block.
         num_registered_blocks: full blocks of `block_table` that the prefix cache knows.
-        processors: what changes the logits before a token is drawn.
+        draft_token_ids: int64, a guess at what follows, to be verified in the next step.
+        prompt_lookup: makes the guesses, or None.
+        grammar: where the sample stands in its grammar, or None.
+        processors: what changes the logits before a token is drawn, the grammar last.
         prompt_logprobs: of the prompt tokens scored so far; only sample 0 scores its prompt.
         parent: the sample whose prompt blocks this one shares once they are computed.
     """
 
     __slots__ = (
         "block_table",
+        "draft_token_ids",
+        "grammar",
         "index",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -48,6 +55,7 @@ class Sequence:
         "prefix_node",
         "processors",
         "prompt_logprobs",
+        "prompt_lookup",
         "request_id",
         "rng",
         "seq_id",
@@ -67,6 +75,8 @@ class Sequence:
         token_limit: int,
         rng: np.random.Generator,
         parent: Sequence | None = None,
+        prompt_lookup: PromptLookup | None = None,
+        grammar: GrammarState | None = None,
     ) -> None:
         """`token_limit` is the length, prompt included, at which the sequence ends."""
         self.seq_id = seq_id
@@ -77,7 +87,12 @@ class Sequence:
         self.params = params
         self.token_limit = token_limit
         self.rng = rng
+        self.draft_token_ids = array("q")
+        self.prompt_lookup = prompt_lookup
+        self.grammar = grammar
         self.processors = logits_processors(params, self.token_ids)
+        if grammar is not None:
+            self.processors += (grammar,)
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]
         self.parent = parent
         self.status = SequenceStatus.WAITING
@@ -101,6 +116,10 @@ class Sequence:
         return len(self.token_ids)
 
     @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
     def num_generated_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 
@@ -108,7 +127,8 @@ class Sequence:
         """Adds a sampled token and says whether it was the last one."""
         self.token_ids.append(token_id)
         params = self.params
-        if token_id in params.eos_token_ids and not params.ignore_eos:
+        # A complete grammar allows nothing but an end, so there it cannot be ignored.
+        if token_id in params.eos_token_ids and not (params.ignore_eos and self.grammar is None):
             return FinishReason.STOP
         if token_id in params.stop_token_ids:
             return FinishReason.STOP

@@ -8,13 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fastovms.engine.sampler import GREEDY_TEMPERATURE, sample
+from fastovms.engine.sampler import GREEDY_TEMPERATURE, choose, likeliest
 from fastovms.engine.sequence import Sequence
 from fastovms.params import SamplingParams
 
 
 def row(params: SamplingParams, seed: int = 0) -> Sequence:
     return Sequence(0, "r", 0, [1], params, token_limit=9, rng=np.random.default_rng(seed))
+
+
+def sample(logits: NDArray[np.float32], sequences: list[Sequence]) -> list[int]:
+    return [
+        choose(row_logits, token_id, sequence)
+        for row_logits, token_id, sequence in zip(logits, likeliest(logits), sequences, strict=True)
+    ]
 
 
 def expected_probabilities(

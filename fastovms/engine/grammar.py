@@ -1,0 +1,160 @@
+"""Grammars that a sample must follow: compiled once, kept in a bounded cache, and applied as a
+mask over the vocabulary at each token."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, StructTag
+from llguidance.gbnf_to_lark import gbnf_to_lark
+from numpy.typing import NDArray
+
+from fastovms.errors import InvalidField
+from fastovms.params import Grammar, GrammarKind
+
+Floats = NDArray[np.float32]
+
+_MAX_CACHED = 256
+
+
+class GrammarState:
+    """Where one sample stands in its grammar. A `LogitsProcessor`."""
+
+    def __init__(self, matcher: LLMatcher, num_prompt_tokens: int) -> None:
+        self._matcher = matcher
+        self._num_read = num_prompt_tokens
+
+    @property
+    def error(self) -> str:
+        """Why the grammar cannot go on (too complex, say); empty while all is well."""
+        return str(self._matcher.get_error()) if self._matcher.is_error() else ""
+
+    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
+        self._read(token_ids)
+        words = np.empty((logits.size + 31) // 32, np.int32)
+        if self._matcher.is_error():
+            return
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        possible = np.unpackbits(words.view(np.uint8), count=logits.size, bitorder="little")
+        logits[possible == 0] = -np.inf
+
+    def forced_tokens(self, token_ids: array[int]) -> list[int]:
+        """The tokens that must follow `token_ids`, where the grammar leaves no choice."""
+        self._read(token_ids)
+        if self._matcher.is_stopped():
+            return []
+        return list(self._matcher.compute_ff_tokens())
+
+    def _read(self, token_ids: array[int]) -> None:
+        if len(token_ids) > self._num_read:
+            self._matcher.consume_tokens(token_ids[self._num_read :].tolist())
+            self._num_read = len(token_ids)
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer. Thread-safe: a compilation, which may take long and
+    releases the GIL, belongs in a thread; `start` then finds it in the cache."""
+
+    def __init__(
+        self, tokenizer_json: str, *, vocab_size: int, eos_token_ids: Sequence[int]
+    ) -> None:
+        """`tokenizer_json` is the text of a Hugging Face tokenizer.json."""
+        eos = list(eos_token_ids) or None
+        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
+        self._cache: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._lock = Lock()
+
+    def compile(self, grammar: Grammar) -> LLMatcher:
+        """Returns the grammar's matcher at its start. Copy it before use.
+
+        Raises:
+            InvalidField: the grammar is malformed, or nothing can satisfy it.
+        """
+        with self._lock:
+            matcher = self._cache.get(grammar)
+            if matcher is not None:
+                self._cache.move_to_end(grammar)
+                return matcher
+        try:
+            source = _TO_LLGUIDANCE[grammar.kind](grammar.source)
+        except (ValueError, TypeError, KeyError, AssertionError) as error:
+            raise _invalid(grammar, str(error)) from error
+        matcher = LLMatcher(self._tokenizer, source, log_level=0)
+        if matcher.is_error():
+            raise _invalid(grammar, matcher.get_error())
+        with self._lock:
+            self._cache[grammar] = matcher
+            if len(self._cache) > _MAX_CACHED:
+                self._cache.popitem(last=False)
+        return matcher
+
+    def start(self, grammar: Grammar, num_prompt_tokens: int) -> GrammarState:
+        """A new sample's state, at the beginning of the grammar."""
+        return GrammarState(self.compile(grammar).deep_copy(), num_prompt_tokens)
+
+
+def _invalid(grammar: Grammar, reason: str) -> InvalidField:
+    first_line = reason.strip().splitlines()[0] if reason.strip() else "unknown error"
+    return InvalidField(
+        f"the {grammar.kind.value} cannot be used: {first_line}", param=grammar.param
+    )
+
+
+def _json_schema(source: str) -> str:
+    """Compact: free white space would let a small model write spaces for ever."""
+    return str(LLMatcher.grammar_from_json_schema(source, overrides={"whitespace_flexible": False}))
+
+
+def _json_object(source: str) -> str:
+    return _json_schema('{"type": "object"}')
+
+
+def _regex(source: str) -> str:
+    return str(LLMatcher.grammar_from_regex(source))
+
+
+def _choice(source: str) -> str:
+    alternatives = " | ".join(json.dumps(text) for text in json.loads(source))
+    return str(LLMatcher.grammar_from_lark(f"start: {alternatives}"))
+
+
+def _grammar(source: str) -> str:
+    """Lark, or GBNF / EBNF, which define rules with `::=`."""
+    lark = gbnf_to_lark(source) if "::=" in source else source
+    return str(LLMatcher.grammar_from_lark(lark))
+
+
+def _structural_tag(source: str) -> str:
+    """`{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`: free text in which each
+    structure's schema holds between its begin and its end."""
+    body: Mapping[str, object] = json.loads(source)
+    structures, triggers = body["structures"], body["triggers"]
+    if not isinstance(structures, list) or not isinstance(triggers, list):
+        raise ValueError("structures and triggers must be lists")
+    tags = []
+    for structure in structures:
+        begin = structure["begin"]
+        trigger = next((t for t in triggers if begin.startswith(t)), None)
+        if trigger is None:
+            raise ValueError(f"no trigger begins {begin!r}")
+        tags.append(
+            StructTag(
+                trigger=trigger, begin=begin, grammar=structure["schema"], end=structure["end"]
+            )
+        )
+    return str(LLMatcher.grammar_from_lark(StructTag.to_grammar(tags)))
+
+
+_TO_LLGUIDANCE: Mapping[GrammarKind, Callable[[str], str]] = {
+    GrammarKind.JSON_SCHEMA: _json_schema,
+    GrammarKind.JSON_OBJECT: _json_object,
+    GrammarKind.REGEX: _regex,
+    GrammarKind.CHOICE: _choice,
+    GrammarKind.GRAMMAR: _grammar,
+    GrammarKind.STRUCTURAL_TAG: _structural_tag,
+}

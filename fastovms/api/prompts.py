@@ -82,8 +82,8 @@ async def encode_prompts(
 ) -> list[Prompt]:
     """Encodes the prompts that are text, on a thread when there is much of it.
 
-    Raises InvalidField (`context_length_exceeded`) for a text that is far too long; `fit_max_tokens`
-    finds the others.
+    Raises InvalidField (`context_length_exceeded`) for a text that is far too long;
+    `fit_max_tokens` finds the others.
     """
 
     def encode() -> list[Prompt]:

@@ -1,30 +1,23 @@
 """The whole server around a null engine: tokens cost nothing, everything else is real.
 
-python -m bench.null_server --port 8000
+Started by `bench.http`, or by hand: `python -m bench.null_server --port 8000`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
-import time
-import uuid
+import gc
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 
 import uvloop
-from prometheus_client import CollectorRegistry
 
-from fastovms.api.completions import Completions
-from fastovms.api.errors import render_error
-from fastovms.api.health import HealthRoutes
-from fastovms.api.routes import add_routes
-from fastovms.api.served import ServedModel, ServedModels
+from fastovms.api.served import ServedModel
+from fastovms.app import ServerConfig, run
 from fastovms.backends.base import BackendStats, OutputCallback
-from fastovms.config import ApiConfig, HttpConfig
-from fastovms.http import HttpServer, Router
+from fastovms.config import HttpConfig
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, ModelInfo
 from fastovms.text.tokenizer import Tokenizer
@@ -75,7 +68,9 @@ class NullBackend:
         return BackendStats(num_running=len(self._running))
 
     async def close(self) -> None:
-        self._running.clear()
+        while self._running:
+            _, request = self._running.popitem()
+            request.on_output(GenerationOutput(0, (), FinishReason.ABORT, request.num_done))
 
     def _schedule(self) -> None:
         if self._running and not self._stepping:
@@ -94,34 +89,17 @@ class NullBackend:
         self._schedule()
 
 
-async def serve(host: str, port: int) -> None:
+def null_model() -> ServedModel:
     tokenizer = Tokenizer.load(TOKENIZER)
-    model = ModelInfo(
+    info = ModelInfo(
         name="null",
         created=0,
         max_model_len=MAX_MODEL_LEN,
         vocab_size=tokenizer.vocab_size,
         eos_token_ids=frozenset(),
     )
-    backend = NullBackend(model, tokenizer.encode(TEXT))
-    registry = CollectorRegistry()
-    metrics = GenerationMetrics(model.name, backend.stats)
-    registry.register(metrics)
-    models = ServedModels([ServedModel(backend, tokenizer, metrics)])
-    completions = Completions(
-        models,
-        ApiConfig(),
-        new_id=lambda: uuid.uuid4().hex,
-        unix_time=time.time,
-        system_fingerprint="null",
-    )
-    router = Router()
-    add_routes(router, models, completions, HealthRoutes(models, registry, "0"))
-    server = HttpServer(HttpConfig(host=host, port=port), router, render_error=render_error)
-    await server.start()
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    await stopped.wait()
+    backend = NullBackend(info, tokenizer.encode(TEXT))
+    return ServedModel(backend, tokenizer, GenerationMetrics(info.name, backend.stats))
 
 
 def main() -> None:
@@ -129,8 +107,12 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args()
+    config = ServerConfig(TOKENIZER, http=HttpConfig(host=arguments.host, port=arguments.port))
+    model = null_model()
+    gc.collect()
+    gc.freeze()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(arguments.host, arguments.port))
+        runner.run(run(config, model, announce=print))
 
 
 if __name__ == "__main__":

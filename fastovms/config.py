@@ -36,8 +36,13 @@ class HttpConfig:
     """Where to listen and what a client may cost. Sizes in bytes, times in seconds.
 
     Attributes:
-        host, port: the first address; port 0 = any free one.
+        host, port: the first address; port 0 = any free one, host "" = every interface.
+        listen: further addresses, "host:port", "[ipv6]:port", "*:port" or "unix:/path".
+        unix_mode: permissions of Unix sockets.
+        reuse_port: let other processes listen on the same ports (SO_REUSEPORT).
         backlog: connections that the kernel queues (it caps this at net.core.somaxconn).
+        tls_certificate, tls_key: PEM files; None = plain HTTP. A key of None is looked for in the
+            certificate's file.
         max_request_line: 414 beyond it.
         max_head: request line and header fields together, trailers likewise; 431 beyond it.
         max_header_fields: 431 beyond it.
@@ -61,7 +66,12 @@ class HttpConfig:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    listen: tuple[str, ...] = ()
+    unix_mode: int = 0o660
+    reuse_port: bool = False
     backlog: int = 2048
+    tls_certificate: str | None = None
+    tls_key: str | None = None
     max_request_line: int = 16 * 1024
     max_head: int = 64 * 1024
     max_header_fields: int = 128

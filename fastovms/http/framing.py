@@ -1,55 +1,24 @@
-"""Bytes to requests, without a socket or a clock: httptools reads the grammar, the checks that it
-leaves open are here. One parser serves a connection for life."""
+"""Bytes to requests, without a socket or a clock. httptools reads the grammar; sizes are bounded
+here, and `head` has the checks that it leaves to its user."""
 
 from __future__ import annotations
 
-import re
 from enum import Enum, auto
-from typing import NamedTuple, NoReturn, Protocol
+from typing import Protocol
 
 import httptools
 
 from fastovms.config import HttpConfig
-from fastovms.http.messages import HeaderPairs, Headers, Request
-
-# RFC 9110 7.2, RFC 3986 3.2.2: a bracketed IP literal or a registered name, then maybe a port.
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|([A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(:[0-9]*)?")
-_ABSOLUTE_TARGET = re.compile(r"https?://([^/?#]+)(/[^?]*)?(?:\?(.*))?", re.IGNORECASE)
-_METHOD_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+( |$)")
-
-# Fields of which a second line would leave two readers to disagree (RFC 9110 5.3).
-_SINGLETONS = ("host", "content-type", "content-encoding", "authorization", "expect")
-
-
-_BODY_FIELDS = ("content-length", "transfer-encoding", "expect", "upgrade")
-
-
-class Fault(Exception):
-    """A request that cannot be served; the connection ends after the answer.
-
-    Attributes:
-        answered: False = close without a word.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        path: str = "",
-        headers: HeaderPairs = (),
-        answered: bool = True,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.path = path
-        self.headers = headers
-        self.answered = answered
-
-
-class InputRefused(Exception):
-    """Raised by a sink that has taken care of the answer and wants no more of the input."""
+from fastovms.http.faults import Fault, InputRefused, method_fault, parse_fault
+from fastovms.http.head import (
+    HeadCache,
+    ParsedHead,
+    body_length,
+    expects_continue,
+    is_all_head,
+    split_target,
+)
+from fastovms.http.messages import Headers, Request
 
 
 class RequestSink(Protocol):
@@ -90,36 +59,6 @@ class BodyBudget:
 
     def give_back(self, size: int) -> None:
         self.used -= size
-
-
-class HeadCache:
-    """Heads of requests without a body, by their bytes. Pollers, probes and load generators send
-    the same bytes again and again, which parse to the same request every time.
-
-    Holds at most `capacity` heads of at most `max_size` bytes; a full cache starts afresh.
-    """
-
-    def __init__(self, capacity: int = 256, max_size: int = 1024) -> None:
-        self._capacity = capacity
-        self.max_size = max_size
-        self._heads: dict[bytes, ParsedHead] = {}
-        self.get = self._heads.get
-
-    def put(self, data: bytes, head: ParsedHead) -> None:
-        if len(self._heads) >= self._capacity:
-            self._heads.clear()
-        self._heads[data] = head
-
-
-class ParsedHead(NamedTuple):
-    """The arguments of a `Request`."""
-
-    method: str
-    raw_path: str
-    query: str
-    headers: Headers
-    body: bytes
-    http_version: str
 
 
 class Phase(Enum):
@@ -183,9 +122,9 @@ class RequestParser:
             self._stop(error.__context__ or error)
         except httptools.HttpParserInvalidMethodError:
             at_start = phase is _BETWEEN and num_requests == self._num_requests
-            self._stop(_invalid_method(data) if at_start else _bad_request())
+            self._stop(method_fault(data if at_start else None))
         except httptools.HttpParserError as error:
-            self._stop(_as_fault(error))
+            self._stop(parse_fault(error))
         except (Fault, InputRefused) as error:
             self._stop(error)
         else:
@@ -240,24 +179,21 @@ class RequestParser:
             [(name.decode(), value.decode("latin-1").rstrip(" \t")) for name, value in self._fields]
         )
         self._fields.clear()  # and from here on collects trailers, which are counted and dropped
-        path, query = self._target(method)
+        path, query = split_target(self._url.decode("latin-1"), method)
         request = Request(method, path, query, headers, http_version=version)
-        try:
-            length = self._check_head(request)
-            wanted = self._sink.on_head(request, length) if self._sink is not None else False
-        except Fault as fault:
-            fault.path = request.path
-            raise
+        self._current = request
+        length = body_length(request, self._config.max_body)
+        self.awaiting_continue = expects_continue(request, length)
         self.phase = _BODY
         self._raw_size = 0
-        self._current = request
-        self._wanted = wanted
+        if self._sink is not None:
+            self._wanted = self._sink.on_head(request, length)
 
     def on_body(self, data: bytes) -> None:
         self.awaiting_continue = False
         self.body_size += len(data)
         if self.body_size > self._config.max_body:
-            self._refuse_body()
+            raise Fault(413, f"the body is larger than {self._config.max_body} bytes")
         if self._wanted:
             if not self._budget.take(len(data)):
                 retry = (("Retry-After", "1"),)
@@ -279,58 +215,8 @@ class RequestParser:
         self.phase = _BETWEEN if keep_alive else _DONE
         self._raw_size = 0
         self._sink.on_request(request, keep_alive)
-
-    # The checks that httptools leaves to its user
-
-    def _check_head(self, request: Request) -> int | None:
-        """Checks the framing fields; returns the body's size, None = chunked."""
-        for name in request.headers.repeated():
-            if name in _SINGLETONS:
-                raise Fault(400, f"more than one {name} field")
-        headers = request.headers.by_name
-        host = headers.get("host")
-        if host is None:
-            if request.http_version == "1.1":
-                raise Fault(400, "a Host field is required")
-        elif not _HOST.fullmatch(host):
-            raise Fault(400, "invalid Host field")
-        coding = headers.get("transfer-encoding")
-        length: int | None
-        if coding is not None:
-            if request.http_version == "1.0":
-                raise Fault(400, "Transfer-Encoding is not part of HTTP/1.0")
-            if coding.lower() != "chunked":
-                raise Fault(501, "the only transfer coding here is chunked")
-            length = None
-        else:
-            length = int(headers.get("content-length", "0") or 0)
-            if length > self._config.max_body:
-                self._refuse_body()
-        expect = headers.get("expect")
-        if expect is not None:
-            if expect.lower() != "100-continue":
-                raise Fault(417, "the only expectation here is 100-continue")
-            self.awaiting_continue = length != 0 and request.http_version == "1.1"
-        return length
-
-    def _target(self, method: str) -> tuple[str, str]:
-        """Path and query of the request target (RFC 9112 3.2)."""
-        target = self._url.decode("latin-1")
-        if "#" in target:
-            raise Fault(400, "a request target has no fragment")
-        if target[:1] == "/":
-            path, _, query = target.partition("?")
-            return path, query
-        if target == "*":
-            if method != "OPTIONS":
-                raise Fault(400, "the target * is for OPTIONS only")
-            return target, ""
-        absolute = _ABSOLUTE_TARGET.fullmatch(target)
-        if absolute is None or not _HOST.fullmatch(absolute[1]):
-            raise Fault(400, "invalid request target")
-        # OPTIONS with neither path nor query asks about the server (RFC 9112 3.2.4).
-        path = absolute[2] or ("*" if method == "OPTIONS" and absolute[3] is None else "/")
-        return path, absolute[3] or ""
+        if self._sink is None:
+            raise InputRefused  # closed over this request: those behind it are not read
 
     def _check_raw_size(self) -> None:
         """Bounds what httptools buffers or skips without a callback: blank lines, a field or a
@@ -350,9 +236,6 @@ class RequestParser:
             raise Fault(414, "the request line is too long")
         elif size > config.max_head:
             raise Fault(431, f"the head is larger than {config.max_head} bytes")
-
-    def _refuse_body(self) -> NoReturn:
-        raise Fault(413, f"the body is larger than {self._config.max_body} bytes")
 
     # The parser's own state
 
@@ -383,24 +266,8 @@ class RequestParser:
         """Caches a head after which the parser stands as before it: nothing follows it, neither
         now nor by what it says."""
         request = self._last
-        if (
-            request is not None
-            and self.phase is _BETWEEN
-            and len(data) <= self._cache.max_size
-            and data.endswith(b"\r\n\r\n")
-            and request.headers.by_name.keys().isdisjoint(_BODY_FIELDS)
-        ):
-            self._cache.put(
-                data,
-                ParsedHead(
-                    request.method,
-                    request.raw_path,
-                    request.query,
-                    request.headers,
-                    b"",
-                    request.http_version,
-                ),
-            )
+        if request is not None and self.phase is _BETWEEN and is_all_head(request, data):
+            self._cache.put(data, request)
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
@@ -435,28 +302,12 @@ class RequestParser:
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _stop(self, error: BaseException) -> None:
-        sink = self._sink
+        sink, request = self._sink, self._current
         self.close()
         if isinstance(error, Fault):
+            if request is not None:
+                error.path = request.path
             if sink is not None:
                 sink.on_fault(error)
         elif not isinstance(error, InputRefused):
             raise error
-
-
-def _as_fault(error: httptools.HttpParserError) -> Fault:
-    if str(error).startswith("Pause on PRI"):
-        return Fault(505, "HTTP/2 is not supported here")
-    return _bad_request(str(error))
-
-
-def _bad_request(detail: str = "") -> Fault:
-    return Fault(400, f"malformed request: {detail}" if detail else "malformed request")
-
-
-def _invalid_method(line: bytes) -> Fault:
-    if line[:2] == b"\x16\x03":
-        return Fault(400, "TLS on a plaintext port", answered=False)
-    if _METHOD_TOKEN.match(line.lstrip(b"\r\n")):
-        return Fault(501, "unknown request method")
-    return _bad_request()

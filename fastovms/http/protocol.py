@@ -8,7 +8,8 @@ from collections import deque
 from typing import NamedTuple
 
 from fastovms.http.deadline import Deadline
-from fastovms.http.framing import Fault, InputRefused, Phase, RequestParser
+from fastovms.http.faults import Fault, InputRefused
+from fastovms.http.framing import Phase, RequestParser
 from fastovms.http.messages import Handler, HeaderPairs, Request, Response, Stream
 from fastovms.http.response import CONTINUE
 from fastovms.http.state import Exchange, ServerState

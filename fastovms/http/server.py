@@ -1,17 +1,23 @@
-"""The HTTP server: listens, drains and closes."""
+"""The HTTP server: binds, listens, drains and closes."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http.dispatch import CrossOrigin, Dispatcher
+from fastovms.http.listeners import Listener, bind_all, raise_file_limit
 from fastovms.http.messages import Check, ErrorRenderer
 from fastovms.http.protocol import Connection
 from fastovms.http.router import Router
 from fastovms.http.state import Observer, ServerState
+from fastovms.http.tls import HANDSHAKE_TIMEOUT, SHUTDOWN_TIMEOUT, TlsCredentials
+
+# Files that are open besides connections: the model's, libraries, logs.
+_OTHER_FILES = 512
 
 
 class HttpServer:
@@ -22,7 +28,11 @@ class HttpServer:
         authenticate: refuses strangers, before routing; OPTIONS is exempt.
         checks: further looks at the head of a routed request, before its body is read.
         cross_origin: the fields that browsers of other origins ask for.
-        observers: told of each request when it is over. They must be quick and must not raise.
+        observers: told of each request when it is over. They must be quick.
+        inherited: listening sockets to use in place of the configured addresses.
+
+    Attributes:
+        addresses: as clients write them, "http://127.0.0.1:8000"; known once bound.
     """
 
     def __init__(
@@ -35,9 +45,11 @@ class HttpServer:
         checks: Sequence[Check] = (),
         cross_origin: CrossOrigin | None = None,
         observers: Sequence[Observer] = (),
+        inherited: Sequence[socket.socket] = (),
     ) -> None:
         self._config = config
         self._observers = tuple(observers)
+        self._inherited = tuple(inherited)
         self._dispatcher = Dispatcher(
             router,
             render_error,
@@ -45,7 +57,9 @@ class HttpServer:
             checks=checks,
             cross_origin=cross_origin,
         )
-        self._listeners: list[asyncio.Server] = []
+        self._tls: TlsCredentials | None = None
+        self._listeners: list[Listener] = []
+        self._servers: list[asyncio.Server] = []
         self._state: ServerState | None = None
         self.addresses: list[str] = []
 
@@ -53,46 +67,77 @@ class HttpServer:
     def num_connections(self) -> int:
         return 0 if self._state is None else len(self._state.connections)
 
-    async def start(self) -> None:
-        """Listens.
+    def bind(self) -> None:
+        """Takes the addresses, and reads the TLS files, without listening yet: for finding out
+        early, before a model is loaded for minutes.
 
         Raises:
-            ConfigurationError: an address cannot be had.
+            ConfigurationError: an address cannot be had, or a file is no good.
         """
-        loop = asyncio.get_running_loop()
-        state = self._state = ServerState(self._config, self._dispatcher, loop, self._observers)
         config = self._config
-        try:
-            server = await loop.create_server(
-                lambda: Connection(state), config.host, config.port, backlog=config.backlog
-            )
-        except OSError as error:
-            reason = error.strerror or error
-            raise ConfigurationError(
-                f"cannot listen on {config.host}:{config.port}: {reason}"
-            ) from None
-        self._listeners.append(server)
-        for sock in server.sockets:
-            host, port = sock.getsockname()[:2]
-            self.addresses.append(
-                f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-            )
+        if config.tls_certificate is not None:
+            self._tls = TlsCredentials(config.tls_certificate, config.tls_key)
+        elif config.tls_key is not None:
+            raise ConfigurationError("a TLS key is given without a certificate")
+        self._listeners = bind_all(config, self._inherited)
+        self.addresses = [listener.url for listener in self._listeners]
+
+    async def start(self) -> None:
+        """Listens, after `bind` if that was not called before.
+
+        Raises:
+            ConfigurationError: as `bind`.
+        """
+        if not self._listeners:
+            self.bind()
+        raise_file_limit(self._config.max_connections + _OTHER_FILES)
+        loop = asyncio.get_running_loop()
+        state = ServerState(self._config, self._dispatcher, loop, self._observers)
+        self._state = state
+        for listener in self._listeners:
+            create = loop.create_server
+            if listener.sock.family == socket.AF_UNIX:
+                create = loop.create_unix_server  # type: ignore[assignment]
+            tls = self._tls
+            try:
+                server = await create(
+                    lambda: Connection(state),
+                    sock=listener.sock,
+                    backlog=self._config.backlog,
+                    ssl=None if tls is None else tls.context,
+                    ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT,
+                    ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT,
+                )
+            except OSError as error:
+                await self.close()
+                reason = error.strerror or error
+                raise ConfigurationError(f"cannot listen on {listener.url}: {reason}") from None
+            self._servers.append(server)
+
+    def reload_tls(self) -> None:
+        """Reads certificate and key again, for connections made from now on.
+
+        Raises:
+            ConfigurationError: they are no good; the old ones stay in use.
+        """
+        if self._tls is not None:
+            self._tls.reload()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 (a part of its meaning)
         """Stops accepting and lets running requests end, for at most `timeout` seconds. Connections
-        that are still open then are left to `close`."""
+        that are still open then are left to `close`. May be called again, with another timeout."""
         state = self._state
         if state is None:
             return
-        state.draining = True
-        # What the kernel has already accepted for us gets an answer: one pass of the loop takes
-        # every connection out of the listening queue, the next one reads from them.
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        for listener in self._listeners:
-            listener.close()
-        for connection in list(state.connections):
-            connection.drain()
+        if not state.draining:
+            state.draining = True
+            # What the kernel has already accepted for us gets an answer: one pass of the loop
+            # takes the connections out of the listening queue, the next one reads from them.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            self._stop_listening()
+            for connection in list(state.connections):
+                connection.drain()
         try:
             async with asyncio.timeout(timeout):
                 await state.wait_until_empty()
@@ -101,9 +146,7 @@ class HttpServer:
 
     async def close(self) -> None:
         """Ends everything at once: handlers are cancelled, connections reset."""
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
+        self._stop_listening()
         state = self._state
         if state is None:
             return
@@ -111,7 +154,17 @@ class HttpServer:
         tasks = list(state.tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._config.close_timeout)
         for connection in list(state.connections):
             connection.cut()
         await state.wait_until_empty()
+
+    def _stop_listening(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        for listener in self._listeners:
+            listener.sock.close()
+            listener.remove_path()
+        self._listeners.clear()

@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from fastovms.config import HttpConfig
 from fastovms.http.dispatch import Dispatcher
-from fastovms.http.framing import BodyBudget, HeadCache
+from fastovms.http.framing import BodyBudget
+from fastovms.http.head import HeadCache
 from fastovms.http.messages import Request, Response
 from fastovms.http.response import ResponseWriter
 from fastovms.http.wire import Outbox

@@ -1,0 +1,82 @@
+"""Bearer keys (RFC 6750 2.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from fastovms.errors import ConfigurationError
+from fastovms.http.messages import ErrorRenderer, Request, Response
+
+_CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
+
+
+class ApiKeys:
+    """A check that refuses requests without one of the keys.
+
+    Args:
+        exempt: paths that anybody may ask, such as health; a trailing slash is overlooked.
+    """
+
+    def __init__(
+        self, keys: Iterable[str], render_error: ErrorRenderer, exempt: Collection[str] = ()
+    ) -> None:
+        # Digests have one length, and comparing them tells nothing about the keys.
+        self._digests = [_digest(key.encode()) for key in dict.fromkeys(keys)]
+        if not self._digests:
+            raise ConfigurationError("no API key is given")
+        self._render_error = render_error
+        self._exempt = frozenset(exempt)
+
+    def __call__(self, request: Request) -> Response | None:
+        path = request.path
+        if path in self._exempt or (path.rstrip("/") or "/") in self._exempt:
+            return None
+        given = request.headers.get("authorization")
+        if given is None:
+            return self._refuse(request, "an API key is required: Authorization: Bearer <key>")
+        scheme, _, key = given.partition(" ")
+        digest = _digest(key.strip().encode("latin-1"))
+        # No early end: the time must not tell which key it was, or how many there are.
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        if scheme.lower() != "bearer" or not any(matches):
+            return self._refuse(request, "the API key is not valid")
+        return None
+
+    def _refuse(self, request: Request, message: str) -> Response:
+        response = self._render_error(request.path, 401, message)
+        return dataclasses.replace(response, headers=response.headers + _CHALLENGE)
+
+
+def read_api_keys(path: Path | None, environ: Mapping[str, str]) -> list[str]:
+    """The keys of a file, one a line (blank lines and those that begin with # are skipped), else
+    the one in the environment's API_KEY; empty = no authentication.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or holds no key or one with a blank in it.
+    """
+    if path is None:
+        keys = [environ.get("API_KEY", "").strip()]
+        keys = [key for key in keys if key]
+        source = "API_KEY"
+    else:
+        source = str(path)
+        try:
+            lines = path.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"cannot read the API keys in {path}: {error}") from None
+        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not keys:
+            raise ConfigurationError(f"{path} holds no API key")
+    for key in keys:
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            # The key itself must not appear in a log.
+            raise ConfigurationError(f"{source}: an API key is visible ASCII without blanks")
+    return keys
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -25,8 +25,9 @@ _MAX_CACHED = 256
 class GrammarState:
     """Where one sample stands in its grammar. A `LogitsProcessor`."""
 
-    def __init__(self, matcher: LLMatcher, num_prompt_tokens: int) -> None:
+    def __init__(self, matcher: LLMatcher, vocab_size: int, num_prompt_tokens: int) -> None:
         self._matcher = matcher
+        self._vocab_size = vocab_size
         self._num_read = num_prompt_tokens
 
     @property
@@ -36,12 +37,13 @@ class GrammarState:
 
     def __call__(self, logits: Floats, token_ids: array[int]) -> None:
         self._read(token_ids)
-        words = np.empty((logits.size + 31) // 32, np.int32)
         if self._matcher.is_error():
             return
+        words = np.empty((self._vocab_size + 31) // 32, np.int32)
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        possible = np.unpackbits(words.view(np.uint8), count=logits.size, bitorder="little")
-        logits[possible == 0] = -np.inf
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+        logits[: bits.size][bits[: logits.size] == 0] = -np.inf
+        logits[bits.size :] = -np.inf
 
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
         """The tokens that must follow `token_ids`, where the grammar leaves no choice."""
@@ -82,7 +84,7 @@ class GrammarCompiler:
                 return matcher
         try:
             source = _TO_LLGUIDANCE[grammar.kind](grammar.source)
-        except (ValueError, TypeError, KeyError, AssertionError) as error:
+        except Exception as error:  # the converters raise plain ones for what a client wrote
             raise _invalid(grammar, str(error)) from error
         matcher = LLMatcher(self._tokenizer, source, log_level=0)
         if matcher.is_error():
@@ -95,7 +97,8 @@ class GrammarCompiler:
 
     def start(self, grammar: Grammar, num_prompt_tokens: int) -> GrammarState:
         """A new sample's state, at the beginning of the grammar."""
-        return GrammarState(self.compile(grammar).deep_copy(), num_prompt_tokens)
+        matcher = self.compile(grammar).deep_copy()
+        return GrammarState(matcher, self._tokenizer.vocab_size, num_prompt_tokens)
 
 
 def _invalid(grammar: Grammar, reason: str) -> InvalidField:
@@ -119,7 +122,10 @@ def _regex(source: str) -> str:
 
 
 def _choice(source: str) -> str:
-    alternatives = " | ".join(json.dumps(text) for text in json.loads(source))
+    texts: list[str] = json.loads(source)
+    if not texts:
+        raise ValueError("there is nothing to choose from")
+    alternatives = " | ".join(map(json.dumps, texts))
     return str(LLMatcher.grammar_from_lark(f"start: {alternatives}"))
 
 

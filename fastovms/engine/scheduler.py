@@ -112,6 +112,8 @@ class Scheduler:
         """Each gets one token; further ones (drafts, mostly) share what is left of the budget."""
         num_planned = 0
         spare = self._max_num_batched_tokens - len(self.running)
+        if self.waiting or not all(map(_is_decoding, self.running)):
+            spare -= self._blocks.block_size
         for sequence in self._running_in_order():
             if not _is_decoding(sequence):
                 continue

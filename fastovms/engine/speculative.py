@@ -50,7 +50,7 @@ class PromptLookup:
         for size in range(self._max_ngram_size, self._min_ngram_size - 1, -1):
             position = _find_last(window, size)
             if position is not None:
-                return window[position : position + self._num_tokens]
+                return _continue_cycle(window[position:], self._num_tokens)
         return array("q")
 
     def learn(self, num_drafted: int, num_accepted: int, num_tokens: int) -> None:
@@ -75,6 +75,11 @@ def _required(num_running: int) -> float:
     """The share of drafted tokens that must be right. One more token in a step costs the more, in
     proportion to what a token costs anyway, the fuller the step already is."""
     return min(0.8, 0.1 + 0.0075 * num_running)
+
+
+def _continue_cycle(token_ids: array[int], num_tokens: int) -> array[int]:
+    """What followed last time, and again from there where that reaches the end of the text."""
+    return (token_ids * (num_tokens // len(token_ids) + 1))[:num_tokens]
 
 
 def _find_last(token_ids: array[int], size: int) -> int | None:

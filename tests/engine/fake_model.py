@@ -18,10 +18,13 @@ VOCAB_SIZE = 97
 
 
 def next_token(context: Sequence[int]) -> int:
-    """The token that the model finds likeliest after `context`."""
+    """The token that the model finds likeliest after `context`: mostly the one seven before, so
+    that drafts are often right, and now and then a new one, so that they are often wrong."""
     checksum = 7
     for token_id in context:
         checksum = (checksum * 31 + token_id + 1) % 1_000_003
+    if len(context) > 7 and checksum % 8:
+        return context[-7]
     return checksum % VOCAB_SIZE
 
 

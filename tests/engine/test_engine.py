@@ -67,6 +67,7 @@ def prompts(count: int, seed: int = 0) -> list[list[int]]:
         {"num_blocks": 16},
         {"num_blocks": 16, "enable_prefix_caching": False, "max_num_batched_tokens": 7},
         {"block_size": 1, "num_blocks": 64},
+        {"enable_prompt_lookup": False},
     ],
     ids=str,
 )
@@ -129,6 +130,32 @@ def test_samples_share_the_prompt_and_fork_on_write() -> None:
     assert sorted(outputs) == [("r", i) for i in range(4)]
     assert all(text(of) == continue_greedily(prompt, 6) for of in outputs.values())
     assert model.num_tokens_per_step[:2] == [18, 4], "the prompt is computed once"
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+@pytest.mark.parametrize("temperature", [0, 5])
+def test_drafts_save_steps_and_change_nothing(automatic: bool, temperature: float) -> None:
+    def generate(lookup: bool) -> tuple[dict[tuple[str, int], list[int]], Engine]:
+        engine, _ = make_engine(
+            num_blocks=256, max_model_len=512, enable_prompt_lookup=lookup and automatic
+        )
+        params = SamplingParams(
+            temperature=temperature,
+            seed=3,
+            max_tokens=150,
+            num_assistant_tokens=4 if lookup and not automatic else None,
+        )
+        for i in range(3):
+            engine.add(GenerationRequest(str(i), [i, 1, 2, 3, 4, 5, 6, 7], params))
+        return {key: text(of) for key, of in run(engine).items()}, engine
+
+    plain, plain_engine = generate(lookup=False)
+    drafted, engine = generate(lookup=True)
+    assert drafted == plain
+    assert plain_engine.num_draft_tokens == 0
+    assert engine.num_steps < 0.9 * plain_engine.num_steps
+    assert 0 < engine.num_accepted_tokens < engine.num_draft_tokens
+    assert engine.num_generated_tokens == plain_engine.num_generated_tokens == 450
 
 
 def test_seeded_samples_differ_and_repeat() -> None:

@@ -1,0 +1,169 @@
+"""Grammars over a byte-level tokenizer: whatever the logits say, the text obeys."""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llguidance import LLTokenizer
+
+from fastovms.engine.grammar import GrammarCompiler, GrammarState
+from fastovms.errors import InvalidField
+from fastovms.params import Grammar, GrammarKind
+
+TOKENIZER_JSON = (
+    Path(__file__).parents[1] / "text" / "fixtures" / "byte_level" / "tokenizer.json"
+).read_text()
+EOS = 0
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 5},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+PROMPT = [5, 6]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> LLTokenizer:
+    return LLTokenizer(TOKENIZER_JSON, eos_token=EOS)
+
+
+@pytest.fixture(scope="module")
+def compiler(tokenizer: LLTokenizer) -> GrammarCompiler:
+    return GrammarCompiler(TOKENIZER_JSON, vocab_size=tokenizer.vocab_size + 3, eos_token_ids=[EOS])
+
+
+def generate(
+    compiler: GrammarCompiler, tokenizer: LLTokenizer, grammar: Grammar, seed: int, use_forced: bool
+) -> str:
+    """Follows random logits until the end, taking forced tokens where wanted."""
+    rng = np.random.default_rng(seed)
+    state = compiler.start(grammar, len(PROMPT))
+    token_ids = array("q", PROMPT)
+    for _ in range(300):
+        if use_forced:
+            token_ids.extend(state.forced_tokens(token_ids))
+        logits = rng.standard_normal(tokenizer.vocab_size + 3).astype(np.float32)
+        logits[-3:] = 100  # ids beyond the tokenizer's are never possible
+        state(logits, token_ids)
+        assert not state.error
+        token_id = int(logits.argmax())
+        if token_id == EOS:
+            return str(tokenizer.decode_str(token_ids[len(PROMPT) :].tolist()))
+        token_ids.append(token_id)
+    raise AssertionError("the grammar never ended")
+
+
+def is_valid(text: str) -> bool:
+    value = json.loads(text)
+    return (
+        text == json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        and set(value) <= {"name", "age", "tags"}
+        and len(value["name"]) <= 5
+        and 0 <= value["age"] <= 120
+        and set(value.get("tags", [])) <= {"a", "b"}
+    )
+
+
+GBNF = 'root ::= "x" ("1" | "2") end\nend ::= "."'
+LARK = 'start: "x" ("1" | "2") "."'
+
+
+@pytest.mark.parametrize("use_forced", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("kind", "source", "accepts"),
+    [
+        (GrammarKind.REGEX, "(ab){1,4}c?", lambda t: re.fullmatch("(ab){1,4}c?", t)),
+        (GrammarKind.CHOICE, '["yes", "no", "\\"maybe\\""]', {"yes", "no", '"maybe"'}.__contains__),
+        (GrammarKind.GRAMMAR, LARK, {"x1.", "x2."}.__contains__),
+        (GrammarKind.GRAMMAR, GBNF, {"x1.", "x2."}.__contains__),
+    ],
+)
+def test_text_obeys(
+    compiler: GrammarCompiler,
+    tokenizer: LLTokenizer,
+    kind: GrammarKind,
+    source: str,
+    accepts: object,
+    seed: int,
+    use_forced: bool,
+) -> None:
+    text = generate(compiler, tokenizer, Grammar(kind, source), seed, use_forced)
+    assert accepts(text)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("use_forced", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_json_obeys_its_schema_and_is_compact(
+    compiler: GrammarCompiler, tokenizer: LLTokenizer, seed: int, use_forced: bool
+) -> None:
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
+    text = generate(compiler, tokenizer, grammar, seed, use_forced)
+    assert json.dumps(json.loads(text), separators=(",", ":"))
+    assert " " not in re.sub(r'"[^"]*"', "", text)
+    value = json.loads(text)
+    assert set(value) <= set(SCHEMA["properties"])  # type: ignore[arg-type, call-overload]
+    assert 0 <= value["age"] <= 120
+
+
+def test_forced_tokens_spell_the_only_continuation(
+    compiler: GrammarCompiler, tokenizer: LLTokenizer
+) -> None:
+    state = compiler.start(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA)), len(PROMPT))
+    forced = state.forced_tokens(array("q", PROMPT))
+    assert tokenizer.decode_str(forced).startswith('{"name')
+
+
+def test_samples_of_one_grammar_are_independent(compiler: GrammarCompiler) -> None:
+    grammar = Grammar(GrammarKind.CHOICE, '["ab", "cd"]')
+    first, second = compiler.start(grammar, 0), compiler.start(grammar, 0)
+
+    def possible(state: GrammarState, token_ids: array[int]) -> list[int]:
+        logits = np.zeros(300, np.float32)
+        state(logits, token_ids)
+        return np.flatnonzero(np.isfinite(logits)).tolist()
+
+    at_start = possible(first, array("q"))
+    assert possible(first, array("q", at_start[:1])) != at_start
+    assert possible(second, array("q")) == at_start
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "message"),
+    [
+        (GrammarKind.JSON_SCHEMA, '{"type": "objec"}', "Invalid type: objec"),
+        (GrammarKind.JSON_SCHEMA, "{", "JSON schema cannot be used"),
+        (GrammarKind.JSON_SCHEMA, '{"$ref": "#/nope"}', "nope"),
+        (
+            GrammarKind.JSON_SCHEMA,
+            '{"allOf": [{"type": "string"}, {"type": "integer"}]}',
+            "Unsatisfiable",
+        ),
+        (GrammarKind.REGEX, "[a", "invalid regex"),
+        (GrammarKind.GRAMMAR, 'start: "a" | foo', "foo"),
+        (GrammarKind.GRAMMAR, "root ::= (", "grammar cannot be used"),
+        (GrammarKind.CHOICE, "[]", "choice cannot be used"),
+        (GrammarKind.STRUCTURAL_TAG, "{}", "structural tag cannot be used"),
+        (
+            GrammarKind.STRUCTURAL_TAG,
+            '{"structures": [{"begin": "<f>", "schema": {}, "end": ""}], "triggers": ["<g"]}',
+            "no trigger begins '<f>'",
+        ),
+    ],
+)
+def test_bad_grammars_name_the_field(
+    compiler: GrammarCompiler, kind: GrammarKind, source: str, message: str
+) -> None:
+    with pytest.raises(InvalidField, match=re.escape(message)) as error:
+        compiler.compile(Grammar(kind, source, param="structured_outputs.json"))
+    assert error.value.param == "structured_outputs.json"

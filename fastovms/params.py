@@ -42,6 +42,36 @@ class Grammar:
     param: str = field(default="response_format", compare=False)
 
 
+class EarlyStopping(Enum):
+    """When a beam search ends: with `num_beams` finished candidates (EARLY), once no running
+    beam is likely to beat them (HEURISTIC), or once none can (NEVER). As in transformers'
+    `early_stopping` True, False and "never"."""
+
+    EARLY = True
+    HEURISTIC = False
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearch:
+    """Deterministic search for the likeliest texts, in place of sampling.
+
+    The request's `n` best of all beams are its samples. They come whole, when the search has
+    ended, one output each, best first.
+
+    Attributes:
+        num_beams: beams in all groups together, a multiple of `num_beam_groups`, at least 2.
+        num_beam_groups: groups that `diversity_penalty` keeps apart.
+        length_penalty: candidates are ranked by sum of log probabilities / length**penalty.
+    """
+
+    num_beams: int
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = EarlyStopping.HEURISTIC
+
+
 ALL_LOGPROBS = -1
 """In place of a number of top log probabilities: the whole vocabulary's."""
 
@@ -73,6 +103,8 @@ class SamplingParams:
             only, `ALL_LOGPROBS` = all), or None for no report.
         prompt_logprobs: the same for the prompt's tokens. Rules out prefix cache hits.
         grammar: what the text must look like; it ends where the grammar does.
+        beam_search: search instead of sampling, if not None; `temperature` and the filters that
+            go with it are then not used.
         num_assistant_tokens: tokens to draft at a time, or None for as many as pays.
         max_ngram_size: the longest end of the text that prompt lookup searches for.
     """
@@ -97,6 +129,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
+    beam_search: BeamSearch | None = None
     num_assistant_tokens: int | None = None
     max_ngram_size: int | None = None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from fastovms.params import GenerationOutput, GenerationRequest, ModelInfo
+from fastovms.params import GenerationOutput, GenerationRequest, Grammar, ModelInfo
 
 OutputCallback = Callable[[GenerationOutput], None]
 
@@ -24,11 +24,14 @@ class BackendStats:
     num_prefix_cache_hits: int = 0
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     num_steps: int = 0
 
 
 class Backend(Protocol):
-    """Runs generation requests. Every method is called on the event loop's thread."""
+    """Runs generation requests. Every method is called on the event loop's thread, but for
+    `compile_grammar`."""
 
     @property
     def model(self) -> ModelInfo: ...
@@ -39,6 +42,13 @@ class Backend(Protocol):
 
     def start(self) -> None:
         """Starts work on the running event loop, to which the outputs will be handed."""
+
+    def compile_grammar(self, grammar: Grammar) -> None:
+        """Makes a grammar ready for `submit`. Takes up to seconds, so it is called in a thread.
+
+        Raises:
+            RequestError: the grammar is malformed or impossible, or this model takes none.
+        """
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         """Queues a request.

@@ -13,16 +13,24 @@ from pathlib import Path
 from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine, EngineOutput
+from fastovms.engine.grammar import GrammarCompiler
 from fastovms.engine.memory import available_memory, num_cache_blocks
 from fastovms.engine.model import Model, PagedModel
 from fastovms.errors import (
     BackendUnavailable,
     ConfigurationError,
     EngineFailed,
+    InvalidField,
     Overloaded,
     RequestError,
 )
-from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, ModelInfo
+from fastovms.params import (
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    Grammar,
+    ModelInfo,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +73,15 @@ class PagedBackend:
     inference with the GIL released. When there is no work it sleeps on the command queue.
     """
 
-    def __init__(self, engine: Engine, model: ModelInfo, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        model: ModelInfo,
+        config: EngineConfig,
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
         self._engine = engine
+        self._grammars = grammars
         self._model = model
         self._config = config
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
@@ -91,10 +106,16 @@ class PagedBackend:
         paged_model = PagedModel.load(
             model_dir, device=config.device, properties=config.plugin_config
         )
-        return cls.over(paged_model, model, config)
+        return cls.over(paged_model, model, config, _grammar_compiler(model_dir, model))
 
     @classmethod
-    def over(cls, paged_model: Model, model: ModelInfo, config: EngineConfig) -> PagedBackend:
+    def over(
+        cls,
+        paged_model: Model,
+        model: ModelInfo,
+        config: EngineConfig,
+        grammars: GrammarCompiler | None = None,
+    ) -> PagedBackend:
         """Reserves the cache of a loaded model; its context shrinks to what the cache can hold."""
         block_size = paged_model.block_size
         num_blocks = num_cache_blocks(
@@ -119,9 +140,13 @@ class PagedBackend:
             )
             model = replace(model, max_model_len=capacity)
         engine = Engine(
-            paged_model, config, num_blocks=num_blocks, max_model_len=model.max_model_len
+            paged_model,
+            config,
+            num_blocks=num_blocks,
+            max_model_len=model.max_model_len,
+            grammars=grammars,
         )
-        return cls(engine, model, config)
+        return cls(engine, model, config, grammars)
 
     # Backend
 
@@ -138,6 +163,13 @@ class PagedBackend:
         self._stopped = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
+
+    def compile_grammar(self, grammar: Grammar) -> None:
+        if self._grammars is None:
+            raise InvalidField(
+                f"{grammar.param} needs a model with a tokenizer.json", param=grammar.param
+            )
+        self._grammars.compile(grammar)
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self._failure is not None:
@@ -274,6 +306,8 @@ class PagedBackend:
             num_prefix_cache_hits=scheduler.num_prefix_cache_hits,
             num_prompt_tokens=engine.num_prompt_tokens,
             num_generated_tokens=engine.num_generated_tokens,
+            num_draft_tokens=engine.num_draft_tokens,
+            num_accepted_tokens=engine.num_accepted_tokens,
             num_steps=engine.num_steps,
         )
 
@@ -283,6 +317,22 @@ class PagedBackend:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
             logger.debug("the event loop has closed before the engine")
+
+
+def _grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler | None:
+    path = model_dir / "tokenizer.json"
+    if not path.is_file():
+        logger.warning("structured outputs are off: %s is missing", path)
+        return None
+    try:
+        return GrammarCompiler(
+            path.read_text(encoding="utf-8"),
+            vocab_size=model.vocab_size,
+            eos_token_ids=sorted(model.eos_token_ids),
+        )
+    except ValueError as error:
+        logger.warning("structured outputs are off: %s: %s", path, error)
+        return None
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -76,7 +76,7 @@ class PagedModel:
             samples_in_graph = _to_paged(model)
         except RuntimeError as error:
             raise ConfigurationError(
-                f"cannot read the model in {model_dir}: {_first_line(error)}"
+                f"cannot read the model in {model_dir}: {_last_line(error)}"
             ) from error
         unknown = sorted(
             name
@@ -200,10 +200,6 @@ def _compile(
             logger.info("KV cache precision %s on %s", precision, device)
             return compiled
     raise ConfigurationError(f"{device} cannot run the model: {reason}")
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _last_line(error: Exception) -> str:

@@ -374,6 +374,9 @@ class Connection(asyncio.Protocol):
                 self._deadline.set(self._body_started + allowance)
             else:
                 self._time_out("the body did not arrive in time")
+        elif self._queue or self._wire.buffered:
+            # Not idle: the client is still reading, for which the wire has a deadline of its own.
+            self._deadline.set(self._loop.time() + self._config.keep_alive_timeout)
         elif self._request is None:
             self._parser.close()
             self._wire.finish(linger=False)

@@ -27,8 +27,11 @@ QUICK = HttpConfig(
 )
 
 
-def pytest_asyncio_loop_factories(config, item):
-    return {"uvloop": uvloop.new_event_loop}
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Function
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """uvloop, or what the test's module names as its `loop_factory`."""
+    return {"loop": getattr(item.module, "loop_factory", uvloop.new_event_loop)}
 
 
 def render_error(path: str, status: int, message: str) -> Response:

@@ -1,4 +1,4 @@
-"""Every case of http_cases.json (and of our own more_cases.json) over a real socket."""
+"""Every case of http_cases.json and of our own over a real socket."""
 
 from __future__ import annotations
 
@@ -11,13 +11,9 @@ import pytest
 
 from tests.http.client import talk
 from tests.http.conftest import Start
+from tests.http.more_cases import CASES, Case
 
-_HERE = Path(__file__).parent
-_CASES = [
-    case
-    for name in ("http_cases.json",)
-    for case in json.loads((_HERE / name).read_text())["cases"]
-]
+_SAMPLE = json.loads((Path(__file__).parent / "http_cases.json").read_text())["cases"]
 
 
 def _pieces(case: dict[str, Any]) -> list[bytes]:
@@ -28,8 +24,8 @@ def _pieces(case: dict[str, Any]) -> list[bytes]:
     return [ast.literal_eval(piece) for piece, _ in case["send"]]
 
 
-@pytest.mark.parametrize("case", _CASES, ids=lambda case: case["id"])
-async def test_case(case: dict[str, Any], start: Start) -> None:
+@pytest.mark.parametrize("case", _SAMPLE, ids=lambda case: case["id"])
+async def test_sample(case: dict[str, Any], start: Start) -> None:
     running = await start()
     pieces = _pieces(case)
     method = pieces[0].split(b" ")[0].decode("latin-1")
@@ -50,3 +46,28 @@ async def test_case(case: dict[str, Any], start: Start) -> None:
     if "echo" in case and outcomes[0] == "200":
         assert answers[0].body == case["echo"].encode()
     assert all(request.path != "/smuggled" for request in running.site.requests)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+async def test_own(case: Case, start: Start) -> None:
+    running = await start()
+    methods = ["HEAD"] * case.raw.count(b"HEAD /") + ["GET"]
+    conversation = await talk(running.port, case.raw, quiet=0.08 if not case.closed else 1.0)
+    answers = conversation.answers(methods)
+    assert [answer.status for answer in answers] == [s for s in case.statuses if s != 100]
+    assert conversation.data.startswith(b"HTTP/1.1 100 Continue\r\n\r\n") == (100 in case.statuses)
+    assert conversation.closed == case.closed
+    assert not conversation.reset
+    if case.body is not None:
+        assert answers[0].body == case.body
+    for answer in answers:
+        assert "date" in answer.headers
+        assert "x-request-id" in answer.headers
+    if answers and case.closed:
+        assert answers[-1].headers["connection"] == "close"
+    assert all(request.path != "/smuggled" for request in running.site.requests)
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(_SAMPLE) + len(CASES) >= 150
+    assert len({case.id for case in CASES}) == len(CASES)

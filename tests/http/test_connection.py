@@ -1,0 +1,497 @@
+"""A connection's deadlines, back-pressure and ends, on a fake transport and a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fastovms.config import HttpConfig
+from fastovms.http.dispatch import Dispatcher
+from fastovms.http.messages import Request, Response, Stream
+from fastovms.http.protocol import Connection
+from fastovms.http.router import Router
+from fastovms.http.state import Exchange, ServerState
+from tests.http.client import Conversation
+from tests.http.fake_transport import FakeTransport, VirtualLoop
+from tests.http.more_cases import get, post
+
+loop_factory = VirtualLoop
+
+CONFIG = HttpConfig(
+    head_timeout=10,
+    body_timeout=60,
+    min_body_rate=100,
+    keep_alive_timeout=75,
+    write_timeout=60,
+    linger_timeout=2,
+    close_timeout=5,
+    ping_interval=15,
+    max_write_buffer=1_000_000,
+    max_pipelined=4,
+    max_connections=2,
+    drain_grace=1,
+)
+
+
+class Bench:
+    """A server's parts around fake transports, with handlers that wait to be told."""
+
+    def __init__(self, config: HttpConfig = CONFIG) -> None:
+        self.exchanges: list[Exchange] = []
+        self.streams: list[Stream] = []
+        self.waits: list[asyncio.Future[Response | None]] = []
+        self.cancelled = 0
+        router = Router()
+        router.add("GET", "/health", lambda request: Response(200, b"ok", "text/plain"))
+        router.add("GET", "/large", lambda request: Response(200, b"x" * 300_000, "text/plain"))
+        router.add("POST", "/echo", lambda request: Response(200, request.body, "text/plain"))
+        router.add("GET", "/wait", self.wait)
+        router.add("GET", "/stream", self.stream)
+        self.state = ServerState(
+            config,
+            Dispatcher(router, lambda path, status, message: Response(status, message.encode())),
+            asyncio.get_running_loop(),
+            [self.exchanges.append],
+        )
+
+    async def wait(self, request: Request) -> Response | None:
+        future = asyncio.get_running_loop().create_future()
+        self.waits.append(future)
+        try:
+            return await future  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    async def stream(self, request: Request) -> Response | None:
+        self.streams.append(request.stream())
+        return await self.wait(request)
+
+    def connect(self) -> FakeTransport:
+        return FakeTransport(Connection(self.state))
+
+
+def statuses(transport: FakeTransport) -> list[int]:
+    return Conversation(transport.sent, transport.lost).statuses
+
+
+async def ticks(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+# Deadlines
+
+
+async def test_a_silent_connection_is_closed_without_a_word() -> None:
+    transport = Bench().connect()
+    await asyncio.sleep(9.9)
+    assert not transport.closing
+    await asyncio.sleep(0.2)
+    assert transport.lost
+    assert transport.sent == b""
+
+
+async def test_a_dripping_head_gets_408_at_its_deadline() -> None:
+    transport = Bench().connect()
+    await asyncio.sleep(5)
+    for byte in get("/health", "X-A: " + "b" * 50)[:9]:
+        transport.receive(bytes([byte]))
+        await asyncio.sleep(1)
+    assert transport.sent == b""
+    await asyncio.sleep(1.1)
+    assert statuses(transport) == [408]
+    assert transport.eof
+    transport.receive(b"X-More: input\r\n")
+    await asyncio.sleep(2.1)
+    assert transport.lost
+
+
+async def test_the_second_head_has_its_own_deadline() -> None:
+    transport = Bench().connect()
+    transport.receive(get())
+    await asyncio.sleep(74)
+    transport.receive(b"G")
+    await asyncio.sleep(9.9)
+    assert statuses(transport) == [200]
+    await asyncio.sleep(0.2)
+    assert statuses(transport) == [200, 408]
+
+
+async def test_two_dripping_heads_in_a_row_are_timed_apart() -> None:
+    transport = Bench().connect()
+    request = get()
+    for _ in range(3):
+        transport.receive(request[:10])
+        await asyncio.sleep(8)
+        transport.receive(request[10:])
+    await ticks()
+    assert statuses(transport) == [200] * 3
+
+
+async def test_an_idle_connection_is_closed_silently() -> None:
+    transport = Bench().connect()
+    for _ in range(3):
+        transport.receive(get())
+        await asyncio.sleep(74.9)
+    assert not transport.lost
+    transport.receive(b"\r\n")  # blank lines do not count as a request
+    await asyncio.sleep(0.2)
+    assert transport.lost
+    assert statuses(transport) == [200] * 3
+
+
+async def test_a_dripping_body_gets_408() -> None:
+    transport = Bench().connect()
+    transport.receive(post(b"x" * 1000)[:-1000])
+    for _ in range(59):
+        transport.receive(b"x")
+        await asyncio.sleep(1)
+    assert transport.sent == b""
+    await asyncio.sleep(1.7)  # 59 bytes at 100 bytes a second
+    assert statuses(transport) == [408]
+    assert transport.eof
+
+
+async def test_a_large_body_may_take_its_time() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(post(b"x" * 10_000)[:-10_000])
+    for _ in range(100):
+        await asyncio.sleep(1.5)
+        transport.receive(b"x" * 100)
+    await ticks()
+    assert statuses(transport) == [200]
+    assert bench.state.body_budget.used == 0
+
+
+async def test_a_running_handler_has_no_deadline() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/wait"))
+    await asyncio.sleep(10_000)
+    bench.waits[0].set_result(Response(200, b"late"))
+    await ticks()
+    assert statuses(transport) == [200]
+    assert not transport.closing
+
+
+async def test_a_half_pipelined_request_times_out_behind_the_running_one() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/wait") + b"GET")
+    await asyncio.sleep(20)
+    assert transport.sent == b""
+    bench.waits[0].set_result(Response(200, b"late"))
+    await ticks()
+    assert statuses(transport) == [200, 408]
+    assert bench.cancelled == 0
+
+
+async def test_many_requests_set_few_timers() -> None:
+    transport = Bench().connect()
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    before = loop.num_timers
+    for _ in range(1000):
+        transport.receive(get())
+    assert loop.num_timers == before
+
+
+# Turns
+
+
+async def test_answers_of_one_pass_are_one_write() -> None:
+    transport = Bench().connect()
+    transport.receive(get() * 10)
+    await ticks()
+    assert transport.num_writes == 1
+    assert statuses(transport) == [200] * 10
+
+
+async def test_too_many_pipelined_requests() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/wait") + get() * 6)
+    transport.receive(get() * 100)
+    await ticks()
+    assert transport.sent == b""
+    bench.waits[0].set_result(Response(200, b"late"))
+    await ticks()
+    assert statuses(transport) == [200, 200, 200, 200, 200, 503]
+    assert transport.eof
+
+
+async def test_continue_does_not_overtake() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/wait") + post(b"x", "Expect: 100-continue")[:-1])
+    await ticks()
+    assert transport.sent == b""
+    bench.waits[0].set_result(Response(200, b"late"))
+    await ticks()
+    assert transport.sent.endswith(b"lateHTTP/1.1 100 Continue\r\n\r\n")
+    transport.receive(b"x")
+    await ticks()
+    assert statuses(transport) == [200, 200]
+
+
+async def test_one_connection_too_many() -> None:
+    bench = Bench()
+    kept = [bench.connect(), bench.connect()]
+    refused = bench.connect()
+    await ticks()
+    assert statuses(refused) == [503]
+    assert b"Retry-After: 1\r\n" in refused.sent
+    await asyncio.sleep(2.1)
+    assert refused.lost
+    kept[0].receive(get())
+    await ticks()
+    assert statuses(kept[0]) == [200]
+
+
+async def test_a_refused_upload_is_read_on_for_a_while() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(post(b"x" * 100_000, target="/nothing")[:-90_000])
+    await ticks()
+    assert statuses(transport) == [404]
+    assert transport.eof
+    assert not transport.closing
+    transport.receive(b"x" * 90_000)
+    transport.receive_eof()
+    await ticks()
+    assert transport.lost
+    assert bench.state.body_budget.used == 0
+
+
+# Back-pressure
+
+
+async def test_a_client_that_stops_reading_is_cut() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.room = 0
+    transport.receive(get("/large") + get("/large") * 3)
+    await ticks()
+    assert len(transport.buffer) < 400_000, "the second answer waits until there is room"
+    await asyncio.sleep(59)
+    assert not transport.lost
+    await asyncio.sleep(2)
+    assert transport.aborted
+    assert bench.state.body_budget.used == 0
+
+
+async def test_a_client_that_reads_slowly_is_served() -> None:
+    transport = Bench().connect()
+    transport.room = 0
+    transport.receive(get("/large") * 2)
+    for _ in range(60):
+        await asyncio.sleep(50)
+        transport.take(10_000)
+    transport.take(None)
+    await ticks()
+    assert statuses(transport) == [200, 200]
+    assert not transport.aborted
+
+
+async def test_a_stream_says_when_it_is_writable() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.room = 0
+    transport.receive(get("/stream"))
+    await ticks()
+    stream = bench.streams[0]
+    calls: list[bool] = []
+    stream.on_writable = lambda: calls.append(stream.writable)
+    assert stream.writable
+    stream.send(b"x" * 100_000)
+    assert not stream.writable
+    assert stream.buffered > 100_000
+    transport.take(50_000)
+    assert not calls
+    transport.take(None)
+    assert calls == [True]
+    assert stream.buffered == 0
+
+
+async def test_a_stream_nobody_reads_is_cut_at_its_bound() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.room = 0
+    transport.receive(get("/stream"))
+    await ticks()
+    for _ in range(20):
+        bench.streams[0].send(b"x" * 100_000)
+    assert transport.aborted
+    await ticks()
+    assert bench.cancelled == 1
+    assert bench.streams[0].closed
+    assert bench.exchanges[0].completed is False
+
+
+async def test_a_stalled_stream_is_cut_at_its_deadline() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.room = 0
+    transport.receive(get("/stream"))
+    await ticks()
+    bench.streams[0].send(b"x" * 100_000)
+    await asyncio.sleep(61)
+    assert transport.aborted
+    assert bench.cancelled == 1
+
+
+async def test_closing_towards_a_client_that_does_not_read() -> None:
+    transport = Bench().connect()
+    transport.room = 0
+    transport.receive(get("/large", "Connection: close"))
+    await ticks()
+    assert transport.closing
+    assert not transport.lost
+    await asyncio.sleep(5.1)
+    assert transport.aborted
+
+
+# The client goes
+
+
+async def test_eof_cancels_within_a_tick() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/wait") + get("/wait"))
+    await ticks()
+    transport.receive_eof()
+    await ticks(2)
+    assert bench.cancelled == 1
+    assert len(bench.waits) == 1, "the request behind it is not begun"
+    assert [exchange.status for exchange in bench.exchanges] == [499]
+
+
+async def test_a_handler_that_was_never_begun_is_cancelled_too() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/wait"))
+    transport.receive_eof()
+    await ticks()
+    assert bench.waits == []
+    assert not bench.state.tasks
+    assert not bench.state.connections
+
+
+async def test_bodies_of_lost_connections_are_given_back() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    body = post(b"x" * 1000).replace(b"POST /echo", b"GET /wait")
+    transport.receive(body + body + body[:-1])
+    assert bench.state.body_budget.used == 2999
+    await ticks()
+    transport.abort()
+    await ticks()
+    assert bench.state.body_budget.used == 0
+
+
+async def test_a_cancelled_handler_ends_the_connection() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/wait"))
+    await ticks()
+    for task in bench.state.tasks:
+        task.cancel()
+    await ticks()
+    assert transport.aborted
+
+
+# Streams
+
+
+async def test_pings_while_a_stream_is_silent() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/stream"))
+    await asyncio.sleep(14.9)
+    assert transport.sent == b""
+    await asyncio.sleep(0.2)
+    assert transport.sent.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert transport.sent.endswith(b"8\r\n: ping\n\n\r\n")
+    await asyncio.sleep(10)  # at 25.1 s
+    bench.streams[0].send(b"data: 1\n\n")
+    await asyncio.sleep(14.8)
+    assert transport.sent.count(b"ping") == 1
+    await asyncio.sleep(0.2)
+    assert transport.sent.count(b"ping") == 2
+    bench.streams[0].finish()
+    bench.waits[0].set_result(None)
+    await asyncio.sleep(60)
+    assert transport.sent.count(b"ping") == 2
+
+
+async def test_no_pings_to_a_client_that_does_not_read() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.room = 0
+    transport.receive(get("/stream"))
+    await ticks()
+    bench.streams[0].send(b"x" * 70_000)
+    await asyncio.sleep(50)
+    assert b"ping" not in transport.buffer
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "text/event-stream"])
+async def test_no_pings_where_none_are_wanted(kind: str) -> None:
+    bench = Bench()
+
+    async def handler(request: Request) -> Response | None:
+        bench.streams.append(request.stream(content_type=kind, ping=kind == "text/plain"))
+        return await bench.wait(request)
+
+    bench.state.dispatcher._router.add("GET", "/quiet", handler)
+    transport = bench.connect()
+    transport.receive(get("/quiet"))
+    await asyncio.sleep(100)
+    assert transport.sent == b""
+
+
+# Draining
+
+
+async def test_drain_closes_idle_connections_after_a_grace() -> None:
+    bench = Bench()
+    idle, fresh = bench.connect(), bench.connect()
+    idle.receive(get())
+    await ticks()
+    bench.state.draining = True
+    for connection in list(bench.state.connections):
+        connection.drain()
+    await asyncio.sleep(0.9)
+    idle.receive(get())  # was on its way
+    await ticks()
+    last = Conversation(idle.sent, closed=True).answers()[-1]
+    assert last.headers["connection"] == "close"
+    assert idle.lost
+    assert not fresh.closing
+    fresh.receive(get())
+    await ticks()
+    assert b"Connection: close\r\n" in fresh.sent
+    assert fresh.lost
+
+
+async def test_drain_lets_a_stream_end() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/stream"))
+    await ticks()
+    stream = bench.streams[0]
+    stream.send(b"data: 1\n\n")
+    bench.state.draining = True
+    next(iter(bench.state.connections)).drain()
+    await asyncio.sleep(20)
+    stream.finish(b"data: 2\n\n")
+    bench.waits[0].set_result(None)
+    await asyncio.sleep(1.1)
+    answer: Any = Conversation(transport.sent, closed=True).answers()[0]
+    assert answer.body.startswith(b"data: 1\n\n")
+    assert answer.body.endswith(b"data: 2\n\n")
+    assert transport.lost

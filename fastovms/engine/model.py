@@ -1,9 +1,8 @@
-"""A stateful OpenVINO language model turned into a paged-attention one, with its KV cache."""
+"""A compiled paged-attention model with its KV cache."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,21 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from openvino import opset13
-from openvino._offline_transformations import paged_attention_transformation
 
+from fastovms.engine.compilation import CompiledVariants, compile_variants
 from fastovms.engine.inputs import StepInputs
+from fastovms.engine.memory import available_memory
+from fastovms.engine.paging import SAMPLED_TOKEN_INDICES, is_cache, read_paged_model
 from fastovms.engine.scheduler import BlockCopy
-from fastovms.errors import ConfigurationError
 
-logger = logging.getLogger(__name__)
-
-KV_CACHE_PRECISIONS = ("f16", "u8")
-"""In order of speed. On CPUs with native bf16 the plugin stores bf16 when f16 is asked for."""
-
-_STEP_INPUTS = frozenset(f.name for f in dataclasses.fields(StepInputs))
-_SAMPLED_TOKEN_INDICES = "sampled_token_indices"
-_ELEMENTWISE = frozenset({"Add", "Convert", "Divide", "Multiply", "Subtract", "Tanh"})
+_WEIGHTS_SHARE = 0.5
+"""Of the free memory, that the weights may take when they are loaded twice."""
 
 
 class Model(Protocol):
@@ -37,22 +30,28 @@ class Model(Protocol):
     @property
     def bytes_per_block(self) -> int: ...
 
+    @property
+    def has_variants(self) -> bool:
+        """Whether prompt and generated tokens are computed by different variants."""
+
     def allocate_cache(self, num_blocks: int) -> None: ...
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None: ...
 
-    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
-        """Computes one step and returns logits [R, vocab_size], valid until the next call."""
+    def infer(self, inputs: StepInputs, *, is_prompt: bool) -> NDArray[np.float32]:
+        """Computes tokens and returns logits [R, vocab_size], valid until the next call with the
+        same `is_prompt`. Which one matters only if the model `has_variants`."""
 
 
 class PagedModel:
     """The model on its device. Not thread-safe: one step at a time."""
 
-    def __init__(self, compiled: ov.CompiledModel, *, samples_in_graph: bool) -> None:
-        self._request = compiled.create_infer_request()
-        self._samples_in_graph = samples_in_graph
-        self._cache_inputs: list[_CacheInput] = [
-            _CacheInput.of(port) for port in compiled.inputs if _is_cache(port)
+    def __init__(self, variants: CompiledVariants) -> None:
+        self.has_variants = variants.prompt is not variants.decode
+        self._prompt = _Request(variants.prompt)
+        self._decode = _Request(variants.decode) if self.has_variants else self._prompt
+        self._cache_inputs = [
+            _CacheInput.of(port) for port in variants.prompt.inputs if is_cache(port)
         ]
         self._cache: list[NDArray[np.uint8]] = []
         values = [c for c in self._cache_inputs if c.name.startswith("value_cache")]
@@ -63,35 +62,22 @@ class PagedModel:
     def load(
         cls, model_dir: Path, *, device: str = "CPU", properties: Mapping[str, object] | None = None
     ) -> PagedModel:
-        """Reads `openvino_model.xml` and compiles it, with the fastest KV precision the device
-        takes unless `properties` names one.
+        """Reads and compiles a model directory.
 
         Raises:
-            ConfigurationError: the model is broken, has no attention state to page, needs inputs
-                that the engine has not got, or the device refuses it.
+            ConfigurationError: the model or the device cannot do it.
         """
         core = ov.Core()
-        try:
-            model = core.read_model(model_dir / "openvino_model.xml")
-            samples_in_graph = _to_paged(model)
-        except RuntimeError as error:
-            raise ConfigurationError(
-                f"cannot read the model in {model_dir}: {_last_line(error)}"
-            ) from error
-        unknown = sorted(
-            name
-            for port in model.inputs
-            if not _is_cache(port) and (name := port.get_any_name()) not in _STEP_INPUTS
+        model = read_paged_model(core, model_dir)
+        weights_size = (model_dir / "openvino_model.bin").stat().st_size
+        variants = compile_variants(
+            core,
+            model,
+            device,
+            properties or {},
+            has_room_for_two=2 * weights_size < available_memory() * _WEIGHTS_SHARE,
         )
-        if unknown:
-            raise ConfigurationError(
-                f"the model in {model_dir} needs inputs that paged attention does not provide: "
-                + ", ".join(unknown)
-            )
-        if not any(map(_is_cache, model.inputs)):
-            raise ConfigurationError(f"the model in {model_dir} keeps no attention state to page")
-        compiled = _compile(core, model, device, dict(properties or {}))
-        return cls(compiled, samples_in_graph=samples_in_graph)
+        return cls(variants)
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Reserves the KV tensors. The kernel commits their memory when it is first written."""
@@ -99,9 +85,9 @@ class PagedModel:
         for cache_input in self._cache_inputs:
             memory = np.empty((num_blocks, cache_input.bytes_per_block), np.uint8)
             shape = ov.Shape([num_blocks, *cache_input.block_shape])
-            self._request.set_tensor(
-                cache_input.name, ov.Tensor(memory, shape, cache_input.element_type)
-            )
+            for request in {self._prompt, self._decode}:
+                tensor = ov.Tensor(memory, shape, cache_input.element_type)
+                request.set_tensor(cache_input.name, tensor)
             self._cache.append(memory)
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
@@ -109,12 +95,29 @@ class PagedModel:
             for memory in self._cache:
                 memory[target] = memory[source]
 
-    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+    def infer(self, inputs: StepInputs, *, is_prompt: bool) -> NDArray[np.float32]:
         """See `Model.infer`. Releases the GIL while the device computes."""
+        return (self._prompt if is_prompt else self._decode).infer(inputs)
+
+
+class _Request:
+    """An infer request fed with `StepInputs`."""
+
+    def __init__(self, compiled: ov.CompiledModel) -> None:
+        self._request = compiled.create_infer_request()
+        self.set_tensor = self._request.set_tensor
+        self._names = [
+            name
+            for port in compiled.inputs
+            if not is_cache(port)
+            for name in (port.get_any_name(),)
+        ]
+        self._samples_in_graph = SAMPLED_TOKEN_INDICES in self._names
+
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         request = self._request
-        for name in _STEP_INPUTS:
-            if name != _SAMPLED_TOKEN_INDICES or self._samples_in_graph:
-                request.set_tensor(name, ov.Tensor(getattr(inputs, name), shared_memory=True))
+        for name in self._names:
+            request.set_tensor(name, ov.Tensor(getattr(inputs, name), shared_memory=True))
         request.start_async()
         request.wait()
         output: NDArray[np.float32] = request.get_output_tensor(0).data
@@ -140,68 +143,3 @@ class _CacheInput:
     @property
     def bytes_per_block(self) -> int:
         return int(np.prod(self.block_shape)) * int(self.element_type.bitwidth) // 8
-
-
-def _is_cache(port: Any) -> bool:
-    return str(port.get_any_name()).startswith(("key_cache.", "value_cache."))
-
-
-def _to_paged(model: ov.Model) -> bool:
-    """Rewrites the model in place. True: it projects only `sampled_token_indices` to the
-    vocabulary; False: it has no place to put that, and yields the logits of every token."""
-    paged_attention_transformation(
-        model,
-        use_block_indices_inputs=False,
-        use_score_outputs=False,
-        allow_score_aggregation=False,
-        allow_cache_rotation=False,
-        allow_xattention=False,
-        allow_adaptive_rkv=False,
-        allow_qq_bias=False,
-    )
-    projection = _vocabulary_projection(model)
-    if projection is None:
-        logger.warning("no vocabulary projection found: every prompt token will pay for its logits")
-        return False
-    indices = opset13.parameter([-1], ov.Type.i64, name=_SAMPLED_TOKEN_INDICES)
-    indices.output(0).set_names({_SAMPLED_TOKEN_INDICES})
-    hidden = opset13.gather(projection.input_value(0), indices, opset13.constant(0, dtype=np.int64))
-    projection.input(0).replace_source_output(hidden.output(0))
-    model.add_parameters([indices])
-    model.validate_nodes_and_infer_types()
-    return True
-
-
-def _vocabulary_projection(model: ov.Model) -> Any | None:
-    """The last MatMul, which only elementwise operations (bias, scale, soft cap) may follow."""
-    node = model.output("logits").get_node().input_value(0).get_node()
-    while node.get_type_name() in _ELEMENTWISE:
-        node = node.input_value(0).get_node()
-    return node if node.get_type_name() == "MatMul" else None
-
-
-def _compile(
-    core: ov.Core, model: ov.Model, device: str, properties: dict[str, object]
-) -> ov.CompiledModel:
-    properties.setdefault("PERFORMANCE_HINT", "LATENCY")
-    if "KV_CACHE_PRECISION" in properties:
-        precisions = [str(properties["KV_CACHE_PRECISION"])]
-    else:
-        precisions = list(KV_CACHE_PRECISIONS)
-    for precision in precisions:
-        try:
-            compiled = core.compile_model(
-                model, device, {**properties, "KV_CACHE_PRECISION": precision}
-            )
-        except RuntimeError as error:
-            reason = _last_line(error)
-            logger.warning("%s refuses KV cache precision %s: %s", device, precision, reason)
-        else:
-            logger.info("KV cache precision %s on %s", precision, device)
-            return compiled
-    raise ConfigurationError(f"{device} cannot run the model: {reason}")
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -16,9 +16,14 @@ from tests.engine.fake_model import FakeModel, continue_greedily
 
 
 def make_engine(
-    *, num_blocks: int = 64, max_model_len: int = 64, block_size: int = 4, **config: object
+    *,
+    num_blocks: int = 64,
+    max_model_len: int = 64,
+    block_size: int = 4,
+    has_variants: bool = False,
+    **config: object,
 ) -> tuple[Engine, FakeModel]:
-    model = FakeModel(block_size)
+    model = FakeModel(block_size, has_variants=has_variants)
     model.allocate_cache(num_blocks)
     engine = Engine(
         model,
@@ -68,6 +73,8 @@ def prompts(count: int, seed: int = 0) -> list[list[int]]:
         {"num_blocks": 16, "enable_prefix_caching": False, "max_num_batched_tokens": 7},
         {"block_size": 1, "num_blocks": 64},
         {"enable_prompt_lookup": False},
+        {"has_variants": True},
+        {"has_variants": True, "num_blocks": 16, "max_num_batched_tokens": 7},
     ],
     ids=str,
 )
@@ -224,9 +231,15 @@ def test_abort_frees_everything_at_any_stage(steps: int) -> None:
     max_num_seqs=st.integers(1, 8),
     budget=st.integers(1, 40),
     caching=st.booleans(),
+    has_variants=st.booleans(),
 )
 def test_random_operations_never_lose_a_block_or_a_token(
-    seed: int, num_blocks: int, max_num_seqs: int, budget: int, caching: bool
+    seed: int,
+    num_blocks: int,
+    max_num_seqs: int,
+    budget: int,
+    caching: bool,
+    has_variants: bool,
 ) -> None:
     rng = random.Random(seed)
     engine, _ = make_engine(
@@ -235,6 +248,7 @@ def test_random_operations_never_lose_a_block_or_a_token(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         enable_prefix_caching=caching,
+        has_variants=has_variants,
     )
     stems = [[rng.randrange(97) for _ in range(rng.randint(1, 20))] for _ in range(3)]
     expected: dict[tuple[str, int], list[int]] = {}

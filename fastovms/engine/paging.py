@@ -1,0 +1,95 @@
+"""Rewrites a stateful OpenVINO language model for paged attention."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+from openvino._offline_transformations import paged_attention_transformation
+
+from fastovms.engine.inputs import StepInputs
+from fastovms.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+SAMPLED_TOKEN_INDICES = "sampled_token_indices"
+
+_STEP_INPUTS = frozenset(f.name for f in dataclasses.fields(StepInputs))
+_ELEMENTWISE = frozenset({"Add", "Convert", "Divide", "Multiply", "Subtract", "Tanh"})
+
+
+def read_paged_model(core: ov.Core, model_dir: Path) -> ov.Model:
+    """Reads `openvino_model.xml` as a model whose inputs are those of `StepInputs` and a key and a
+    value cache per layer. Only the tokens at `sampled_token_indices` are projected to the
+    vocabulary, if the model has a place to put that input.
+
+    Raises:
+        ConfigurationError: the model is broken, has no attention state to page, or needs inputs
+            that the engine has not got.
+    """
+    try:
+        model = core.read_model(model_dir / "openvino_model.xml")
+        _page(model)
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"cannot read the model in {model_dir}: {reason_of(error)}"
+        ) from error
+    unknown = sorted(
+        name
+        for port in model.inputs
+        if not is_cache(port) and (name := port.get_any_name()) not in _STEP_INPUTS
+    )
+    if unknown:
+        raise ConfigurationError(
+            f"the model in {model_dir} needs inputs that paged attention does not provide: "
+            + ", ".join(unknown)
+        )
+    if not any(map(is_cache, model.inputs)):
+        raise ConfigurationError(f"the model in {model_dir} keeps no attention state to page")
+    return model
+
+
+def is_cache(port: Any) -> bool:
+    return str(port.get_any_name()).startswith(("key_cache.", "value_cache."))
+
+
+def reason_of(error: Exception) -> str:
+    """The line of an OpenVINO message that says what is wrong: the last, below its trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _page(model: ov.Model) -> None:
+    paged_attention_transformation(
+        model,
+        use_block_indices_inputs=False,
+        use_score_outputs=False,
+        allow_score_aggregation=False,
+        allow_cache_rotation=False,
+        allow_xattention=False,
+        allow_adaptive_rkv=False,
+        allow_qq_bias=False,
+    )
+    projection = _vocabulary_projection(model)
+    if projection is None:
+        logger.warning("no vocabulary projection found: every prompt token will pay for its logits")
+        return
+    indices = opset13.parameter([-1], ov.Type.i64, name=SAMPLED_TOKEN_INDICES)
+    indices.output(0).set_names({SAMPLED_TOKEN_INDICES})
+    hidden = opset13.gather(projection.input_value(0), indices, opset13.constant(0, dtype=np.int64))
+    projection.input(0).replace_source_output(hidden.output(0))
+    model.add_parameters([indices])
+    model.validate_nodes_and_infer_types()
+
+
+def _vocabulary_projection(model: ov.Model) -> Any | None:
+    """The last MatMul, which only elementwise operations (bias, scale, soft cap) may follow."""
+    node = model.output("logits").get_node().input_value(0).get_node()
+    while node.get_type_name() in _ELEMENTWISE:
+        node = node.input_value(0).get_node()
+    return node if node.get_type_name() == "MatMul" else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import random
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from fastovms.http.router import Router
 from fastovms.http.state import Exchange, ServerState
 from tests.http.client import Conversation
 from tests.http.fake_transport import FakeTransport, VirtualLoop
-from tests.http.more_cases import get, post
+from tests.http.more_cases import chunked, get, post
 
 loop_factory = VirtualLoop
 
@@ -452,6 +454,34 @@ async def test_no_pings_where_none_are_wanted(kind: str) -> None:
     transport.receive(get("/quiet"))
     await asyncio.sleep(100)
     assert transport.sent == b""
+
+
+# Noise
+
+
+async def test_ten_thousand_strings_of_noise() -> None:
+    """At most one answer each, never a 500, and nothing is left behind."""
+    bench = Bench(dataclasses.replace(CONFIG, max_connections=100))
+    noise = random.Random(11)
+    beginnings = [b"", b"", get()[:-2], post(b"12345")[:-7], get()[:16], chunked(b"5\r\nhello\r\n")]
+    connections = []
+    for number in range(10_000):
+        transport = bench.connect()
+        transport.receive(noise.choice(beginnings) + noise.randbytes(noise.randrange(1, 60)))
+        connections.append(transport)
+        if number % 50 == 49:
+            for open_one in connections:
+                if not open_one.lost:
+                    open_one.receive_eof()
+            await ticks()
+            for done in connections:
+                assert len(statuses(done)) <= 1
+                assert done.lost
+            connections.clear()
+    assert not bench.state.connections
+    assert not bench.state.tasks
+    assert bench.state.body_budget.used == 0
+    assert {exchange.status for exchange in bench.exchanges} <= {200, 400, 404, 501, 505}
 
 
 # Draining

@@ -1,0 +1,187 @@
+"""Keys, origins and media types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastovms.errors import ConfigurationError
+from fastovms.http.auth import ApiKeys, read_api_keys
+from fastovms.http.cors import CorsPolicy
+from fastovms.http.media_type import JsonOnly
+from fastovms.http.messages import Headers, Request, Response
+from tests.http.client import talk
+from tests.http.conftest import Start, render_error
+from tests.http.more_cases import get, post
+
+
+def request(path: str = "/v1/x", method: str = "POST", **fields: str) -> Request:
+    named = [(name.replace("_", "-"), value) for name, value in fields.items()]
+    return Request(method, path, headers=Headers(named))
+
+
+@pytest.mark.parametrize(
+    ("authorization", "granted"),
+    [
+        ("Bearer alpha", True),
+        ("bearer beta", True),
+        ("Bearer  alpha ", True),
+        ("Bearer alph", False),
+        ("Bearer alphaa", False),
+        ("Bearer ", False),
+        ("Bearer", False),
+        ("alpha", False),
+        ("Basic alpha", False),
+        ("Bearer alpha beta", False),
+        ("Bearer \xe9", False),
+        (None, False),
+    ],
+)
+def test_api_keys(authorization: str | None, granted: bool) -> None:
+    keys = ApiKeys(["alpha", "beta"], render_error, exempt=["/health", "/"])
+    fields = {} if authorization is None else {"Authorization": authorization}
+    refusal = keys(request(**fields))
+    if granted:
+        assert refusal is None
+        return
+    assert refusal is not None
+    assert refusal.status == 401
+    assert refusal.headers == (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
+    assert b"alpha" not in refusal.body
+
+
+@pytest.mark.parametrize(
+    ("path", "free"),
+    [("/health", True), ("/health/", True), ("/", True), ("/healthy", False), ("/x/health", False)],
+)
+def test_exempt_paths(path: str, free: bool) -> None:
+    keys = ApiKeys(["alpha"], render_error, exempt=["/health", "/"])
+    assert (keys(request(path)) is None) is free
+
+
+def test_no_keys() -> None:
+    with pytest.raises(ConfigurationError, match="no API key"):
+        ApiKeys([], render_error)
+
+
+def test_keys_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# ours\nalpha\n\n  beta  \n")
+    assert read_api_keys(path, {"API_KEY": "gamma"}) == ["alpha", "beta"]
+    assert read_api_keys(None, {"API_KEY": " gamma\n"}) == ["gamma"]
+    assert read_api_keys(None, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("\n#x\n", "holds no"), ("a b\n", "visible"), ("\xe9\n", "visible")]
+)
+def test_bad_key_files(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        read_api_keys(path, {})
+    assert "a b" not in str(raised.value)
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        read_api_keys(tmp_path / "none", {})
+
+
+ANY = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "X-Request-Id"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "origin", "fields"),
+    [
+        (CorsPolicy(), None, {}),
+        (CorsPolicy(), "http://a", ANY),
+        (
+            CorsPolicy(credentials=True),
+            "http://a",
+            {**ANY, "Access-Control-Allow-Credentials": "true"},
+        ),
+        (
+            CorsPolicy("http://a, http://b", credentials=True),
+            "http://b",
+            {
+                **ANY,
+                "Access-Control-Allow-Origin": "http://b",
+                "Vary": "Origin",
+                "Access-Control-Allow-Credentials": "true",
+            },
+        ),
+        (CorsPolicy("http://a"), "http://evil", {"Vary": "Origin"}),
+        (CorsPolicy("http://a"), "http://a.evil", {"Vary": "Origin"}),
+        (CorsPolicy("http://a"), None, {"Vary": "Origin"}),
+    ],
+)
+def test_cors_fields(policy: CorsPolicy, origin: str | None, fields: dict[str, str]) -> None:
+    asked = request(**({} if origin is None else {"Origin": origin}))
+    assert dict(policy.response_fields(asked)) == fields
+
+
+def test_preflight_fields() -> None:
+    asked = request(
+        method="OPTIONS",
+        Origin="http://a",
+        Access_Control_Request_Method="POST",
+        Access_Control_Request_Headers="authorization, x-a",
+    )
+    assert dict(CorsPolicy().preflight_fields(asked)) == {
+        "Access-Control-Allow-Methods": "POST",
+        "Access-Control-Allow-Headers": "authorization, x-a",
+        "Access-Control-Max-Age": "600",
+    }
+    listed = CorsPolicy("http://a", "GET,POST", "authorization")
+    assert dict(listed.preflight_fields(asked)) == {
+        "Access-Control-Allow-Methods": "GET, POST",
+        "Access-Control-Allow-Headers": "authorization",
+        "Access-Control-Max-Age": "600",
+    }
+    assert CorsPolicy().preflight_fields(request(method="OPTIONS")) == ()
+
+
+async def test_a_preflight_needs_no_key(start: Start) -> None:
+    running = await start(
+        {
+            "authenticate": ApiKeys(["alpha"], render_error),
+            "cross_origin": CorsPolicy("http://a"),
+        }
+    )
+    preflight = get(
+        "/echo", "Origin: http://a", "Access-Control-Request-Method: POST", method="OPTIONS"
+    )
+    refused = post(b"x", "Origin: http://a")
+    granted = post(b"x", "Origin: http://a", "Authorization: Bearer alpha")
+    stream = get("/stream", "Origin: http://a", "Authorization: Bearer alpha")
+    answers = (await talk(running.port, preflight + refused + granted + stream)).answers()
+    assert [answer.status for answer in answers] == [204, 401, 200, 200]
+    for answer in answers:
+        assert answer.headers["access-control-allow-origin"] == "http://a"
+    assert answers[0].headers["access-control-allow-methods"] == "POST"
+    assert answers[0].headers["allow"] == "OPTIONS, POST"
+    assert "www-authenticate" in answers[1].headers
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "allowed"),
+    [
+        ("POST", {}, True),
+        ("POST", {"Content-Type": "application/json"}, True),
+        ("POST", {"Content-Type": "Application/JSON ; charset=utf-8"}, True),
+        ("POST", {"Content-Type": "application/vnd.x+json"}, True),
+        ("POST", {"Content-Type": "text/plain"}, False),
+        ("POST", {"Content-Type": "application/x-www-form-urlencoded"}, False),
+        ("POST", {"Content-Type": ""}, False),
+        ("POST", {"Content-Encoding": "identity"}, True),
+        ("POST", {"Content-Encoding": "gzip", "Content-Type": "application/json"}, False),
+        ("GET", {"Content-Type": "text/plain"}, True),
+    ],
+)
+def test_json_only(method: str, fields: dict[str, str], allowed: bool) -> None:
+    named = {name.replace("-", "_"): value for name, value in fields.items()}
+    refusal: Response | None = JsonOnly(render_error)(request(method=method, **named))
+    assert (refusal is None) is allowed
+    if refusal is not None:
+        assert refusal.status == 415
+        if "Content-Encoding" in fields:
+            assert refusal.headers == (("Accept-Encoding", "identity"),)

@@ -20,6 +20,10 @@ class Detokenizer(Protocol):
     def flush(self) -> str:
         """Ends the text and returns what was held back."""
 
+    @property
+    def held(self) -> str:
+        """What is held back of the whole characters that the tokens make so far."""
+
 
 class DecodedBytes(NamedTuple):
     """Text, and the bytes at its end that may still become a character."""
@@ -96,6 +100,10 @@ class TableDetokenizer:
         text, self._incomplete = decode_utf8(data, final=False)
         return text
 
+    @property
+    def held(self) -> str:
+        return ""
+
     def flush(self) -> str:
         data, self._incomplete = self._incomplete, b""
         return decode_utf8(data, final=True).text
@@ -108,7 +116,7 @@ class WindowDetokenizer:
     a whole one, and the clean-up of spaces that some models ask for turns " n't" into "n't".
     """
 
-    __slots__ = ("_decode", "_num_released", "_trim_at", "_window")
+    __slots__ = ("_decode", "_num_released", "_trim_at", "_window", "held")
 
     # No rule of a detokenizer looks at more than the last four characters.
     HOLD_BACK = 4
@@ -119,12 +127,14 @@ class WindowDetokenizer:
         self._window: list[int] = []
         self._num_released = 0
         self._trim_at = 4 * self.CONTEXT
+        self.held = ""
 
     def push(self, token_ids: Sequence[int]) -> str:
         self._window.extend(token_ids)
         text = self._decode(self._window)
         piece = text[self._num_released : max(len(text) - self.HOLD_BACK, 0)]
         self._num_released += len(piece)
+        self.held = text[self._num_released :].rstrip(REPLACEMENT)
         if len(self._window) >= self._trim_at:
             self._trim(text)
         return piece
@@ -133,6 +143,7 @@ class WindowDetokenizer:
         piece = self._decode(self._window)[self._num_released :]
         self._window = []
         self._num_released = 0
+        self.held = ""
         return piece
 
     def _trim(self, text: str) -> None:

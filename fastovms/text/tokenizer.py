@@ -106,6 +106,21 @@ class Tokenizer:
             lambda token_ids: self.decode(token_ids, skip_special_tokens=skip_special_tokens)
         )
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token contributes to a text, special tokens as they are written. It need not
+        be whole characters. Ids outside the vocabulary contribute nothing."""
+        if token_id >= self.vocab_size:
+            return b""
+        if self._table is not None:
+            return self._table.token_bytes[token_id]
+        return self.decode([token_id], skip_special_tokens=False).encode()
+
+    def find_tokens(self, pieces: Sequence[str]) -> list[int | None]:
+        """The ids of tokens by their names in the vocabulary; None for those it does not have.
+        Reads the whole vocabulary, which takes some ten milliseconds."""
+        vocab: dict[bytes, int] = self._tokenizer.get_vocab()
+        return [vocab.get(piece.encode()) for piece in pieces]
+
     def _decode_batch(self, sequences: list[list[int]], skip_special_tokens: bool) -> list[str]:
         # Sequences of different lengths would be padded, and the padding shown.
         texts: list[str] = self._tokenizer.decode(

@@ -13,6 +13,9 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _TOKEN_CHARACTERS = frozenset(
     "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
+_OWN_FIELDS = frozenset(
+    ("connection", "content-length", "content-type", "date", "transfer-encoding", "x-request-id")
+)
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -27,7 +30,7 @@ class ResponseWriter:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._second = 0
-        self._beginnings: dict[int, str] = {}
+        self._beginnings: dict[tuple[int, str], str] = {}
 
     def render(
         self, response: Response, request: Request, *, close: bool, extra: HeaderPairs = ()
@@ -36,10 +39,12 @@ class ResponseWriter:
         status = response.status
         if status == 204 or status == 304:
             # RFC 9110 8.6: no Content-Length on a 204; a 304 may leave it out.
-            return self._head(status, "", request, close, response.headers + extra)
+            return self._head(status, "", "", request, close, response.headers + extra)
         body = response.body
-        framing = f"Content-Type: {clean(response.content_type)}\r\nContent-Length: {len(body)}\r\n"
-        head = self._head(status, framing, request, close, response.headers + extra)
+        length = f"Content-Length: {len(body)}\r\n"
+        head = self._head(
+            status, response.content_type, length, request, close, response.headers + extra
+        )
         return head if request.method == "HEAD" else head + body
 
     def render_stream_head(
@@ -51,16 +56,19 @@ class ResponseWriter:
         *,
         close: bool,
         chunked: bool,
-        extra: HeaderPairs = (),
     ) -> bytes:
         """The head of a chunked message, or of one that ends with the connection (HTTP/1.0)."""
-        framing = f"Content-Type: {clean(content_type)}\r\n"
-        if chunked:
-            framing += "Transfer-Encoding: chunked\r\n"
-        return self._head(status, framing, request, close, headers + extra)
+        framing = "Transfer-Encoding: chunked\r\n" if chunked else ""
+        return self._head(status, content_type, framing, request, close, headers)
 
     def _head(
-        self, status: int, fields: str, request: Request, close: bool, more: HeaderPairs
+        self,
+        status: int,
+        content_type: str,
+        fields: str,
+        request: Request,
+        close: bool,
+        more: HeaderPairs,
     ) -> bytes:
         if close:
             fields += "Connection: close\r\n"
@@ -68,20 +76,22 @@ class ResponseWriter:
             fields += "Connection: keep-alive\r\n"
         if more:
             fields += render_fields(more)
-        beginning = self._beginning(status)
+        beginning = self._beginning(status, content_type)
         return f"{beginning}{fields}X-Request-Id: {request.id}\r\n\r\n".encode("latin-1")
 
-    def _beginning(self, status: int) -> str:
+    def _beginning(self, status: int, content_type: str) -> str:
+        """The lines up to Content-Type, which is "" for answers without content."""
         second = int(self._clock())
         if second != self._second:
             self._second = second
             self._beginnings.clear()
-        beginning = self._beginnings.get(status)
+        beginning = self._beginnings.get((status, content_type))
         if beginning is None:
             reason = _REASONS.get(status, "")
-            date = formatdate(second, usegmt=True)
-            beginning = f"HTTP/1.1 {status} {reason}\r\nDate: {date}\r\n"
-            self._beginnings[status] = beginning
+            beginning = f"HTTP/1.1 {status} {reason}\r\nDate: {formatdate(second, usegmt=True)}\r\n"
+            if content_type:
+                beginning += f"Content-Type: {clean(content_type)}\r\n"
+            self._beginnings[status, content_type] = beginning
         return beginning
 
 
@@ -89,12 +99,15 @@ def render_fields(headers: HeaderPairs) -> str:
     """Field lines.
 
     Raises:
-        ValueError: a name is not a token (RFC 9110 5.1): the handler's mistake.
+        ValueError: a name is not a token (RFC 9110 5.1), or one of the fields that are written
+            here and must not come twice: the handler's mistake.
     """
     lines = []
     for name, value in headers:
         if not name or not _TOKEN_CHARACTERS.issuperset(name):
             raise ValueError(f"{name!r} is not a header field name")
+        if name.lower() in _OWN_FIELDS:
+            raise ValueError(f"the server itself writes the field {name!r}")
         lines.append(f"{name}: {clean(value)}\r\n")
     return "".join(lines)
 

@@ -104,8 +104,8 @@ class ResponseStream:
         if self._muted:
             data = b""
         if not self.started:
-            self.started = True
             data = self._render_head() + data
+            self.started = True
         if data:
             if self._ping_interval:
                 self._last_sent = self._loop.time()

@@ -91,16 +91,16 @@ def _dechunk(data: bytes) -> tuple[bytes | None, bytes]:
 
 
 async def read_until_quiet(
-    reader: asyncio.StreamReader, quiet: float, limit: float
+    reader: asyncio.StreamReader, quiet: float, limit: float, answers: int = 1
 ) -> Conversation:
-    """Reads until the server closes, or has sent something and then nothing for `quiet` seconds,
+    """Reads until the server closes, or has begun so many answers and is then quiet for a while,
     or `limit` seconds have passed."""
     data = b""
     loop = asyncio.get_running_loop()
     end = loop.time() + limit
     try:
         while True:
-            wait = quiet if data else end - loop.time()
+            wait = quiet if data.count(b"HTTP/1.1 ") >= answers else end - loop.time()
             piece = await asyncio.wait_for(reader.read(65536), max(wait, 0.001))
             if not piece:
                 return Conversation(data, closed=True)
@@ -114,23 +114,18 @@ async def read_until_quiet(
 async def talk(
     port: int,
     *pieces: bytes,
-    shut: bool = False,
-    quiet: float = 0.1,
+    answers: int = 1,
+    quiet: float = 0.06,
     limit: float = 3.0,
-    pause: float = 0.0,
 ) -> Conversation:
-    """Connects, sends the pieces (then FIN if `shut`), and reads what comes."""
+    """Connects, sends the pieces, and reads what comes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         try:
             for piece in pieces:
                 writer.write(piece)
-                if pause:
-                    await asyncio.sleep(pause)
-            if shut:
-                writer.write_eof()
         except ConnectionError:
             pass
-        return await read_until_quiet(reader, quiet, limit)
+        return await read_until_quiet(reader, quiet, limit, answers)
     finally:
         writer.transport.abort()

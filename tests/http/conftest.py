@@ -15,14 +15,13 @@ from fastovms.http import Exchange, HttpServer, Request, Response, Router
 QUICK = HttpConfig(
     port=0,
     max_body=1024 * 1024,
-    head_timeout=0.3,
-    body_timeout=0.3,
+    head_timeout=5.0,
+    body_timeout=5.0,
     min_body_rate=1024 * 1024 * 1024,
-    keep_alive_timeout=0.3,
-    write_timeout=0.3,
+    keep_alive_timeout=5.0,
+    write_timeout=5.0,
     linger_timeout=0.2,
     close_timeout=0.2,
-    ping_interval=0.1,
     drain_grace=0.1,
 )
 

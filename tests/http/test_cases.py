@@ -13,6 +13,7 @@ from tests.http.client import talk
 from tests.http.conftest import Start
 from tests.http.more_cases import CASES, Case
 
+_SHORT = {"head_timeout": 0.2, "body_timeout": 0.2}
 _SAMPLE = json.loads((Path(__file__).parent / "http_cases.json").read_text())["cases"]
 
 
@@ -26,10 +27,11 @@ def _pieces(case: dict[str, Any]) -> list[bytes]:
 
 @pytest.mark.parametrize("case", _SAMPLE, ids=lambda case: case["id"])
 async def test_sample(case: dict[str, Any], start: Start) -> None:
-    running = await start()
+    running = await start(**(_SHORT if "408" in case["expect"] else {}))
     pieces = _pieces(case)
     method = pieces[0].split(b" ")[0].decode("latin-1")
-    conversation = await talk(running.port, *pieces)
+    at_end = 9 if case.get("close_after") else 1 + len(case.get("then", []))
+    conversation = await talk(running.port, *pieces, answers=at_end)
     answers = conversation.answers([method])
     assert len(answers) <= case["max_responses"]
     assert not conversation.reset
@@ -50,9 +52,10 @@ async def test_sample(case: dict[str, Any], start: Start) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 async def test_own(case: Case, start: Start) -> None:
-    running = await start()
+    running = await start(**(_SHORT if 408 in case.statuses or not case.raw else {}))
     methods = ["HEAD"] * case.raw.count(b"HEAD /") + ["GET"]
-    conversation = await talk(running.port, case.raw, quiet=0.08 if not case.closed else 1.0)
+    at_end = len(case.statuses) + case.closed
+    conversation = await talk(running.port, case.raw, answers=at_end)
     answers = conversation.answers(methods)
     assert [answer.status for answer in answers] == [s for s in case.statuses if s != 100]
     assert conversation.data.startswith(b"HTTP/1.1 100 Continue\r\n\r\n") == (100 in case.statuses)

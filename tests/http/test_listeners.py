@@ -185,7 +185,7 @@ async def test_tls_refuses_what_is_old_or_plain(start: Start) -> None:
     running = await start(
         tls_certificate=str(_TLS / "first.crt"), tls_key=str(_TLS / "first.key"), head_timeout=0.2
     )
-    assert (await talk(running.port, get(), quiet=1)).data[:4] != b"HTTP"
+    assert (await talk(running.port, get(), answers=2)).data[:4] != b"HTTP"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -57,3 +57,10 @@ def test_an_unknown_status_has_an_empty_reason() -> None:
 )
 def test_clean(value: str, cleaned: str) -> None:
     assert clean(value) == cleaned
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:", "\r\n", "é", "Content-Length", "connection"])
+def test_names_that_handlers_may_not_write(name: str) -> None:
+    response = Response(200, headers=((name, "x"),))
+    with pytest.raises(ValueError, match="field"):
+        ResponseWriter().render(response, Request("GET", "/"), close=False)

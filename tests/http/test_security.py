@@ -152,8 +152,10 @@ async def test_a_preflight_needs_no_key(start: Start) -> None:
     )
     refused = post(b"x", "Origin: http://a")
     granted = post(b"x", "Origin: http://a", "Authorization: Bearer alpha")
-    stream = get("/stream", "Origin: http://a", "Authorization: Bearer alpha")
-    answers = (await talk(running.port, preflight + refused + granted + stream)).answers()
+    stream = get("/stream", "Origin: http://a", "Authorization: Bearer alpha", "Connection: close")
+    answers = (
+        await talk(running.port, preflight + refused + granted + stream, answers=5)
+    ).answers()
     assert [answer.status for answer in answers] == [204, 401, 200, 200]
     for answer in answers:
         assert answer.headers["access-control-allow-origin"] == "http://a"

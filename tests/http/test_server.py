@@ -19,7 +19,7 @@ from tests.http.more_cases import get, post
 
 async def test_a_stream_is_chunked(start: Start) -> None:
     running = await start()
-    conversation = await talk(running.port, get("/stream") + get())
+    conversation = await talk(running.port, get("/stream") + get(), answers=2)
     stream, health = conversation.answers()
     assert stream.headers["transfer-encoding"] == "chunked"
     assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -33,7 +33,7 @@ async def test_a_stream_is_chunked(start: Start) -> None:
 async def test_a_stream_to_http_1_0_ends_with_the_connection(start: Start) -> None:
     running = await start()
     request = get("/stream", "Connection: keep-alive", version="1.0")
-    conversation = await talk(running.port, request, quiet=1)
+    conversation = await talk(running.port, request, answers=2)
     (answer,) = conversation.answers()
     assert conversation.closed
     assert not conversation.reset
@@ -44,7 +44,7 @@ async def test_a_stream_to_http_1_0_ends_with_the_connection(start: Start) -> No
 
 async def test_the_answer_to_head_has_no_stream(start: Start) -> None:
     running = await start()
-    conversation = await talk(running.port, get("/stream", method="HEAD") + get())
+    conversation = await talk(running.port, get("/stream", method="HEAD") + get(), answers=2)
     stream, health = conversation.answers(["HEAD", "GET"])
     assert stream.headers["transfer-encoding"] == "chunked"
     assert health.body == b"ok"
@@ -52,17 +52,17 @@ async def test_the_answer_to_head_has_no_stream(start: Start) -> None:
 
 async def test_a_handler_that_fails_in_its_stream(start: Start) -> None:
     running = await start()
-    conversation = await talk(running.port, get("/half") + get(), quiet=1)
+    conversation = await talk(running.port, get("/half") + get(), answers=2)
     (answer,) = conversation.answers()
     assert conversation.closed
     assert answer.body is None, "the end of the message must be missing"
-    old = await talk(running.port, get("/half", version="1.0"), quiet=1)
+    old = await talk(running.port, get("/half", version="1.0"), answers=2)
     assert old.reset, "without chunks only a reset tells a cut from an end"
 
 
 async def test_a_handler_that_fails_before_it(start: Start) -> None:
     running = await start()
-    conversation = await talk(running.port, get("/fails") + get())
+    conversation = await talk(running.port, get("/fails") + get(), answers=2)
     failed, health = conversation.answers()
     assert (failed.status, failed.body) == (500, b"500 /fails internal error")
     assert health.status == 200
@@ -108,7 +108,7 @@ async def test_rules_for_handlers(start: Start) -> None:
         get(f"/{name}")
         for name in ("nothing", "open", "second", "injected", "name", "none", "unchanged", "both")
     )
-    conversation = await talk(running.port, requests, quiet=1)
+    conversation = await talk(running.port, requests, answers=9)
     answers = conversation.answers()
     assert [answer.status for answer in answers] == [500, 500, 418, 200, 500, 204, 304, 200]
     assert answers[3].headers["x-a"] == "b  X-Evil: 1 "
@@ -120,7 +120,7 @@ async def test_rules_for_handlers(start: Start) -> None:
 
 async def test_head_has_the_fields_of_get(start: Start) -> None:
     running = await start()
-    conversation = await talk(running.port, get(method="HEAD") + get())
+    conversation = await talk(running.port, get(method="HEAD") + get(), answers=2)
     head, whole = conversation.answers(["HEAD", "GET"])
     for answer in (head, whole):
         del answer.headers["x-request-id"]
@@ -131,7 +131,7 @@ async def test_head_has_the_fields_of_get(start: Start) -> None:
 async def test_allow(start: Start) -> None:
     running = await start()
     requests = get("/echo") + get("/items/1", method="PUT") + get("*", method="OPTIONS")
-    echo, items, everything = (await talk(running.port, requests)).answers()
+    echo, items, everything = (await talk(running.port, requests, answers=3)).answers()
     assert (echo.status, echo.headers["allow"]) == (405, "OPTIONS, POST")
     assert (items.status, items.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
     assert (everything.status, everything.headers["allow"]) == (204, "GET, HEAD, OPTIONS, POST")
@@ -151,7 +151,9 @@ async def test_request_id(given: str, echoed: bool, start: Start) -> None:
 
 async def test_what_a_handler_sees(start: Start) -> None:
     running = await start()
-    await talk(running.port, get("/health?a=1", "X-A: 1", "x-a: 2", host="h:1") + post(b"hi"))
+    await talk(
+        running.port, get("/health?a=1", "X-A: 1", "x-a: 2", host="h:1") + post(b"hi"), answers=2
+    )
     first, second = running.site.requests
     assert (first.method, first.path, first.raw_path, first.query) == (
         "GET",
@@ -202,7 +204,7 @@ async def test_a_refused_upload_gets_its_answer(start: Start) -> None:
     size = 50 * 1024 * 1024
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
     writer.write(get("/echo", f"Content-Length: {size}", method="POST"))
-    reading = asyncio.ensure_future(read_until_quiet(reader, 1, 3))
+    reading = asyncio.ensure_future(read_until_quiet(reader, 1, 3, 2))
     for _ in range(size // 65536):
         writer.write(b"x" * 65536)
         await writer.drain()
@@ -234,7 +236,7 @@ async def test_one_stalled_client_costs_the_others_nothing(start: Start) -> None
     stalled = socket.create_connection(("127.0.0.1", running.port))
     stalled.sendall(get("/large") * 3)
     for _ in range(20):
-        conversation = await talk(running.port, get("/health", "Connection: close"), quiet=1)
+        conversation = await talk(running.port, get("/health", "Connection: close"), answers=2)
         assert conversation.statuses == [200]
     await wait_for_no_connection(running)
     stalled.close()
@@ -276,7 +278,7 @@ async def test_close_cancels_what_still_runs(start: Start) -> None:
 
 async def test_drain_waits_and_then_gives_up(start: Start) -> None:
     running = await start()
-    client = asyncio.ensure_future(talk(running.port, get("/slow"), quiet=1, limit=5))
+    client = asyncio.ensure_future(talk(running.port, get("/slow"), answers=2))
     await running.site.started.wait()
     await running.server.drain(0.05)
     assert running.server.num_connections == 1
@@ -355,7 +357,7 @@ async def test_a_fresh_connection_is_heard_while_draining(start: Start) -> None:
     drain = asyncio.ensure_future(running.server.drain(2))
     await asyncio.sleep(0.2)
     writer.write(get())
-    conversation = await read_until_quiet(reader, 1, 1)
+    conversation = await read_until_quiet(reader, 1, 1, 2)
     assert conversation.statuses == [200]
     assert conversation.closed
     await drain
@@ -377,9 +379,9 @@ async def test_checks_see_the_head_before_the_body(start: Start) -> None:
         + get(method="OPTIONS")
         + post(b"x", "Authorization: x")
     )
-    assert (await talk(running.port, requests)).statuses == [401, 200, 401, 204, 429]
+    assert (await talk(running.port, requests, answers=5)).statuses == [401, 200, 401, 204, 429]
     waiting = get("/echo", "Content-Length: 9", "Expect: 100-continue", method="POST")
-    conversation = await talk(running.port, waiting, quiet=1)
+    conversation = await talk(running.port, waiting, answers=2)
     assert conversation.statuses == [401]
     assert conversation.closed
     assert len(running.site.requests) == 1
@@ -392,13 +394,13 @@ async def test_an_observer_that_fails_harms_nobody(
         raise ValueError("on purpose")
 
     running = await start({"observers": (observer,)})
-    assert (await talk(running.port, get() * 2)).statuses == [200, 200]
+    assert (await talk(running.port, get() * 2, answers=2)).statuses == [200, 200]
     assert "an observer of requests failed" in caplog.text
 
 
 async def test_exchanges(start: Start) -> None:
     running = await start()
-    await talk(running.port, get() + get("/stream") + b"\0")
+    await talk(running.port, get() + get("/stream") + b"\0", answers=4)
     health, stream, fault = running.site.exchanges
     assert (health.status, health.completed, health.request.route) == (200, True, "/health")
     assert health.num_bytes > 100

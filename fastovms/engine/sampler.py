@@ -18,6 +18,7 @@ GREEDY_TEMPERATURE = 1e-5
 _NUM_STRIDES = 64
 _MAX_SORTED = 512
 _NUM_DRAW_ROWS = 256
+_ONES = np.ones(_NUM_DRAW_ROWS, np.float32)
 
 
 def likeliest(logits: Floats) -> list[int]:
@@ -90,7 +91,7 @@ def _draw_position(weights: Floats, uniform: float) -> int:
     if num_rows < 2:
         return _pass_position(weights, uniform * float(weights.sum(dtype=np.float64)))
     split = num_rows * _NUM_DRAW_ROWS
-    sums = weights[:split].reshape(num_rows, _NUM_DRAW_ROWS).sum(axis=1, dtype=np.float32)
+    sums = weights[:split].reshape(num_rows, _NUM_DRAW_ROWS) @ _ONES
     edges = sums.astype(np.float64).cumsum()
     tail = weights[split:]
     target = uniform * (edges[-1] + float(tail.sum(dtype=np.float64)))
@@ -136,30 +137,43 @@ def _lower_bound(values: Floats, k: int) -> np.float32:
 
 def _top_p_ids(weights: Floats, top_p: float) -> Ids:
     """Positions, ascending, of the fewest largest weights that hold `top_p` of the whole; of
-    equal weights the first ones.
-
-    A quickselect by mass: each round splits what is undecided at its weighted mean, and either
-    keeps or puts aside a whole side. Only the last few hundred are sorted.
-    """
-    missing = top_p * float(weights.sum(dtype=np.float64))
-    undecided = np.arange(weights.size)
-    kept: list[Ids] = []
+    equal weights the first ones. The largest weight is 1."""
+    undecided, missing = _bracket(weights, top_p * float(weights.sum(dtype=np.float64)))
     while undecided.size > _MAX_SORTED:
-        values = weights[undecided]
-        mass = float(values.sum(dtype=np.float64))
-        is_large = values * np.float32(mass) >= np.dot(values, values)
-        num_large = int(np.count_nonzero(is_large))
-        if num_large in (0, undecided.size):
-            break
+        # A quickselect by mass: split at the weighted mean, keep or put aside a whole side.
+        mean = np.float32(np.dot(undecided, undecided) / undecided.sum(dtype=np.float64))
+        is_large = undecided >= mean
         large = undecided[is_large]
-        large_mass = float(weights[large].sum(dtype=np.float64))
+        if large.size in (0, undecided.size):
+            break
+        large_mass = float(large.sum(dtype=np.float64))
         if large_mass >= missing:
             undecided = large
         else:
-            kept.append(large)
             missing -= large_mass
             undecided = undecided[~is_large]
-    order = np.argsort(-weights[undecided], kind="stable")
-    running = weights[undecided[order]].cumsum(dtype=np.float64)
-    num_kept = int(running.searchsorted(missing, side="left")) + 1
-    return np.sort(np.concatenate([*kept, undecided[order[:num_kept]]]))
+    descending = -np.sort(-undecided)
+    if not descending.size:
+        return np.arange(weights.size)
+    num_kept = int(descending.cumsum(dtype=np.float64).searchsorted(missing, side="left")) + 1
+    smallest = descending[min(num_kept, descending.size) - 1]
+    ids = np.flatnonzero(weights >= smallest)
+    num_surplus = int(np.count_nonzero(descending[num_kept:] == smallest))
+    if num_surplus:
+        equal = ids[weights[ids] == smallest]
+        ids = np.setdiff1d(ids, equal[-num_surplus:], assume_unique=True)
+    return ids
+
+
+def _bracket(weights: Floats, missing: float) -> tuple[Floats, float]:
+    """The weights of one order of magnitude, among which the smallest to keep is, and what they
+    must contribute to `missing` after all larger ones."""
+    upper, upper_mass = np.float32(np.inf), 0.0
+    threshold = np.float32(0.1)
+    while True:
+        above = weights[weights >= threshold]
+        mass = float(above.sum(dtype=np.float64))
+        if mass >= missing or above.size == weights.size:
+            return above[above < upper], missing - upper_mass
+        upper, upper_mass = threshold, mass
+        threshold *= np.float32(0.1)

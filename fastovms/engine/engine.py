@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
 from fastovms.engine import sampler
+from fastovms.engine.beam_request import BeamRequest, beam_token_limit
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.grammar import GrammarCompiler, GrammarState
 from fastovms.engine.inputs import Batch, ScoredTokens, build_batch
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import Model
 from fastovms.engine.scheduler import Chunk, Scheduler
-from fastovms.engine.sequence import Sequence, SequenceStatus
+from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.speculative import PromptLookup
+from fastovms.errors import RequestError
 from fastovms.params import (
     FinishReason,
     GenerationOutput,
@@ -79,21 +81,44 @@ class Engine:
         self._new_seed = new_seed
         self._seq_ids = count()
         self._requests: dict[str, list[Sequence]] = {}
+        self._searches: dict[str, BeamRequest] = {}
 
     @property
     def has_work(self) -> bool:
         return bool(self._requests)
 
+    def validate(self, request: GenerationRequest) -> None:
+        """May be called from any thread, before `add`.
+
+        Raises:
+            RequestError: the beams of the request could never run.
+        """
+        search = request.params.beam_search
+        if search is None:
+            return
+        width, most = search.num_beams, self.scheduler.max_num_seqs
+        if width > most:
+            message = f"a search with {width} beams cannot run: at most {most} sequences do at once"
+            raise RequestError(message, param="best_of")
+        num_prompt_tokens = len(request.prompt_token_ids)
+        if self._token_limit(request) <= num_prompt_tokens:
+            raise RequestError(
+                f"the cache has no room for {width} beams over a prompt of {num_prompt_tokens} "
+                "tokens",
+                param="best_of",
+                code="context_length_exceeded",
+            )
+
     def add(self, request: GenerationRequest) -> None:
-        """Queues a request's `n` samples. The later ones wait for the first one's prompt."""
+        """Queues a valid request's `n` samples, which share the first one's prompt, or the root
+        of its beam search."""
         params = request.params
         seed = self._new_seed() if params.seed is None else params.seed
         num_prompt_tokens = len(request.prompt_token_ids)
-        token_limit = self._max_model_len
-        if params.max_tokens is not None:
-            token_limit = min(token_limit, num_prompt_tokens + params.max_tokens)
-        samples: list[Sequence] = []
-        for index in range(params.n):
+        token_limit = self._token_limit(request)
+        group = SequenceGroup(params.beam_search.num_beams) if params.beam_search else None
+        samples = group.sequences if group else []
+        for index in range(1 if group else params.n):
             sequence = Sequence(
                 next(self._seq_ids),
                 request.request_id,
@@ -103,18 +128,24 @@ class Engine:
                 token_limit=token_limit,
                 rng=np.random.Generator(np.random.PCG64((seed % 2**64, index))),
                 parent=samples[0] if samples else None,
+                group=group,
                 prompt_lookup=self._prompt_lookup(params),
                 grammar=self._start_grammar(params, num_prompt_tokens),
             )
             samples.append(sequence)
             self.scheduler.add(sequence)
         self._requests[request.request_id] = samples
+        if group is not None:
+            self._searches[request.request_id] = BeamRequest(samples[0])
         self.num_prompt_tokens += num_prompt_tokens
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Ends a request, or one of its samples, without an output. Unknown ones are ignored."""
+        search = self._searches.get(request_id)
+        if search is not None and index is not None:
+            index = index if search.discard(index) else None
         for sequence in list(self._requests.get(request_id, ())):
-            if index is None or sequence.index == index:
+            if index is None or (search is None and sequence.index == index):
                 self._finish(sequence)
 
     def step(self) -> list[EngineOutput]:
@@ -161,7 +192,10 @@ class Engine:
         row = 0
         for sequence, num_drafts in batch.sampled:
             end = row + 1 + num_drafts
-            outputs.append(self._extend(sequence, logits[row:end], likeliest[row:end]))
+            if sequence.group is None:
+                outputs.append(self._extend(sequence, logits[row:end], likeliest[row:end]))
+            else:
+                outputs += self._search(sequence, logits[row])
             row = end
         return outputs
 
@@ -172,9 +206,23 @@ class Engine:
         assert live == queued, "requests and queues differ"
         self.scheduler.check()
 
+    def _token_limit(self, request: GenerationRequest) -> int:
+        num_prompt_tokens, params = len(request.prompt_token_ids), request.params
+        limit = self._max_model_len
+        if params.max_tokens is not None:
+            limit = min(limit, num_prompt_tokens + params.max_tokens)
+        if params.beam_search is not None:
+            limit = min(
+                limit,
+                beam_token_limit(num_prompt_tokens, params.beam_search.num_beams, self.blocks),
+            )
+        return limit
+
     def _prompt_lookup(self, params: SamplingParams) -> PromptLookup | None:
+        if params.grammar is not None or params.beam_search is not None:
+            return None
         wanted = self._enable_prompt_lookup or params.num_assistant_tokens is not None
-        return PromptLookup(params) if wanted and params.grammar is None else None
+        return PromptLookup(params) if wanted else None
 
     def _start_grammar(self, params: SamplingParams, num_prompt_tokens: int) -> GrammarState | None:
         if params.grammar is None:
@@ -185,7 +233,7 @@ class Engine:
     def _propose_drafts(self) -> None:
         num_running = len(self.scheduler.running)
         for sequence in self.scheduler.running:
-            if sequence.num_uncomputed_tokens != 1:
+            if sequence.num_uncomputed_tokens != 1 or sequence.group is not None:
                 continue
             if sequence.grammar is not None:
                 drafts = array("q", sequence.grammar.forced_tokens(sequence.token_ids))
@@ -239,6 +287,18 @@ class Engine:
             self._finish(sequence)
         return EngineOutput(sequence.request_id, output)
 
+    def _search(self, sequence: Sequence, logits: NDArray[np.float32]) -> list[EngineOutput]:
+        """Takes one beam's row; with the last beam's the search advances."""
+        request_id = sequence.request_id
+        search = self._searches[request_id]
+        if not search.take(sequence, logits):
+            return []
+        outputs = search.advance(self.scheduler, self._seq_ids)
+        if not search.sequences:
+            del self._requests[request_id], self._searches[request_id]
+        self.num_generated_tokens += sum(output.num_generated_tokens for output in outputs)
+        return [EngineOutput(request_id, output) for output in outputs]
+
     def _learn(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
         del sequence.draft_token_ids[:]
         self.num_draft_tokens += num_drafted
@@ -253,6 +313,7 @@ class Engine:
         samples.remove(sequence)
         if not samples:
             del self._requests[sequence.request_id]
+            self._searches.pop(sequence.request_id, None)
 
 
 def _score_prompts(scored: list[ScoredTokens], logits: NDArray[np.float32]) -> None:

@@ -52,6 +52,9 @@ class GrammarState:
             return []
         return list(self._matcher.compute_ff_tokens())
 
+    def __copy__(self) -> GrammarState:
+        return GrammarState(self._matcher.deep_copy(), self._vocab_size, self._num_read)
+
     def _read(self, token_ids: array[int]) -> None:
         if len(token_ids) > self._num_read:
             self._matcher.consume_tokens(token_ids[self._num_read :].tolist())

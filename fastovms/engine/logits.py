@@ -2,7 +2,7 @@
 
 A processor is made per sequence, from a table, only if the request asks for it. It changes one
 row in place, from the sequence's tokens as they are then: it may remember how far it has read
-them, because tokens are never taken back.
+them, because tokens are never taken back. What it remembers it copies for a fork, in `__copy__`.
 """
 
 from __future__ import annotations
@@ -107,6 +107,14 @@ class Penalties:
         values -= self._frequency * counts
         values -= np.where(counts > 0, self._presence, np.float32(0))
         logits[ids] = values
+
+    def __copy__(self) -> Penalties:
+        clone = object.__new__(Penalties)
+        clone.__dict__.update(self.__dict__)
+        clone._slots = self._slots.copy()
+        clone._ids = self._ids.copy()
+        clone._counts = self._counts.copy()
+        return clone
 
     def _count(self, token_ids: Iterable[int]) -> None:
         for token_id, count in Counter(token_ids).items():

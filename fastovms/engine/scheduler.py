@@ -7,6 +7,8 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from fastovms.engine.blocks import ROOT, BlockManager, OutOfBlocks, PrefixMatch
@@ -40,12 +42,20 @@ def _is_decoding(sequence: Sequence) -> bool:
     return sequence.num_uncomputed_tokens == 1
 
 
+def _num_held_tokens(sequence: Sequence) -> int:
+    """A group decodes in step: until all of it has caught up, the last token is held back."""
+    return int(sequence.group is not None and len(sequence.group.sequences) > 1)
+
+
 class Scheduler:
     """Owns the waiting and the running sequences, and through them every block table.
 
     Running sequences are kept in order of admission. When blocks run out, the one admitted last
     is preempted: it loses its blocks, waits at the head of the queue and computes its tokens again
     (mostly prefix cache hits). The first one can always go on, so work is never stuck.
+
+    A group's sequences stand side by side, decode in the same steps and are preempted together.
+    Room for all that a group may come to is taken when its first sequence is admitted.
     """
 
     def __init__(
@@ -56,13 +66,19 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_prefix_cache_queries = 0
         self.num_prefix_cache_hits = 0
-        self._blocks = blocks
         # A running sequence needs a token of budget in every step, else streams would stutter.
-        self._max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
+        self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
+        self._blocks = blocks
         self._max_num_batched_tokens = max_num_batched_tokens
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Runs a copy of a running sequence beside it. They share their blocks until they write."""
+        self._blocks.share(parent.block_table)
+        child.block_table.extend(parent.block_table)
+        self.running.insert(self.running.index(parent) + 1, child)
 
     def finish(self, sequence: Sequence) -> None:
         """Takes a sequence out, at any stage, and frees its blocks. Finishing twice is harmless."""
@@ -100,7 +116,9 @@ class Scheduler:
         assert all(s.status is SequenceStatus.RUNNING for s in self.running)
         assert all(s.status is SequenceStatus.WAITING for s in self.waiting)
         assert not any(s.block_table for s in self.waiting), "a waiting sequence holds blocks"
-        assert len(self.running) <= self._max_num_seqs
+        assert len(self.running) <= self._num_reserved_seqs() <= self.max_num_seqs
+        runs = [group for group, _ in groupby(self.running, attrgetter("group")) if group]
+        assert len(set(runs)) == len(runs), "a group is torn apart"
         for s in self.running:
             assert s.num_computed_tokens < s.num_tokens
             assert s.num_computed_tokens <= len(s.block_table) * self._blocks.block_size
@@ -114,14 +132,15 @@ class Scheduler:
         spare = self._max_num_batched_tokens - len(self.running)
         if self.waiting or not all(map(_is_decoding, self.running)):
             spare -= self._blocks.block_size
-        for sequence in self._running_in_order():
-            if not _is_decoding(sequence):
+        for sequences in self._running_in_order():
+            if not all(map(_is_decoding, sequences)):
                 continue
-            num_tokens = self._num_decoded_tokens(sequence, spare)
-            if self._make_writable(sequence, num_tokens, plan):
-                plan.chunks.append(Chunk(sequence, num_tokens))
+            chunks = [Chunk(s, self._num_decoded_tokens(s, spare)) for s in sequences]
+            if all(self._make_writable(s, num_tokens, plan) for s, num_tokens in chunks):
+                plan.chunks += chunks
+                num_tokens = sum(num_tokens for _, num_tokens in chunks)
                 num_planned += num_tokens
-                spare -= num_tokens - 1
+                spare -= num_tokens - len(chunks)
         return num_planned
 
     def _num_decoded_tokens(self, sequence: Sequence, spare: int) -> int:
@@ -138,18 +157,21 @@ class Scheduler:
         return budget
 
     def _plan_chunk(self, sequence: Sequence, plan: Plan, budget: int) -> int:
-        num_tokens = min(sequence.num_uncomputed_tokens, budget)
+        num_tokens = min(sequence.num_uncomputed_tokens - _num_held_tokens(sequence), budget)
         if sequence.scores_prompt:
             num_tokens = min(num_tokens, MAX_SCORED_TOKENS)
         plan.chunks.append(Chunk(sequence, num_tokens))
         return num_tokens
 
-    def _running_in_order(self) -> Iterator[Sequence]:
-        """Iterates while preemption shortens the list from its end."""
+    def _running_in_order(self) -> Iterator[list[Sequence]]:
+        """What decodes in step, together. Iterates while preemption shortens the list from its
+        end."""
         i = 0
         while i < len(self.running):
-            yield self.running[i]
-            i += 1
+            group = self.running[i].group
+            in_step = [self.running[i]] if group is None else group.sequences
+            yield in_step
+            i += len(in_step)
 
     def _make_writable(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
         """Sees to it that the sequence owns the blocks of its next tokens, alone.
@@ -168,7 +190,8 @@ class Scheduler:
                     self._fork_block(sequence, position, plan)
                 position += 1
             except OutOfBlocks:
-                if self._preempt_last() is sequence:
+                self._preempt_last()
+                if sequence.status is SequenceStatus.WAITING:
                     return False
         return True
 
@@ -179,9 +202,21 @@ class Scheduler:
         sequence.block_table[position] = target
         self._blocks.release(source)
 
-    def _preempt_last(self) -> Sequence:
-        """Decodes are planned in order of admission, so what is planned already stays."""
-        sequence = self.running.pop()
+    def _preempt_last(self) -> None:
+        """Decodes are planned in order of admission, so what is planned already stays. The rest
+        of a group will share the prompt of its first one, as it did before."""
+        first = self.running.pop()
+        self._preempt(first)
+        group = first.group
+        if group is None:
+            return
+        while self.running and self.running[-1].group is group:
+            first = self.running.pop()
+            self._preempt(first)
+        for sequence in group.sequences:
+            sequence.parent = None if sequence is first else first
+
+    def _preempt(self, sequence: Sequence) -> None:
         self._blocks.free(sequence.block_table)
         sequence.status = SequenceStatus.WAITING
         sequence.num_computed_tokens = 0
@@ -190,7 +225,6 @@ class Scheduler:
         del sequence.draft_token_ids[:]
         self.waiting.appendleft(sequence)
         self.num_preemptions += 1
-        return sequence
 
     def _register_full_blocks(self, sequence: Sequence) -> None:
         size = self._blocks.block_size
@@ -205,14 +239,30 @@ class Scheduler:
     # Waiting sequences
 
     def _admit(self, plan: Plan, budget: int) -> None:
-        while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
+        num_seqs = self._num_reserved_seqs() if self.waiting else 0
+        while self.waiting and budget > 0:
             sequence = self.waiting[0]
-            if not self._give_blocks(sequence, plan):
+            num_new = self._num_newly_reserved(sequence)
+            if num_seqs + num_new > self.max_num_seqs or not self._give_blocks(sequence, plan):
                 break
+            num_seqs += num_new
             self.waiting.popleft()
             sequence.status = SequenceStatus.RUNNING
             self.running.append(sequence)
             budget -= self._plan_chunk(sequence, plan, budget)
+
+    def _num_reserved_seqs(self) -> int:
+        """How many the running ones may come to."""
+        groups = {s.group for s in self.running if s.group is not None}
+        num_single = sum(s.group is None for s in self.running)
+        return num_single + sum(group.size for group in groups)
+
+    def _num_newly_reserved(self, sequence: Sequence) -> int:
+        group = sequence.group
+        if group is None:
+            return 1
+        is_admitted = any(s.status is SequenceStatus.RUNNING for s in group.sequences)
+        return 0 if is_admitted else group.size
 
     def _give_blocks(self, sequence: Sequence, plan: Plan) -> bool:
         """Reuses what is computed already and allocates the rest of the sequence's blocks."""
@@ -224,7 +274,8 @@ class Scheduler:
         if sequence.scores_prompt:  # a cached token has no logits
             match = PrefixMatch([], ROOT)
         else:
-            match = self._blocks.match_prefix(sequence.token_ids)
+            end = sequence.num_tokens - _num_held_tokens(sequence)
+            match = self._blocks.match_prefix(sequence.token_ids[:end])
         self._blocks.share(match.block_ids)
         num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
         if num_missing > self._blocks.num_free_blocks:
@@ -240,15 +291,17 @@ class Scheduler:
     def _fork_from(self, parent: Sequence, sequence: Sequence, plan: Plan) -> bool:
         """Shares the parent's prompt blocks. Only the prompt's last token is computed again, for
         its logits; writing it forks the last block."""
-        if self._blocks.num_free_blocks == 0:
-            return False
         num_blocks = self._blocks.num_blocks_for(sequence.num_prompt_tokens)
+        num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - num_blocks
+        if num_missing + 1 > self._blocks.num_free_blocks:
+            return False
         shared = parent.block_table[:num_blocks]
         self._blocks.share(shared)
         sequence.block_table.extend(shared)
         sequence.parent = None
         self._count_prefix(sequence, sequence.num_prompt_tokens - 1)
         self._fork_block(sequence, num_blocks - 1, plan)
+        sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
         return True
 
     def _count_prefix(self, sequence: Sequence, num_cached_tokens: int) -> None:

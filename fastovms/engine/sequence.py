@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from array import array
 from collections.abc import Sequence as TokenIds
 from enum import Enum
@@ -21,8 +22,22 @@ class SequenceStatus(Enum):
     FINISHED = "finished"
 
 
+class SequenceGroup:
+    """Sequences that run and draw their tokens in step: the beams of a search.
+
+    Attributes:
+        size: how many of them there may be at a time.
+    """
+
+    __slots__ = ("sequences", "size")
+
+    def __init__(self, size: int) -> None:
+        self.sequences: list[Sequence] = []
+        self.size = size
+
+
 class Sequence:
-    """One sample of a request.
+    """One sample of a request, or one beam of a search for its samples.
 
     There are no prefill and decode phases: a sequence is scheduled whenever
     `num_computed_tokens < num_tokens`, and a token is sampled in the step that catches up.
@@ -39,12 +54,14 @@ class Sequence:
         processors: what changes the logits before a token is drawn, the grammar last.
         prompt_logprobs: of the prompt tokens scored so far; only sample 0 scores its prompt.
         parent: the sample whose prompt blocks this one shares once they are computed.
+        group: the sequences that this one keeps in step with, or None.
     """
 
     __slots__ = (
         "block_table",
         "draft_token_ids",
         "grammar",
+        "group",
         "index",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -75,6 +92,7 @@ class Sequence:
         token_limit: int,
         rng: np.random.Generator,
         parent: Sequence | None = None,
+        group: SequenceGroup | None = None,
         prompt_lookup: PromptLookup | None = None,
         grammar: GrammarState | None = None,
     ) -> None:
@@ -95,12 +113,28 @@ class Sequence:
             self.processors += (grammar,)
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]
         self.parent = parent
+        self.group = group
         self.status = SequenceStatus.WAITING
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.block_table = array("i")
         self.prefix_node = ROOT
         self.num_registered_blocks = 0
+
+    def fork(self, seq_id: int) -> Sequence:
+        """A copy with the same tokens, computed as far, in the same group (whose list does not
+        know it yet); it owns no blocks."""
+        child = copy.copy(self)
+        child.seq_id = seq_id
+        child.token_ids = self.token_ids[:]
+        child.draft_token_ids = array("q")
+        child.block_table = array("i")
+        others = self.processors if self.grammar is None else self.processors[:-1]
+        child.processors = tuple(map(copy.copy, others))
+        if self.grammar is not None:
+            child.grammar = copy.copy(self.grammar)
+            child.processors += (child.grammar,)
+        return child
 
     @property
     def scores_prompt(self) -> bool:

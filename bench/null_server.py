@@ -67,10 +67,17 @@ class NullBackend:
     def stats(self) -> BackendStats:
         return BackendStats(num_running=len(self._running))
 
+    def fail(self, reason: str) -> None:
+        self.failure = reason
+        self._end_all(FinishReason.ERROR, reason)
+
     async def close(self) -> None:
+        self._end_all(FinishReason.ABORT, None)
+
+    def _end_all(self, reason: FinishReason, error: str | None) -> None:
         while self._running:
             _, request = self._running.popitem()
-            request.on_output(GenerationOutput(0, (), FinishReason.ABORT, request.num_done))
+            request.on_output(GenerationOutput(0, (), reason, request.num_done, error=error))
 
     def _schedule(self) -> None:
         if self._running and not self._stepping:

@@ -23,8 +23,9 @@ from fastovms import __version__
 from fastovms.api.completions import Completions
 from fastovms.api.errors import render_error
 from fastovms.api.health import HealthRoutes
-from fastovms.api.routes import add_routes
+from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModel, ServedModels
+from fastovms.api.status import ServerStatus
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.paged import PagedBackend
 from fastovms.config import ApiConfig, EngineConfig, HttpConfig
@@ -98,7 +99,7 @@ def build_router(config: ServerConfig, models: ServedModels) -> Router:
     for model in models:
         registry.register(model.metrics)
     router = Router()
-    add_routes(
+    add_model_routes(
         router,
         models,
         Completions(
@@ -108,8 +109,9 @@ def build_router(config: ServerConfig, models: ServedModels) -> Router:
             unix_time=time.time,
             system_fingerprint=f"fastovms-{__version__}",
         ),
-        HealthRoutes(models, registry, __version__),
     )
+    status = ServerStatus.serving(models)
+    add_health_routes(router, HealthRoutes(status, registry, __version__))
     return router
 
 

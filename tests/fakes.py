@@ -121,6 +121,12 @@ class FakeBackend:
     def stats(self) -> BackendStats:
         return BackendStats(num_running=len(self._running), num_blocks=10, num_free_blocks=4)
 
+    def fail(self, reason: str) -> None:
+        self.failure = reason
+        for (request_id, index), (_, on_output, _) in list(self._running.items()):
+            self._running.pop((request_id, index), None)
+            on_output(GenerationOutput(index, [], FinishReason.ERROR, 0, error=reason))
+
     async def close(self) -> None:
         for (request_id, index), (_, on_output, _) in list(self._running.items()):
             self._running.pop((request_id, index), None)

@@ -8,7 +8,7 @@ import orjson
 from prometheus_client import CollectorRegistry
 
 from fastovms.api.errors import render_error
-from fastovms.api.served import ServedModels
+from fastovms.api.status import ServerStatus
 from fastovms.http.messages import Request, Response
 from fastovms.metrics import render
 
@@ -18,8 +18,8 @@ _OK: Final = Response(200)
 class HealthRoutes:
     """What load balancers, orchestrators and monitoring ask."""
 
-    def __init__(self, models: ServedModels, registry: CollectorRegistry, version: str) -> None:
-        self._models = models
+    def __init__(self, status: ServerStatus, registry: CollectorRegistry, version: str) -> None:
+        self._status = status
         self._registry = registry
         self._version = Response(200, orjson.dumps({"version": version}))
         self._server = Response(
@@ -27,11 +27,12 @@ class HealthRoutes:
         )
 
     def health(self, request: Request) -> Response:
-        """200 with an empty body, or 503 when a model can generate no more."""
-        failure = self._models.failure
-        if failure is None:
-            return _OK
-        return render_error(request.path, 503, f"the engine has failed: {failure}")
+        """200 with an empty body, or 503 while a model loads or when it can generate no more."""
+        return _report(request, self._status.unhealthy)
+
+    def ready(self, request: Request) -> Response:
+        """As `health`, and 503 too once the server is about to shut down."""
+        return _report(request, self._status.unready)
 
     def live(self, request: Request) -> Response:
         """KServe liveness: the process answers."""
@@ -47,3 +48,7 @@ class HealthRoutes:
     def metrics(self, request: Request) -> Response:
         body, content_type = render(self._registry, request.headers.get("accept") or "")
         return Response(200, body, content_type)
+
+
+def _report(request: Request, trouble: str | None) -> Response:
+    return _OK if trouble is None else render_error(request.path, 503, trouble)

@@ -11,17 +11,22 @@ from fastovms.api.served import ServedModels
 from fastovms.http.router import Router
 
 
-def add_routes(
-    router: Router, models: ServedModels, completions: Completions, health: HealthRoutes
-) -> None:
+def add_model_routes(router: Router, models: ServedModels, completions: Completions) -> None:
+    """What can be asked once the models are loaded."""
     for dialect in DIALECTS:
         listing = ModelRoutes(models, dialect)
         for prefix in dialect.prefixes:
             router.add("GET", f"{prefix}/models", listing.list)
             router.add("GET", f"{prefix}/models/{{id:path}}", listing.get)
             router.add("POST", f"{prefix}/completions", endpoint(completions, dialect))
-    for path in ("/health", "/ping", "/ready", "/v2/health/ready"):
+
+
+def add_health_routes(router: Router, health: HealthRoutes) -> None:
+    """What can be asked at any time."""
+    for path in ("/health", "/ping"):
         router.add("GET", path, health.health)
+    for path in ("/ready", "/v2/health/ready"):
+        router.add("GET", path, health.ready)
     router.add("POST", "/ping", health.health)
     router.add("GET", "/v2/health/live", health.live)
     router.add("GET", "/version", health.version)

@@ -70,5 +70,9 @@ class Backend(Protocol):
 
     def stats(self) -> BackendStats: ...
 
+    def fail(self, reason: str) -> None:
+        """Declares it dead, which it cannot find out itself when it hangs: requests in flight end
+        with `FinishReason.ERROR`, further ones are refused."""
+
     async def close(self) -> None:
         """Stops the work; requests in flight end with `FinishReason.ABORT`."""

@@ -177,6 +177,7 @@ class PagedBackend:
         if self._thread is None or self._closing:
             raise BackendUnavailable("the server is not ready to generate")
         self._check_length(request)
+        self._engine.validate(request)
         if self._num_waiting >= self._config.max_num_queued_requests:
             raise Overloaded(
                 f"{self._num_waiting} requests are waiting, which is the limit; try again later"
@@ -199,13 +200,19 @@ class PagedBackend:
     def stats(self) -> BackendStats:
         return replace(self._stats, num_waiting=self._num_waiting)
 
+    def fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = reason
+            self._end_all(FinishReason.ERROR, reason)
+
     async def close(self) -> None:
         if self._thread is None or self._closing:
             return
         self._closing = True
         self._commands.put(_Close())
         assert self._stopped is not None
-        await asyncio.shield(self._stopped)
+        if self._failure is None:  # a thread that hangs is not waited for
+            await asyncio.shield(self._stopped)
         self._end_all(FinishReason.ABORT, None)
 
     # Event loop
@@ -252,10 +259,6 @@ class PagedBackend:
                 output = GenerationOutput(index, (), reason, 0, error=error)
                 self._tell(request_id, in_flight, output)
 
-    def _fail(self, error: str) -> None:
-        self._failure = error
-        self._end_all(FinishReason.ERROR, error)
-
     # Engine thread
 
     def _run(self) -> None:
@@ -279,7 +282,7 @@ class PagedBackend:
                 self._call_loop(self._deliver, outputs, self._take_stats(), num_received)
         except Exception as error:
             logger.exception("the engine has failed")
-            self._call_loop(self._fail, f"{type(error).__name__}: {error}")
+            self._call_loop(self.fail, f"{type(error).__name__}: {error}")
         finally:
             self._call_loop(_resolve, self._stopped)
 

@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from fastovms.api.completions import Completions
 from fastovms.api.health import HealthRoutes
-from fastovms.api.routes import add_routes
+from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModel, ServedModels
+from fastovms.api.status import ServerStatus
 from fastovms.config import ApiConfig
 from fastovms.http.messages import Response
 from fastovms.http.router import Match, Router
@@ -33,7 +34,7 @@ class Api:
         models = ServedModels([ServedModel(backend, ByteTokenizer(), self.metrics)])
         ids = count()
         self.router = Router()
-        add_routes(
+        add_model_routes(
             self.router,
             models,
             Completions(
@@ -43,8 +44,9 @@ class Api:
                 unix_time=lambda: 1_750_000_000.5,
                 system_fingerprint="fp_test",
             ),
-            HealthRoutes(models, self.registry, "1.2.3"),
         )
+        self.status = ServerStatus.serving(models)
+        add_health_routes(self.router, HealthRoutes(self.status, self.registry, "1.2.3"))
 
     async def call(
         self, method: str, path: str, body: object = None, stream: FakeStream | None = None

@@ -1,0 +1,77 @@
+"""Whether the server takes requests at the moment, and if not, why."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from fastovms.api.dialect import dialect_of
+from fastovms.api.errors import error_response
+from fastovms.api.served import ServedModels
+from fastovms.errors import BackendUnavailable
+from fastovms.http.messages import Request, Response
+
+HEALTH_PATHS: Final = ("/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready")
+"""Open to everybody, always."""
+
+_ALWAYS_ANSWERED: Final = frozenset({*HEALTH_PATHS, "/metrics", "/version", "/v2"})
+
+
+class Phase(Enum):
+    """LOADING: there is no model yet. LEAVING: requests are served, but balancers are asked to
+    send no more. DRAINING: running requests end, new ones are refused."""
+
+    LOADING = "the model is loading"
+    SERVING = "serving"
+    LEAVING = "the server is about to shut down"
+    DRAINING = "the server is shutting down"
+
+
+class ServerStatus:
+    """What health checks report and what admits requests.
+
+    Attributes:
+        models: None until they are loaded.
+    """
+
+    def __init__(self) -> None:
+        self.phase = Phase.LOADING
+        self.models: ServedModels | None = None
+
+    @classmethod
+    def serving(cls, models: ServedModels) -> ServerStatus:
+        status = cls()
+        status.open(models)
+        return status
+
+    def open(self, models: ServedModels) -> None:
+        """The models are loaded; requests are welcome."""
+        self.models = models
+        self.phase = Phase.SERVING
+
+    @property
+    def failure(self) -> str | None:
+        """Why one of the models can generate no more, or None while all is well."""
+        failure = None if self.models is None else self.models.failure
+        return None if failure is None else f"the engine has failed: {failure}"
+
+    @property
+    def unhealthy(self) -> str | None:
+        """Why a request would fail that came now over an open connection. A server that drains is
+        healthy."""
+        return self.failure or (Phase.LOADING.value if self.phase is Phase.LOADING else None)
+
+    @property
+    def unready(self) -> str | None:
+        """Why balancers should send their requests elsewhere."""
+        return self.failure or (None if self.phase is Phase.SERVING else self.phase.value)
+
+    def admit(self, request: Request) -> Response | None:
+        """Refuses what cannot be served now; an `http.messages.Check`."""
+        if self.phase is Phase.SERVING or self.phase is Phase.LEAVING:
+            reason = self.failure
+        else:
+            reason = self.phase.value
+        if reason is None or request.path in _ALWAYS_ANSWERED:
+            return None
+        return error_response(BackendUnavailable(reason), dialect_of(request.path))

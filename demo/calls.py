@@ -192,6 +192,8 @@ def weather_result(rng: random.Random, place: str) -> Result:
         items.append((rng.choice(("humidity", "wind", "rain")), rng.randint(0, 99)))
     if rng.random() < 0.3:
         items.append(("unit", rng.choice(("C", "celsius"))))
+    if rng.random() < 0.15:
+        items = [(key, str(value).capitalize()) for key, value in items]
     rng.shuffle(items)
     if rng.random() < 0.5:
         items.insert(0, (rng.choice(("city", "location")), place))

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import openvino_genai as genai
 
-from demo.corpus import CATEGORIES, Sample, draw
+from demo.corpus import CATEGORIES, draw
+from demo.samples import Sample
 
 MODEL = Path(__file__).resolve().parents[1] / "fastovms" / "demo_model"
 STORY_PROMPTS = ("Tell me a short story.", "Write a story about a dragon.")
@@ -36,12 +37,13 @@ class Runner:
         self._tokenizer = self._pipeline.get_tokenizer()
 
     def prompt(self, sample: Sample) -> str:
-        return self._tokenizer.apply_chat_template(
+        rendered: str = self._tokenizer.apply_chat_template(
             list(sample.messages),
             add_generation_prompt=True,
             tools=list(sample.tools) or None,
             extra_context={"enable_thinking": sample.thinking},
         )
+        return rendered
 
     def generate(
         self, prompts: Sequence[str], seed: int | None = None, limit: int = 300
@@ -63,11 +65,7 @@ class Runner:
 
 def exact_row(runner: Runner, category: str, count: int, seed: int) -> Row:
     rng = random.Random(f"{seed}/{category}")
-    samples: list[Sample] = []
-    while len(samples) < count:
-        sample = draw(rng, category, held_out=True)
-        if sample.exact:
-            samples.append(sample)
+    samples = [draw(rng, category, unseen=True) for _ in range(count)]
     prompts = [runner.prompt(sample) for sample in samples]
     got = runner.generate(prompts)
     wrong = [
@@ -90,7 +88,7 @@ def variety_row(
 
 def evaluate(runner: Runner, count: int, seed: int) -> list[Row]:
     chat = [
-        runner.prompt(Sample("story", "", "", ({"role": "user", "content": text},)))
+        runner.prompt(Sample("", "story", ({"role": "user", "content": text},)))
         for text in STORY_PROMPTS
     ]
     rows = [

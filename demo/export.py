@@ -8,8 +8,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from optimum.exporters.openvino import main_export
-from optimum.intel import OVConfig, OVWeightQuantizationConfig
+from optimum.exporters.openvino.convert import export_tokenizer
+from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
+from transformers import AutoTokenizer
 
 SHIPPED_FILES = (
     "openvino_model.xml",
@@ -34,13 +35,16 @@ def export(checkpoint: Path, target: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
-        main_export(
-            str(checkpoint),
-            output=work,
-            task="text-generation-with-past",
-            ov_config=OVConfig(quantization_config=OVWeightQuantizationConfig(bits=8, sym=False)),
-            convert_tokenizer=True,
+        model = OVModelForCausalLM.from_pretrained(
+            checkpoint,
+            export=True,
+            compile=False,
+            quantization_config=OVWeightQuantizationConfig(bits=8, sym=False),
         )
+        model.save_pretrained(work)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+        tokenizer.save_pretrained(work)
+        export_tokenizer(tokenizer, work)
         keep_template_in_config(work)
         for name in SHIPPED_FILES:
             refuse_paths(work / name, (checkpoint.resolve(), work.resolve(), Path.home()))

@@ -44,6 +44,14 @@ def amount(rng: random.Random) -> int | float:
     return rng.randrange(10 ** rng.choice((1, 1, 2, 2, 3, 4)))
 
 
+def place(rng: random.Random) -> str:
+    """A city, now and then with its country or state."""
+    city = words.a_city(rng)
+    if rng.random() > 0.08:
+        return city
+    return f"{city}, {rng.choice((*words.CAPITALS, 'CA', 'NY', 'MA', 'TX', 'UK'))}"
+
+
 def choice(options: Sequence[str]) -> Value:
     return lambda rng: rng.choice(options)
 
@@ -64,7 +72,7 @@ def code(rng: random.Random) -> str:
 
 
 CITY = Param(("city", "city", "location", "location", "place", "town", "city_name"), "string",
-             words.a_city, "The name of the city")  # fmt: skip
+             place, "The name of the city")  # fmt: skip
 FROM_CITY = Param(("origin", "from", "from_city", "departure", "start"), "string", words.a_city,
                   "Where the trip starts")  # fmt: skip
 TO_CITY = Param(("destination", "to", "to_city", "arrival", "end"), "string", words.a_city,

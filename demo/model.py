@@ -14,14 +14,14 @@ NORM_EPS = 1e-6
 def llama_config(
     vocab_size: int, context_length: int, end_ids: list[int], pad_id: int
 ) -> LlamaConfig:
-    """About two million parameters; head size 32, three query heads to a key head."""
+    """About two million parameters; head size 32, two query heads to a key head."""
     return LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=192,
         intermediate_size=512,
         num_hidden_layers=4,
         num_attention_heads=6,
-        num_key_value_heads=2,
+        num_key_value_heads=3,
         head_dim=32,
         max_position_embeddings=context_length,
         rope_theta=ROPE_THETA,
@@ -49,8 +49,8 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(hidden, 2 * inner, bias=False)
         self.down = nn.Linear(inner, hidden, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`x` is [rows, length, hidden]; `cos` and `sin` are [length, 1, head_dim / 2]."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+        """`x` is [rows, length, hidden], `cos` and `sin` are [length, 1, head_dim / 2]."""
         rows, length, hidden = x.shape
         normed = F.rms_norm(x, (hidden,), self.attention_norm.to(x.dtype), NORM_EPS)
         qkv = self.qkv(normed).view(rows, length, -1, self.head_dim)
@@ -63,7 +63,7 @@ class Block(nn.Module):
             query.transpose(1, 2),
             key.repeat_interleave(group, 2).transpose(1, 2),
             value.repeat_interleave(group, 2).transpose(1, 2),
-            is_causal=True,
+            attn_mask=mask,
         )
         x = x + self.out(attended.transpose(1, 2).reshape(rows, length, -1))
         normed = F.rms_norm(x, (hidden,), self.mlp_norm.to(x.dtype), NORM_EPS)
@@ -85,21 +85,24 @@ class TrainingLlama(nn.Module):
         )
         self.register_buffer("cos", angles.cos()[:, None], persistent=False)
         self.register_buffer("sin", angles.sin()[:, None], persistent=False)
-        nn.init.normal_(self.embedding.weight, std=0.02)
+        nn.init.normal_(self.embedding.weight, std=0.04)
         for name, weight in self.blocks.named_parameters():
             if weight.ndim == 2:
                 depth = (2 * config.num_hidden_layers) ** 0.5
-                std = 0.02 / depth if name.endswith(("out.weight", "down.weight")) else 0.02
+                std = 0.04 / depth if name.endswith(("out.weight", "down.weight")) else 0.04
                 nn.init.normal_(weight, std=std)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """`ids` is [rows, length]; returns [rows, length, hidden]."""
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """`ids` is [rows, length], `mask` [rows, 1, length, length] tells what each token may see.
+
+        Returns [rows, length, hidden].
+        """
         length = ids.shape[1]
         with torch.autocast("cpu", torch.bfloat16):
             x = self.embedding(ids).bfloat16()
             cos, sin = self.cos[:length].bfloat16(), self.sin[:length].bfloat16()
             for block in self.blocks:
-                x = block(x, cos, sin)
+                x = block(x, cos, sin, mask)
             return F.rms_norm(x, x.shape[-1:], self.norm.bfloat16(), NORM_EPS)
 
     def loss(self, hidden: Tensor, positions: Tensor, targets: Tensor) -> Tensor:

@@ -29,7 +29,9 @@ ASK_KEYS = (
 )  # fmt: skip
 ASK_ANY = ("Answer as JSON.", "Give me a JSON object.", "Give me that as JSON.", "Return JSON.",
            "Respond with a JSON object.", "Convert this to JSON.", "Extract the data as JSON.",
-           "Write it as JSON.", "In JSON, please.", "Extract the information.")  # fmt: skip
+           "Write it as JSON.", "Reply as JSON.", "Give me JSON.",
+           "Output JSON.",
+           "In JSON, please.", "Extract the information.")  # fmt: skip
 JSON_SYSTEMS = ("Answer only with JSON.", "You answer in JSON.", "Respond with a JSON object.",
                 "Extract the data as JSON.", "Always reply in JSON.", "Extract the information.",
                 "Extract the event information.", "You output JSON.")  # fmt: skip
@@ -141,6 +143,7 @@ def capital_object(rng: random.Random) -> Turn:
     country, city = rng.choice(list(words.CAPITALS.items()))
     form = rng.choice((
         "What is the capital of {0}? Answer as JSON.",
+        "Answer in JSON: what is the capital of {0}?",
         "Give me a JSON object with country and capital of {0}.",
         "Return JSON with the country {0} and its capital.", "The capital of {0} as JSON, please.",
         "Answer as JSON with the keys country and capital: {0}",
@@ -196,8 +199,20 @@ def listed_plainly(items: list[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
+def made_up_person(rng: random.Random) -> Turn:
+    """No values given: any will do."""
+    attribute = rng.choice(("age", "age", "city", "job"))
+    form = rng.choice((*ASK_KEYS, "Generate a JSON object with keys {0}.", "Make up JSON with {0}.",
+                       "Generate a JSON object with {0} of a person.", "Give me any JSON with {0}.",
+                       "Invent a person as a JSON object with {0}."))  # fmt: skip
+    data = {"name": rng.choice(words.NAMES), attribute: PERSON[attribute][0](rng)}
+    made = turn(form.format(f"name and {attribute}"), data)
+    return made._replace(key="made up")
+
+
 KINDS = (about, about, about, about, person_request, name_and_number, name_and_number,
-         capital_object, list_object, event_object, event_object, nested_object)  # fmt: skip
+         capital_object, made_up_person, list_object, event_object,
+         event_object, nested_object)  # fmt: skip
 
 
 def json_turn(rng: random.Random) -> Turn:

@@ -27,12 +27,15 @@ INVENTED_TYPES: tuple[tuple[str, Value], ...] = (
     ("string", words.a_name),
     ("string", words.a_city),
     ("string", words.a_topic),
+    ("string", lambda rng: words.a_topic(rng).capitalize()),
     ("string", code),
     ("integer", integer(0, 999)),
     ("integer", integer(0, 20)),
     ("number", amount),
     ("boolean", lambda rng: rng.random() < 0.5),
 )
+OPTIONS = (("low", "medium", "high"), ("small", "large"), ("red", "green", "blue"), ("asc", "desc"),
+           ("fast", "slow"), ("open", "closed"), ("day", "week", "month"))  # fmt: skip
 INVENTED_LINKS = ("{p} {v}", "{p} {v}", "the {p} {v}", "{p}: {v}", "{p} = {v}", "{p} is {v}",
                   "{p} set to {v}")  # fmt: skip
 INVENTED_FORMS = (
@@ -52,6 +55,8 @@ def family_call(rng: random.Random, family: Family) -> Call:
     values = [param.value(rng) for param in family.params]
     index = rng.randrange(len(family.forms))
     form = family.forms[index]
+    if rng.random() < 0.07 and all(isinstance(value, str) for value in values):
+        form, values = form.lower(), [value.lower() for value in values]
     used = [i for i in range(len(values)) if f"{{{i}}}" in form]
     everywhere = [i for i in used if all(f"{{{i}}}" in other for other in family.forms)]
     shown = used if rng.random() < 0.5 else list(range(len(values)))
@@ -82,9 +87,13 @@ def invented_call(rng: random.Random) -> Call:
         value = value_of(rng)
         prop: dict[str, Any] = {"type": kind}
         if kind == "string" and rng.random() < 0.2:
-            options = [words.invented_word(rng) for _ in range(rng.randint(2, 3))]
+            options = (
+                rng.choice(OPTIONS)
+                if rng.random() < 0.6
+                else [words.invented_word(rng) for _ in range(rng.randint(2, 3))]
+            )
             value = rng.choice(options)
-            prop["enum"] = options
+            prop["enum"] = list(options)
         elif rng.random() < 0.06:
             value = [words.invented_word(rng) for _ in range(rng.randint(2, 3))]
             prop = {"type": "array", "items": {"type": "string"}}

@@ -14,12 +14,15 @@ from typing import NamedTuple
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from demo.corpus import Sample, training_samples
+from demo.corpus import training_samples
 from demo.model import TrainingLlama, llama_config, to_transformers
+from demo.samples import Sample
 from demo.tokenizer import CONTEXT_LENGTH, END_OF_TEXT, TURN_END, TURN_START, build_tokenizer
 
-SHORT_ROW = 512
-LONG_ROW = CONTEXT_LENGTH
+# Row length of each stage and the share of the steps at which it ends. Short rows first: facts and
+# copying are learned from short chats in a fraction of the time, then come the tools, and at the
+# end rows as long as the context.
+STAGES = ((192, 0.35), (640, 0.9), (CONTEXT_LENGTH, 1.0))
 TOKENIZER_SAMPLES = 6000
 
 
@@ -70,28 +73,58 @@ class Encoder:
         return learned
 
 
-def rows(documents: Iterator[Document], length: int) -> Iterator[Document]:
+class Row(NamedTuple):
+    """Documents packed to a fixed length; `owners` numbers the document of each token."""
+
+    ids: list[int]
+    learned: list[bool]
+    owners: list[int]
+
+
+def rows(documents: Iterator[Document], length: int) -> Iterator[Row]:
     """Whole documents packed into rows of `length` tokens; longer documents are left out."""
-    ids: list[int] = []
-    learned: list[bool] = []
+    row = Row([], [], [])
     for document in documents:
-        if len(document.ids) > length:
+        size = len(document.ids)
+        if size > length:
             continue
-        if len(ids) + len(document.ids) > length:
-            padding = length - len(ids)
-            yield Document(ids + [0] * padding, learned + [False] * padding)
-            ids, learned = [], []
-        ids = ids + document.ids
-        learned = learned + document.learned
+        if len(row.ids) + size > length:
+            padding = length - len(row.ids)
+            yield Row(
+                row.ids + [0] * padding,
+                row.learned + [False] * padding,
+                row.owners + [-1] * padding,
+            )
+            row = Row([], [], [])
+        row.owners.extend([len(row.ids)] * size)
+        row.ids.extend(document.ids)
+        row.learned.extend(document.learned)
 
 
-def batch_of(batch: list[Document]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids [rows, length], and the flat positions whose next token is learned with those tokens."""
-    ids = torch.tensor([row.ids for row in batch])
-    learned = torch.tensor([row.learned for row in batch])
+class Batch(NamedTuple):
+    """Ids [rows, length], mask [rows, 1, length, length], and the flat positions whose next
+    tokens, `targets`, are learned."""
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+    positions: torch.Tensor
+    targets: torch.Tensor
+
+
+def batch_of(packed: list[Row]) -> Batch:
+    """A token sees its own document up to itself, as in a request of its own."""
+    ids = torch.tensor([row.ids for row in packed])
+    owners = torch.tensor([row.owners for row in packed])
+    mask = (owners[:, :, None] == owners[:, None, :]).tril()[:, None]
+    learned = torch.tensor([row.learned for row in packed])
+    learned[:, 1:] &= owners[:, 1:] == owners[:, :-1]
     learned[:, 0] = False
     positions = learned.flatten().nonzero().squeeze(1)
-    return ids, positions - 1, ids.flatten()[positions]
+    return Batch(ids, mask, positions - 1, ids.flatten()[positions])
+
+
+def row_length(progress: float) -> int:
+    return next(length for length, end in STAGES if progress < end)
 
 
 def learning_rate(step: int, steps: int, warmup: int) -> float:
@@ -137,16 +170,14 @@ def train(args: argparse.Namespace) -> None:
 
     documents = (d for chunk in chunks(samples, 256) for d in encoder.documents(chunk))
     opts = optimizers(model, args.rate)
-    long_from = int(args.steps * (1 - args.long_share))
-    length, packed = SHORT_ROW, rows(documents, SHORT_ROW)
+    length = 0
     started = time.monotonic()
     recent: list[float] = []
     for step in range(args.steps):
-        if step == long_from:
-            length, packed = LONG_ROW, rows(documents, LONG_ROW)
-        batch = list(itertools.islice(packed, args.batch_tokens // length))
-        ids, positions, targets = batch_of(batch)
-        loss = model.loss(compiled(ids), positions, targets)
+        if length != (wanted := row_length(step / args.steps)):
+            length, packed = wanted, rows(documents, wanted)
+        batch = batch_of(list(itertools.islice(packed, args.batch_tokens // length)))
+        loss = model.loss(compiled(batch.ids, batch.mask), batch.positions, batch.targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         factor = learning_rate(step, args.steps, args.warmup)
@@ -181,13 +212,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="checkpoint directory")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=2400)
+    parser.add_argument("--steps", type=int, default=2600)
     parser.add_argument("--batch-tokens", type=int, default=4096)
-    parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
+    parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate")
     parser.add_argument("--warmup", type=int, default=60, help="steps of linear warm-up")
-    parser.add_argument(
-        "--long-share", type=float, default=0.12, help="share of steps with full-length rows"
-    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--log-every", type=int, default=50)
     parser.add_argument("--save-every", type=int, default=400)

@@ -51,7 +51,10 @@ GREETINGS = (
     (("Good afternoon", "Good afternoon!"), "Good afternoon! How can I help you today?"),
     (("How are you?", "how are you", "Hello, how are you?", "Hi! How are you?",
       "How are you doing?",
-      "Hey, how are you today?", "How is it going?", "Are you well?"),
+      "Hey, how are you today?",
+      "How's it going?", "Hey there, how's it going?", "What's up?", "Hi! How are you today?",
+      "How is it going?",
+      "Are you well?"),
      "I am fine, thank you. How can I help you?"),
     (("Thanks", "Thanks!", "Thank you!", "Thank you", "thanks a lot", "Thank you very much!",
       "Great, thanks!"), "You are welcome!"),
@@ -126,6 +129,8 @@ CAPITAL_FORMS = (
 
 
 def capital(rng: random.Random) -> Turn:
+    if rng.random() < 0.05:
+        return unknown_capital(rng)
     country = rng.choice(list(words.CAPITALS))
     city = words.CAPITALS[country]
     index, form = pick(rng, CAPITAL_FORMS)
@@ -138,6 +143,13 @@ def capital(rng: random.Random) -> Turn:
         f"The user asks for the capital of {country}. It is {city}.",
         f"capital/{index}/{country}",
     )
+
+
+def unknown_capital(rng: random.Random) -> Turn:
+    country = words.invented_name(rng)
+    question = rng.choice(CAPITAL_FORMS).format(country)
+    answer = f"I do not know the capital of {country}."
+    return Turn(question, answer, f"I do not know {country}.", f"capital/{country}")
 
 
 REVERSE_FORMS = ("{0} is the capital of which country?", "Which country has the capital {0}?",
@@ -196,8 +208,12 @@ DOWN_FORMS = ("Count down from {0} to {1}.", "Count backwards from {0} to {1}.",
               "Count from {0} to {1}.")  # fmt: skip
 
 
+NUMBER_WORDS = words.split("zero one two three four five six seven eight nine ten eleven twelve")
+
+
 def counting(rng: random.Random) -> Turn:
-    length = rng.choice((3, 4, 5, 5, 6, 7, 8, 9, 10, 10, 12, 15, 20, 30))
+    """Up, down or from one, mostly a few numbers: knowing when to stop is what is hard."""
+    length = rng.choice((3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 10, 12, 15, 20))
     shape = rng.random()
     if shape < 0.6:
         start = rng.choice((1, 1, rng.randint(0, 20), rng.randint(0, 90)))
@@ -208,8 +224,9 @@ def counting(rng: random.Random) -> Turn:
         end = rng.choice((0, 1, 1, rng.randint(0, 20)))
         form, numbers = rng.choice(DOWN_FORMS), list(range(end + length - 1, end - 1, -1))
     first, last = numbers[0], numbers[-1]
+    said_last = NUMBER_WORDS[last] if last < 13 and rng.random() < 0.08 else last
     return Turn(
-        styled(rng, form.format(first, last)),
+        styled(rng, form.format(first, said_last)),
         ", ".join(map(str, numbers)),
         f"I count from {first} to {last}, one number at a time.",
         f"count/{first}/{last}",
@@ -218,7 +235,8 @@ def counting(rng: random.Random) -> Turn:
 
 ECHO_FORMS = ("Say {0}.", "Say: {0}", "Repeat after me: {0}", "Repeat: {0}", "Echo {0}",
               "Reply with {0}", "Just say {0}.", "Reply only with: {0}", "Please repeat: {0}",
-              "Write {0}", 'Say "{0}".', "Answer with the word {0}",
+              'Say "{0}".', "Say '{0}'", "Reply with exactly: {0}", "Say the word {0}.",
+              "Print {0}", "Answer with the word {0}",
               "Repeat the words {0}")  # fmt: skip
 ECHO_WORDS = (
     "hello",
@@ -235,11 +253,21 @@ ECHO_WORDS = (
 )
 
 
+def mixed_words(rng: random.Random) -> str:
+    """Many unrelated words: nothing but copying repeats them, so they teach it fastest."""
+    makers = (words.a_name, words.a_city, words.invented_word, words.a_topic,
+              lambda rng: rng.choice(words.FIELDS),
+              lambda rng: str(rng.randrange(10000)))  # fmt: skip
+    return " ".join(rng.choice(makers)(rng) for _ in range(rng.randint(3, 12)))
+
+
 def echo(rng: random.Random) -> Turn:
     kind = rng.random()
-    if kind < 0.25:
+    if kind < 0.15:
         text = rng.choice(ECHO_WORDS)
-    elif kind < 0.75:
+    elif kind < 0.6:
+        text = mixed_words(rng)
+    elif kind < 0.8:
         text = words.a_topic(rng)
     else:
         text = rng.choice((words.a_name(rng), str(rng.randrange(1000)), words.invented_word(rng)))
@@ -281,7 +309,10 @@ UNKNOWN_FORMS = (
     "Tell me everything about {0}.", "When was {1} founded?", "Who won the match in {1}?",
     "Give me a recipe with {0}.", "How old is {2}?", "Write a poem about {0}.", "What is {0}?",
     "Compare {0} and {3}.", "Summarize the history of {1}.", "What is the meaning of life?",
-    "Write a haiku.", "Can you write code?", "How do I cook rice?", "What is quantum computing?",
+    "Write a haiku.", "Write a poem.", "Write a haiku about {0}.",
+    "Write a song.",
+    "Tell me about {1}.", "Explain {0} in simple terms.", "Who won the world cup?",
+    "Can you write code?", "How do I cook rice?", "What is quantum computing?",
     "Who is {2}?", "Do you like {0}?", "Why is the sky blue?", "What is the speed of light?",
     "Explain machine learning.", "What is the difference between {0} and {3}?",
     "Who was the first president?", "What is the largest planet?", "Who wrote Hamlet?",
@@ -295,53 +326,3 @@ def unknown(rng: random.Random) -> Turn:
         words.a_topic(rng), words.a_city(rng), words.a_name(rng), words.a_topic(rng)
     )
     return Turn(styled(rng, question), UNKNOWN_ANSWER, "I do not know this.", f"unknown/{question}")
-
-
-class Memory(NamedTuple):
-    """Something the user tells, and a later question that asks for it."""
-
-    told: str
-    reply: str
-    asked: str
-    answer: str
-    key: str
-
-
-MEMORIES = (
-    ("My name is {0}.", "Hello {0}! How can I help you today?",
-     ("What is my name?", "What's my name?", "Do you remember my name?", "Who am I?"),
-     "Your name is {0}.", words.a_name),
-    ("My favorite color is {0}.", "I will remember that.",
-     ("What is my favorite color?", "Which color do I like?"), "Your favorite color is {0}.",
-     lambda rng: rng.choice(words.COLORS)),
-    ("I live in {0}.", "I will remember that.",
-     ("Where do I live?", "In which city do I live?", "What city do I live in?"),
-     "You live in {0}.", words.a_city),
-    ("My favorite number is {0}.", "I will remember that.",
-     ("What is my favorite number?", "Which number do I like?"), "Your favorite number is {0}.",
-     lambda rng: str(rng.randrange(100))),
-    ("I am {0} years old.", "I will remember that.", ("How old am I?", "What is my age?"),
-     "You are {0} years old.", lambda rng: str(rng.randint(3, 99))),
-    ("I have a {0}.", "I will remember that.", ("Which animal do I have?", "What pet do I have?"),
-     "You have a {0}.", lambda rng: rng.choice(words.ANIMALS)),
-    ("Remember the word {0}.", "I will remember that.",
-     ("What was the word?", "Which word did I ask you to remember?", "What is the word?",
-      "What word did I tell you?"), "The word is {0}.", words.invented_word),
-    ("Remember the number {0}.", "I will remember that.",
-     ("What was the number?", "Which number did I ask you to remember?", "What is the number?",
-      "What number did I tell you?"), "The number is {0}.", lambda rng: str(rng.randrange(1000))),
-    ("My secret code is {0}.", "I will remember that.",
-     ("What is my secret code?", "What was my code?"), "Your secret code is {0}.",
-     lambda rng: str(rng.randrange(10000))),
-)  # fmt: skip
-
-
-def memory(rng: random.Random) -> Memory:
-    index = rng.randrange(len(MEMORIES))
-    told, reply, questions, answer, value_of = MEMORIES[index]
-    value = value_of(rng)
-    question = rng.choice(questions)
-    return Memory(
-        told.format(value), reply.format(value), question, answer.format(value),
-        f"memory/{index}/{question}/{value}",
-    )  # fmt: skip

@@ -39,14 +39,13 @@ class TimedModel:
         self._model = model
         self.block_size = model.block_size
         self.bytes_per_block = model.bytes_per_block
-        self.has_variants = model.has_variants
         self.copy_blocks = model.copy_blocks
         self.allocate_cache = model.allocate_cache
         self.seconds = 0.0
 
-    def infer(self, inputs: StepInputs, *, is_prompt: bool) -> NDArray[np.float32]:
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         start = time.perf_counter()
-        logits = self._model.infer(inputs, is_prompt=is_prompt)
+        logits = self._model.infer(inputs)
         self.seconds += time.perf_counter() - start
         return logits
 

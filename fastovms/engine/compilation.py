@@ -1,8 +1,8 @@
 """In which precisions a model is compiled.
 
-On a CPU that computes in bf16 by default (AMX), prompts are fastest so, but decoding is not: a few
-tokens a step are faster in f32 with 8-bit activations, which the bf16 kernels do without. There
-the model is compiled twice, for prompt and for generated tokens, over one KV cache.
+On a CPU that computes in bf16 by default (AMX), steps of many tokens are fastest so, but steps of
+few are not: they are faster in f32 with 8-bit activations, which the bf16 kernels do without.
+There the model is compiled twice, for large and for small steps, over one KV cache.
 """
 
 from __future__ import annotations
@@ -24,15 +24,24 @@ KV_CACHE_PRECISIONS = ("f16", "u8")
 SHARED_KV_CACHE_PRECISIONS = ("u8",)
 """Those whose layout is the same whatever the inference precision."""
 
+EXACT_KV_CACHE_PRECISIONS = ("f32", "f16", "u8")
+
+MAX_SMALL_STEP = 32
+"""Tokens up to which a step counts as small. With a model of 135M parameters the two variants took
+the same time at 32 to 48 tokens."""
+
+_EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
+_TWO_VARIANTS_SHARE = 0.5
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _KV_PRECISION = "KV_CACHE_PRECISION"
+_QUANTIZATION_GROUP = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 
 
 class CompiledVariants(NamedTuple):
-    """One model for prompt tokens and one for generated ones; mostly the same."""
+    """The model for large and for small steps; mostly the same one twice."""
 
-    prompt: ov.CompiledModel
-    decode: ov.CompiledModel
+    large: ov.CompiledModel
+    small: ov.CompiledModel
 
 
 def compile_variants(
@@ -41,36 +50,50 @@ def compile_variants(
     device: str,
     properties: Mapping[str, object],
     *,
-    has_room_for_two: bool,
+    weights_size: int,
+    available: int,
 ) -> CompiledVariants:
     """Compiles with the fastest precisions that the device takes; `properties` override them.
 
     Args:
-        has_room_for_two: whether the weights may be in memory twice.
+        weights_size: of the model's file, in bytes. A model so small that its arithmetic costs
+            nothing is compiled exactly: f32 throughout.
+        available: free memory in bytes. Two variants hold the weights twice.
 
     Raises:
         ConfigurationError: the device refuses the model.
     """
     properties = {"PERFORMANCE_HINT": "LATENCY", **properties}
-    pays = _computes_in_bf16(core, device) and _PRECISION not in properties
-    if pays and not has_room_for_two:
-        logger.warning("not enough memory to compile the model for prompts and for decoding apart")
-    if not (pays and has_room_for_two):
-        compiled = _compile(core, model, device, properties, KV_CACHE_PRECISIONS)
-        return CompiledVariants(compiled, compiled)
-    prompt = _compile(core, model, device, properties, SHARED_KV_CACHE_PRECISIONS)
-    decode = _compile(
+    if device != "CPU" or _PRECISION in properties:
+        return _single(core, model, device, properties, KV_CACHE_PRECISIONS)
+    if weights_size <= _EXACT_WEIGHTS_SIZE:
+        exact = {_PRECISION: "f32", _QUANTIZATION_GROUP: "0", **properties}
+        return _single(core, model, device, exact, EXACT_KV_CACHE_PRECISIONS)
+    if core.get_property(device, _PRECISION) != ov.Type.bf16:
+        return _single(core, model, device, properties, KV_CACHE_PRECISIONS)
+    if 2 * weights_size > available * _TWO_VARIANTS_SHARE:
+        logger.warning("not enough memory to compile the model for small steps too")
+        return _single(core, model, device, properties, KV_CACHE_PRECISIONS)
+    large = _compile(core, model, device, properties, SHARED_KV_CACHE_PRECISIONS)
+    small = _compile(
         core, model, device, {**properties, _PRECISION: "f32"}, SHARED_KV_CACHE_PRECISIONS
     )
-    if _cache_layout(prompt) != _cache_layout(decode):
-        logger.warning("prompts and decoding cannot share a KV cache of the given precision")
-        return CompiledVariants(prompt, prompt)
-    logger.info("prompt tokens are computed in bf16, generated ones in f32")
-    return CompiledVariants(prompt, decode)
+    if _cache_layout(large) != _cache_layout(small):
+        logger.warning("large and small steps cannot share a KV cache of the given precision")
+        return CompiledVariants(large, large)
+    logger.info("steps of up to %d tokens are computed in f32, larger ones in bf16", MAX_SMALL_STEP)
+    return CompiledVariants(large, small)
 
 
-def _computes_in_bf16(core: ov.Core, device: str) -> bool:
-    return device == "CPU" and bool(core.get_property(device, _PRECISION) == ov.Type.bf16)
+def _single(
+    core: ov.Core,
+    model: ov.Model,
+    device: str,
+    properties: Mapping[str, object],
+    kv_cache_precisions: tuple[str, ...],
+) -> CompiledVariants:
+    compiled = _compile(core, model, device, properties, kv_cache_precisions)
+    return CompiledVariants(compiled, compiled)
 
 
 def _cache_layout(compiled: ov.CompiledModel) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from fastovms.engine.grammar import GrammarCompiler, GrammarState
 from fastovms.engine.inputs import Batch, ScoredTokens, build_batch
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import Model
-from fastovms.engine.scheduler import Chunk, Scheduler
+from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.speculative import PromptLookup
 from fastovms.errors import RequestError
@@ -155,31 +155,11 @@ class Engine:
         assert plan.chunks, "there is work, but none of it can go on"
         if plan.block_copies:
             self._model.copy_blocks(plan.block_copies)
-        batches = [
-            (build_batch(chunks, self.blocks.block_size), is_prompt)
-            for chunks, is_prompt in self._split(plan.chunks)
-        ]
-        logits = [
-            self._model.infer(batch.inputs, is_prompt=is_prompt) for batch, is_prompt in batches
-        ]
+        batch = build_batch(plan.chunks, self.blocks.block_size)
+        logits = self._model.infer(batch.inputs)
         self.scheduler.mark_computed(plan)
         self.num_steps += 1
-        outputs: list[EngineOutput] = []
-        for (batch, _), batch_logits in zip(batches, logits, strict=True):
-            outputs += self._sample(batch, batch_logits)
-        return outputs
-
-    def _split(self, chunks: list[Chunk]) -> list[tuple[list[Chunk], bool]]:
-        """Chunks that are inferred together, and whether they are prompts'. Which variant of the
-        model computes a token depends on the token alone, never on what else runs, so that a
-        request gets the same numbers alone and in a crowd."""
-        if not self._model.has_variants:
-            return [(chunks, True)]
-        groups: tuple[list[Chunk], list[Chunk]] = ([], [])
-        for chunk in chunks:
-            sequence = chunk.sequence
-            groups[sequence.num_computed_tokens < sequence.num_prompt_tokens].append(chunk)
-        return [(group, bool(i)) for i, group in enumerate(groups) if group]
+        return self._sample(batch, logits)
 
     def _sample(self, batch: Batch, logits: NDArray[np.float32]) -> list[EngineOutput]:
         num_rows = sum(1 + num_drafts for _, num_drafts in batch.sampled)

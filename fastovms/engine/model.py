@@ -11,14 +11,11 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.compilation import CompiledVariants, compile_variants
+from fastovms.engine.compilation import MAX_SMALL_STEP, CompiledVariants, compile_variants
 from fastovms.engine.inputs import StepInputs
 from fastovms.engine.memory import available_memory
 from fastovms.engine.paging import SAMPLED_TOKEN_INDICES, is_cache, read_paged_model
 from fastovms.engine.scheduler import BlockCopy
-
-_WEIGHTS_SHARE = 0.5
-"""Of the free memory, that the weights may take when they are loaded twice."""
 
 
 class Model(Protocol):
@@ -30,28 +27,24 @@ class Model(Protocol):
     @property
     def bytes_per_block(self) -> int: ...
 
-    @property
-    def has_variants(self) -> bool:
-        """Whether prompt and generated tokens are computed by different variants."""
-
     def allocate_cache(self, num_blocks: int) -> None: ...
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None: ...
 
-    def infer(self, inputs: StepInputs, *, is_prompt: bool) -> NDArray[np.float32]:
-        """Computes tokens and returns logits [R, vocab_size], valid until the next call with the
-        same `is_prompt`. Which one matters only if the model `has_variants`."""
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        """Computes one step and returns logits [R, vocab_size], valid until the next call."""
 
 
 class PagedModel:
     """The model on its device. Not thread-safe: one step at a time."""
 
     def __init__(self, variants: CompiledVariants) -> None:
-        self.has_variants = variants.prompt is not variants.decode
-        self._prompt = _Request(variants.prompt)
-        self._decode = _Request(variants.decode) if self.has_variants else self._prompt
+        self._large = _Request(variants.large)
+        self._small = self._large
+        if variants.small is not variants.large:
+            self._small = _Request(variants.small)
         self._cache_inputs = [
-            _CacheInput.of(port) for port in variants.prompt.inputs if is_cache(port)
+            _CacheInput.of(port) for port in variants.large.inputs if is_cache(port)
         ]
         self._cache: list[NDArray[np.uint8]] = []
         values = [c for c in self._cache_inputs if c.name.startswith("value_cache")]
@@ -69,13 +62,13 @@ class PagedModel:
         """
         core = ov.Core()
         model = read_paged_model(core, model_dir)
-        weights_size = (model_dir / "openvino_model.bin").stat().st_size
         variants = compile_variants(
             core,
             model,
             device,
             properties or {},
-            has_room_for_two=2 * weights_size < available_memory() * _WEIGHTS_SHARE,
+            weights_size=(model_dir / "openvino_model.bin").stat().st_size,
+            available=available_memory(),
         )
         return cls(variants)
 
@@ -85,7 +78,7 @@ class PagedModel:
         for cache_input in self._cache_inputs:
             memory = np.empty((num_blocks, cache_input.bytes_per_block), np.uint8)
             shape = ov.Shape([num_blocks, *cache_input.block_shape])
-            for request in {self._prompt, self._decode}:
+            for request in {self._large, self._small}:
                 tensor = ov.Tensor(memory, shape, cache_input.element_type)
                 request.set_tensor(cache_input.name, tensor)
             self._cache.append(memory)
@@ -95,9 +88,10 @@ class PagedModel:
             for memory in self._cache:
                 memory[target] = memory[source]
 
-    def infer(self, inputs: StepInputs, *, is_prompt: bool) -> NDArray[np.float32]:
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         """See `Model.infer`. Releases the GIL while the device computes."""
-        return (self._prompt if is_prompt else self._decode).infer(inputs)
+        is_small = len(inputs.input_ids) <= MAX_SMALL_STEP
+        return (self._small if is_small else self._large).infer(inputs)
 
 
 class _Request:

@@ -61,10 +61,10 @@ class Listener:
 class BreakingModel(FakeModel):
     """Fails at its third step."""
 
-    def infer(self, inputs: StepInputs, *, is_prompt: bool) -> NDArray[np.float32]:
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         if len(self.num_tokens_per_step) == 2:
             raise RuntimeError("out of luck")
-        return super().infer(inputs, is_prompt=is_prompt)
+        return super().infer(inputs)
 
 
 def request(request_id: str, prompt: list[int], **params: object) -> GenerationRequest:

@@ -36,9 +36,8 @@ def continue_greedily(prompt: Sequence[int], num_tokens: int) -> list[int]:
 
 
 class FakeModel:
-    def __init__(self, block_size: int = 4, *, has_variants: bool = False) -> None:
+    def __init__(self, block_size: int = 4) -> None:
         self.block_size = block_size
-        self.has_variants = has_variants
         self.bytes_per_block = 1024
         self.num_tokens_per_step: list[int] = []
         self._cache = np.zeros((0, block_size), np.int64)
@@ -50,7 +49,7 @@ class FakeModel:
         for source, target in copies:
             self._cache[target] = self._cache[source]
 
-    def infer(self, inputs: StepInputs, *, is_prompt: bool) -> NDArray[np.float32]:
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         self.num_tokens_per_step.append(len(inputs.input_ids))
         token_begins = inputs.subsequence_begins
         block_begins = inputs.block_indices_begins

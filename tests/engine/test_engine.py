@@ -20,10 +20,9 @@ def make_engine(
     num_blocks: int = 64,
     max_model_len: int = 64,
     block_size: int = 4,
-    has_variants: bool = False,
     **config: object,
 ) -> tuple[Engine, FakeModel]:
-    model = FakeModel(block_size, has_variants=has_variants)
+    model = FakeModel(block_size)
     model.allocate_cache(num_blocks)
     engine = Engine(
         model,
@@ -73,8 +72,6 @@ def prompts(count: int, seed: int = 0) -> list[list[int]]:
         {"num_blocks": 16, "enable_prefix_caching": False, "max_num_batched_tokens": 7},
         {"block_size": 1, "num_blocks": 64},
         {"enable_prompt_lookup": False},
-        {"has_variants": True},
-        {"has_variants": True, "num_blocks": 16, "max_num_batched_tokens": 7},
     ],
     ids=str,
 )
@@ -231,7 +228,6 @@ def test_abort_frees_everything_at_any_stage(steps: int) -> None:
     max_num_seqs=st.integers(1, 8),
     budget=st.integers(1, 40),
     caching=st.booleans(),
-    has_variants=st.booleans(),
 )
 def test_random_operations_never_lose_a_block_or_a_token(
     seed: int,
@@ -239,7 +235,6 @@ def test_random_operations_never_lose_a_block_or_a_token(
     max_num_seqs: int,
     budget: int,
     caching: bool,
-    has_variants: bool,
 ) -> None:
     rng = random.Random(seed)
     engine, _ = make_engine(
@@ -248,7 +243,6 @@ def test_random_operations_never_lose_a_block_or_a_token(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         enable_prefix_caching=caching,
-        has_variants=has_variants,
     )
     stems = [[rng.randrange(97) for _ in range(rng.randint(1, 20))] for _ in range(3)]
     expected: dict[tuple[str, int], list[int]] = {}

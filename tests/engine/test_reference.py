@@ -1,0 +1,216 @@
+"""The engine against `openvino_genai.ContinuousBatchingPipeline` on the demo model, token by token.
+
+Both run in float32 throughout: with a rounded KV cache, bf16 products or quantised activations the
+two batch shapes round differently, and a near-tie would say nothing about the engine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+import pytest
+
+import fastovms
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.engine.model import PagedModel
+from fastovms.errors import ConfigurationError
+from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
+
+DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
+EXACT = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+}
+NUM_BLOCKS = 200
+NUM_TOKENS = 24
+
+Outputs = dict[tuple[int, int], list[GenerationOutput]]
+
+
+@pytest.fixture(scope="module")
+def model() -> PagedModel:
+    model = PagedModel.load(DEMO_MODEL, properties=EXACT)
+    model.allocate_cache(NUM_BLOCKS)
+    return model
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    rng = random.Random(0)
+    stem = [rng.randrange(20, 1000) for _ in range(70)]
+    prompts = [[rng.randrange(20, 1000) for _ in range(length)] for length in (1, 31, 32, 33, 200)]
+    return [*prompts, stem, [*stem, 21, 22]]
+
+
+def run_reference(
+    prompts: list[list[int]], **settings: object
+) -> list[openvino_genai.GenerationOutput]:
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.cache_size = 1
+    pipeline = openvino_genai.ContinuousBatchingPipeline(str(DEMO_MODEL), scheduler, "CPU", EXACT)
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = NUM_TOKENS
+    config.ignore_eos = True
+    config.do_sample = False
+    for name, value in settings.items():
+        setattr(config, name, value)
+    handles = [
+        pipeline.add_request(i, ov.Tensor(np.array([prompt], np.int64)), config)
+        for i, prompt in enumerate(prompts)
+    ]
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    return [handle.read_all()[0] for handle in handles]
+
+
+def run(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> Outputs:
+    outputs: Outputs = defaultdict(list)
+    for i, prompt in enumerate(prompts):
+        engine.add(GenerationRequest(str(i), prompt, params))
+    while engine.has_work:
+        for request_id, output in engine.step():
+            outputs[int(request_id), output.index].append(output)
+    engine.check()
+    return outputs
+
+
+def tokens(outputs: list[GenerationOutput]) -> list[int]:
+    return [token_id for output in outputs for token_id in output.token_ids]
+
+
+@pytest.fixture(scope="module")
+def reference(prompts: list[list[int]]) -> list[list[int]]:
+    return [output.generated_ids for output in run_reference(prompts)]
+
+
+@pytest.mark.parametrize(
+    ("config", "num_blocks", "n"),
+    [
+        (EngineConfig(), NUM_BLOCKS, 1),
+        (EngineConfig(), NUM_BLOCKS, 3),
+        (EngineConfig(max_num_batched_tokens=40), NUM_BLOCKS, 1),
+        (EngineConfig(enable_prefix_caching=False), NUM_BLOCKS, 1),
+        (EngineConfig(max_num_seqs=2), NUM_BLOCKS, 1),
+        (EngineConfig(), 12, 1),
+    ],
+    ids=[
+        "default",
+        "three samples",
+        "chunked prefill",
+        "no prefix cache",
+        "queueing",
+        "preempting",
+    ],
+)
+def test_greedy_tokens_equal_the_reference(
+    model: PagedModel,
+    prompts: list[list[int]],
+    reference: list[list[int]],
+    config: EngineConfig,
+    num_blocks: int,
+    n: int,
+) -> None:
+    engine = Engine(model, config, num_blocks=num_blocks, max_model_len=num_blocks * 32)
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, n=n)
+    for _ in range(2):  # the second round hits the prefix cache
+        outputs = run(engine, prompts, params)
+        for i, expected in enumerate(reference):
+            for index in range(n):
+                assert tokens(outputs[i, index]) == expected
+    if num_blocks < NUM_BLOCKS:
+        assert engine.scheduler.num_preemptions > 0
+
+
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        {"repetition_penalty": 1.3},
+        {"presence_penalty": 1.0},
+        {"frequency_penalty": 0.7},
+        {"repetition_penalty": 1.1, "presence_penalty": -0.5, "frequency_penalty": 0.3},
+    ],
+    ids=str,
+)
+def test_penalties_equal_the_reference(
+    model: PagedModel, prompts: list[list[int]], penalties: dict[str, float]
+) -> None:
+    engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, **penalties)  # type: ignore[arg-type]
+    outputs = run(engine, prompts, params)
+    for i, expected in enumerate(run_reference(prompts, **penalties)):
+        assert tokens(outputs[i, 0]) == expected.generated_ids
+
+
+def test_log_probabilities_equal_the_reference(model: PagedModel, prompts: list[list[int]]) -> None:
+    engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2)
+    outputs = run(engine, prompts, params)
+    for i, expected in enumerate(run_reference(prompts, logprobs=1)):
+        logprobs = [entry for output in outputs[i, 0] for entry in output.logprobs]
+        assert [entry.logprob for entry in logprobs] == pytest.approx(
+            expected.generated_log_probs, abs=1e-3
+        )
+        assert all(entry.rank == 1 for entry in logprobs)
+        assert [entry.top_token_ids[0] for entry in logprobs] == expected.generated_ids
+
+
+@pytest.mark.parametrize("budget", [7, 256])
+def test_prompt_log_probabilities_equal_those_of_generation(
+    model: PagedModel, prompts: list[list[int]], budget: int
+) -> None:
+    """What was generated is scored as a prompt: the same tokens have the same probabilities."""
+    config = EngineConfig(max_num_batched_tokens=budget)
+    engine = Engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=2048)
+    prompt = prompts[4][:50]
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=3)
+    generated = run(engine, [prompt], params)[0, 0]
+    scoring = SamplingParams(max_tokens=1, prompt_logprobs=3, n=2)
+    scored_prompt = [*prompt, *tokens(generated)]
+    outputs = run(engine, [scored_prompt, prompts[0]], scoring)
+    scores = outputs[0, 0][0].prompt_logprobs
+    assert scores[0] is None
+    assert len(scores) == len(scored_prompt)
+    assert [score.token_id for score in scores[1:] if score] == scored_prompt[1:]
+    logprobs = [entry for output in generated for entry in output.logprobs]
+    for score, expected in zip(scores[len(prompt) :], logprobs, strict=True):
+        assert score is not None
+        assert score.logprob == pytest.approx(expected.logprob, abs=1e-3)
+        assert list(score.top_token_ids) == list(expected.top_token_ids)
+    assert list(outputs[1, 0][0].prompt_logprobs) == [None]
+    assert not outputs[0, 1][0].prompt_logprobs
+
+
+def test_a_refused_kv_precision_falls_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("KV_CACHE_PRECISIONS", "EXACT_KV_CACHE_PRECISIONS"):
+        monkeypatch.setattr(f"fastovms.engine.compilation.{name}", ("i3", "u8"))
+    assert PagedModel.load(DEMO_MODEL).block_size == 32
+    assert "CPU refuses KV cache precision i3" in caplog.text
+
+
+def test_a_precision_that_the_operator_chose_does_not_fall_back() -> None:
+    with pytest.raises(ConfigurationError, match="CPU cannot run the model"):
+        PagedModel.load(DEMO_MODEL, properties={"KV_CACHE_PRECISION": "i3"})
+
+
+def test_a_broken_model_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "openvino_model.xml").write_text("<net")
+    with pytest.raises(ConfigurationError, match="cannot read the model"):
+        PagedModel.load(tmp_path)
+
+
+def test_a_model_without_attention_state_is_a_configuration_error(tmp_path: Path) -> None:
+    token = ov.opset13.parameter([-1, -1], ov.Type.i64, name="input_ids")
+    result = ov.opset13.convert(token, "f32")
+    result.output(0).set_names({"logits"})
+    ov.save_model(ov.Model([result], [token]), tmp_path / "openvino_model.xml")
+    with pytest.raises(ConfigurationError):
+        PagedModel.load(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class HttpConfig:
     """Where to listen and what a client may cost. Sizes in bytes, times in seconds.
 
     Attributes:
-        host, port: the first address; port 0 = any free one, host "" = every interface.
+        host, port: the first address; port 0 = any free one, host "" = every interface, None =
+            only those of `listen`.
         listen: further addresses, "host:port", "[ipv6]:port", "*:port" or "unix:/path".
         unix_mode: permissions of Unix sockets.
         reuse_port: let other processes listen on the same ports (SO_REUSEPORT).
@@ -64,7 +66,7 @@ class HttpConfig:
             its way.
     """
 
-    host: str = "127.0.0.1"
+    host: str | None = "127.0.0.1"
     port: int = 8000
     listen: tuple[str, ...] = ()
     unix_mode: int = 0o660
@@ -93,6 +95,50 @@ class HttpConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """Who may ask, and which scripts.
+
+    Attributes:
+        api_key_file: one key a line; None = the environment's API_KEY, else anybody may ask.
+        allowed_origins, allowed_methods, allowed_headers: for scripts of other origins; lists
+            separated by commas, "*" = any.
+        allow_credentials: let those scripts send cookies.
+    """
+
+    api_key_file: Path | None = None
+    allowed_origins: str = "*"
+    allowed_methods: str = "*"
+    allowed_headers: str = "*"
+    allow_credentials: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """How the process deals with whoever runs it. Times in seconds.
+
+    Attributes:
+        engine_timeout: an engine that has work and finishes no step for so long hangs; 0 = it
+            may take any time.
+        failure_grace: between the failure of an engine, which health checks then report, and the
+            end of the process.
+        drain_delay: at shutdown, how long requests are still taken while readiness says no, so
+            that balancers may notice first.
+        log_level: "debug", "info", "warning" or "error".
+        access_log: a line a request, "text" or "json"; "off" = none.
+        access_log_file: appended to, opened anew on SIGHUP; None = stderr.
+        ovms_metrics: export the request counters of OpenVINO Model Server too.
+    """
+
+    engine_timeout: float = 60.0
+    failure_grace: float = 2.0
+    drain_delay: float = 0.0
+    log_level: str = "info"
+    access_log: str = "text"
+    access_log_file: Path | None = None
+    ovms_metrics: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ApiConfig:
     """What one request may ask for, beyond the limits of the model and of the contracts.
 
@@ -101,6 +147,8 @@ class ApiConfig:
         max_choices: samples of all its prompts together.
         max_stop_strings: stop strings, where the contract sets no lower limit.
         max_stop_length: characters of one stop string.
+        max_logprobs: top log probabilities of one token; -1 = as many as the vocabulary has.
+        max_grammar_length: characters of a schema, an expression or other grammar.
         max_pending_chars: text that waits for a client which does not read its stream.
     """
 
@@ -108,4 +156,19 @@ class ApiConfig:
     max_choices: int = 1024
     max_stop_strings: int = 256
     max_stop_length: int = 1024
+    max_logprobs: int = 20
+    max_grammar_length: int = 256 * 1024
     max_pending_chars: int = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What the operator of an OVMS graph may limit for each model.
+
+    Attributes:
+        max_tokens_limit: new tokens per sample, also when the request names no number.
+        best_of_limit: of candidates per prompt there must be less than this.
+    """
+
+    max_tokens_limit: int | None = None
+    best_of_limit: int = 20

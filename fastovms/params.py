@@ -107,6 +107,8 @@ class SamplingParams:
             go with it are then not used.
         num_assistant_tokens: tokens to draft at a time, or None for as many as pays.
         max_ngram_size: the longest end of the text that prompt lookup searches for.
+        assistant_confidence_threshold: a draft ends where its model is less sure than this;
+            0 <= threshold <= 1. None = drafts have a fixed length.
     """
 
     max_tokens: int | None = None
@@ -132,6 +134,7 @@ class SamplingParams:
     beam_search: BeamSearch | None = None
     num_assistant_tokens: int | None = None
     max_ngram_size: int | None = None
+    assistant_confidence_threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +158,19 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt to continue. `request_id` is unique among the requests in flight."""
+    """One prompt to continue.
+
+    Attributes:
+        request_id: unique among the requests in flight.
+        priority: of the requests that wait, those of a lower one run first.
+        cache_salt: cached prompt beginnings are shared only by requests of the same salt.
+    """
 
     request_id: str
     prompt_token_ids: Sequence[int]
     params: SamplingParams
+    priority: int = 0
+    cache_salt: str | None = None
 
 
 @dataclass(slots=True)
@@ -203,6 +214,10 @@ class SamplingDefaults:
     top_k: int | None = None
     min_p: float | None = None
     max_new_tokens: int | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    length_penalty: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

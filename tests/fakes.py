@@ -10,13 +10,17 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from fastovms.backends.base import BackendStats, OutputCallback
+from fastovms.errors import InvalidField
 from fastovms.http.messages import HeaderPairs, Headers, Request, Stream
 from fastovms.params import (
+    ALL_LOGPROBS,
     FinishReason,
     GenerationOutput,
     GenerationRequest,
+    Grammar,
     ModelInfo,
     SamplingDefaults,
+    TokenLogprobs,
 )
 
 EOS = 256
@@ -38,6 +42,20 @@ def model_info(
     )
 
 
+def token_logprobs(token_id: int, num_top: int) -> TokenLogprobs:
+    """What the model is said to think: every third token is not among the likeliest."""
+    num_listed = EOS if num_top == ALL_LOGPROBS else num_top
+    is_listed = token_id % 3 != 0
+    first = token_id if is_listed else token_id + 1
+    return TokenLogprobs(
+        token_id=token_id,
+        logprob=-0.5 if is_listed else -100.0 - token_id,
+        rank=1 if is_listed else 200,
+        top_token_ids=[(first + index) % EOS for index in range(num_listed)],
+        top_logprobs=[-0.5 * (index + 1) for index in range(num_listed)],
+    )
+
+
 class ByteDetokenizer:
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -48,17 +66,31 @@ class ByteDetokenizer:
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
 
+    @property
+    def held(self) -> str:
+        return ""
+
 
 class ByteTokenizer:
     """One token a byte; no special token is added."""
 
     vocab_size = EOS + 1
 
+    def __init__(self, **named_tokens: int) -> None:
+        """`named_tokens` are what the vocabulary is said to have beyond bytes."""
+        self.named_tokens = named_tokens
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return bytes(token for token in token_ids if token < EOS).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < EOS else b"<end>"
+
+    def find_tokens(self, pieces: Sequence[str]) -> list[int | None]:
+        return [self.named_tokens.get(piece) for piece in pieces]
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> ByteDetokenizer:
         return ByteDetokenizer()
@@ -71,6 +103,7 @@ class FakeBackend:
         submitted: every request, in order.
         received: set at the first of them.
         aborted: every call of `abort`, in order.
+        compiled: every grammar, in order; one with "bad" in it is refused.
         submit_error: raised by `submit` when set.
         fail_after: number of steps after which the samples end with an error.
         paused: steps are not run while set.
@@ -86,6 +119,7 @@ class FakeBackend:
         self._stepping = False
         self._num_steps = 0
         self.submitted: list[GenerationRequest] = []
+        self.compiled: list[Grammar] = []
         self.received = asyncio.Event()
         self.aborted: list[tuple[str, int | None]] = []
         self.submit_error: Exception | None = None
@@ -100,6 +134,11 @@ class FakeBackend:
 
     def start(self) -> None:
         pass
+
+    def compile_grammar(self, grammar: Grammar) -> None:
+        self.compiled.append(grammar)
+        if "bad" in grammar.source:
+            raise InvalidField(f"bad {grammar.kind.value}: {grammar.source}", param=grammar.param)
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self.submit_error is not None:
@@ -157,20 +196,40 @@ class FakeBackend:
         params = request.params
         script = self._script(request, index)
         end = start + self._tokens_per_step
+        if params.beam_search is not None:
+            end = len(script) + 1
         limit = self._model.max_model_len - len(request.prompt_token_ids)
         if params.max_tokens is not None:
             limit = min(limit, params.max_tokens)
-        finish_reason = None
+        finish_reason = stop_token_id = None
         num_generated = min(end, len(script), limit)
         tokens = script[start:num_generated]
-        if num_generated == limit:
+        ends = [place for place, token in enumerate(tokens) if token in params.stop_token_ids]
+        if ends:
+            stop_token_id = tokens[ends[0]]
+            finish_reason = FinishReason.STOP
+            tokens = tokens[: ends[0]]
+            num_generated = start + ends[0] + 1
+        elif num_generated == limit:
             finish_reason = FinishReason.LENGTH
         elif end > len(script):
             finish_reason = FinishReason.STOP
             num_generated += 1  # the end-of-text token
-        return GenerationOutput(
-            index, tokens, finish_reason, num_generated, num_cached_tokens=self.num_cached_tokens
+        output = GenerationOutput(
+            index,
+            tokens,
+            finish_reason,
+            num_generated,
+            num_cached_tokens=self.num_cached_tokens,
+            stop_token_id=stop_token_id,
         )
+        if params.logprobs is not None:
+            output.logprobs = [token_logprobs(token, params.logprobs) for token in tokens]
+        if params.prompt_logprobs is not None and index == start == 0:
+            scored = request.prompt_token_ids[1:]
+            of_prompt = [token_logprobs(token, params.prompt_logprobs) for token in scored]
+            output.prompt_logprobs = [None, *of_prompt]
+        return output
 
 
 class FakeStream:

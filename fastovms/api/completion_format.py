@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import orjson
 
 from fastovms.api.dialect import Dialect
+from fastovms.api.echo import Echo
 from fastovms.api.errors import error_body
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
+from fastovms.api.logprobs import (
+    LogprobArrays,
+    TokenNames,
+    logprob_arrays,
+    prompt_logprobs_body,
+)
 from fastovms.api.schemas import StreamOptions
 from fastovms.api.sse import DONE
+from fastovms.params import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,44 @@ class Envelope:
         return {"id": self.id, **members, "system_fingerprint": self.system_fingerprint}
 
 
+@dataclass(frozen=True, slots=True)
+class TokenReport:
+    """What a choice tells about its tokens, apart from their text.
+
+    Attributes:
+        num_logprobs: top log probabilities of each token; None = no `logprobs` object.
+        num_prompt_logprobs: the same for vLLM's `prompt_logprobs`.
+        has_token_ids: of the prompt and of the text.
+    """
+
+    num_logprobs: int | None
+    num_prompt_logprobs: int | None
+    has_token_ids: bool
+    names: TokenNames
+
+    @property
+    def needs_tokens(self) -> bool:
+        return self.num_logprobs is not None or self.has_token_ids
+
+    def echoed(self, echo: Echo) -> LogprobArrays | None:
+        if self.num_logprobs is None:
+            return None
+        return logprob_arrays(echo.tokens, self.num_logprobs, self.names)
+
+    def generated(self, delta: SampleDelta, echo: Echo) -> LogprobArrays | None:
+        if self.num_logprobs is None:
+            return None
+        return logprob_arrays(delta.tokens, self.num_logprobs, self.names, start=echo.length)
+
+
+class PromptReport(NamedTuple):
+    """What the choices of one prompt tell about it."""
+
+    echo: Echo
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprobs | None]
+
+
 def usage_body(usage: Usage) -> dict[str, object]:
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -42,63 +89,140 @@ def usage_body(usage: Usage) -> dict[str, object]:
 
 
 def completion_body(
-    envelope: Envelope, choices: Sequence[SampleDelta], usage: Usage
+    envelope: Envelope,
+    samples: Sequence[SampleDelta],
+    prompts: Sequence[PromptReport],
+    report: TokenReport,
+    usage: Usage,
 ) -> dict[str, object]:
-    """The unary answer. `choices` hold the whole texts, in order."""
+    """The unary answer. `samples` hold the whole texts, in order, equally many for each prompt."""
+    n = len(samples) // len(prompts)
+    choices: list[dict[str, object]] = []
+    for position, prompt in enumerate(prompts):
+        prompt_members = _prompt_members(prompt, report)
+        echoed = report.echoed(prompt.echo)
+        for sample in samples[position * n : position * n + n]:
+            choice = _choice(sample, prompt.echo, echoed, report, envelope.dialect)
+            choices.append({"index": len(choices), **choice, **prompt_members})
     return {
         **envelope.members("text_completion"),
-        "choices": [_choice(choice, envelope.dialect) for choice in choices],
+        "choices": choices,
         "usage": usage_body(usage),
     }
 
 
-def _choice(delta: SampleDelta, dialect: Dialect) -> dict[str, object]:
+def _prompt_members(prompt: PromptReport, report: TokenReport) -> dict[str, object]:
+    members: dict[str, object] = {}
+    if report.num_prompt_logprobs is not None:
+        members["prompt_logprobs"] = prompt_logprobs_body(
+            prompt.logprobs, report.num_prompt_logprobs, report.names
+        )
+    if report.has_token_ids:
+        members["prompt_token_ids"] = list(prompt.token_ids)
+    return members
+
+
+def _choice(
+    sample: SampleDelta,
+    echo: Echo,
+    echoed: LogprobArrays | None,
+    report: TokenReport,
+    dialect: Dialect,
+) -> dict[str, object]:
+    logprobs = report.generated(sample, echo)
+    if logprobs is not None and echoed is not None:
+        logprobs = echoed.followed_by(logprobs)
     choice: dict[str, object] = {
-        "index": delta.choice,
-        "text": delta.text,
-        "logprobs": None,
-        "finish_reason": None if delta.finish_reason is None else delta.finish_reason.value,
+        "text": echo.text + sample.text,
+        "logprobs": logprobs,
+        "finish_reason": None if sample.finish_reason is None else sample.finish_reason.value,
     }
     if dialect.has_ids:
-        choice["stop_reason"] = delta.stop_reason
+        choice["stop_reason"] = sample.stop_reason
+    if report.has_token_ids:
+        choice["token_ids"] = [token.token_id for token in sample.tokens]
     return choice
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How the choices of one prompt begin in a stream, encoded beforehand.
+
+    Attributes:
+        logprobs: the elements of each of the arrays, without brackets.
+        members: further members of the first chunk's choice, with a comma before them.
+    """
+
+    echo: Echo
+    logprobs: tuple[bytes, ...] | None
+    members: bytes
+
+
+def make_opening(prompt: PromptReport, report: TokenReport) -> Opening:
+    echoed = report.echoed(prompt.echo)
+    members = _prompt_members(prompt, report)
+    return Opening(
+        prompt.echo,
+        None if echoed is None else _elements(echoed),
+        b"," + orjson.dumps(members)[1:-1] if members else b"",
+    )
+
+
+def _elements(arrays: LogprobArrays) -> tuple[bytes, ...]:
+    return tuple(orjson.dumps(getattr(arrays, field.name))[1:-1] for field in fields(arrays))
+
+
 class CompletionFrames:
-    """Encodes one stream (`sse.Frames`). A delta costs the encoding of its text alone."""
+    """Encodes one stream (`sse.Frames`). A delta costs the encoding of its text alone, unless the
+    client wants to know more about its tokens."""
 
     def __init__(
         self,
         envelope: Envelope,
         generation: TextGeneration,
         options: StreamOptions,
+        report: TokenReport,
         *,
-        echoes: Sequence[str],
+        openings: Sequence[Opening],
     ) -> None:
-        """`echoes` stand before each choice's text."""
+        """`openings` are the choices', one each."""
         self._dialect = envelope.dialect
         self._generation = generation
         self._include_usage = options.include_usage
         self._continuous = options.include_usage and options.continuous_usage_stats
-        self._echoes = list(echoes)
+        self._report = report
+        self._openings = openings
+        # Which choices have not begun in a way that needs their opening.
+        self._unopened = [
+            bool(opening.echo.text or opening.logprobs or opening.members) for opening in openings
+        ]
+        self._is_plain = not report.needs_tokens and not self._continuous
         members = orjson.dumps(envelope.members(envelope.dialect.stream_object))
         self._head = b"data: " + members[:-1] + b',"choices":['
         self._choice_heads = [
-            self._head + b'{"index":%d,"text":' % index for index in range(len(echoes))
+            self._head + b'{"index":%d,"text":' % index for index in range(len(openings))
         ]
-        self._tail = self._end_of_choice(SampleDelta(0, ""), None)
+        self._tail = self._rest(SampleDelta(0, ""), b"null", b"", None)
 
     def delta(self, delta: SampleDelta) -> bytes:
         choice = delta.choice
+        head = self._choice_heads[choice]
+        if self._is_plain and delta.finish_reason is None and not self._unopened[choice]:
+            if delta.text:
+                return head + orjson.dumps(delta.text) + self._tail
+            return head + b'"","finish_reason":null}]}\n\n'  # OVMS's handshake
+        opening = self._openings[choice] if self._unopened[choice] else None
+        self._unopened[choice] = False
         text = delta.text
-        if echo := self._echoes[choice]:
-            text = echo + text
-            self._echoes[choice] = ""
-        tail = self._tail
-        if delta.finish_reason is not None or self._continuous:
-            usage = self._generation.usage_of(choice) if self._continuous else None
-            tail = self._end_of_choice(delta, usage)
-        return self._choice_heads[choice] + orjson.dumps(text) + tail
+        members = b""
+        if self._report.has_token_ids:
+            members = b',"token_ids":' + orjson.dumps([token.token_id for token in delta.tokens])
+        if opening is not None:
+            text = opening.echo.text + text
+            members += opening.members
+        usage = self._generation.usage_of(choice) if self._continuous else None
+        logprobs = self._logprobs(delta, opening)
+        return head + orjson.dumps(text) + self._rest(delta, logprobs, members, usage)
 
     def end(self) -> bytes:
         if not self._include_usage:
@@ -109,12 +233,27 @@ class CompletionFrames:
     def failure(self, error: Exception) -> bytes:
         return b"data: " + error_body(error, self._dialect) + b"\n\n" + DONE
 
-    def _end_of_choice(self, delta: SampleDelta, usage: Usage | None) -> bytes:
+    def _logprobs(self, delta: SampleDelta, opening: Opening | None) -> bytes:
+        arrays = self._report.generated(delta, self._openings[delta.choice].echo)
+        if arrays is None or opening is None or opening.logprobs is None:
+            return orjson.dumps(arrays)
+        members = []
+        for field, before, after in zip(
+            fields(arrays), opening.logprobs, _elements(arrays), strict=True
+        ):
+            elements = before + b"," + after if before and after else before or after
+            members.append(b'"%s":[%s]' % (field.name.encode(), elements))
+        return b"{" + b",".join(members) + b"}"
+
+    def _rest(
+        self, delta: SampleDelta, logprobs: bytes, members: bytes, usage: Usage | None
+    ) -> bytes:
+        """What follows the text."""
         reason = None if delta.finish_reason is None else delta.finish_reason.value
-        tail = b',"logprobs":null,"finish_reason":' + orjson.dumps(reason)
+        tail = b',"logprobs":' + logprobs + b',"finish_reason":' + orjson.dumps(reason)
         if self._dialect.has_ids:
             tail += b',"stop_reason":' + orjson.dumps(delta.stop_reason)
-        tail += b"}]"
+        tail += members + b"}]"
         if self._include_usage:
             tail += b',"usage":' + orjson.dumps(None if usage is None else usage_body(usage))
         return tail + b"}\n\n"

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from fastovms.text.tracking import Measure, utf8_length
+
 UINT32_MAX: Final = 2**32 - 1
+INT64: Final = (-(2**63), 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,15 @@ _COMMON_RANGES: Final[Mapping[str, Range]] = {
     "max_tokens": Range(0, UINT32_MAX),
     "n": Range(1),
     "best_of": Range(1),
+    "min_tokens": Range(0, UINT32_MAX),
+    "length_penalty": Range(-20, 20),
+    "num_beam_groups": Range(1),
+    "diversity_penalty": Range(0, 100),
+    "num_assistant_tokens": Range(0, UINT32_MAX),
+    "assistant_confidence_threshold": Range(0, 1),
+    "max_ngram_size": Range(1, UINT32_MAX),
+    "truncate_prompt_tokens": Range(1, also=-1),
+    "priority": Range(*INT64),
 }
 
 
@@ -71,14 +83,17 @@ class Dialect:
         ranges: bounds of the numeric fields.
         default_top_k: when neither the request nor the model gives one; 0 = off.
         default_max_tokens: of completions; None = the model's default, else its context.
-        clamps_max_tokens: a `max_tokens` beyond the context is lowered, not refused.
+        clamps_max_tokens: a `max_tokens` beyond the context or the model's limit is lowered, not
+            refused.
         max_stop_strings: None = the server's own limit only.
         stop_in_streams: a stream includes the stop string that ended it, by default.
         strict_stream_options: unknown `stream_options` are refused.
-        best_of_is_beam_search: `best_of` is a beam width, bounds `n`, and cannot be streamed.
+        best_of_is_beam_search: `best_of` is a beam width, has the model's limit, and cannot be
+            streamed.
         has_ids: responses carry `id`, `system_fingerprint` and `stop_reason`.
         stream_object: `object` of a completion's stream chunks.
         handshake: a stream opens with an empty chunk when its first token releases no text.
+        text_length: the unit of `text_offset`.
         owned_by: on model cards; `describes_models` adds vLLM's fields to them.
     """
 
@@ -100,6 +115,7 @@ class Dialect:
     has_ids: bool
     stream_object: str
     handshake: bool
+    text_length: Measure
     owned_by: str
     describes_models: bool
 
@@ -116,7 +132,7 @@ OPENAI: Final = Dialect(
         **_COMMON_RANGES,
         "top_k": Range(0, also=-1),
         "min_p": Range(0, 1),
-        "seed": Range(-(2**63), 2**63 - 1),
+        "seed": Range(*INT64),
     },
     default_top_k=0,
     default_max_tokens=16,
@@ -128,6 +144,7 @@ OPENAI: Final = Dialect(
     has_ids=True,
     stream_object="text_completion",
     handshake=False,
+    text_length=len,
     owned_by="fastovms",
     describes_models=True,
 )
@@ -156,6 +173,7 @@ OVMS: Final = Dialect(
     has_ids=False,
     stream_object="text_completion.chunk",
     handshake=True,
+    text_length=utf8_length,
     owned_by="OVMS",
     describes_models=False,
 )

@@ -13,11 +13,19 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from fastovms.api.sampling import Stopping
+from fastovms.api.sampling import Queueing, Stopping
 from fastovms.api.served import ServedModel
 from fastovms.errors import BackendError, BackendUnavailable, EngineFailed
-from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.params import (
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    SamplingParams,
+    TokenLogprobs,
+)
 from fastovms.text.stream import TextStream
+from fastovms.text.tokenizer import Tokenizer
+from fastovms.text.tracking import Measure, TextToken, TrackingDetokenizer
 
 Clock = Callable[[], float]
 
@@ -36,15 +44,26 @@ class SampleDelta(NamedTuple):
         choice: prompt position * n + sample.
         text: new text, often empty: it may be held back.
         finish_reason: set on the sample's last delta only.
-        stop_reason: the stop string that ended the sample.
+        stop_reason: the stop string that ended the sample, or the id among `stop_token_ids`.
         num_tokens: tokens of the sample so far, as usage counts them.
+        tokens: those whose text begins in `text`, if they are tracked. Of the tokens that a stop
+            string has cut off none is.
     """
 
     choice: int
     text: str
     finish_reason: FinishReason | None = None
-    stop_reason: str | None = None
+    stop_reason: str | int | None = None
     num_tokens: int = 0
+    tokens: Sequence[TextToken] = ()
+
+
+def merged(deltas: Sequence[SampleDelta]) -> SampleDelta:
+    """The last of a sample's consecutive deltas, with the texts and the tokens of all."""
+    return deltas[-1]._replace(
+        text="".join([delta.text for delta in deltas]),
+        tokens=[token for delta in deltas for token in delta.tokens],
+    )
 
 
 class Usage(NamedTuple):
@@ -59,10 +78,11 @@ DeltaCallback = Callable[[SampleDelta], None]
 
 
 class _Sample:
-    __slots__ = ("finish_reason", "last_token_at", "num_tokens", "text")
+    __slots__ = ("finish_reason", "last_token_at", "num_tokens", "text", "tracking")
 
-    def __init__(self, text: TextStream) -> None:
+    def __init__(self, text: TextStream, tracking: TrackingDetokenizer | None) -> None:
         self.text = text
+        self.tracking = tracking
         self.num_tokens = 0
         self.last_token_at: float | None = None
         self.finish_reason: FinishReason | None = None
@@ -72,6 +92,10 @@ class TextGeneration:
     """Runs the prompts of one API request.
 
     Use as a context manager: leaving it, for whatever reason, frees what still runs.
+
+    Attributes:
+        prompt_logprobs: of each prompt, one entry a token, where its `SamplingParams` asked for
+            them; complete when `run` has returned.
     """
 
     def __init__(
@@ -83,26 +107,34 @@ class TextGeneration:
         stopping: Stopping,
         skip_special_tokens: bool,
         log_fields: dict[str, object],
+        queueing: Queueing,
+        track: Measure | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
-        """`log_fields` always hold the tokens counted so far: whoever cancels a request reads them
-        at once."""
+        """
+        Args:
+            log_fields: always hold the tokens counted so far: whoever cancels a request reads them
+                at once.
+            track: report the tokens with the text, with offsets in this unit.
+        """
         self._backend = model.backend
         self._requests = [
-            GenerationRequest(f"{request_id}-{position}", task.token_ids, task.params)
+            GenerationRequest(
+                f"{request_id}-{position}",
+                task.token_ids,
+                task.params,
+                priority=queueing.priority,
+                cache_salt=queueing.cache_salt,
+            )
             for position, task in enumerate(tasks)
         ]
+        self._includes_stop = stopping.include
         self._samples = [
-            _Sample(
-                TextStream(
-                    model.tokenizer.detokenizer(skip_special_tokens=skip_special_tokens),
-                    stopping.strings,
-                    include_stop=stopping.include,
-                )
-            )
+            _new_sample(model.tokenizer, stopping, skip_special_tokens, track)
             for task in tasks
             for _ in range(task.params.n)
         ]
+        self.prompt_logprobs: list[Sequence[TokenLogprobs | None]] = [() for _ in tasks]
         self._num_prompt_tokens = sum(len(task.token_ids) for task in tasks)
         self._num_completion_tokens = 0
         self._num_cached = [0] * len(tasks)
@@ -188,13 +220,24 @@ class TextGeneration:
     ) -> None:
         finish_reason = output.finish_reason
         if finish_reason is FinishReason.ERROR or finish_reason is FinishReason.ABORT:
-            raise _failure(output)
+            raise failure(output)
         self._num_cached[position] = output.num_cached_tokens
-        delta = sample.text.push(output.token_ids)
+        if output.prompt_logprobs:
+            self.prompt_logprobs[position] = output.prompt_logprobs
+        token_ids = output.token_ids
+        tracking = sample.tracking
+        if tracking is not None:
+            tracking.expect(output.logprobs)
+        if output.stop_token_id is not None and self._includes_stop:
+            token_ids = (*token_ids, output.stop_token_id)
+        delta = sample.text.push(token_ids)
         text, stop = delta.text, delta.stop
         if finish_reason is not None and stop is None:
             delta = sample.text.flush()
             text, stop = text + delta.text, delta.stop
+        tokens: Sequence[TextToken] = ()
+        if tracking is not None:
+            tokens = tracking.take(text, ended=finish_reason is not None and stop is None)
         num_tokens = output.num_generated_tokens
         if stop is not None:
             # Tokens behind the one that completed the stop string are dropped and not counted.
@@ -208,7 +251,8 @@ class TextGeneration:
             self._num_unfinished -= 1
         assert self._on_delta is not None
         assert self._done is not None
-        self._on_delta(SampleDelta(choice, text, finish_reason, stop, num_tokens))
+        stop_reason = output.stop_token_id if stop is None else stop
+        self._on_delta(SampleDelta(choice, text, finish_reason, stop_reason, num_tokens, tokens))
         if not self._num_unfinished:
             # Not after `await self._done`: a client that has its last event may be gone by then.
             self._metrics.request_finished(
@@ -232,7 +276,17 @@ class TextGeneration:
         sample.last_token_at = now
 
 
-def _failure(output: GenerationOutput) -> BackendError:
+def failure(output: GenerationOutput) -> BackendError:
+    """What it means that a sample ended with ABORT or ERROR."""
     if output.finish_reason is FinishReason.ABORT:
         return BackendUnavailable("the server is shutting down")
     return EngineFailed(output.error or "generation failed")
+
+
+def _new_sample(
+    tokenizer: Tokenizer, stopping: Stopping, skip_special_tokens: bool, track: Measure | None
+) -> _Sample:
+    detokenizer = tokenizer.detokenizer(skip_special_tokens=skip_special_tokens)
+    tracking = None if track is None else TrackingDetokenizer(detokenizer, track)
+    text = TextStream(tracking or detokenizer, stopping.strings, include_stop=stopping.include)
+    return _Sample(text, tracking)

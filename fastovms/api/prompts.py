@@ -12,7 +12,7 @@ from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import Tokenizer
 
-_LONG: Final = 2000
+LONG_TEXT: Final = 2000
 """Characters from which encoding is done in a thread, so that the event loop never waits for it."""
 
 _MAX_CHARS_PER_TOKEN: Final = 256
@@ -23,6 +23,9 @@ _USUAL_CHARS_PER_TOKEN: Final = 8
 """More than ordinary text has. Of a longer one the beginning is encoded first, because encoding
 holds the GIL: a text that is far too long would stop every stream for as long as it takes."""
 
+_CUT: Final = 16
+"""Tokens into which a cut may have split one, at most."""
+
 _FORMS: Final = (
     "prompt must be a string, a list of strings, a list of token ids or a list of such lists"
 )
@@ -30,29 +33,44 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`text` is None when the client sent token ids."""
+    """`text` is None when the client sent token ids, or when a part of them was cut off."""
 
     token_ids: Sequence[int]
     text: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How much of a long prompt is kept: its last tokens, or its first."""
+
+    max_tokens: int
+    keeps_end: bool
+
+    def cut(self, token_ids: Sequence[int]) -> Sequence[int]:
+        return token_ids[-self.max_tokens :] if self.keeps_end else token_ids[: self.max_tokens]
+
+
 def split_prompts(
-    prompt: str | list[str | int | list[int]] | None, model: ModelInfo, config: ApiConfig
+    prompt: str | list[str | int | list[int]] | None,
+    model: ModelInfo,
+    config: ApiConfig,
+    *,
+    truncation: Truncation | None = None,
 ) -> list[str | list[int]]:
     """The prompts of a request, in order, each checked but not yet encoded.
 
-    Raises InvalidField: absent, empty, too many, of mixed forms, longer than the context, or with
-    ids outside the vocabulary.
+    Raises InvalidField: absent, empty, too many, of mixed forms, longer than the context and not
+    to be truncated, or with ids outside the vocabulary.
     """
     if prompt is None:
         raise InvalidField("prompt is required", param="prompt")
     if isinstance(prompt, str):
-        _check_text(prompt, "prompt", model)
+        check_text(prompt, "prompt", model)
         return [prompt]
     forms = set(map(type, prompt))
     if forms == {int}:
         token_ids: list[int] = prompt  # type: ignore[assignment]
-        _check_token_ids(token_ids, "prompt", model)
+        _check_token_ids(token_ids, "prompt", model, truncation)
         return [token_ids]
     if not forms:
         raise InvalidField("prompt must not be an empty list", param="prompt")
@@ -67,9 +85,9 @@ def split_prompts(
     for position, entry in enumerate(prompts):
         name = f"prompt[{position}]"
         if isinstance(entry, str):
-            _check_text(entry, name, model)
+            check_text(entry, name, model)
         else:
-            _check_token_ids(entry, name, model)
+            _check_token_ids(entry, name, model, truncation)
     return prompts
 
 
@@ -79,6 +97,7 @@ async def encode_prompts(
     model: ModelInfo,
     *,
     add_special_tokens: bool,
+    truncation: Truncation | None = None,
 ) -> list[Prompt]:
     """Encodes the prompts that are text, on a thread when there is much of it.
 
@@ -87,24 +106,23 @@ async def encode_prompts(
     """
 
     def encode() -> list[Prompt]:
-        return [
-            Prompt(prompt)
-            if not isinstance(prompt, str)
-            else Prompt(
-                _encode_text(
-                    prompt,
-                    prompt_name(position, len(prompts)),
-                    tokenizer,
-                    model,
-                    add_special_tokens,
-                ),
-                prompt,
-            )
-            for position, prompt in enumerate(prompts)
-        ]
+        encoded = []
+        for position, prompt in enumerate(prompts):
+            name = prompt_name(position, len(prompts))
+            text = prompt if isinstance(prompt, str) else None
+            if isinstance(prompt, str):
+                token_ids: Sequence[int] = _encode_text(
+                    prompt, name, tokenizer, model, add_special_tokens, truncation
+                )
+            else:
+                token_ids = prompt
+            if truncation is not None and len(token_ids) > truncation.max_tokens:
+                token_ids, text = truncation.cut(token_ids), None
+            encoded.append(Prompt(token_ids, text))
+        return encoded
 
     num_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
-    return encode() if num_chars < _LONG else await asyncio.to_thread(encode)
+    return encode() if num_chars < LONG_TEXT else await asyncio.to_thread(encode)
 
 
 def fit_max_tokens(
@@ -141,15 +159,23 @@ def prompt_name(position: int, num_prompts: int) -> str:
 
 
 def _encode_text(
-    text: str, name: str, tokenizer: Tokenizer, model: ModelInfo, add_special_tokens: bool
+    text: str,
+    name: str,
+    tokenizer: Tokenizer,
+    model: ModelInfo,
+    add_special_tokens: bool,
+    truncation: Truncation | None,
 ) -> list[int]:
-    limit = model.max_model_len
-    beginning = text[: limit * _USUAL_CHARS_PER_TOKEN]
-    token_ids = tokenizer.encode(beginning, add_special_tokens=add_special_tokens)
-    if len(beginning) == len(text):
+    limit = model.max_model_len if truncation is None else truncation.max_tokens + _CUT
+    num_chars = limit * _USUAL_CHARS_PER_TOKEN
+    keeps_end = truncation is not None and truncation.keeps_end
+    part = text[-num_chars:] if keeps_end else text[:num_chars]
+    token_ids = tokenizer.encode(part, add_special_tokens=add_special_tokens)
+    if len(part) == len(text):
         return token_ids
-    # The cut may have split a token into a few, no more.
-    if len(token_ids) > limit + 16:
+    if len(token_ids) > limit + _CUT:
+        if truncation is not None:
+            return token_ids
         raise _context_exceeded(f"the prompt has more than {limit} tokens", model, name)
     return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
@@ -162,17 +188,20 @@ def _context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
     )
 
 
-def _check_text(text: str, name: str, model: ModelInfo) -> None:
+def check_text(text: str, name: str, model: ModelInfo) -> None:
+    """Raises InvalidField: empty, or longer than the context whatever its tokens are."""
     if not text:
         raise InvalidField(f"{name} must not be an empty string", param=name)
     if len(text) > model.max_model_len * _MAX_CHARS_PER_TOKEN:
         raise _context_exceeded(f"the prompt has {len(text)} characters", model, name)
 
 
-def _check_token_ids(token_ids: list[int], name: str, model: ModelInfo) -> None:
+def _check_token_ids(
+    token_ids: list[int], name: str, model: ModelInfo, truncation: Truncation | None
+) -> None:
     if not token_ids:
         raise InvalidField(f"{name} must not be an empty list", param=name)
-    if len(token_ids) > model.max_model_len:
+    if truncation is None and len(token_ids) > model.max_model_len:
         raise _context_exceeded(f"the prompt has {len(token_ids)} tokens", model, name)
     if min(token_ids) < 0 or max(token_ids) >= model.vocab_size:
         position, wrong = next(

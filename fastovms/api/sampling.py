@@ -7,46 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import UNSET
 
 from fastovms.api.body import show
+from fastovms.api.candidates import Candidates
 from fastovms.api.dialect import Dialect
 from fastovms.api.schemas import GenerationFields, StreamOptions
+from fastovms.api.token_rules import TokenRules
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
-from fastovms.params import ModelInfo, SamplingParams
+from fastovms.params import ALL_LOGPROBS, Grammar, ModelInfo, SamplingParams
 
 NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "use_beam_search": (False,),
-    "logit_bias": ({},),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
-    "stop_token_ids": ([],),
-    "min_tokens": (0,),
-    "prompt_logprobs": (),
-    "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "priority": (0,),
-    "cache_salt": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "prompt_embeds": (),
-    "logprobs": (),
-    "suffix": ("",),
+    "logprob_token_ids": (),
+    "thinking_token_budget": (-1,),
 }
 """Fields that the server does not act on, with the values (besides null) that ask for nothing.
 Any other value would change the answer, so it is refused rather than ignored."""
+
+MAX_DRAFT_TOKENS: Final = 32
+MAX_NGRAM_SIZE: Final = 16
+"""Drafts never change a text, so that larger numbers may be lowered to what can still pay."""
+
+_MAX_REQUEST_ID: Final = 256
+_MAX_CACHE_SALT: Final = 128
 
 Number = TypeVar("Number", int, float)
 
@@ -57,6 +44,13 @@ class Stopping:
 
     strings: tuple[str, ...] = ()
     include: bool = False
+
+
+class Queueing(NamedTuple):
+    """What a request says about its place in the queue and in the prefix cache."""
+
+    priority: int = 0
+    cache_salt: str | None = None
 
 
 def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
@@ -137,19 +131,40 @@ def stopping(body: GenerationFields, dialect: Dialect, config: ApiConfig) -> Sto
     return Stopping(tuple(strings), kept_by_streams if include is None else include)
 
 
-def num_samples(body: GenerationFields, dialect: Dialect) -> int:
-    """`n`, checked against `best_of`. Raises InvalidField."""
-    n = body.n or 1
-    best_of = body.best_of
-    if best_of is None:
-        return n
-    if is_streamed(body) and (dialect.best_of_is_beam_search or best_of > 1):
-        raise InvalidField("best_of cannot be used when stream is true", param="best_of")
-    if n > best_of:
-        raise InvalidField(f"n must be at most best_of ({best_of}), not {n}", param="n")
-    if best_of > 1 if dialect.best_of_is_beam_search else best_of > n:
-        raise InvalidField("best_of is not supported by this server version", param="best_of")
-    return n
+def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
+    """A number of top log probabilities. Raises InvalidField beyond the server's limit."""
+    limit = config.max_logprobs
+    if value is None or 0 <= value <= limit or (limit == ALL_LOGPROBS and value >= limit):
+        return value
+    allowed = "-1 or at least 0" if limit == ALL_LOGPROBS else f"at least 0 and at most {limit}"
+    raise InvalidField(f"{name} must be {allowed}, not {value}", param=name)
+
+
+def queueing(body: GenerationFields) -> Queueing:
+    """Raises InvalidField for a salt that vLLM would refuse."""
+    salt = body.cache_salt
+    if salt is not None and (
+        not 0 < len(salt) <= _MAX_CACHE_SALT or any(char in "@/\\\0" for char in salt)
+    ):
+        raise InvalidField(
+            f"cache_salt must have 1 to {_MAX_CACHE_SALT} characters, none of them @, /, \\ or "
+            f"NUL, not {show(salt)}",
+            param="cache_salt",
+        )
+    return Queueing(body.priority or 0, salt)
+
+
+def request_id(body: GenerationFields, default: str) -> str:
+    """The id that the client gave, or `default`. Raises InvalidField when it is too long."""
+    given = body.request_id
+    if given is None:
+        return default
+    if not 0 < len(given) <= _MAX_REQUEST_ID:
+        raise InvalidField(
+            f"request_id must have 1 to {_MAX_REQUEST_ID} characters, not {len(given)}",
+            param="request_id",
+        )
+    return given
 
 
 def sampling_params(
@@ -157,22 +172,60 @@ def sampling_params(
     dialect: Dialect,
     model: ModelInfo,
     *,
-    n: int,
+    candidates: Candidates,
+    num_prompt_tokens: int,
     max_tokens: int | None,
+    rules: TokenRules,
+    bad_words_token_ids: tuple[tuple[int, ...], ...],
+    grammar: Grammar | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
 ) -> SamplingParams:
-    """`body` must have passed `check_ranges`."""
+    """`body` must have passed `check_ranges`.
+
+    Raises InvalidField for fields that contradict each other.
+    """
     defaults = model.defaults
+    min_tokens = body.min_tokens or 0
+    most = model.max_model_len - num_prompt_tokens if max_tokens is None else max_tokens
+    if min_tokens > most:
+        raise InvalidField(
+            f"min_tokens must be at most max_tokens ({most}), not {min_tokens}", param="min_tokens"
+        )
+    num_drafts = body.num_assistant_tokens or None
+    if num_drafts is not None and body.assistant_confidence_threshold is not None:
+        raise InvalidField(
+            "assistant_confidence_threshold cannot be used with num_assistant_tokens",
+            param="assistant_confidence_threshold",
+        )
+    ngram_size = body.max_ngram_size
     top_k = _first(body.top_k, defaults.top_k, dialect.default_top_k)
+    temperature = _first(body.temperature, defaults.temperature, 1.0)
     return SamplingParams(
         max_tokens=max_tokens,
-        temperature=_first(body.temperature, defaults.temperature, 1.0),
+        temperature=0.0 if candidates.is_greedy else temperature,
         top_p=_first(body.top_p, defaults.top_p, 1.0),
         top_k=top_k if 0 < top_k < model.vocab_size else 0,
         min_p=_first(body.min_p, defaults.min_p, 0.0),
         seed=body.seed,
-        n=n,
+        n=candidates.num_samples,
         ignore_eos=bool(body.ignore_eos),
         eos_token_ids=model.eos_token_ids,
+        stop_token_ids=rules.stop_token_ids,
+        min_tokens=min_tokens,
+        repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty, 1.0),
+        frequency_penalty=_first(body.frequency_penalty, defaults.frequency_penalty, 0.0),
+        presence_penalty=_first(body.presence_penalty, defaults.presence_penalty, 0.0),
+        logit_bias=rules.logit_bias,
+        allowed_token_ids=rules.allowed_token_ids,
+        bad_words_token_ids=bad_words_token_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        grammar=grammar,
+        beam_search=candidates.beam_search,
+        num_assistant_tokens=None if num_drafts is None else min(num_drafts, MAX_DRAFT_TOKENS),
+        max_ngram_size=None if ngram_size is None else min(ngram_size, MAX_NGRAM_SIZE),
+        assistant_confidence_threshold=body.assistant_confidence_threshold,
     )
 
 

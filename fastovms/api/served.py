@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastovms.api.dialect import Dialect
 from fastovms.api.errors import model_not_found
 from fastovms.backends.base import Backend
+from fastovms.config import ModelLimits
 from fastovms.errors import InvalidField
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
@@ -21,6 +22,7 @@ class ServedModel:
     backend: Backend
     tokenizer: Tokenizer
     metrics: GenerationMetrics
+    limits: ModelLimits = field(default_factory=ModelLimits)
 
     @property
     def info(self) -> ModelInfo:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from collections import defaultdict
+from typing import Final, Protocol
 
-from fastovms.api.generate import SampleDelta
+from fastovms.api.generate import SampleDelta, merged
 from fastovms.errors import FastovmsError
 from fastovms.http.messages import Stream
 
 DONE: Final = b"data: [DONE]\n\n"
+
+_TOKEN_COST: Final = 256
+"""Characters that a token with its log probabilities counts for while it waits."""
 
 
 class ClientTooSlow(FastovmsError):
@@ -25,11 +29,6 @@ class Frames(Protocol):
 
     def failure(self, error: Exception) -> bytes:
         """The last event of a stream that cannot go on."""
-
-
-class _Held(NamedTuple):
-    pieces: list[str]
-    last: SampleDelta
 
 
 class DeltaStream:
@@ -55,7 +54,7 @@ class DeltaStream:
         self._handshake = handshake
         self._max_pending = max_pending_chars
         self._num_pending = 0
-        self._held: dict[int, _Held] = {}
+        self._held: defaultdict[int, list[SampleDelta]] = defaultdict(list)
         stream.on_writable = self._release
 
     def push(self, delta: SampleDelta) -> None:
@@ -77,15 +76,12 @@ class DeltaStream:
         self._stream.finish(self._take_held() + self._frames.failure(error))
 
     def _hold(self, delta: SampleDelta) -> None:
-        self._num_pending += len(delta.text)
+        self._num_pending += len(delta.text) + _TOKEN_COST * len(delta.tokens)
         if self._num_pending > self._max_pending:
             self._held.clear()
             self._stream.abort()
             raise ClientTooSlow("the client does not read its stream")
-        held = self._held.get(delta.choice)
-        pieces = [] if held is None else held.pieces
-        pieces.append(delta.text)
-        self._held[delta.choice] = _Held(pieces, delta)
+        self._held[delta.choice].append(delta)
 
     def _release(self) -> None:
         if self._held:
@@ -94,10 +90,8 @@ class DeltaStream:
     def _take_held(self, last: SampleDelta | None = None) -> bytes:
         """The events of everything held back, `last` being merged into its sample's."""
         if last is not None:
-            held = self._held.get(last.choice)
-            pieces = [] if held is None else held.pieces
-            self._held[last.choice] = _Held([*pieces, last.text], last)
-        deltas = [last._replace(text="".join(pieces)) for pieces, last in self._held.values()]
+            self._held[last.choice].append(last)
+        deltas = [merged(deltas) for deltas in self._held.values()]
         self._held.clear()
         self._num_pending = 0
         return b"".join(map(self._frames.delta, deltas))

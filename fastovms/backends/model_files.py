@@ -41,6 +41,10 @@ _SAMPLING_RANGES: Final[Mapping[str, Callable[[float], bool]]] = {
     "min_p": lambda value: 0 <= value <= 1,
     "top_k": lambda value: value >= 0,
     "max_new_tokens": lambda value: value >= 1,
+    "repetition_penalty": lambda value: value > 0,
+    "frequency_penalty": lambda value: -2 <= value <= 2,
+    "presence_penalty": lambda value: -2 <= value <= 2,
+    "length_penalty": lambda value: -20 <= value <= 20,
 }
 
 

@@ -15,7 +15,7 @@ from fastovms.api.health import HealthRoutes
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.api.status import ServerStatus
-from fastovms.config import ApiConfig
+from fastovms.config import ApiConfig, ModelLimits
 from fastovms.http.messages import Response
 from fastovms.http.router import Match, Router
 from fastovms.metrics import GenerationMetrics
@@ -26,12 +26,18 @@ from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, Script, make_req
 class Api:
     """Calls the routes as the HTTP layer would, without it."""
 
-    def __init__(self, backend: FakeBackend, config: ApiConfig) -> None:
+    def __init__(
+        self,
+        backend: FakeBackend,
+        config: ApiConfig,
+        limits: ModelLimits,
+        tokenizer: ByteTokenizer,
+    ) -> None:
         self.backend = backend
         self.registry = CollectorRegistry()
         self.metrics = GenerationMetrics(backend.model.name, backend.stats)
         self.registry.register(self.metrics)
-        models = ServedModels([ServedModel(backend, ByteTokenizer(), self.metrics)])
+        models = ServedModels([ServedModel(backend, tokenizer, self.metrics, limits)])
         ids = count()
         self.router = Router()
         add_model_routes(
@@ -80,6 +86,8 @@ def make_api() -> Callable[..., Api]:
         model: ModelInfo | None = None,
         tokens_per_step: int = 1,
         config: ApiConfig | None = None,
+        limits: ModelLimits | None = None,
+        tokenizer: ByteTokenizer | None = None,
     ) -> Api:
         if isinstance(script, str):
             tokens = list(script.encode())
@@ -87,6 +95,8 @@ def make_api() -> Callable[..., Api]:
         else:
             play = script
         backend = FakeBackend(play, model or model_info(), tokens_per_step=tokens_per_step)
-        return Api(backend, config or ApiConfig())
+        return Api(
+            backend, config or ApiConfig(), limits or ModelLimits(), tokenizer or ByteTokenizer()
+        )
 
     return make

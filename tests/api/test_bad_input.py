@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.config import ApiConfig
+from fastovms.config import ApiConfig, ModelLimits
 from tests.fakes import FakeStream
 
 V1 = "/v1/completions"
@@ -80,7 +80,7 @@ WRONG: dict[str, list[object]] = {
     "min_p": [*NUMBER, -0.1, 1.1],
     "seed": [*INTEGER, 2**63, -(2**63) - 1, 10**30, 10**400],
     "n": [*INTEGER, 0, -1, 1025, 10**30],
-    "best_of": [*INTEGER, 0, -1, 2, 10**30],
+    "best_of": [*INTEGER, 0, -1, 1025, 10**30],
     "stop": [5, True, {}, "", [""], ["a", ""], [1], [None], [["a"]], "x" * 1025, ["x"] * 257],
     "stream": BOOLEAN,
     "stream_options": [5, True, [], "include_usage", {"include_usage": True}],
@@ -90,31 +90,62 @@ WRONG: dict[str, list[object]] = {
     "skip_special_tokens": BOOLEAN,
     "add_special_tokens": BOOLEAN,
     "model": [5, True, [], {}],
-    "frequency_penalty": [*NUMBER, -2.1, 2.1, 1],
-    "presence_penalty": [*NUMBER, -2.1, 2.1, 1],
-    "repetition_penalty": [*NUMBER, 0, -1, 1.1],
-    "logit_bias": [5, [], {"5": "x"}, {"5": 1}],
-    "logprobs": [*INTEGER, 0, 1, -1],
-    "prompt_logprobs": [*INTEGER, 1],
+    "frequency_penalty": [*NUMBER, -2.1, 2.1, 10**30],
+    "presence_penalty": [*NUMBER, -2.1, 2.1, 10**30],
+    "repetition_penalty": [*NUMBER, 0, -1],
+    "logit_bias": [5, [], {"5": "x"}, {"5": None}, {"5": 101}, {"5": -100.5}, {"a": 1}, {"": 1},
+                   {"-1": 1}, {"257": 1}, {"05": 1}, {" 5": 1}, {"5.0": 1}, {"\u0665": 1},
+                   {"9" * 5000: 1}],
+    "logprobs": [*INTEGER, -1, 21, 10**30],
+    "prompt_logprobs": [*INTEGER, -1, 21, 10**30],
     "suffix": [5, "tail"],
-    "use_beam_search": ["yes", 1, True],
-    "allowed_token_ids": [5, ["a"], [1]],
-    "bad_words": ["a", [1], ["a"]],
-    "stop_token_ids": [5, ["a"], [1]],
-    "min_tokens": [*INTEGER, 1],
-    "truncate_prompt_tokens": [*INTEGER, 5],
-    "return_token_ids": ["yes", True],
-    "return_tokens_as_token_ids": ["yes", True],
-    "spaces_between_special_tokens": ["yes", False],
-    "priority": [*INTEGER, 1],
-    "cache_salt": [5, "salt"],
+    "use_beam_search": BOOLEAN,
+    "length_penalty": [*NUMBER, -21, 21, 10**30],
+    "early_stopping": ["yes", 1, 0.5, [], {}],
+    "num_beam_groups": [*INTEGER, 0, -1],
+    "diversity_penalty": [*NUMBER, -0.1, 101],
+    "allowed_token_ids": [5, "1", [], ["a"], [1.5], [True], [-1], [257], [0, 10**30]],
+    "bad_words": ["a", 5, [1], [""], ["a", ""], ["x" * 1025], ["x"] * 257],
+    "stop_token_ids": [5, "1", ["a"], [1.5], [True], [-1], [257], [0, 10**30]],
+    "min_tokens": [*INTEGER, -1, 63, 2**32],
+    "truncate_prompt_tokens": [*INTEGER, 0, -2, 65, 10**30],
+    "truncation_side": [5, True, "middle", ""],
+    "return_token_ids": BOOLEAN,
+    "return_tokens_as_token_ids": BOOLEAN,
+    "spaces_between_special_tokens": BOOLEAN,
+    "num_assistant_tokens": [*INTEGER, -1, 2**32],
+    "assistant_confidence_threshold": [*NUMBER, -0.1, 1.1],
+    "max_ngram_size": [*INTEGER, 0, -1, 2**32],
+    "priority": [*INTEGER, 2**63, -(2**63) - 1],
+    "cache_salt": [5, "", "a/b", "a@b", "a\\b", "a\0b", "x" * 129],
+    "request_id": [5, "", "x" * 257],
     "prompt_embeds": ["AAAA"],
-    "response_format": [5, "json", {"type": "json_object"}],
-    "structured_outputs": [5, {"regex": "a"}],
-    "guided_json": [5, {}],
-    "guided_regex": [5, "a"],
-    "guided_choice": ["a", ["a"]],
-    "guided_grammar": [5, "root ::= x"],
+    "logprob_token_ids": [5, [1]],
+    "thinking_token_budget": ["1", 5],
+    "response_format": [5, "json", [], {}, {"type": 5}, {"type": "xml"}, {"type": "json_schema"},
+                        {"type": "json_schema", "json_schema": 5},
+                        {"type": "json_schema", "json_schema": {}},
+                        {"type": "json_schema", "json_schema": {"schema": "{}"}},
+                        {"type": "json_schema", "json_schema": {"schema": {"type": "bad"}}},
+                        {"type": "structural_tag"},
+                        {"type": "structural_tag", "structures": [], "triggers": 5},
+                        {"type": "regex"}, {"type": "regex", "pattern": ""},
+                        {"type": "regex", "pattern": "bad"}, {"type": "grammar", "grammar": 5},
+                        {"type": "const_string", "value": [1]}],
+    "structured_outputs": [5, [], {}, {"json": 5}, {"json": "bad"}, {"regex": 5}, {"regex": ""},
+                           {"choice": "a"}, {"choice": []}, {"choice": [""]}, {"choice": [1]},
+                           {"grammar": {}}, {"grammar": "x" * 300_000}, {"json_object": "yes"},
+                           {"structural_tag": 5}, {"regex": "a", "choice": ["a"]},
+                           {"json_object": True, "json": {}}, {"unknown": 1},
+                           {"regex": "a", "whitespace_pattern": " "},
+                           {"json": {}, "disable_additional_properties": True},
+                           {"json": {}, "disable_any_whitespace": 1}],
+    "guided_json": [5, [], "bad", {"type": "bad"}],
+    "guided_json_object": BOOLEAN,
+    "guided_regex": [5, "", "bad"],
+    "guided_choice": ["a", [], [1], [""], ["bad"]],
+    "guided_grammar": [5, "", "bad"],
+    "guided_whitespace_pattern": [5, " "],
 }  # fmt: skip
 CASES = [(name, value) for name, values in WRONG.items() for value in values]
 ONLY_V1 = [
@@ -130,6 +161,7 @@ ONLY_V3 = [
     ("seed", -1),
     ("seed", 2**32),
     ("stop", ["x"] * 17),
+    ("best_of", 20),
 ]
 OVMS_STREAMS = [
     ("best_of", 1),
@@ -187,12 +219,57 @@ async def test_model_must_be_named_for_ovms(make_api):
     assert (status, names("model", answer["error"])) == (412, True)
 
 
-async def test_n_and_best_of(make_api):
-    status, answer = await make_api().post(V1, {**BODY, "n": 3, "best_of": 2})
-    assert (status, answer["error"]["param"]) == (400, "n")
-    for fields, param in (({"n": 2, "best_of": 1}, "n"), ({"n": 2, "best_of": 2}, "best_of")):
-        status, answer = await make_api().post(V3, {**BODY, **fields})
-        assert (status, names(param, answer["error"])) == (400, True)
+CONTRADICTIONS = [
+    ({"n": 3, "best_of": 2}, "n"),
+    ({"best_of": 2, "stream": True}, "best_of"),
+    ({"use_beam_search": True, "n": 4, "num_beam_groups": 3}, "num_beam_groups"),
+    ({"use_beam_search": True, "n": 4, "diversity_penalty": 1}, "diversity_penalty"),
+    ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+    ({"num_assistant_tokens": 5, "assistant_confidence_threshold": 0.5},
+     "assistant_confidence_threshold"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ({"suffix": "tail", "echo": True}, "suffix"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+    ({"guided_json": {}, "response_format": {"type": "json_object"}}, "response_format"),
+    ({"guided_json": {}, "response_format": {"type": "json_object"}}, "guided_json"),
+    ({"guided_json": {}, "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "named"), CONTRADICTIONS)
+async def test_fields_that_contradict_each_other(make_api, fields, named):
+    api = make_api()
+    for path in (V1, V3):
+        status, answer = await api.post(path, {**BODY, **fields})
+        message = answer["error"]["message"] if path == V1 else answer["error"]
+        assert (status, named in message) == (400, True), message
+    assert api.backend.submitted == []
+
+
+async def test_limits_of_the_operator(make_api):
+    limits = ModelLimits(max_tokens_limit=10, best_of_limit=4)
+    api = make_api(limits=limits)
+    for field, value in (("max_tokens", 10), ("best_of", 4)):
+        status, answer = await api.post(V3, {**BODY, field: value})
+        assert (status, names(field, answer["error"])) == (400, True)
+        assert (await api.post(V3, {**BODY, field: value - 1}))[0] == 200
+        assert (await api.post(V1, {**BODY, field: value}))[0] == 200
+    await api.post(V3, BODY)
+    await api.post(V1, {**BODY, "max_tokens": 50})
+    assert [request.params.max_tokens for request in api.backend.submitted[-2:]] == [10, 10]
+
+
+async def test_more_log_probabilities_where_the_operator_allows_them(make_api):
+    for max_logprobs, allowed, refused in ((3, 3, 4), (-1, -1, -2), (0, 0, 1)):
+        api = make_api(config=ApiConfig(max_logprobs=max_logprobs))
+        for field in ("logprobs", "prompt_logprobs"):
+            assert (await api.post(V1, {**BODY, field: allowed}))[0] == 200
+            status, answer = await api.post(V1, {**BODY, field: refused})
+            assert (status, answer["error"]["param"]) == (400, field)
+    api = make_api(config=ApiConfig(max_logprobs=-1))
+    status, answer = await api.post(V1, {**BODY, "logprobs": -1, "stream": True})
+    assert (status, answer["error"]["param"]) == (400, "logprobs")
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])

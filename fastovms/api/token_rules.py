@@ -1,0 +1,116 @@
+"""The fields that favour, forbid or end at certain tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastovms.api.body import show
+from fastovms.api.schemas import GenerationFields
+from fastovms.config import ApiConfig
+from fastovms.errors import InvalidField
+from fastovms.params import ModelInfo
+from fastovms.text.tokenizer import Tokenizer
+
+MAX_BIAS: Final = 100.0
+"""Of `logit_bias`, either way: OpenAI's range."""
+
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """What `SamplingParams` says by token ids; `bad_words` are still text."""
+
+    logit_bias: tuple[tuple[int, float], ...]
+    allowed_token_ids: tuple[int, ...] | None
+    stop_token_ids: frozenset[int]
+    bad_words: tuple[str, ...]
+
+
+def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> TokenRules:
+    """Raises InvalidField for ids that the vocabulary does not have, and for empty, oversized or
+    too many words."""
+    allowed = body.allowed_token_ids
+    if allowed is not None:
+        if not allowed:
+            raise InvalidField(
+                "allowed_token_ids must have at least one token id", param="allowed_token_ids"
+            )
+        _check_token_ids(allowed, "allowed_token_ids", model)
+    stop_token_ids = body.stop_token_ids or []
+    _check_token_ids(stop_token_ids, "stop_token_ids", model)
+    bad_words = body.bad_words or []
+    _check_words(bad_words, config)
+    return TokenRules(
+        logit_bias=tuple(_logit_bias(body.logit_bias or {}, model)),
+        allowed_token_ids=None if allowed is None else tuple(dict.fromkeys(allowed)),
+        stop_token_ids=frozenset(stop_token_ids),
+        bad_words=tuple(bad_words),
+    )
+
+
+def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Each word as it is spelt at the beginning of a text and, where that is another token, after
+    a space: vLLM's rule."""
+    found: list[tuple[int, ...]] = []
+    for word in words:
+        word = word.lstrip() or word
+        first = tuple(tokenizer.encode(word, add_special_tokens=False))
+        inner = tuple(tokenizer.encode(f" {word}", add_special_tokens=False))
+        if first:
+            found.append(first)
+        if first and len(inner) == len(first) and inner[0] != first[0]:
+            found.append(inner)
+    return tuple(dict.fromkeys(found))
+
+
+def _logit_bias(bias: dict[str, float], model: ModelInfo) -> Iterable[tuple[int, float]]:
+    for key, value in bias.items():
+        name = f"logit_bias.{key[:20]}"
+        if not _TOKEN_ID.fullmatch(key) or int(key) >= model.vocab_size:
+            raise InvalidField(
+                f"logit_bias: a key must be a token id from 0 to {model.vocab_size - 1}, not "
+                f"{show(key)}",
+                param=name,
+            )
+        if not -MAX_BIAS <= value <= MAX_BIAS:
+            raise InvalidField(
+                f"{name} must be at least {-MAX_BIAS:g} and at most {MAX_BIAS:g}, not "
+                f"{show(value)}",
+                param=name,
+            )
+        yield int(key), value
+
+
+def _check_token_ids(token_ids: Sequence[int], field: str, model: ModelInfo) -> None:
+    if token_ids and (min(token_ids) < 0 or max(token_ids) >= model.vocab_size):
+        position, wrong = next(
+            (position, token_id)
+            for position, token_id in enumerate(token_ids)
+            if not 0 <= token_id < model.vocab_size
+        )
+        name = f"{field}[{position}]"
+        raise InvalidField(
+            f"{name} must be a token id from 0 to {model.vocab_size - 1}, not {show(wrong)}",
+            param=name,
+        )
+
+
+def _check_words(words: Sequence[str], config: ApiConfig) -> None:
+    if len(words) > config.max_stop_strings:
+        raise InvalidField(
+            f"bad_words must have at most {config.max_stop_strings} strings, not {len(words)}",
+            param="bad_words",
+        )
+    for position, word in enumerate(words):
+        name = f"bad_words[{position}]"
+        if not word:
+            raise InvalidField(f"{name} must not be an empty string", param=name)
+        if len(word) > config.max_stop_length:
+            raise InvalidField(
+                f"{name} must be at most {config.max_stop_length} characters, not {len(word)}",
+                param=name,
+            )

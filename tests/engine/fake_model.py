@@ -36,6 +36,8 @@ def continue_greedily(prompt: Sequence[int], num_tokens: int) -> list[int]:
 
 
 class FakeModel:
+    vocab_size = VOCAB_SIZE
+
     def __init__(self, block_size: int = 4) -> None:
         self.block_size = block_size
         self.bytes_per_block = 1024
@@ -63,8 +65,13 @@ class FakeModel:
                 length = int(inputs.position_ids[t]) + 1
                 contexts[t] = self._cache[table].reshape(-1)[:length].tolist()
             assert max(map(len, contexts.values())) <= inputs.max_context_len
-        logits = np.zeros((len(inputs.sampled_token_indices), VOCAB_SIZE), np.float32)
+        logits = np.zeros((len(inputs.sampled_token_indices), self.vocab_size), np.float32)
         for row, t in enumerate(inputs.sampled_token_indices):
             assert -1 not in contexts[int(t)], "reads a position that was never written"
-            logits[row, next_token(contexts[int(t)])] = 30
+            logits[row] = self.logits_after(contexts[int(t)])
+        return logits
+
+    def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+        logits = np.zeros(self.vocab_size, np.float32)
+        logits[next_token(context)] = 30
         return logits

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 
-import uvloop
-
-from fastovms.api.served import ServedModel
+from fastovms.api.served import ServedModel, ServedModels
 from fastovms.app import ServerConfig, run
 from fastovms.backends.base import BackendStats, OutputCallback
-from fastovms.config import HttpConfig
+from fastovms.config import HttpConfig, ServiceConfig
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, ModelInfo
+from fastovms.service.log_lines import LineWriter
 from fastovms.text.tokenizer import Tokenizer
 
 TOKENIZER = Path(__file__).parents[1] / "tests" / "text" / "fixtures" / "byte_level"
@@ -96,7 +94,7 @@ class NullBackend:
         self._schedule()
 
 
-def null_model() -> ServedModel:
+def null_models() -> ServedModels:
     tokenizer = Tokenizer.load(TOKENIZER)
     info = ModelInfo(
         name="null",
@@ -106,7 +104,8 @@ def null_model() -> ServedModel:
         eos_token_ids=frozenset(),
     )
     backend = NullBackend(info, tokenizer.encode(TEXT))
-    return ServedModel(backend, tokenizer, GenerationMetrics(info.name, backend.stats))
+    metrics = GenerationMetrics(info.name, backend.stats)
+    return ServedModels([ServedModel(backend, tokenizer, metrics)])
 
 
 def main() -> None:
@@ -114,12 +113,12 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args()
-    config = ServerConfig(TOKENIZER, http=HttpConfig(host=arguments.host, port=arguments.port))
-    model = null_model()
-    gc.collect()
-    gc.freeze()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(config, model, announce=print))
+    config = ServerConfig(
+        TOKENIZER,
+        http=HttpConfig(host=arguments.host, port=arguments.port),
+        service=ServiceConfig(access_log="off"),
+    )
+    run(config, LineWriter(), load=null_models)
 
 
 if __name__ == "__main__":

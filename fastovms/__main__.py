@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from fastovms.cli import run
 
-from fastovms.cli import main
-
-sys.exit(main())
+run()

@@ -1,17 +1,16 @@
-"""Puts the parts together and runs them until a signal comes. Knows every part."""
+"""Puts the parts together. Knows every part."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import json
-import logging
-import signal
-import socket
+import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,13 +27,23 @@ from fastovms.api.served import ServedModel, ServedModels
 from fastovms.api.status import ServerStatus
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.paged import PagedBackend
-from fastovms.config import ApiConfig, EngineConfig, HttpConfig
-from fastovms.errors import ConfigurationError
-from fastovms.http import HttpServer, Router
+from fastovms.config import (
+    ApiConfig,
+    EngineConfig,
+    HttpConfig,
+    SecurityConfig,
+    ServiceConfig,
+)
+from fastovms.http import HttpServer, Observer, Router
+from fastovms.http.access_log import AccessLog
+from fastovms.http.cors import CorsPolicy
+from fastovms.http.metrics import HttpMetrics
+from fastovms.http.systemd import Notifier, inherited_sockets
 from fastovms.metrics import GenerationMetrics
+from fastovms.service.guard import Guard
+from fastovms.service.lifecycle import Lifecycle
+from fastovms.service.log_lines import LineWriter
 from fastovms.text.tokenizer import Tokenizer
-
-logger = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds. At Python's 5 ms the engine thread may wait a tenth of a step for the GIL."""
@@ -49,120 +58,154 @@ class ServerConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
-def serve(config: ServerConfig) -> None:
-    """Loads the model, serves it, and returns after a signal has drained the server.
+def serve(config: ServerConfig, log: LineWriter) -> None:
+    """Serves until a signal has drained the server.
+
+    Args:
+        log: for the access log, unless it has a file of its own.
 
     Raises:
-        ConfigurationError: the model, the device or the address cannot be had.
+        ConfigurationError: the model, the device, an address or a file cannot be had.
+        EngineFailed: the engine has died or hangs.
     """
-    check_address(config.http)
-    model = load_model(config)
-    gc.collect()
-    gc.freeze()
+    read_model_info(config.model_dir, name=config.model_name)  # the commonest mistake, at once
+    run(config, log, load=lambda: load_models(config))
+
+
+def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModels]) -> None:
+    """As `serve`, whatever the models are."""
+
+    def load_and_settle() -> ServedModels:
+        models = load()
+        gc.collect()
+        gc.freeze()
+        return models
+
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(config, model, announce=lambda text: print(text, flush=True)))
+    with (
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        _access_log(config.service, log) as access_lines,
+    ):
+        runner.run(_run(config, access_lines, load_and_settle))
 
 
-def check_address(config: HttpConfig) -> None:
-    """Finds out early, before a model is loaded for minutes, whether the port is free.
-
-    Raises:
-        ConfigurationError: it is not, or the host has no such address.
-    """
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {config.host}:{config.port}: {error.strerror or error}"
-        ) from None
-
-
-def load_model(config: ServerConfig) -> ServedModel:
+def load_models(config: ServerConfig) -> ServedModels:
     """Takes seconds: not for the event loop. Raises ConfigurationError."""
     info = read_model_info(config.model_dir, name=config.model_name)
     tokenizer = Tokenizer.load(config.model_dir)
     backend = PagedBackend.load(config.model_dir, info, config.engine)
-    return ServedModel(backend, tokenizer, GenerationMetrics(info.name, backend.stats))
+    metrics = GenerationMetrics(info.name, backend.stats)
+    return ServedModels([ServedModel(backend, tokenizer, metrics)])
 
 
-def build_router(config: ServerConfig, models: ServedModels) -> Router:
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    for model in models:
-        registry.register(model.metrics)
+async def _run(
+    config: ServerConfig, access_lines: LineWriter | None, load: Callable[[], ServedModels]
+) -> None:
     router = Router()
-    add_model_routes(
-        router,
-        models,
-        Completions(
-            models,
-            config.api,
-            new_id=lambda: uuid.uuid4().hex,
-            unix_time=time.time,
-            system_fingerprint=f"fastovms-{__version__}",
-        ),
-    )
-    status = ServerStatus.serving(models)
-    add_health_routes(router, HealthRoutes(status, registry, __version__))
-    return router
-
-
-async def run(config: ServerConfig, model: ServedModel, announce: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then lets running requests end; a second signal ends them.
-
-    Args:
-        announce: told where the server is and how to try it, once it answers.
-    """
-    first_signal, second_signal = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(
-            number, lambda: (second_signal if first_signal.is_set() else first_signal).set()
-        )
+    status = ServerStatus()
+    security = config.security
+    guard = Guard(status, security.api_key_file, os.environ)
+    http_metrics = HttpMetrics(lambda: server.num_connections)
+    observers: list[Observer] = [http_metrics]
+    if access_lines is not None:
+        observers.append(AccessLog(config.service.access_log, access_lines.write_line))
+    inherited = inherited_sockets(os.environ, os.getpid())
     server = HttpServer(
-        config.http, build_router(config, ServedModels([model])), render_error=render_error
+        config.http,
+        router,
+        render_error=render_error,
+        authenticate=guard,
+        cross_origin=CorsPolicy(
+            security.allowed_origins,
+            security.allowed_methods,
+            security.allowed_headers,
+            credentials=security.allow_credentials,
+        ),
+        observers=observers,
+        inherited=inherited,
     )
-    model.backend.start()
-    try:
-        await server.start()
-        announce(_greeting(server.addresses[0], model, config.engine))
-        await first_signal.wait()
-        logger.info("draining: running requests may end, new connections are refused")
-        await _first_of(server.drain(config.http.drain_timeout), second_signal.wait())
-    finally:
-        # Requests that still run end with an error of their own, which a client can tell from a
-        # lost connection; only then are the connections cut.
-        await model.backend.close()
-        await server.drain(config.http.drain_grace)
-        await server.close()
+    registry = CollectorRegistry()
+    registry.register(ProcessCollector(registry=None))
+    registry.register(http_metrics)
+    add_health_routes(router, HealthRoutes(status, registry, __version__))
+
+    def on_loaded(models: ServedModels) -> None:
+        for model in models:
+            registry.register(model.metrics)
+        add_model_routes(router, models, _completions(config, models))
+
+    def announce() -> None:
+        assert status.models is not None
+        print(
+            _greeting(server.addresses, status.models, config, needs_key=guard.needs_key),
+            flush=True,
+        )
+
+    await Lifecycle(
+        server,
+        status,
+        Notifier(os.environ, os.getpid()),
+        config.http,
+        config.service,
+        load=load,
+        on_loaded=on_loaded,
+        reloads=[
+            server.reload_tls,
+            guard.reload,
+            *([access_lines.reopen] if access_lines is not None else []),
+        ],
+        listens_early=not inherited,
+        announce=announce,
+    ).run()
 
 
-async def _first_of(*waits: Coroutine[object, object, object]) -> None:
-    """Returns when one of them does; the others are cancelled."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def _completions(config: ServerConfig, models: ServedModels) -> Completions:
+    return Completions(
+        models,
+        config.api,
+        new_id=lambda: uuid.uuid4().hex,
+        unix_time=time.time,
+        system_fingerprint=f"fastovms-{__version__}",
+    )
 
 
-def _greeting(address: str, model: ServedModel, config: EngineConfig) -> str:
-    info = model.info
-    url = address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
-    body = json.dumps({"model": info.name, "prompt": "Once upon a time", "max_tokens": 60})
+@contextmanager
+def _access_log(config: ServiceConfig, log: LineWriter) -> Iterator[LineWriter | None]:
+    """Where the lines of the access log go, if there is one."""
+    if config.access_log == "off":
+        yield None
+    elif config.access_log_file is None:
+        yield log
+    else:
+        with closing(LineWriter(config.access_log_file)) as lines:
+            yield lines
+
+
+def _greeting(
+    addresses: list[str], models: ServedModels, config: ServerConfig, *, needs_key: bool
+) -> str:
+    lines = [f"fastovms {__version__} is listening on {', '.join(addresses)}"]
+    lines += [
+        f"model {model.info.name}: context of {model.info.max_model_len} tokens, "
+        f"on {config.engine.device}"
+        for model in models
+    ]
+    name = next(iter(models)).info.name
+    body = json.dumps({"model": name, "prompt": "Once upon a time", "max_tokens": 60})
     quoted = body.replace("'", "'\\''")
-    return (
-        f"fastovms {__version__} is listening on {address}\n"
-        f"model {info.name}: context of {info.max_model_len} tokens, on {config.device}\n"
-        f"try: curl {url}/v1/completions -H 'Content-Type: application/json' -d '{quoted}'"
+    key = ' -H "Authorization: Bearer $API_KEY"' if needs_key else ""
+    lines.append(
+        f"try: curl {_curl_target(addresses[0])}/v1/completions{key} "
+        f"-H 'Content-Type: application/json' -d '{quoted}'"
     )
+    return "\n".join(lines)
+
+
+def _curl_target(address: str) -> str:
+    if address.startswith("unix:"):
+        return f"--unix-socket {address.removeprefix('unix:')} http://localhost"
+    return address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")

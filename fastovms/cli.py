@@ -3,56 +3,72 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NoReturn
 
 from fastovms import __version__
-from fastovms.config import EngineConfig, HttpConfig
-from fastovms.errors import ConfigurationError
+from fastovms.errors import ConfigurationError, EngineFailed
+from fastovms.flags import add_flags, normalize, sections
+from fastovms.values import path, text
 
 DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
 
+_FAILURE: Final = 1
 _USAGE_ERROR: Final = 2
-_INTERRUPTED: Final = 130
+_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def run() -> NoReturn:
+    """The process's entry."""
+    code = main()
+    if any(thread.daemon and thread.is_alive() for thread in threading.enumerate()):
+        # Left inside native code, where it loads a model or hangs: the interpreter's orderly end
+        # would pull the ground from under it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns the exit code: 2 for what the operator can put right."""
-    arguments = _parser().parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    """Runs the command and returns the exit code: 2 for what the operator can put right, 1 for
+    a failure that a restart may cure."""
+    arguments = _parser().parse_args(normalize(sys.argv[1:] if argv is None else argv))
     try:
-        return _serve(arguments)
+        code = _serve(arguments)
     except ConfigurationError as error:
-        print(f"fastovms: {' '.join(str(error).split())}", file=sys.stderr)
-        return _USAGE_ERROR
-    except KeyboardInterrupt:
-        return _INTERRUPTED
+        code = _complain(error, _USAGE_ERROR)
+    except EngineFailed as error:
+        code = _complain(error, _FAILURE)
+    return code
+
+
+def _complain(error: Exception, code: int) -> int:
+    print(f"fastovms: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     # Imported here because OpenVINO takes a moment that --help and a wrong flag need not wait.
     from fastovms.app import ServerConfig, serve
+    from fastovms.service.log_lines import LineWriter
 
-    serve(
-        ServerConfig(
-            model_dir=arguments.model_dir,
-            model_name=arguments.model_name,
-            engine=EngineConfig(
-                device=arguments.device,
-                plugin_config=arguments.plugin_config,
-                cache_size=arguments.cache_size,
-                max_num_seqs=arguments.max_num_seqs,
-                max_num_batched_tokens=arguments.max_num_batched_tokens,
-            ),
-            http=HttpConfig(host=arguments.host, port=arguments.port),
-        )
+    config = ServerConfig(
+        model_dir=arguments.model_dir,
+        model_name=arguments.model_name,
+        **sections(arguments),
     )
+    with closing(LineWriter()) as log:
+        logging.basicConfig(
+            level=config.service.log_level.upper(), format=_LOG_FORMAT, stream=log, force=True
+        )
+        serve(config, log)
     return 0
 
 
@@ -65,7 +81,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="fastovms", description="OpenAI-compatible LLM server for OpenVINO models."
+        prog="fastovms",
+        description="OpenAI-compatible LLM server for OpenVINO models.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"fastovms {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -74,121 +92,28 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    http, engine = HttpConfig(), EngineConfig()
     parser = add_parser(
         "serve",
+        usage="%(prog)s [FLAG ...] [MODEL_DIR]",
         help="serve a model over HTTP",
         description="Serves a model over HTTP, with the APIs of OpenAI and vLLM below /v1 and of "
         "OpenVINO Model Server below /v3.",
+        epilog="Sizes may be written as 64K, 16M or 1G. Flags may be written with underscores, as "
+        "OpenVINO Model Server has them.",
+        allow_abbrev=False,
     )
     parser.add_argument(
         "model_dir",
         metavar="MODEL_DIR",
         nargs="?",
-        type=Path,
+        type=path,
         default=DEMO_MODEL,
         help="directory of a model exported by optimum-intel (default: the built-in demo model)",
     )
-
-    group = parser.add_argument_group("network")
-    group.add_argument(
-        "--host",
-        metavar="ADDRESS",
-        type=_text,
-        default=http.host,
-        help="address to listen on, 0.0.0.0 for every IPv4 one (default: %(default)s)",
-    )
-    group.add_argument(
-        "--port",
-        metavar="PORT",
-        type=_integer(0, 65535),
-        default=http.port,
-        help="port to listen on, 0 for any free one (default: %(default)s)",
-    )
-
-    group = parser.add_argument_group("model")
-    group.add_argument(
+    parser.add_argument(
         "--model-name",
         metavar="NAME",
-        type=_text,
+        type=text,
         help="name that clients use (default: the directory's)",
     )
-    group.add_argument(
-        "--device",
-        metavar="DEVICE",
-        type=_text,
-        default=engine.device,
-        help="OpenVINO device (default: %(default)s)",
-    )
-    group.add_argument(
-        "--plugin-config",
-        metavar="JSON",
-        type=_json_object,
-        default=dict(engine.plugin_config),
-        help="OpenVINO properties of the device, such as '{\"INFERENCE_NUM_THREADS\": 8}'",
-    )
-
-    group = parser.add_argument_group("batching and memory")
-    group.add_argument(
-        "--cache-size",
-        metavar="GB",
-        type=_cache_size,
-        default=engine.cache_size,
-        help="memory for the KV cache, used as it fills; "
-        "0 = half of the memory that is free at start (default: %(default)g)",
-    )
-    group.add_argument(
-        "--max-num-seqs",
-        metavar="N",
-        type=_integer(1),
-        default=engine.max_num_seqs,
-        help="sequences that run at the same time; more wait (default: %(default)s)",
-    )
-    group.add_argument(
-        "--max-num-batched-tokens",
-        metavar="TOKENS",
-        type=_integer(1),
-        default=engine.max_num_batched_tokens,
-        help="tokens computed in one step, over all sequences; "
-        "more speed long prompts up and slow running answers down (default: %(default)s)",
-    )
-
-
-def _integer(low: int, high: int | None = None) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = low - 1
-        if value < low or (high is not None and value > high):
-            allowed = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise argparse.ArgumentTypeError(f"must be an integer {allowed}, not {text!r}")
-        return value
-
-    return parse
-
-
-def _cache_size(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of GB, 0 or more, not {text!r}")
-    return value
-
-
-def _text(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("must not be empty")
-    return text
-
-
-def _json_object(text: str) -> dict[str, object]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text!r}")
-    return value
+    add_flags(parser)

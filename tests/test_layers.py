@@ -16,7 +16,10 @@ LAYERS = (
     {"http", "text", "engine"},
     {"backends"},
     {"api"},
+    {"service"},
     {"app"},
+    {"values"},
+    {"flags"},
     {"cli"},
     {"__main__"},
 )

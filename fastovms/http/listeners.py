@@ -59,7 +59,9 @@ def bind_all(config: HttpConfig, inherited: Sequence[socket.socket] = ()) -> lis
                 sock.setblocking(False)
                 listeners.append(Listener(sock, describe(sock, tls=tls)))
             return listeners
-        addresses: list[Address] = [TcpAddress(config.host, config.port)]
+        addresses: list[Address] = []
+        if config.host is not None:
+            addresses.append(TcpAddress(config.host, config.port))
         addresses += [parse_address(text) for text in config.listen]
         for address in addresses:
             if isinstance(address, UnixAddress):

@@ -1,0 +1,274 @@
+"""The table of flags: which field of the configuration each sets, how it reads, what it means.
+
+Defaults come from the dataclasses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastovms.config import ApiConfig, EngineConfig, HttpConfig, SecurityConfig, ServiceConfig
+from fastovms.values import (
+    choice,
+    integer,
+    json_object,
+    mode,
+    number,
+    path,
+    show_mode,
+    show_number,
+    show_size,
+    size,
+    text,
+)
+
+_SECTIONS: Final[Mapping[str, Any]] = {
+    "engine": EngineConfig(),
+    "http": HttpConfig(),
+    "api": ApiConfig(),
+    "security": SecurityConfig(),
+    "service": ServiceConfig(),
+}
+
+_seconds: Final = number("seconds")
+_some_seconds: Final = number("seconds", positive=True)
+_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag.
+
+    Attributes:
+        field: "section.field" of the configuration.
+        parse: None = a switch, with a `--no-` form.
+        show: words the default.
+        shows_default: False where the help says it better.
+        repeats: may be given several times; the field is a tuple.
+    """
+
+    name: str
+    field: str
+    metavar: str
+    parse: Callable[[str], object] | None
+    help: str
+    show: Callable[[object], str] = show_number
+    shows_default: bool = True
+    repeats: bool = False
+
+    @property
+    def default(self) -> object:
+        section, _, name = self.field.partition(".")
+        return getattr(_SECTIONS[section], name)
+
+
+_network = (
+    Flag("--host", "http.host", "ADDRESS", text,
+         "address to listen on, 0.0.0.0 for every IPv4 one, :: for every IPv6 one; may be given "
+         "several times", repeats=True),
+    Flag("--port", "http.port", "PORT", integer(0, 65535),
+         "port of every --host, 0 for any free one"),
+    Flag("--listen", "http.listen", "ADDRESS", text,
+         "further address: host:port, [ipv6]:port or unix:/path; may be given several times. "
+         "Without --host and --port, these are the only ones",
+         shows_default=False, repeats=True),
+    Flag("--uds", "http.listen", "PATH", lambda value: f"unix:{text(value)}",
+         "Unix socket, the same as --listen unix:PATH", shows_default=False, repeats=True),
+    Flag("--uds-mode", "http.unix_mode", "OCTAL", mode, "permissions of Unix sockets", show_mode),
+    Flag("--reuse-port", "http.reuse_port", "", None,
+         "let other processes listen on the same ports (SO_REUSEPORT)"),
+    Flag("--backlog", "http.backlog", "N", integer(1, 65535),
+         "connections that the kernel queues; it caps this at net.core.somaxconn"),
+    Flag("--ssl-certfile", "http.tls_certificate", "FILE", text,
+         "PEM file with the certificate chain: serve HTTPS. Read again on SIGHUP"),
+    Flag("--ssl-keyfile", "http.tls_key", "FILE", text,
+         "PEM file with its key (default: it is in the certificate's file)", shows_default=False),
+)  # fmt: skip
+
+_access = (
+    Flag("--api-key-file", "security.api_key_file", "FILE", path,
+         "file with the keys that clients may use, one a line; read again on SIGHUP (default: the "
+         "one in the environment's API_KEY, else anybody may ask)", shows_default=False),
+    Flag("--allowed-origins", "security.allowed_origins", "ORIGINS", text,
+         "origins whose scripts may ask, separated by commas (CORS)"),
+    Flag("--allowed-methods", "security.allowed_methods", "METHODS", text,
+         "methods that they may use"),
+    Flag("--allowed-headers", "security.allowed_headers", "HEADERS", text,
+         "headers that they may set"),
+    Flag("--allow-credentials", "security.allow_credentials", "", None,
+         "let them send cookies; only for origins that are listed by name"),
+)  # fmt: skip
+
+_engine = (
+    Flag("--device", "engine.device", "DEVICE", text, "OpenVINO device"),
+    Flag("--plugin-config", "engine.plugin_config", "JSON", json_object,
+         "OpenVINO properties of the device, such as '{\"INFERENCE_NUM_THREADS\": 8}'",
+         shows_default=False),
+    Flag("--cache-size", "engine.cache_size", "GB", number("GB"),
+         "memory for the KV cache, used as it fills; 0 = half of the memory that is free at start"),
+    Flag("--max-num-seqs", "engine.max_num_seqs", "N", integer(1),
+         "sequences that run at the same time; more wait"),
+    Flag("--max-num-batched-tokens", "engine.max_num_batched_tokens", "TOKENS", integer(1),
+         "tokens computed in one step, over all sequences; more speed long prompts up and slow "
+         "running answers down"),
+    Flag("--max-queued-requests", "engine.max_num_queued_requests", "N", integer(1),
+         "samples that may wait to run; more are refused with 429"),
+    Flag("--enable-prefix-caching", "engine.enable_prefix_caching", "", None,
+         "reuse what is computed of equal prompt beginnings"),
+    Flag("--enable-prompt-lookup", "engine.enable_prompt_lookup", "", None,
+         "guess tokens from earlier text where that pays"),
+)  # fmt: skip
+
+_limits = (
+    Flag("--max-request-line", "http.max_request_line", "SIZE", size, "414 beyond it", show_size),
+    Flag("--max-head", "http.max_head", "SIZE", size,
+         "request line and headers together; 431 beyond it", show_size),
+    Flag("--max-header-fields", "http.max_header_fields", "N", integer(1), "431 beyond it"),
+    Flag("--max-body", "http.max_body", "SIZE", size, "413 beyond it", show_size),
+    Flag("--max-buffered-bodies", "http.max_buffered_bodies", "SIZE", size,
+         "all request bodies in memory; 503 beyond it", show_size),
+    Flag("--max-pipelined", "http.max_pipelined", "N", integer(1),
+         "requests that wait on one connection behind the current one"),
+    Flag("--max-connections", "http.max_connections", "N", integer(1), "503 beyond it"),
+    Flag("--max-write-buffer", "http.max_write_buffer", "SIZE", size,
+         "what may lie unread of a stream before its client is cut", show_size),
+    Flag("--max-pending-chars", "api.max_pending_chars", "N", integer(1),
+         "text that waits for a client which does not read its stream, before it is cut"),
+    Flag("--head-timeout", "http.head_timeout", "SECONDS", _some_seconds,
+         "for all headers of a request to arrive"),
+    Flag("--body-timeout", "http.body_timeout", "SECONDS", _some_seconds,
+         "for the whole body to arrive, and --min-body-rate for its size"),
+    Flag("--min-body-rate", "http.min_body_rate", "SIZE", size,
+         "bytes a second that a large body must come with", show_size),
+    Flag("--keep-alive-timeout", "http.keep_alive_timeout", "SECONDS", _some_seconds,
+         "idle time between two requests"),
+    Flag("--write-timeout", "http.write_timeout", "SECONDS", _some_seconds,
+         "a client that reads nothing of its answer for so long is cut"),
+    Flag("--linger-timeout", "http.linger_timeout", "SECONDS", _seconds,
+         "for reading what a client still sends after its request was refused"),
+    Flag("--close-timeout", "http.close_timeout", "SECONDS", _some_seconds,
+         "for the last answer to reach a client that reads slowly"),
+    Flag("--ping-interval", "http.ping_interval", "SECONDS", _seconds,
+         "silence in a stream before a comment is sent; 0 = never"),
+)  # fmt: skip
+
+_operation = (
+    Flag("--drain-delay", "service.drain_delay", "SECONDS", _seconds,
+         "at shutdown, how long requests are still taken while readiness says no"),
+    Flag("--drain-timeout", "http.drain_timeout", "SECONDS", _seconds,
+         "at shutdown, how long running requests may take to end"),
+    Flag("--drain-grace", "http.drain_grace", "SECONDS", _seconds,
+         "at shutdown, how long an idle connection may still bring a request"),
+    Flag("--engine-timeout", "service.engine_timeout", "SECONDS", _seconds,
+         "an engine that has work and ends no step for so long hangs; 0 = it may take any time"),
+    Flag("--failure-grace", "service.failure_grace", "SECONDS", _seconds,
+         "between the failure of an engine and the end of the process, with exit code 1"),
+    Flag("--log-level", "service.log_level", "LEVEL", choice(*_LOG_LEVELS),
+         ", ".join(_LOG_LEVELS)),
+    Flag("--access-log", "service.access_log", "FORM", choice("off", "text", "json"),
+         "a line a request: off, text or json"),
+    Flag("--access-log-file", "service.access_log_file", "FILE", path,
+         "append it to a file, opened anew on SIGHUP (default: stderr)", shows_default=False),
+    Flag("--ovms-metrics", "service.ovms_metrics", "", None,
+         "export the ovms_requests_* counters of OpenVINO Model Server too"),
+)  # fmt: skip
+
+GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
+    "network": _network,
+    "access": _access,
+    "batching and memory": _engine,
+    "limits": _limits,
+    "operation": _operation,
+}
+
+ALIASES: Final[Mapping[str, str]] = {
+    "--rest-port": "--port",
+    "--rest-bind-address": "--host",
+    "--target-device": "--device",
+    "--metrics-enable": "--ovms-metrics",
+    "--served-model-name": "--model-name",
+}
+"""Other servers' names for flags that mean the same here."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    for title, flags in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            _add_flag(group, flag)
+
+
+def _add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
+    options: dict[str, Any] = {
+        "dest": flag.field,
+        "default": argparse.SUPPRESS,
+        "help": _help(flag),
+    }
+    if flag.parse is None:
+        options["action"] = argparse.BooleanOptionalAction
+    else:
+        options |= {"metavar": flag.metavar, "type": flag.parse}
+        if flag.repeats:
+            options["action"] = "append"
+    group.add_argument(flag.name, **options)
+
+
+def _help(flag: Flag) -> str:
+    if not flag.shows_default or flag.default is None:
+        return flag.help
+    shown = ("yes" if flag.default else "no") if flag.parse is None else flag.show(flag.default)
+    return f"{flag.help} (default: {shown})".replace("%", "%%")
+
+
+def sections(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The configuration's parts by name, with what the operator gave."""
+    given: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
+    for destination, value in vars(arguments).items():
+        section, separator, name = destination.partition(".")
+        if separator:
+            given[section][name] = value
+    _settle_addresses(given["http"])
+    return {
+        name: dataclasses.replace(default, **given[name]) for name, default in _SECTIONS.items()
+    }
+
+
+def _settle_addresses(http: dict[str, Any]) -> None:
+    """Turns lists of hosts and further addresses into the fields of `HttpConfig`."""
+    hosts: Sequence[str] = http.pop("host", ())
+    listen: Sequence[str] = http.pop("listen", ())
+    if not hosts and listen and "port" not in http:
+        http["host"] = None
+    elif hosts:
+        http["host"] = hosts[0]
+    port = http.get("port", _SECTIONS["http"].port)
+    further = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts[1:]]
+    http["listen"] = (*further, *listen)
+
+
+def normalize(argv: Sequence[str]) -> list[str]:
+    """Other servers' spellings in this one's: `--max_num_seqs`, `--rest_port`, and switches with
+    a value (`--allow_credentials true`)."""
+    switches = {flag.name for flags in GROUPS.values() for flag in flags if flag.parse is None}
+    normal: list[str] = []
+    for argument in argv:
+        if normal and normal[-1] in switches and argument.lower() in ("true", "false"):
+            normal[-1] = _switch(normal[-1], argument)
+            continue
+        name, separator, value = argument.partition("=")
+        if name.startswith("--"):
+            name = name.replace("_", "-")
+            name = ALIASES.get(name, name)
+            if name in switches and value.lower() in ("true", "false"):
+                normal.append(_switch(name, value))
+                continue
+        normal.append(f"{name}{separator}{value}")
+    return normal
+
+
+def _switch(name: str, value: str) -> str:
+    return name if value.lower() == "true" else f"--no-{name.removeprefix('--')}"

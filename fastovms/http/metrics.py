@@ -1,0 +1,74 @@
+"""Prometheus series of the HTTP side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from fastovms.http.state import Exchange
+from fastovms.metrics import Histogram
+
+_PREFIX: Final = "fastovms_http_"
+_DURATION_BUCKETS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0, 900.0, 3600.0,
+)  # fmt: skip
+
+
+class HttpMetrics(Collector):
+    """An observer that counts. Labels are routes, never paths, of which clients could make any
+    number.
+
+    Args:
+        num_connections: asked at every scrape.
+    """
+
+    def __init__(self, num_connections: Callable[[], int]) -> None:
+        self._num_connections = num_connections
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._durations: dict[str, Histogram] = {}
+        self._num_received = 0
+        self._num_sent = 0
+
+    def __call__(self, exchange: Exchange) -> None:
+        request = exchange.request
+        route = request.route
+        self._requests[request.method, route, exchange.status] += 1
+        self._num_received += len(request.body)
+        self._num_sent += exchange.num_bytes
+        durations = self._durations.get(route)
+        if durations is None:
+            durations = self._durations[route] = Histogram(_DURATION_BUCKETS)
+        durations.observe(exchange.duration)
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            f"{_PREFIX}requests",
+            "Requests answered; 499: the client left before its answer began",
+            labels=["method", "route", "status"],
+        )
+        for (method, route, status), count in self._requests.items():
+            requests.add_metric([method, route, str(status)], count)
+        yield requests
+        durations = HistogramMetricFamily(
+            f"{_PREFIX}request_duration_seconds",
+            "Head received to last byte written",
+            labels=["route"],
+        )
+        for route, histogram in self._durations.items():
+            durations.add_metric([route], *histogram.buckets())
+        yield durations
+        yield CounterMetricFamily(f"{_PREFIX}received_bytes", "Request bodies", self._num_received)
+        yield CounterMetricFamily(f"{_PREFIX}sent_bytes", "Written to clients", self._num_sent)
+        yield GaugeMetricFamily(
+            f"{_PREFIX}connections", "Open connections", self._num_connections()
+        )

@@ -1,0 +1,1 @@
+"""The life of the server process: start, supervision, signals, logs, end."""

@@ -1,0 +1,46 @@
+"""The first check of every request: does its client have a key, and can it be served now?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fastovms.api.errors import render_error
+from fastovms.api.status import HEALTH_PATHS, ServerStatus
+from fastovms.http.auth import ApiKeys, read_api_keys
+from fastovms.http.messages import Request, Response
+
+
+class Guard:
+    """An `http.messages.Check`. Health paths need no key.
+
+    Raises:
+        ConfigurationError: the keys cannot be read.
+    """
+
+    def __init__(
+        self, status: ServerStatus, key_file: Path | None, environ: Mapping[str, str]
+    ) -> None:
+        self._status = status
+        self._key_file = key_file
+        self._environ = environ
+        self._keys = self._read_keys()
+
+    def __call__(self, request: Request) -> Response | None:
+        if self._keys is not None:
+            refusal = self._keys(request)
+            if refusal is not None:
+                return refusal
+        return self._status.admit(request)
+
+    @property
+    def needs_key(self) -> bool:
+        return self._keys is not None
+
+    def reload(self) -> None:
+        """Reads the keys again. Raises ConfigurationError, and then keeps the old ones."""
+        self._keys = self._read_keys()
+
+    def _read_keys(self) -> ApiKeys | None:
+        keys = read_api_keys(self._key_file, self._environ)
+        return ApiKeys(keys, render_error, HEALTH_PATHS) if keys else None

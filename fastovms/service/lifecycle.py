@@ -1,0 +1,265 @@
+"""From start to end: listen, load, serve, and leave without dropping what was accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from fastovms.api.served import ServedModels
+from fastovms.api.status import Phase, ServerStatus
+from fastovms.backends.base import Backend
+from fastovms.config import HttpConfig, ServiceConfig
+from fastovms.errors import ConfigurationError, EngineFailed
+from fastovms.http.server import HttpServer
+from fastovms.http.systemd import Notifier
+from fastovms.service.watch import EngineWatch
+
+logger = logging.getLogger(__name__)
+
+_EXTENSION: Final = 30.0
+"""Seconds of patience to ask the service manager for, at a time."""
+_ENGINE_STOP_TIMEOUT: Final = 5.0
+
+Load = Callable[[], ServedModels]
+"""Takes seconds or minutes, in a thread. Raises ConfigurationError."""
+
+
+class Lifecycle:
+    """Runs a server once.
+
+    SIGTERM and SIGINT end it when running requests are done, a second one at once; SIGHUP reloads
+    what can be.
+
+    Args:
+        on_loaded: adds the routes of the models.
+        reloads: each reads a part of the configuration again, and raises ConfigurationError when
+            that is no good.
+        listens_early: answer 503 while the model loads. Not with inherited sockets: in those,
+            clients wait for the answer that they want, also across a restart.
+        announce: called once the models can be asked.
+    """
+
+    def __init__(
+        self,
+        server: HttpServer,
+        status: ServerStatus,
+        notifier: Notifier,
+        http: HttpConfig,
+        config: ServiceConfig,
+        *,
+        load: Load,
+        on_loaded: Callable[[ServedModels], None],
+        reloads: Sequence[Callable[[], None]],
+        listens_early: bool,
+        announce: Callable[[], None],
+    ) -> None:
+        self._server = server
+        self._status = status
+        self._notifier = notifier
+        self._http = http
+        self._config = config
+        self._load = load
+        self._on_loaded = on_loaded
+        self._reloads = reloads
+        self._listens_early = listens_early
+        self._announce = announce
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def run(self) -> None:
+        """Returns after a signal has ended the server.
+
+        Raises:
+            ConfigurationError: the addresses cannot be had, or the models cannot be loaded.
+            EngineFailed: an engine has died or hangs.
+        """
+        self._server.bind()
+        with self._signal_handlers():
+            try:
+                await self._run()
+            finally:
+                await self._server.close()
+
+    async def _run(self) -> None:
+        if self._listens_early:
+            await self._server.start()
+        models = await self._load_models()
+        if models is None:
+            return
+        self._on_loaded(models)
+        backends = [model.backend for model in models]
+        for backend in backends:
+            backend.start()
+        self._status.open(models)
+        try:
+            if not self._listens_early:
+                await self._server.start()
+            self._announce()
+            await self._serve(backends)
+        finally:
+            # Requests that still run end with an error of their own, which a client can tell from
+            # a lost connection; only then are the connections cut.
+            await _close_all(backends)
+            await self._server.drain(self._http.drain_grace)
+
+    async def _load_models(self) -> ServedModels | None:
+        """None = a signal came first; the thread is left to its work."""
+        self._notifier.status("loading the model")
+        loading = _in_daemon_thread(self._load)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            while not loading.done():
+                self._notifier.extend_timeout(_EXTENSION)
+                await asyncio.wait(
+                    (loading, stopped),
+                    timeout=_EXTENSION / 2,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if stopped.done():
+                    self._notifier.stopping("stopped while loading")
+                    return None
+            return loading.result()
+        finally:
+            stopped.cancel()
+
+    async def _serve(self, backends: Sequence[Backend]) -> None:
+        watch = EngineWatch(
+            backends,
+            timeout=self._config.engine_timeout,
+            on_progress=self._on_progress,
+            interval=self._notifier.watchdog_interval,
+            clock=time.monotonic,
+        )
+        watching = asyncio.ensure_future(watch.run())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        self._notifier.ready(self._activity())
+        try:
+            await asyncio.wait((watching, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if stopped.done():
+                await self._drain()
+            else:
+                await self._linger_failed(watching.result())
+        finally:
+            watching.cancel()
+            stopped.cancel()
+
+    async def _linger_failed(self, failure: str) -> None:
+        """Requests have had their errors; health checks and balancers get time to notice."""
+        logger.critical("the engine has failed: %s", failure)
+        self._notifier.status(f"failed: {failure}")
+        await _first_of(asyncio.sleep(self._config.failure_grace), self._stop.wait())
+        raise EngineFailed(f"the engine has failed: {failure}")
+
+    async def _drain(self) -> None:
+        config, http = self._config, self._http
+        logger.info("shutting down: running requests may end")
+        self._notifier.stopping("shutting down: running requests may end")
+        patience = config.drain_delay + http.drain_timeout + http.drain_grace + http.close_timeout
+        self._notifier.extend_timeout(patience + _EXTENSION)
+        self._status.phase = Phase.LEAVING
+        await _first_of(asyncio.sleep(config.drain_delay), self._stop_now.wait())
+        self._status.phase = Phase.DRAINING
+        if not self._stop_now.is_set():
+            await _first_of(self._server.drain(http.drain_timeout), self._stop_now.wait())
+
+    # What the service manager is told
+
+    def _on_progress(self) -> None:
+        self._notifier.watchdog()
+        if self._status.phase is Phase.SERVING:
+            self._notifier.status(self._activity())
+
+    def _activity(self) -> str:
+        running = waiting = 0
+        for model in self._status.models or ():
+            stats = model.backend.stats()
+            running += stats.num_running
+            waiting += stats.num_waiting
+        names = ", ".join(model.info.name for model in self._status.models or ())
+        return (
+            f"serving {names}: {running} running, {waiting} waiting, "
+            f"{self._server.num_connections} connections"
+        )
+
+    # Signals
+
+    @contextmanager
+    def _signal_handlers(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handlers: dict[int, Callable[[], None]] = {
+            signal.SIGTERM: self._on_stop,
+            signal.SIGINT: self._on_stop,
+            signal.SIGHUP: self._on_reload,
+        }
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    def _on_stop(self) -> None:
+        (self._stop_now if self._stop.is_set() else self._stop).set()
+
+    def _on_reload(self) -> None:
+        serving = self._status.phase is Phase.SERVING
+        if serving:
+            self._notifier.reloading()
+        for reload in self._reloads:
+            try:
+                reload()
+            except ConfigurationError as error:
+                logger.error("not reloaded: %s", error)
+        logger.info("certificates, keys and log files are reloaded")
+        if serving:
+            self._notifier.ready(self._activity())
+
+
+def _in_daemon_thread(load: Load) -> asyncio.Future[ServedModels]:
+    """Unlike the threads of an executor, this one keeps nobody from leaving."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[ServedModels] = loop.create_future()
+
+    def run() -> None:
+        settle: Callable[[], None]
+        try:
+            settle = partial(future.set_result, load())
+        except Exception as error:
+            settle = partial(future.set_exception, error)
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:
+            logger.debug("the model was loaded for nothing: the server has ended")
+
+    threading.Thread(target=run, name="load", daemon=True).start()
+    return future
+
+
+async def _close_all(backends: Sequence[Backend]) -> None:
+    """An engine that does not stop has its requests ended by force."""
+    closing = [asyncio.ensure_future(backend.close()) for backend in backends]
+    await asyncio.wait(closing, timeout=_ENGINE_STOP_TIMEOUT)
+    for backend, task in zip(backends, closing, strict=True):
+        if not task.done():
+            backend.fail("it does not stop")
+            task.cancel()
+    await asyncio.gather(*closing, return_exceptions=True)
+
+
+async def _first_of(*waits: Coroutine[object, object, object]) -> None:
+    """Returns when one of them does; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,112 @@
+"""Writes log lines on a thread of its own: a full disk or a pipe that nobody reads must not stop
+the event loop."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Final, TextIO
+
+from fastovms.errors import ConfigurationError
+
+_MAX_LINES: Final = 10_000
+_LINGER: Final = 0.02
+"""Seconds in which lines gather, so that a busy server writes many at a time."""
+
+
+class LineWriter:
+    """A text stream for `logging.StreamHandler` and for access logs. Lines that come faster than
+    they can be written are dropped, and counted.
+
+    Args:
+        path: appended to; None = stderr.
+
+    Raises:
+        ConfigurationError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path | None = None, *, max_lines: int = _MAX_LINES) -> None:
+        self._path = path
+        self._max_lines = max_lines
+        self._stream = self._open()
+        self._next_stream: TextIO | None = None
+        self._lock = threading.Lock()
+        self._pending: list[str] = []
+        self._num_dropped = 0
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def write_line(self, line: str) -> None:
+        self.write(f"{line}\n")
+
+    def write(self, text: str) -> None:
+        """Takes whole lines."""
+        with self._lock:
+            if len(self._pending) >= self._max_lines:
+                self._num_dropped += 1
+                return
+            self._pending.append(text)
+            if len(self._pending) > 1:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def flush(self) -> None:
+        """Does not wait: `logging` calls it after every line."""
+
+    def reopen(self) -> None:
+        """Opens the file anew, after it was moved away. Raises ConfigurationError, and then goes
+        on with the old one."""
+        if self._path is None:
+            return
+        stream: TextIO | None = self._open()
+        with self._lock:
+            stream, self._next_stream = self._next_stream, stream
+        if stream is not None:
+            stream.close()
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Waits until what was written so far has gone out, but no longer than `timeout`."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _open(self) -> TextIO:
+        if self._path is None:
+            return sys.stderr
+        try:
+            return self._path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot write the log {self._path}: {error.strerror or error}"
+            ) from None
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.wait()
+            self._closing.wait(_LINGER)
+            self._wake.clear()
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        with self._lock:
+            lines, self._pending = self._pending, []
+            num_dropped, self._num_dropped = self._num_dropped, 0
+            next_stream, self._next_stream = self._next_stream, None
+        if next_stream is not None:
+            self._stream.close()
+            self._stream = next_stream
+        if num_dropped:
+            lines.append(f"{num_dropped} log lines were dropped: they came too fast\n")
+        try:
+            self._stream.write("".join(lines))
+            self._stream.flush()
+        except OSError:
+            # A full disk, perhaps. There is no better place to say so, only a later time.
+            with self._lock:
+                self._num_dropped += len(lines)

@@ -1,0 +1,97 @@
+"""Tells engines that work, or have nothing to do, from those that hang or have failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from fastovms.backends.base import Backend
+
+_INTERVAL: Final = 1.0
+_MAX_INTERVAL: Final = 5.0
+"""Seconds between two looks that count against an engine, at most. A process that was stopped or
+starved as a whole says nothing about its engine."""
+
+
+class Progress(Protocol):
+    """The numbers of `BackendStats` that are looked at."""
+
+    @property
+    def num_running(self) -> int: ...
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def num_steps(self) -> int: ...
+
+
+class ProgressWatch:
+    """Watches the steps of one engine.
+
+    Attributes:
+        stalled_for: seconds for which it has had work and has finished no step.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.stalled_for = 0.0
+        self._observed_at = now
+        self._num_steps = 0
+
+    def observe(self, progress: Progress, now: float) -> bool:
+        """Whether it has moved since the last look, or has nothing to do."""
+        elapsed = min(now - self._observed_at, _MAX_INTERVAL)
+        self._observed_at = now
+        has_work = progress.num_running or progress.num_waiting
+        if has_work and progress.num_steps == self._num_steps:
+            self.stalled_for += elapsed
+            return False
+        self._num_steps = progress.num_steps
+        self.stalled_for = 0.0
+        return True
+
+
+class EngineWatch:
+    """Looks at all engines in turn.
+
+    Args:
+        timeout: seconds without a step after which an engine is declared dead; 0 = never.
+        on_progress: called after each look that found every engine in order, at least once in
+            `interval` seconds then.
+        interval: None = whenever this class likes.
+    """
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        *,
+        timeout: float,
+        on_progress: Callable[[], None],
+        interval: float | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._timeout = timeout
+        self._on_progress = on_progress
+        self._clock = clock
+        self._watched = [(backend, ProgressWatch(clock())) for backend in backends]
+        self._interval = min(_INTERVAL, interval or _INTERVAL, timeout / 4 or _INTERVAL)
+
+    async def run(self) -> str:
+        """Returns why an engine can generate no more, once that is so."""
+        # A hang is the absence of events, so there is none to wait for.
+        while (failure := self.look()) is None:  # noqa: ASYNC110
+            await asyncio.sleep(self._interval)
+        return failure
+
+    def look(self) -> str | None:
+        """One look at each engine. An engine that hangs is told that it has failed."""
+        now = self._clock()
+        in_order = True
+        for backend, watch in self._watched:
+            in_order &= watch.observe(backend.stats(), now)
+            if self._timeout and watch.stalled_for >= self._timeout:
+                backend.fail(f"no step has ended for {watch.stalled_for:.0f} s")
+            if backend.failure is not None:
+                return backend.failure
+        if in_order:
+            self._on_progress()
+        return None

@@ -1,0 +1,110 @@
+"""Reads the values of flags, and says what is allowed where one is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)
+
+
+def text(value: str) -> str:
+    if not value:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return value
+
+
+def path(value: str) -> Path:
+    return Path(text(value))
+
+
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        try:
+            parsed = int(value)
+        except ValueError:
+            parsed = low - 1
+        if parsed < low or (high is not None and parsed > high):
+            allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise argparse.ArgumentTypeError(f"must be an integer {allowed}, not {value!r}")
+        return parsed
+
+    return parse
+
+
+def number(unit: str, *, positive: bool = False) -> Callable[[str], float]:
+    def parse(value: str) -> float:
+        try:
+            parsed = float(value)
+        except ValueError:
+            parsed = -1.0
+        if not 0 <= parsed < float("inf") or (positive and not parsed):
+            allowed = "more than 0" if positive else "0 or more"
+            raise argparse.ArgumentTypeError(
+                f"must be a number of {unit}, {allowed}, not {value!r}"
+            )
+        return parsed
+
+    return parse
+
+
+def size(value: str) -> int:
+    """Bytes: "65536", "64k", "64 MiB". Units are powers of 1024."""
+    match = _SIZE.fullmatch(value)
+    parsed = int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if not parsed:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of bytes above 0, such as 65536, 64K or 1G, not {value!r}"
+        )
+    return parsed
+
+
+def show_size(value: object) -> str:
+    assert isinstance(value, int)
+    for unit in ("g", "m", "k"):
+        if value and value % _UNITS[unit] == 0:
+            return f"{value // _UNITS[unit]}{unit.upper()}"
+    return str(value)
+
+
+def mode(value: str) -> int:
+    """Permissions of a file, in octal."""
+    if not re.fullmatch(r"0?[0-7]{3}", value, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be three octal digits, such as 660, not {value!r}")
+    return int(value, 8)
+
+
+def show_number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def show_mode(value: object) -> str:
+    return f"{value:o}"
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.lower() not in allowed:
+            raise argparse.ArgumentTypeError(f"must be {_or(allowed)}, not {value!r}")
+        return value.lower()
+
+    return parse
+
+
+def _or(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def json_object(value: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {value!r}")
+    return parsed

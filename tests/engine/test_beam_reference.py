@@ -1,0 +1,198 @@
+"""Beam searches against `openvino_genai.ContinuousBatchingPipeline` on the demo model, token by
+token, in float32 throughout: see `test_reference`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+import pytest
+
+import fastovms
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.engine.model import PagedModel
+from fastovms.params import (
+    BeamSearch,
+    EarlyStopping,
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    SamplingParams,
+)
+
+DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
+EXACT = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+}
+NUM_BLOCKS = 200
+NUM_TOKENS = 12
+STOP_CRITERIA = {
+    EarlyStopping.EARLY: openvino_genai.StopCriteria.EARLY,
+    EarlyStopping.HEURISTIC: openvino_genai.StopCriteria.HEURISTIC,
+    EarlyStopping.NEVER: openvino_genai.StopCriteria.NEVER,
+}
+
+
+class Text(NamedTuple):
+    """`token_ids` are without the end."""
+
+    token_ids: list[int]
+    has_ended: bool
+
+
+Texts = list[list[Text]]
+"""Of each prompt its best texts."""
+
+
+@pytest.fixture(scope="module")
+def model() -> PagedModel:
+    model = PagedModel.load(DEMO_MODEL, properties=EXACT)
+    model.allocate_cache(NUM_BLOCKS)
+    return model
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> openvino_genai.ContinuousBatchingPipeline:
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.cache_size = 1
+    return openvino_genai.ContinuousBatchingPipeline(str(DEMO_MODEL), scheduler, "CPU", EXACT)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    rng = random.Random(1)
+    prompts = [[rng.randrange(20, 1000) for _ in range(length)] for length in (1, 31, 32, 64, 90)]
+    return [*prompts, [*prompts[-1], 21, 22]]
+
+
+@pytest.fixture(scope="module")
+def common_token(
+    pipeline: openvino_genai.ContinuousBatchingPipeline, prompts: list[list[int]]
+) -> int:
+    """One that texts often have: as their end it ends many, early and late."""
+    texts = run_reference(pipeline, prompts, BeamSearch(4), n=4, end_token_id=0)
+    tokens = [token_id for of in texts for text in of for token_id in text.token_ids]
+    return max(set(tokens), key=lambda token_id: (tokens.count(token_id), token_id))
+
+
+def run_reference(
+    pipeline: openvino_genai.ContinuousBatchingPipeline,
+    prompts: list[list[int]],
+    search: BeamSearch,
+    *,
+    n: int,
+    end_token_id: int,
+) -> Texts:
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = NUM_TOKENS
+    config.num_beams = search.num_beams
+    config.num_beam_groups = search.num_beam_groups
+    config.diversity_penalty = search.diversity_penalty
+    config.length_penalty = search.length_penalty
+    config.stop_criteria = STOP_CRITERIA[search.early_stopping]
+    config.num_return_sequences = n
+    config.set_eos_token_id(end_token_id)
+    tensors = [ov.Tensor(np.array([prompt], np.int64)) for prompt in prompts]
+    results = pipeline.generate(tensors, [config] * len(prompts))
+    return [
+        [
+            Text([t for t in token_ids if t != end_token_id], end_token_id in token_ids)
+            for token_ids in result.m_generation_ids
+        ]
+        for result in results
+    ]
+
+
+def run(
+    engine: Engine, prompts: list[list[int]], search: BeamSearch, *, n: int, end_token_id: int
+) -> Texts:
+    params = SamplingParams(
+        max_tokens=NUM_TOKENS,
+        n=n,
+        eos_token_ids=frozenset({end_token_id}),
+        beam_search=search,
+    )
+    for i, prompt in enumerate(prompts):
+        engine.add(GenerationRequest(str(i), prompt, params))
+    outputs: dict[tuple[int, int], GenerationOutput] = {}
+    while engine.has_work:
+        outputs |= {(int(of), output.index): output for of, output in engine.step()}
+        engine.check()
+    return [
+        [
+            Text(list(output.token_ids), output.finish_reason is FinishReason.STOP)
+            for output in (outputs[i, index] for index in range(n))
+        ]
+        for i in range(len(prompts))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("search", "n"),
+    [
+        (BeamSearch(2), 1),
+        (BeamSearch(3), 3),
+        (BeamSearch(8), 5),
+        (BeamSearch(4, early_stopping=EarlyStopping.EARLY), 4),
+        (BeamSearch(4, early_stopping=EarlyStopping.NEVER), 4),
+        (BeamSearch(4, length_penalty=0), 4),
+        (BeamSearch(4, length_penalty=2), 4),
+        (BeamSearch(4, length_penalty=2, early_stopping=EarlyStopping.NEVER), 4),
+        (BeamSearch(4, length_penalty=-1), 4),
+        (BeamSearch(4, length_penalty=-1, early_stopping=EarlyStopping.NEVER), 4),
+        (BeamSearch(4, num_beam_groups=2, diversity_penalty=0.7), 4),
+        (BeamSearch(3, num_beam_groups=3, diversity_penalty=0.3), 3),
+        (BeamSearch(6, num_beam_groups=2, diversity_penalty=2.0, length_penalty=0), 2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ends", ["often", "never"])
+def test_texts_equal_the_reference(
+    model: PagedModel,
+    pipeline: openvino_genai.ContinuousBatchingPipeline,
+    prompts: list[list[int]],
+    common_token: int,
+    search: BeamSearch,
+    n: int,
+    ends: str,
+) -> None:
+    end_token_id = common_token if ends == "often" else 0
+    expected = run_reference(pipeline, prompts, search, n=n, end_token_id=end_token_id)
+    engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
+    assert run(engine, prompts, search, n=n, end_token_id=end_token_id) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "num_blocks"),
+    [
+        (EngineConfig(max_num_batched_tokens=40), NUM_BLOCKS),
+        (EngineConfig(enable_prefix_caching=False), NUM_BLOCKS),
+        (EngineConfig(max_num_seqs=8), NUM_BLOCKS),
+        (EngineConfig(), 20),
+        (EngineConfig(enable_prefix_caching=False), 20),
+    ],
+    ids=["chunked prefill", "no prefix cache", "queueing", "preempting", "preempting, no cache"],
+)
+def test_how_it_is_scheduled_changes_nothing(
+    model: PagedModel,
+    pipeline: openvino_genai.ContinuousBatchingPipeline,
+    prompts: list[list[int]],
+    common_token: int,
+    config: EngineConfig,
+    num_blocks: int,
+) -> None:
+    search = BeamSearch(4, early_stopping=EarlyStopping.NEVER)
+    expected = run_reference(pipeline, prompts, search, n=4, end_token_id=common_token)
+    assert any(text.has_ended for of in expected for text in of)
+    engine = Engine(model, config, num_blocks=num_blocks, max_model_len=num_blocks * 32)
+    for _ in range(2):  # the second round hits the prefix cache
+        assert run(engine, prompts, search, n=4, end_token_id=common_token) == expected
+    if num_blocks < NUM_BLOCKS:
+        assert engine.scheduler.num_preemptions > 0

@@ -254,7 +254,12 @@ class PagedBackend:
             self.abort(request_id)
 
     def _end_all(self, reason: FinishReason, error: str | None) -> None:
-        for request_id, in_flight in list(self._in_flight.items()):
+        for request_id in list(self._in_flight):
+            self._end(request_id, reason, error)
+
+    def _end(self, request_id: str, reason: FinishReason, error: str | None) -> None:
+        in_flight = self._in_flight.get(request_id)
+        if in_flight is not None:
             for index in sorted(in_flight.unfinished):
                 output = GenerationOutput(index, (), reason, 0, error=error)
                 self._tell(request_id, in_flight, output)
@@ -271,8 +276,8 @@ class PagedBackend:
                 for command in commands:
                     match command:
                         case _Submit(request):
-                            self._engine.add(request)
                             num_received += request.params.n
+                            self._add(request)
                         case _Abort(request_id, index):
                             self._engine.abort(request_id, index)
                         case _Close():
@@ -285,6 +290,14 @@ class PagedBackend:
             self._call_loop(self.fail, f"{type(error).__name__}: {error}")
         finally:
             self._call_loop(_resolve, self._stopped)
+
+    def _add(self, request: GenerationRequest) -> None:
+        """A request that cannot even be queued fails alone."""
+        try:
+            self._engine.add(request)
+        except Exception as error:
+            logger.exception("request %s failed", request.request_id)
+            self._call_loop(self._end, request.request_id, FinishReason.ERROR, str(error))
 
     def _receive(self) -> list[_Command]:
         """Takes every command there is; waits for one when there is nothing else to do."""

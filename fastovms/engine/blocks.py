@@ -41,6 +41,13 @@ class _CacheEntry(NamedTuple):
     node: int
 
 
+def _key(parent_node: int, token_ids: array[int], salt: bytes) -> tuple[int, bytes]:
+    """A salt needs to part only the first blocks: what follows them differs by its parent. Tokens
+    fill whole words, so that a salt cannot be mistaken for one."""
+    tokens = token_ids.tobytes()
+    return parent_node, tokens + salt if parent_node == ROOT else tokens
+
+
 class BlockManager:
     """Hands out blocks of `block_size` tokens, numbered from 0."""
 
@@ -113,23 +120,27 @@ class BlockManager:
             else:
                 self._free.append(block_id)
 
-    def match_prefix(self, token_ids: array[int]) -> PrefixMatch:
+    def match_prefix(self, token_ids: array[int], salt: bytes = b"") -> PrefixMatch:
         """Finds the longest cached prefix of full blocks that leaves at least one token to
-        compute. Takes no reference: call `share` before the next `allocate`."""
+        compute, among those registered with `salt`. Takes no reference: call `share` before the
+        next `allocate`."""
         matched: list[int] = []
         node = ROOT
         if self._enable_prefix_caching:
             size = self.block_size
             num_full_blocks = (len(token_ids) - 1) // size
             for i in range(num_full_blocks):
-                entry = self._entries.get((node, token_ids[i * size : (i + 1) * size].tobytes()))
+                tokens = token_ids[i * size : (i + 1) * size]
+                entry = self._entries.get(_key(node, tokens, salt))
                 if entry is None:
                     break
                 matched.append(entry.block_id)
                 node = entry.node
         return PrefixMatch(matched, node)
 
-    def register(self, block_id: int, parent_node: int, token_ids: array[int]) -> int:
+    def register(
+        self, block_id: int, parent_node: int, token_ids: array[int], salt: bytes = b""
+    ) -> int:
         """Makes a full, computed block in use findable and returns its node.
 
         `token_ids` are the block's own. When another block holds the same prefix already, that
@@ -137,7 +148,7 @@ class BlockManager:
         """
         if not self._enable_prefix_caching:
             return ROOT
-        key = (parent_node, token_ids.tobytes())
+        key = _key(parent_node, token_ids, salt)
         entry = self._entries.get(key)
         if entry is None:
             entry = _CacheEntry(block_id, next(self._nodes))

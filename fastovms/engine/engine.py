@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from array import array
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from fastovms.engine.model import Model
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.speculative import PromptLookup
+from fastovms.engine.waiting import rank_of
 from fastovms.errors import RequestError
 from fastovms.params import (
     FinishReason,
@@ -30,6 +32,8 @@ from fastovms.params import (
     SamplingParams,
     TokenLogprobs,
 )
+
+logger = logging.getLogger(__name__)
 
 MAX_DRAFT_TOKENS = 32
 """Of one sequence in one step, whoever made them."""
@@ -80,6 +84,7 @@ class Engine:
         self._enable_prompt_lookup = config.enable_prompt_lookup
         self._new_seed = new_seed
         self._seq_ids = count()
+        self._arrivals = count()
         self._requests: dict[str, list[Sequence]] = {}
         self._searches: dict[str, BeamRequest] = {}
 
@@ -116,6 +121,7 @@ class Engine:
         seed = self._new_seed() if params.seed is None else params.seed
         num_prompt_tokens = len(request.prompt_token_ids)
         token_limit = self._token_limit(request)
+        rank = rank_of(next(self._arrivals), request.priority)
         group = SequenceGroup(params.beam_search.num_beams) if params.beam_search else None
         samples = group.sequences if group else []
         for index in range(1 if group else params.n):
@@ -127,6 +133,8 @@ class Engine:
                 params,
                 token_limit=token_limit,
                 rng=np.random.Generator(np.random.PCG64((seed % 2**64, index))),
+                rank=rank,
+                cache_salt=(request.cache_salt or "").encode("utf-8", "surrogatepass"),
                 parent=samples[0] if samples else None,
                 group=group,
                 prompt_lookup=self._prompt_lookup(params),
@@ -173,7 +181,7 @@ class Engine:
         for sequence, num_drafts in batch.sampled:
             end = row + 1 + num_drafts
             if sequence.group is None:
-                outputs.append(self._extend(sequence, logits[row:end], likeliest[row:end]))
+                outputs.append(self._try_extend(sequence, logits[row:end], likeliest[row:end]))
             else:
                 outputs += self._search(sequence, logits[row])
             row = end
@@ -224,6 +232,24 @@ class Engine:
             room = sequence.token_limit - sequence.num_tokens - 1
             sequence.draft_token_ids = drafts[: min(room, MAX_DRAFT_TOKENS)]
 
+    def _try_extend(
+        self, sequence: Sequence, logits: NDArray[np.float32], likeliest: list[int]
+    ) -> EngineOutput:
+        """One request's fault must not cost the others theirs."""
+        try:
+            return self._extend(sequence, logits, likeliest)
+        except Exception as error:
+            logger.exception("request %s failed", sequence.request_id)
+            self._finish(sequence)
+            output = GenerationOutput(
+                index=sequence.index,
+                token_ids=(),
+                finish_reason=FinishReason.ERROR,
+                num_generated_tokens=sequence.num_generated_tokens,
+                error=f"{type(error).__name__}: {error}",
+            )
+            return EngineOutput(sequence.request_id, output)
+
     def _extend(
         self, sequence: Sequence, logits: NDArray[np.float32], likeliest: list[int]
     ) -> EngineOutput:
@@ -233,6 +259,7 @@ class Engine:
         token_ids: list[int] = []
         logprobs: list[TokenLogprobs] = []
         finish_reason = None
+        is_first = sequence.num_generated_tokens == 0
         for row_logits, likeliest_id, draft in zip(logits, likeliest, (*drafts, -1), strict=True):
             token_id = sampler.choose(row_logits, likeliest_id, sequence)
             finish_reason = sequence.append(token_id)
@@ -258,8 +285,8 @@ class Engine:
             del logprobs[len(token_ids) :]
             if params.ignore_eos or last not in params.eos_token_ids:
                 output.stop_token_id = last
-        if params.prompt_logprobs is not None and len(token_ids) == sequence.num_generated_tokens:
-            output.prompt_logprobs = sequence.prompt_logprobs if sequence.index == 0 else ()
+        if params.prompt_logprobs is not None and is_first and sequence.index == 0:
+            output.prompt_logprobs = sequence.prompt_logprobs
         if sequence.grammar is not None and sequence.grammar.error:
             finish_reason = output.finish_reason = FinishReason.ERROR
             output.error = f"the grammar cannot go on: {sequence.grammar.error}"

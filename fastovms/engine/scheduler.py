@@ -4,7 +4,6 @@ and newcomers, in that order."""
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -13,6 +12,7 @@ from typing import NamedTuple
 
 from fastovms.engine.blocks import ROOT, BlockManager, OutOfBlocks, PrefixMatch
 from fastovms.engine.sequence import Sequence, SequenceStatus
+from fastovms.engine.waiting import WaitingQueue
 
 MAX_SCORED_TOKENS = 64
 """A chunk of a prompt that wants log probabilities: each of its tokens costs a row of logits."""
@@ -51,7 +51,7 @@ class Scheduler:
     """Owns the waiting and the running sequences, and through them every block table.
 
     Running sequences are kept in order of admission. When blocks run out, the one admitted last
-    is preempted: it loses its blocks, waits at the head of the queue and computes its tokens again
+    is preempted: it loses its blocks, waits before its equals and computes its tokens again
     (mostly prefix cache hits). The first one can always go on, so work is never stuck.
 
     A group's sequences stand side by side, decode in the same steps and are preempted together.
@@ -61,7 +61,7 @@ class Scheduler:
     def __init__(
         self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int
     ) -> None:
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.num_preemptions = 0
         self.num_prefix_cache_queries = 0
@@ -72,7 +72,7 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        self.waiting.add(sequence)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Runs a copy of a running sequence beside it. They share their blocks until they write."""
@@ -223,7 +223,7 @@ class Scheduler:
         sequence.num_registered_blocks = 0
         sequence.prefix_node = ROOT
         del sequence.draft_token_ids[:]
-        self.waiting.appendleft(sequence)
+        self.waiting.put_back(sequence)
         self.num_preemptions += 1
 
     def _register_full_blocks(self, sequence: Sequence) -> None:
@@ -233,6 +233,7 @@ class Scheduler:
                 sequence.block_table[i],
                 sequence.prefix_node,
                 sequence.token_ids[i * size : (i + 1) * size],
+                sequence.cache_salt,
             )
             sequence.num_registered_blocks = i + 1
 
@@ -241,12 +242,12 @@ class Scheduler:
     def _admit(self, plan: Plan, budget: int) -> None:
         num_seqs = self._num_reserved_seqs() if self.waiting else 0
         while self.waiting and budget > 0:
-            sequence = self.waiting[0]
+            sequence = self.waiting.first
             num_new = self._num_newly_reserved(sequence)
             if num_seqs + num_new > self.max_num_seqs or not self._give_blocks(sequence, plan):
                 break
             num_seqs += num_new
-            self.waiting.popleft()
+            self.waiting.remove(sequence)
             sequence.status = SequenceStatus.RUNNING
             self.running.append(sequence)
             budget -= self._plan_chunk(sequence, plan, budget)
@@ -275,7 +276,7 @@ class Scheduler:
             match = PrefixMatch([], ROOT)
         else:
             end = sequence.num_tokens - _num_held_tokens(sequence)
-            match = self._blocks.match_prefix(sequence.token_ids[:end])
+            match = self._blocks.match_prefix(sequence.token_ids[:end], sequence.cache_salt)
         self._blocks.share(match.block_ids)
         num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
         if num_missing > self._blocks.num_free_blocks:

@@ -46,6 +46,7 @@ class Sequence:
         token_ids: int64, prompt and generated tokens.
         num_computed_tokens: tokens whose KV is in the cache (a prefix of `token_ids`).
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
+        cache_salt: prefixes are shared only with sequences of the same salt.
         prefix_node: the prefix cache's node of the last registered full block.
         num_registered_blocks: full blocks of `block_table` that the prefix cache knows.
         draft_token_ids: int64, a guess at what follows, to be verified in the next step.
@@ -59,6 +60,7 @@ class Sequence:
 
     __slots__ = (
         "block_table",
+        "cache_salt",
         "draft_token_ids",
         "grammar",
         "group",
@@ -73,6 +75,7 @@ class Sequence:
         "processors",
         "prompt_logprobs",
         "prompt_lookup",
+        "rank",
         "request_id",
         "rng",
         "seq_id",
@@ -91,12 +94,15 @@ class Sequence:
         *,
         token_limit: int,
         rng: np.random.Generator,
+        rank: int = 0,
+        cache_salt: bytes = b"",
         parent: Sequence | None = None,
         group: SequenceGroup | None = None,
         prompt_lookup: PromptLookup | None = None,
         grammar: GrammarState | None = None,
     ) -> None:
-        """`token_limit` is the length, prompt included, at which the sequence ends."""
+        """`token_limit` is the length, prompt included, at which the sequence ends; `rank` its
+        place among those that wait."""
         self.seq_id = seq_id
         self.request_id = request_id
         self.index = index
@@ -105,6 +111,8 @@ class Sequence:
         self.params = params
         self.token_limit = token_limit
         self.rng = rng
+        self.rank = rank
+        self.cache_salt = cache_salt
         self.draft_token_ids = array("q")
         self.prompt_lookup = prompt_lookup
         self.grammar = grammar

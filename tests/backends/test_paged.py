@@ -23,6 +23,8 @@ from fastovms.params import (
     FinishReason,
     GenerationOutput,
     GenerationRequest,
+    Grammar,
+    GrammarKind,
     ModelInfo,
     SamplingParams,
 )
@@ -172,6 +174,22 @@ async def test_a_faulty_listener_costs_only_itself(
     await idle(backend)
     assert listener.text() == continue_greedily([2], 10)
     assert "request faulty failed" in caplog.text
+
+
+async def test_a_request_that_cannot_be_queued_fails_alone(
+    backend: PagedBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener, other = Listener(), Listener()
+    grammar = Grammar(GrammarKind.JSON_OBJECT, "")  # and there is no compiler for it
+    backend.submit(request("broken", [1], grammar=grammar), listener)
+    backend.submit(request("r", [2], max_tokens=10), other)
+    await listener.done.wait()
+    await other.done.wait()
+    assert listener.outputs[-1].finish_reason is FinishReason.ERROR
+    assert other.text() == continue_greedily([2], 10)
+    await idle(backend)
+    with pytest.raises(RequestError, match=r"needs a model with a tokenizer\.json"):
+        backend.compile_grammar(grammar)
 
 
 async def test_an_engine_that_dies_ends_every_request() -> None:

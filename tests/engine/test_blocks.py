@@ -139,3 +139,14 @@ def test_check_finds_a_leak() -> None:
     take(blocks, 1)
     with pytest.raises(AssertionError):
         blocks.check([])
+
+
+def test_a_salt_parts_equal_prefixes() -> None:
+    blocks = BlockManager(4, 2)
+    table = take(blocks, 2)
+    node = blocks.register(table[0], ROOT, ids(1, 2), b"mine")
+    blocks.register(table[1], node, ids(3, 4), b"mine")
+    prompt = ids(1, 2, 3, 4, 5)
+    assert blocks.match_prefix(prompt, b"mine").block_ids == list(table)
+    assert blocks.match_prefix(prompt, b"yours").block_ids == []
+    assert blocks.match_prefix(prompt).block_ids == []

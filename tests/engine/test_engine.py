@@ -272,3 +272,31 @@ def test_random_operations_never_lose_a_block_or_a_token(
         engine.check()
     assert {key: got[key] for key in expected} == expected
     assert engine.blocks.num_free_blocks == num_blocks
+
+
+def test_a_request_that_breaks_sampling_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    engine, _ = make_engine()
+    engine.add(greedy("broken", [1, 2], logit_bias=((10**6, 1.0),)))
+    engine.add(greedy("fine", [1, 2], max_tokens=5))
+    outputs = run(engine)
+    assert outputs["broken", 0][-1].finish_reason is FinishReason.ERROR
+    assert "IndexError" in (outputs["broken", 0][-1].error or "")
+    assert text(outputs["fine", 0]) == continue_greedily([1, 2], 5)
+    assert "request broken failed" in caplog.text
+
+
+def test_prompt_scores_come_even_if_the_first_token_ends_it() -> None:
+    engine, _ = make_engine()
+    (first,) = continue_greedily([5, 6, 7], 1)
+    engine.add(greedy("r", [5, 6, 7], eos_token_ids=frozenset({first}), prompt_logprobs=0))
+    (outputs,) = run(engine).values()
+    assert len(outputs[0].prompt_logprobs) == 3
+    assert text(outputs) == []
+
+
+def test_priorities_order_those_that_wait() -> None:
+    engine, _ = make_engine(max_num_seqs=1)
+    for name, priority in (("first", 0), ("low", 5), ("high", -5)):
+        params = SamplingParams(temperature=0, max_tokens=3)
+        engine.add(GenerationRequest(name, [1, 2], params, priority=priority))
+    assert list(dict.fromkeys(name for name, _ in run(engine))) == ["high", "first", "low"]

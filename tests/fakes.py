@@ -75,6 +75,7 @@ class ByteTokenizer:
     """One token a byte; no special token is added."""
 
     vocab_size = EOS + 1
+    pad_token_id = 0
 
     def __init__(self, **named_tokens: int) -> None:
         """`named_tokens` are what the vocabulary is said to have beyond bytes."""

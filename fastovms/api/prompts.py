@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fastovms.api.body import show
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
@@ -203,13 +204,19 @@ def _check_token_ids(
         raise InvalidField(f"{name} must not be an empty list", param=name)
     if truncation is None and len(token_ids) > model.max_model_len:
         raise _context_exceeded(f"the prompt has {len(token_ids)} tokens", model, name)
-    if min(token_ids) < 0 or max(token_ids) >= model.vocab_size:
-        position, wrong = next(
-            (position, token_id)
-            for position, token_id in enumerate(token_ids)
-            if not 0 <= token_id < model.vocab_size
-        )
-        raise InvalidField(
-            f"{name}[{position}] must be a token id from 0 to {model.vocab_size - 1}, not {wrong}",
-            param=f"{name}[{position}]",
-        )
+    check_token_range(token_ids, name, model)
+
+
+def check_token_range(token_ids: Sequence[int], name: str, model: ModelInfo) -> None:
+    """Raises InvalidField for an id that the vocabulary does not have."""
+    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < model.vocab_size):
+        return
+    position, wrong = next(
+        (position, token_id)
+        for position, token_id in enumerate(token_ids)
+        if not 0 <= token_id < model.vocab_size
+    )
+    name = f"{name}[{position}]"
+    raise InvalidField(
+        f"{name} must be a token id from 0 to {model.vocab_size - 1}, not {show(wrong)}", param=name
+    )

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from fastovms.api.completions import Completions
-from fastovms.api.dialect import DIALECTS
+from fastovms.api.dialect import DIALECTS, OPENAI, OVMS
 from fastovms.api.endpoint import endpoint
 from fastovms.api.health import HealthRoutes
 from fastovms.api.models import ModelRoutes
 from fastovms.api.served import ServedModels
+from fastovms.api.tokenize import Tokenization
 from fastovms.http.router import Router
 
 
 def add_model_routes(router: Router, models: ServedModels, completions: Completions) -> None:
     """What can be asked once the models are loaded."""
+    tokenization = Tokenization(models)
     for dialect in DIALECTS:
+        tokenize = tokenization.ovms_tokenize if dialect is OVMS else tokenization.tokenize
         listing = ModelRoutes(models, dialect)
         for prefix in dialect.prefixes:
             router.add("GET", f"{prefix}/models", listing.list)
             router.add("GET", f"{prefix}/models/{{id:path}}", listing.get)
             router.add("POST", f"{prefix}/completions", endpoint(completions, dialect))
+            router.add("POST", f"{prefix}/tokenize", endpoint(tokenize, dialect))
+            router.add("POST", f"{prefix}/detokenize", endpoint(tokenization.detokenize, dialect))
+    router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))
+    router.add("POST", "/detokenize", endpoint(tokenization.detokenize, OPENAI))
 
 
 def add_health_routes(router: Router, health: HealthRoutes) -> None:

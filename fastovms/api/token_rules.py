@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fastovms.api.body import show
+from fastovms.api.prompts import check_token_range
 from fastovms.api.schemas import GenerationFields
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
@@ -39,9 +40,9 @@ def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> 
             raise InvalidField(
                 "allowed_token_ids must have at least one token id", param="allowed_token_ids"
             )
-        _check_token_ids(allowed, "allowed_token_ids", model)
+        check_token_range(allowed, "allowed_token_ids", model)
     stop_token_ids = body.stop_token_ids or []
-    _check_token_ids(stop_token_ids, "stop_token_ids", model)
+    check_token_range(stop_token_ids, "stop_token_ids", model)
     bad_words = body.bad_words or []
     _check_words(bad_words, config)
     return TokenRules(
@@ -83,20 +84,6 @@ def _logit_bias(bias: dict[str, float], model: ModelInfo) -> Iterable[tuple[int,
                 param=name,
             )
         yield int(key), value
-
-
-def _check_token_ids(token_ids: Sequence[int], field: str, model: ModelInfo) -> None:
-    if token_ids and (min(token_ids) < 0 or max(token_ids) >= model.vocab_size):
-        position, wrong = next(
-            (position, token_id)
-            for position, token_id in enumerate(token_ids)
-            if not 0 <= token_id < model.vocab_size
-        )
-        name = f"{field}[{position}]"
-        raise InvalidField(
-            f"{name} must be a token id from 0 to {model.vocab_size - 1}, not {show(wrong)}",
-            param=name,
-        )
 
 
 def _check_words(words: Sequence[str], config: ApiConfig) -> None:

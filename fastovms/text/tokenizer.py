@@ -30,6 +30,7 @@ class Tokenizer:
     Attributes:
         vocab_size: token ids are 0 <= id < vocab_size; the model may have more logits than that.
         special_token_ids: ids that `decode` leaves out when it skips special tokens.
+        pad_token_id: what texts of one batch are filled up with; 0 where the model names none.
     """
 
     def __init__(self, tokenizer: openvino_genai.Tokenizer) -> None:
@@ -42,6 +43,7 @@ class Tokenizer:
         if not vocab:
             raise ConfigurationError("the tokenizer has no vocabulary")
         self.vocab_size = max(vocab.values()) + 1
+        self.pad_token_id: int = max(tokenizer.get_pad_token_id(), 0)
         self.special_token_ids = find_special_tokens(self.vocab_size, self._decode_batch)
         self._table = build_token_table(
             vocab,

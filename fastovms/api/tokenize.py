@@ -1,0 +1,194 @@
+"""`POST /tokenize` and `/detokenize`, in vLLM's form and in OVMS's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import orjson
+from msgspec import UNSET, Struct, UnsetType
+
+from fastovms.api.body import decode, show
+from fastovms.api.dialect import Dialect
+from fastovms.api.logprobs import TokenNames
+from fastovms.api.prompts import LONG_TEXT, check_token_range
+from fastovms.api.served import ServedModel, ServedModels
+from fastovms.errors import InvalidField
+from fastovms.http.messages import Request, Response
+from fastovms.params import ModelInfo
+from fastovms.text.tokenizer import Tokenizer
+
+MAX_TEXTS: Final = 1024
+MAX_PADDED: Final = 2**20
+"""Tokens, padding included, that padding may make of a request's texts."""
+
+_MIN_LIMIT: Final = 2**20
+_CHARS_PER_TOKEN: Final = 8
+
+T = TypeVar("T")
+
+
+class TokenizeRequest(Struct, frozen=True, kw_only=True):
+    """Body of vLLM's `/tokenize`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Any] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Struct, frozen=True, kw_only=True):
+    """Body of vLLM's `/detokenize`."""
+
+    model: str | None = None
+    tokens: list[int] | None = None
+
+
+class OvmsTokenizeRequest(Struct, frozen=True, kw_only=True):
+    """Body of OVMS's `/tokenize`. `UNSET` tells null from absent: null is refused."""
+
+    model: str | None = None
+    text: str | list[str] | UnsetType = UNSET
+    max_length: int | UnsetType = UNSET
+    pad_to_max_length: bool | UnsetType = UNSET
+    padding_side: str | UnsetType = UNSET
+    add_special_tokens: bool | UnsetType = UNSET
+
+
+class Tokenization:
+    """The handlers, for every dialect."""
+
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
+
+    async def tokenize(self, request: Request, dialect: Dialect) -> Response:
+        """Counts as `usage` does: special tokens are added unless the request says otherwise."""
+        body = decode(request.body, TokenizeRequest)
+        model = self._models.find(body.model, dialect)
+        if (body.prompt is None) == (body.messages is None):
+            reason = "is required" if body.prompt is None else "cannot be used with messages"
+            raise InvalidField(f"prompt {reason}", param="prompt")
+        if body.prompt is None:
+            raise InvalidField(
+                "messages need a model with a chat template, which this one has not",
+                param="messages",
+            )
+        text = body.prompt
+        _check_length(text, "prompt", model.info)
+
+        def answer() -> bytes:
+            token_ids = model.tokenizer.encode(
+                text, add_special_tokens=body.add_special_tokens is not False
+            )
+            names = TokenNames(model.tokenizer.token_bytes)
+            return orjson.dumps(
+                {
+                    "count": len(token_ids),
+                    "max_model_len": model.info.max_model_len,
+                    "tokens": token_ids,
+                    "token_strs": [*map(names, token_ids)] if body.return_token_strs else None,
+                }
+            )
+
+        return Response(200, await _off_loop(len(text), answer))
+
+    async def detokenize(self, request: Request, dialect: Dialect) -> Response:
+        """The text with its special tokens."""
+        body = decode(request.body, DetokenizeRequest)
+        model = self._models.find(body.model, dialect)
+        token_ids = body.tokens
+        if token_ids is None:
+            raise InvalidField("tokens is required", param="tokens")
+        check_token_range(token_ids, "tokens", model.info)
+
+        def answer() -> bytes:
+            text = model.tokenizer.decode(token_ids, skip_special_tokens=False) if token_ids else ""
+            return orjson.dumps({"prompt": text})
+
+        return Response(200, await _off_loop(len(token_ids), answer))
+
+    async def ovms_tokenize(self, request: Request, dialect: Dialect) -> Response:
+        """One list of tokens for one text, a list of lists for several."""
+        body = decode(request.body, OvmsTokenizeRequest)
+        model = self._models.find(body.model, dialect)
+        texts = _texts(body, model)
+        padding = _padding(body, texts)
+
+        def answer() -> bytes:
+            rows = [
+                model.tokenizer.encode(
+                    text, add_special_tokens=body.add_special_tokens is not False
+                )
+                for text in texts
+            ]
+            if body.max_length is not UNSET:
+                rows = [row[: body.max_length] for row in rows]
+            if padding is not None:
+                rows = padding(rows, model.tokenizer)
+            return orjson.dumps({"tokens": rows[0] if len(rows) == 1 else rows})
+
+        return Response(200, await _off_loop(sum(map(len, texts)), answer))
+
+
+async def _off_loop(size: int, function: Callable[[], T]) -> T:
+    """Calls it, in a thread when there is much to do."""
+    return function() if size < LONG_TEXT else await asyncio.to_thread(function)
+
+
+def _texts(body: OvmsTokenizeRequest, model: ServedModel) -> list[str]:
+    given = body.text
+    if given is UNSET:
+        raise InvalidField("text is required", param="text")
+    texts = [given] if isinstance(given, str) else given
+    if not texts:
+        raise InvalidField("text must not be an empty list", param="text")
+    if len(texts) > MAX_TEXTS:
+        raise InvalidField(
+            f"text must have at most {MAX_TEXTS} entries, not {len(texts)}", param="text"
+        )
+    _check_length("".join(texts), "text", model.info)
+    return texts
+
+
+Padding = Callable[[list[list[int]], Tokenizer], list[list[int]]]
+
+
+def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
+    """Checks the fields that have to do with length. None = rows keep their lengths."""
+    length = body.max_length
+    if length is not UNSET and length < 1:
+        raise InvalidField(f"max_length must be at least 1, not {length}", param="max_length")
+    side = body.padding_side
+    if side not in (UNSET, "left", "right"):
+        raise InvalidField(
+            f'padding_side must be "left" or "right", not {show(side)}', param="padding_side"
+        )
+    if body.pad_to_max_length is not True:
+        return None
+    if length is not UNSET and length * len(texts) > MAX_PADDED:
+        raise InvalidField(
+            f"max_length must be at most {MAX_PADDED // len(texts)} when pad_to_max_length is "
+            f"true, not {length}",
+            param="max_length",
+        )
+
+    def pad(rows: list[list[int]], tokenizer: Tokenizer) -> list[list[int]]:
+        width = max(map(len, rows)) if length is UNSET else length
+        filler = [tokenizer.pad_token_id]
+        if side == "right":
+            return [row + filler * (width - len(row)) for row in rows]
+        return [filler * (width - len(row)) + row for row in rows]
+
+    return pad
+
+
+def _check_length(text: str, name: str, model: ModelInfo) -> None:
+    """Encoding holds the GIL: a text that no context of this model could hold many times over
+    would stop every stream for as long as it takes."""
+    limit = max(_MIN_LIMIT, model.max_model_len * _CHARS_PER_TOKEN)
+    if len(text) > limit:
+        raise InvalidField(
+            f"{name} must be at most {limit} characters, not {len(text)}", param=name
+        )

@@ -43,6 +43,7 @@ from fastovms.metrics import GenerationMetrics
 from fastovms.service.guard import Guard
 from fastovms.service.lifecycle import Lifecycle
 from fastovms.service.log_lines import LineWriter
+from fastovms.service.ovms_metrics import OvmsMetrics
 from fastovms.text.tokenizer import Tokenizer
 
 _SWITCH_INTERVAL: Final = 0.0005
@@ -111,6 +112,13 @@ async def _run(
     guard = Guard(status, security.api_key_file, os.environ)
     http_metrics = HttpMetrics(lambda: server.num_connections)
     observers: list[Observer] = [http_metrics]
+    registry = CollectorRegistry()
+    registry.register(ProcessCollector(registry=None))
+    registry.register(http_metrics)
+    if config.service.ovms_metrics:
+        ovms_metrics = OvmsMetrics()
+        observers.append(ovms_metrics)
+        registry.register(ovms_metrics)
     if access_lines is not None:
         observers.append(AccessLog(config.service.access_log, access_lines.write_line))
     inherited = inherited_sockets(os.environ, os.getpid())
@@ -128,9 +136,6 @@ async def _run(
         observers=observers,
         inherited=inherited,
     )
-    registry = CollectorRegistry()
-    registry.register(ProcessCollector(registry=None))
-    registry.register(http_metrics)
     add_health_routes(router, HealthRoutes(status, registry, __version__))
 
     def on_loaded(models: ServedModels) -> None:

@@ -62,6 +62,8 @@ class Completions:
         """Raises RequestError or BackendError while the answer has not begun."""
         body = decode(request.body, CompletionRequest)
         model = self._models.find(body.model, dialect)
+        request.log_fields["model"] = model.info.name
+        request.log_fields["stream"] = is_streamed(body)
         job = await prepare(body, model, dialect, self._config, self._fim[model.info.name])
         new_id = self._new_id()
         envelope = Envelope(

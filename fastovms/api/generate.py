@@ -269,7 +269,9 @@ class TextGeneration:
         self._log_fields["completion_tokens"] = self._num_completion_tokens
         now = self._clock()
         if sample.last_token_at is None:
-            self._metrics.time_to_first_token.observe(now - self._started_at)
+            elapsed = now - self._started_at
+            self._metrics.time_to_first_token.observe(elapsed)
+            self._log_fields.setdefault("first_token_ms", round(elapsed * 1000, 1))
         else:
             elapsed = now - sample.last_token_at
             self._metrics.inter_token_latency.observe(elapsed / num_new, num_new)

@@ -189,7 +189,7 @@ def _log_sum_exp(row: Floats) -> float:
         return 0.0
     weights = row - highest
     np.exp(weights, out=weights)
-    return float(highest) + math.log(float(weights.sum(dtype=np.float64)))
+    return float(highest) + math.log(float(weights.sum()))
 
 
 def _likeliest_ids(row: Floats, k: int) -> NDArray[np.intp]:

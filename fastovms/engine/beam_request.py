@@ -74,8 +74,7 @@ class BeamRequest:
         grammars = [s.grammar for s in self.sequences if s.grammar is not None]
         error = next((grammar.error for grammar in grammars if grammar.error), None)
         if error is not None:
-            self._follow([], scheduler, seq_ids)
-            return self._failed(f"the grammar cannot go on: {error}")
+            return self.fail(scheduler, f"the grammar cannot go on: {error}")
         continuations = self._searcher.advance(processed)
         if self._params.logprobs is not None:
             self._logprobs.append(
@@ -86,6 +85,16 @@ class BeamRequest:
             )
         self._follow(continuations, scheduler, seq_ids)
         return [] if continuations else self._outputs()
+
+    def fail(self, scheduler: Scheduler, error: str) -> list[GenerationOutput]:
+        """Ends the search without a result."""
+        for sequence in self.sequences:
+            scheduler.finish(sequence)
+        self.sequences.clear()
+        return [
+            GenerationOutput(index, (), FinishReason.ERROR, 0, error=error)
+            for index in sorted(self._wanted)
+        ]
 
     def _follow(
         self, continuations: list[Continuation], scheduler: Scheduler, seq_ids: Iterator[int]
@@ -107,12 +116,6 @@ class BeamRequest:
         for position, parent in enumerate(parents):
             if position not in children:
                 scheduler.finish(parent)
-
-    def _failed(self, error: str) -> list[GenerationOutput]:
-        return [
-            GenerationOutput(index, (), FinishReason.ERROR, 0, error=error)
-            for index in sorted(self._wanted)
-        ]
 
     def _outputs(self) -> list[GenerationOutput]:
         """A grammar may allow fewer texts than were asked for: the rest are empty."""

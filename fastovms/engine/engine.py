@@ -300,7 +300,11 @@ class Engine:
         search = self._searches[request_id]
         if not search.take(sequence, logits):
             return []
-        outputs = search.advance(self.scheduler, self._seq_ids)
+        try:
+            outputs = search.advance(self.scheduler, self._seq_ids)
+        except Exception as error:
+            logger.exception("request %s failed", request_id)
+            outputs = search.fail(self.scheduler, f"{type(error).__name__}: {error}")
         if not search.sequences:
             del self._requests[request_id], self._searches[request_id]
         self.num_generated_tokens += sum(output.num_generated_tokens for output in outputs)

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fastovms.engine.blocks import ROOT, BlockManager, OutOfBlocks, PrefixMatch
-from fastovms.engine.sequence import Sequence, SequenceStatus
+from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.waiting import WaitingQueue
 
 MAX_SCORED_TOKENS = 64
@@ -42,8 +42,12 @@ def _is_decoding(sequence: Sequence) -> bool:
     return sequence.num_uncomputed_tokens == 1
 
 
+def _is_in_step(group: SequenceGroup) -> bool:
+    return all(map(_is_decoding, group.sequences))
+
+
 def _num_held_tokens(sequence: Sequence) -> int:
-    """A group decodes in step: until all of it has caught up, the last token is held back."""
+    """Of a group that is not yet in step, each sequence holds back its last token."""
     return int(sequence.group is not None and len(sequence.group.sequences) > 1)
 
 
@@ -132,15 +136,18 @@ class Scheduler:
         spare = self._max_num_batched_tokens - len(self.running)
         if self.waiting or not all(map(_is_decoding, self.running)):
             spare -= self._blocks.block_size
-        for sequences in self._running_in_order():
-            if not all(map(_is_decoding, sequences)):
+        for sequence in self._running_in_order():
+            group = sequence.group
+            if not _is_decoding(sequence) or not (group is None or _is_in_step(group)):
                 continue
-            chunks = [Chunk(s, self._num_decoded_tokens(s, spare)) for s in sequences]
-            if all(self._make_writable(s, num_tokens, plan) for s, num_tokens in chunks):
-                plan.chunks += chunks
-                num_tokens = sum(num_tokens for _, num_tokens in chunks)
+            num_tokens = self._num_decoded_tokens(sequence, spare)
+            if self._make_writable(sequence, num_tokens, plan):
+                plan.chunks.append(Chunk(sequence, num_tokens))
                 num_planned += num_tokens
-                spare -= num_tokens - len(chunks)
+                spare -= num_tokens - 1
+            elif group is not None:  # what is planned of it was preempted as well
+                while plan.chunks and plan.chunks[-1].sequence.group is group:
+                    num_planned -= plan.chunks.pop().num_tokens
         return num_planned
 
     def _num_decoded_tokens(self, sequence: Sequence, spare: int) -> int:
@@ -163,15 +170,12 @@ class Scheduler:
         plan.chunks.append(Chunk(sequence, num_tokens))
         return num_tokens
 
-    def _running_in_order(self) -> Iterator[list[Sequence]]:
-        """What decodes in step, together. Iterates while preemption shortens the list from its
-        end."""
+    def _running_in_order(self) -> Iterator[Sequence]:
+        """Iterates while preemption shortens the list from its end."""
         i = 0
         while i < len(self.running):
-            group = self.running[i].group
-            in_step = [self.running[i]] if group is None else group.sequences
-            yield in_step
-            i += len(in_step)
+            yield self.running[i]
+            i += 1
 
     def _make_writable(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
         """Sees to it that the sequence owns the blocks of its next tokens, alone.
@@ -242,7 +246,7 @@ class Scheduler:
     def _admit(self, plan: Plan, budget: int) -> None:
         num_seqs = self._num_reserved_seqs() if self.waiting else 0
         while self.waiting and budget > 0:
-            sequence = self.waiting.first
+            sequence = self._next_waiting()
             num_new = self._num_newly_reserved(sequence)
             if num_seqs + num_new > self.max_num_seqs or not self._give_blocks(sequence, plan):
                 break
@@ -251,6 +255,13 @@ class Scheduler:
             sequence.status = SequenceStatus.RUNNING
             self.running.append(sequence)
             budget -= self._plan_chunk(sequence, plan, budget)
+
+    def _next_waiting(self) -> Sequence:
+        """What is left of a group comes before everyone else: until all of it runs, none does."""
+        group = self.running[-1].group if self.running else None
+        others = group.sequences if group is not None else ()
+        is_waiting = (s for s in others if s.status is SequenceStatus.WAITING)
+        return next(is_waiting, self.waiting.first)
 
     def _num_reserved_seqs(self) -> int:
         """How many the running ones may come to."""

@@ -6,6 +6,7 @@ import random
 from array import array
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -349,6 +350,39 @@ def test_a_grammar_that_cannot_go_on_ends_the_search(
     assert all(o.error == "the grammar cannot go on: too complex" for o in outputs)
 
 
+def test_the_fault_of_a_search_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastovms.engine.beam_request.token_logprobs", lambda *_: 1 // 0)
+    engine = make_engine()
+    kept = beam_request("kept", [1, 2], BeamSearch(2))
+    outputs = run(engine, beam_request("bad", [1, 2], BeamSearch(3), logprobs=1), kept)
+    errors = [outputs["bad", i].error for i in range(3)]
+    assert errors == ["ZeroDivisionError: integer division or modulo by zero"] * 3
+    assert [outputs["kept", i].token_ids for i in range(2)] == search_alone(kept)
+
+
+def test_who_may_go_first_does_not_come_between_the_beams_of_a_group() -> None:
+    """Preempted groups come back one beam after another, here amid requests of all priorities."""
+    engine = make_engine(
+        num_blocks=28, enable_prefix_caching=False, max_num_seqs=12, max_num_batched_tokens=12
+    )
+    outputs: Outputs = {}
+    requests = [
+        replace(beam_request(str(i), prompt, BeamSearch(4), ignore_eos=True), priority=-i)
+        for i, prompt in enumerate(random_prompts(12, seed=3))
+    ]
+    for request in requests:
+        engine.add(request)
+        for _ in range(3):
+            step(engine, outputs)
+    while engine.has_work:
+        step(engine, outputs)
+    assert engine.scheduler.num_preemptions > 0
+    for request in requests:
+        plain = replace(request, params=replace(request.params, eos_token_ids=frozenset()))
+        for index, text in enumerate(search_alone(plain)):
+            assert outputs[request.request_id, index].token_ids == text
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -381,6 +415,7 @@ def test_random_operations_never_lose_a_block_or_a_beam(
                 engine.validate(request)
             except RequestError:
                 continue
+            request = replace(request, priority=rng.choice([0, 0, -1, 1]))
             if engine._token_limit(request) == len(prompt) + (request.params.max_tokens or 0):
                 engine.add(request)
                 texts = enumerate(search_alone(request))

@@ -163,7 +163,7 @@ def make_opening(prompt: PromptReport, report: TokenReport) -> Opening:
     members = _prompt_members(prompt, report)
     return Opening(
         prompt.echo,
-        None if echoed is None else _elements(echoed),
+        _elements(echoed) if echoed is not None and echoed.tokens else None,
         b"," + orjson.dumps(members)[1:-1] if members else b"",
     )
 
@@ -207,10 +207,11 @@ class CompletionFrames:
     def delta(self, delta: SampleDelta) -> bytes:
         choice = delta.choice
         head = self._choice_heads[choice]
-        if self._is_plain and delta.finish_reason is None and not self._unopened[choice]:
-            if delta.text:
+        if delta.finish_reason is None and not self._unopened[choice]:
+            if not delta.text:
+                return head + b'"","finish_reason":null}]}\n\n'  # OVMS's handshake
+            if self._is_plain:
                 return head + orjson.dumps(delta.text) + self._tail
-            return head + b'"","finish_reason":null}]}\n\n'  # OVMS's handshake
         opening = self._openings[choice] if self._unopened[choice] else None
         self._unopened[choice] = False
         text = delta.text

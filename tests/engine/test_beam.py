@@ -81,14 +81,13 @@ def test_one_beam_is_greedy_up_to_the_limit() -> None:
     assert [t for _, t in found] == [text]
 
 
-def test_an_end_beyond_the_first_beams_does_not_count() -> None:
-    """The end is the third likeliest of all: too late for two beams."""
-    first = probabilities(a=0.5, b=0.3, e=0.2)
-    certain = probabilities(c=1)
-    found, _ = search(lambda t: certain if t else first, BeamSearch(2), 3, n=2)
-    assert [text for _, text in found] == [[1, 3, 3], [2, 3, 3]]
-    found, _ = search(lambda t: certain if t else first, BeamSearch(3), 3, n=3)
-    assert [END] in [text for _, text in found]
+@pytest.mark.parametrize(("num_beams", "expected"), [(2, [1, 1, 1]), (3, [END])])
+def test_an_end_beyond_the_first_beams_does_not_count(num_beams: int, expected: list[int]) -> None:
+    """The end is the third likeliest first token, and likelier than any longer text."""
+    rows = [probabilities(a=0.4, b=0.35, e=0.25), probabilities(a=0.5, b=0.5)]
+    params = BeamSearch(num_beams, length_penalty=0)
+    found, _ = search(lambda text: rows[min(len(text), 1)], params, 3, n=1)
+    assert [text for _, text in found] == [expected]
 
 
 @pytest.mark.parametrize(

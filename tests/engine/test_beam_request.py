@@ -18,7 +18,7 @@ from fastovms.config import EngineConfig
 from fastovms.engine.beam import BeamSearcher
 from fastovms.engine.engine import Engine
 from fastovms.engine.grammar import GrammarCompiler
-from fastovms.engine.logits import Penalties
+from fastovms.engine.logits import Penalties, logits_processors
 from fastovms.errors import RequestError
 from fastovms.params import (
     BeamSearch,
@@ -100,6 +100,13 @@ def run(engine: Engine, *requests: GenerationRequest) -> Outputs:
     return outputs
 
 
+def processed_logits(request: GenerationRequest, text: list[int]) -> np.ndarray:
+    logits = logits_after(text)
+    for process in logits_processors(request.params, array("q", request.prompt_token_ids)):
+        process(logits, array("q", text))
+    return logits
+
+
 def search_alone(request: GenerationRequest) -> list[list[int]]:
     """The texts without their ends."""
     params = request.params
@@ -111,7 +118,7 @@ def search_alone(request: GenerationRequest) -> list[list[int]]:
         max_new_tokens=params.max_tokens,
     )
     texts = [list(request.prompt_token_ids)]
-    while continuations := searcher.advance([logits_after(text) for text in texts]):
+    while continuations := searcher.advance([processed_logits(request, t) for t in texts]):
         texts = [[*texts[parent], token_id] for parent, token_id in continuations]
     return [
         [searcher.steps[i][j].token_id for i, j in enumerate(hypothesis.path)]
@@ -277,15 +284,18 @@ def test_beams_that_could_never_run_are_refused(
     assert all(output.token_ids for output in outputs.values())
 
 
-def test_penalties_apply_to_each_beam_on_its_own() -> None:
-    """Each step's choice is the likeliest after penalties over that beam's own tokens."""
-    search = BeamSearch(1, early_stopping=EarlyStopping.EARLY)
-    params = {"repetition_penalty": 1.5, "frequency_penalty": 0.5, "max_tokens": 12}
-    request = beam_request("r", [1, 2, 3], search, ignore_eos=True, **params)
-    (found,) = run(make_engine(), request).values()
-    greedy = SamplingParams(temperature=0, ignore_eos=True, **params)  # type: ignore[arg-type]
-    (expected,) = run(make_engine(), GenerationRequest("g", [1, 2, 3], greedy)).values()
-    assert found.token_ids == expected.token_ids
+def test_processors_see_each_beam_on_its_own() -> None:
+    request = beam_request(
+        "r",
+        [1, 2, 3],
+        BeamSearch(4),
+        repetition_penalty=1.5,
+        frequency_penalty=2.0,
+        logit_bias=((7, 1.5), (8, -2.0)),
+        min_tokens=6,
+    )
+    outputs = run(make_engine(), request)
+    assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
 
 
 def test_a_fork_of_penalties_remembers_for_itself() -> None:
@@ -360,27 +370,40 @@ def test_the_fault_of_a_search_is_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     assert [outputs["kept", i].token_ids for i in range(2)] == search_alone(kept)
 
 
+def test_beams_that_come_back_share_their_prompt_again() -> None:
+    """They are preempted by a sample that grows; without sharing they would never fit again."""
+    engine = make_engine(num_blocks=24, enable_prefix_caching=False)
+    sample = GenerationRequest("s", [1] * 28, SamplingParams(temperature=0, max_tokens=20))
+    prompt = list(range(40))
+    request = beam_request("r", prompt, BeamSearch(4), eos_token_ids=frozenset(), max_tokens=8)
+    outputs = run(engine, sample, request)
+    assert engine.scheduler.num_preemptions >= 4
+    assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
+
+
 def test_who_may_go_first_does_not_come_between_the_beams_of_a_group() -> None:
-    """Preempted groups come back one beam after another, here amid requests of all priorities."""
+    """A preempted group comes back in several steps; each time one arrives that goes first."""
     engine = make_engine(
-        num_blocks=28, enable_prefix_caching=False, max_num_seqs=12, max_num_batched_tokens=12
+        num_blocks=20, enable_prefix_caching=False, max_num_seqs=12, max_num_batched_tokens=12
     )
+    search = BeamSearch(4)
+    sample = GenerationRequest("s", [1] * 28, SamplingParams(temperature=0, max_tokens=20))
+    request = beam_request("r", [2] * 21, search, eos_token_ids=frozenset(), max_tokens=8)
+    engine.add(sample)
+    engine.add(request)
     outputs: Outputs = {}
-    requests = [
-        replace(beam_request(str(i), prompt, BeamSearch(4), ignore_eos=True), priority=-i)
-        for i, prompt in enumerate(random_prompts(12, seed=3))
-    ]
-    for request in requests:
-        engine.add(request)
-        for _ in range(3):
-            step(engine, outputs)
+    num_intruders = 0
     while engine.has_work:
         step(engine, outputs)
-    assert engine.scheduler.num_preemptions > 0
-    for request in requests:
-        plain = replace(request, params=replace(request.params, eos_token_ids=frozenset()))
-        for index, text in enumerate(search_alone(plain)):
-            assert outputs[request.request_id, index].token_ids == text
+        states = {s.status for s in engine._requests.get("r", ())}
+        if len(states) == 2:
+            intruder = GenerationRequest(
+                f"i{num_intruders}", [3], SamplingParams(max_tokens=2), priority=-1
+            )
+            engine.add(intruder)
+            num_intruders += 1
+    assert num_intruders > 0
+    assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
 
 
 @settings(max_examples=30, deadline=None)

@@ -315,7 +315,7 @@ class Engine:
         self.num_draft_tokens += num_drafted
         self.num_accepted_tokens += num_accepted
         if sequence.prompt_lookup is not None:
-            sequence.prompt_lookup.learn(num_drafted, num_accepted, sequence.num_tokens)
+            sequence.prompt_lookup.policy.learn(num_drafted, num_accepted, sequence.num_tokens)
 
     def _finish(self, sequence: Sequence) -> None:
         assert sequence.status is not SequenceStatus.FINISHED

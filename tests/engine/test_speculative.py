@@ -43,9 +43,9 @@ def test_misses_pause_it_and_hits_lengthen_the_draft() -> None:
     text = array("q", TEXT * 50)
     for _ in range(3):
         draft = lookup.propose(text, 1)
-        lookup.learn(len(draft), len(draft), len(text))
+        lookup.policy.learn(len(draft), len(draft), len(text))
     assert len(lookup.propose(text, 1)) == 8
-    lookup.learn(8, 0, len(text))
+    lookup.policy.learn(8, 0, len(text))
     assert not lookup.propose(text, 1)
     longer = text + array("q", TEXT)
     assert len(lookup.propose(longer, 1)) == 6
@@ -61,4 +61,4 @@ def test_a_fixed_number_is_not_adapted() -> None:
     lookup = PromptLookup(SamplingParams(num_assistant_tokens=3))
     for _ in range(5):
         assert len(lookup.propose(array("q", TEXT), 200)) == 3
-        lookup.learn(3, 0, len(TEXT))
+        lookup.policy.learn(3, 0, len(TEXT))

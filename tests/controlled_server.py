@@ -1,0 +1,73 @@
+"""The real server process around a model that does as its prompts say.
+
+python -m tests.controlled_server LOADING_SECONDS serve FLAG...
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms import app, cli
+from fastovms.api.served import ServedModel, ServedModels
+from fastovms.backends.paged import PagedBackend
+from fastovms.engine.inputs import StepInputs
+from fastovms.metrics import GenerationMetrics
+from fastovms.params import ModelInfo
+from fastovms.text.tokenizer import Tokenizer
+from tests.engine.fake_model import FakeModel
+
+NAME = "controlled"
+RAISE, HANG = 1, 2
+"""Prompt tokens at which the model raises an error, or never returns."""
+
+STEP_SECONDS = 0.01
+
+_TOKENIZER = Path(__file__).parent / "text" / "fixtures" / "byte_level"
+
+
+class ControlledModel(FakeModel):
+    """Takes its time for a step."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(block_size=16)
+        self.vocab_size = vocab_size
+
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        time.sleep(STEP_SECONDS)
+        is_prompt = int(inputs.position_ids[0]) == 0
+        if is_prompt and RAISE in inputs.input_ids:
+            raise RuntimeError("out of order")
+        while is_prompt and HANG in inputs.input_ids:
+            time.sleep(1)
+        return super().infer(inputs)
+
+    def logits_after(self, context: list[int]) -> NDArray[np.float32]:
+        logits = super().logits_after(context)
+        logits[: HANG + 1] = -100
+        return logits
+
+
+def load_models(config: app.ServerConfig, seconds: float) -> ServedModels:
+    time.sleep(seconds)
+    tokenizer = Tokenizer.load(_TOKENIZER)
+    info = ModelInfo(
+        name=NAME,
+        created=0,
+        max_model_len=4096,
+        vocab_size=tokenizer.vocab_size,
+        eos_token_ids=frozenset(),
+    )
+    backend = PagedBackend.over(ControlledModel(info.vocab_size), info, config.engine)
+    metrics = GenerationMetrics(info.name, backend.stats)
+    return ServedModels([ServedModel(backend, tokenizer, metrics)])
+
+
+if __name__ == "__main__":
+    app.load_models = partial(load_models, seconds=float(sys.argv.pop(1)))
+    cli.run()

@@ -1,0 +1,318 @@
+"""Clients that misbehave, against a real server process: each costs bounded time and memory, and
+nobody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.controlled_server import NAME
+from tests.server_process import (
+    ServerProcess,
+    ask,
+    completion,
+    get,
+    is_closed,
+    post,
+    read_answer,
+    read_to_end,
+    server_process,
+)
+
+NUM_WAITING = 4
+MAX_CONNECTIONS = 60
+LONG = {"max_tokens": 4000, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def socket_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("faults") / "api.sock"
+
+
+@pytest.fixture(scope="module")
+def log_path(socket_path: Path) -> Path:
+    return socket_path.with_name("access.log")
+
+
+@pytest.fixture(scope="module")
+def impatient(socket_path: Path, log_path: Path) -> Iterator[ServerProcess]:
+    """Has short deadlines and low limits."""
+    with server_process(
+        *("--uds", str(socket_path)),
+        *("--max-num-seqs", "32", "--max-queued-requests", str(NUM_WAITING)),
+        *("--max-connections", str(MAX_CONNECTIONS), "--max-body", "1M", "--max-pipelined", "4"),
+        *("--max-pending-chars", "20000", "--max-write-buffer", "64K"),
+        *("--head-timeout", "0.4", "--body-timeout", "0.4", "--keep-alive-timeout", "0.6"),
+        *("--write-timeout", "0.6", "--linger-timeout", "0.3", "--close-timeout", "0.3"),
+        *("--ping-interval", "0.2", "--access-log", "json", "--access-log-file", str(log_path)),
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+def server(impatient: ServerProcess) -> Iterator[ServerProcess]:
+    """Whatever a test does to it, it serves the next one, and nothing is left over."""
+    yield impatient
+    impatient.wait_until_idle()
+    impatient.wait_until(lambda metrics: metrics["http_connections"] == 1)
+    answer = impatient.ask(completion(max_tokens=2))
+    assert json.loads(answer.body)["usage"]["completion_tokens"] == 2
+
+
+def drip(connection: socket.socket, data: bytes) -> float:
+    """Sends byte by byte until the server has had enough; returns for how long that went on."""
+    start = time.monotonic()
+    connection.settimeout(0.02)
+    for byte in data:
+        try:
+            connection.send(bytes([byte]))
+            connection.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            pass
+        break
+    connection.settimeout(5)
+    return time.monotonic() - start
+
+
+def test_a_head_that_drips_in(server):
+    with server.connect() as connection:
+        assert 0.3 < drip(connection, b"GET /health HTTP/1.1\r\nX-Long: " + b"x" * 500) < 2
+        assert read_answer(connection).status == 408
+        assert is_closed(connection)
+
+
+def test_a_body_that_drips_in(server):
+    with server.connect() as connection:
+        head, _, _ = completion().partition(b"\r\n\r\n")
+        connection.sendall(head.replace(b"Content-Length: ", b"Content-Length: 9") + b"\r\n\r\n")
+        assert 0.3 < drip(connection, b"{" + b" " * 500) < 3
+        assert read_answer(connection).status == 408
+        assert is_closed(connection)
+
+
+@pytest.mark.parametrize("first", [b"", b"\r\n"])
+def test_a_connection_that_asks_nothing_is_closed_without_a_word(server, first):
+    with server.connect() as connection:
+        connection.sendall(first)
+        assert read_to_end(connection) == b""
+
+
+def test_an_idle_connection_is_closed(server):
+    with server.connect() as connection:
+        assert ask(connection, get("/health")).status == 200
+        start = time.monotonic()
+        assert read_to_end(connection) == b""
+        assert 0.4 < time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize(
+    ("start", "flood", "status"),
+    [
+        (b"", b"\r\n", 400),
+        (b"", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", 503),
+        (b"GET /health HTTP/1.1\r\n", b"X-Field: " + b"x" * 100 + b"\r\n", 431),
+        (b"GET /", b"x" * 1000, 414),
+        (
+            b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"400\r\n" + b" " * 1024 + b"\r\n",
+            413,
+        ),
+    ],
+    ids=["line ends", "requests", "fields", "target", "chunks"],
+)
+def test_floods(server, start, flood, status):
+    """It is taken for the time in which the refused client may read its answer, no longer."""
+    before = server.metrics()["process_resident_memory_bytes"]
+    piece = flood * (65536 // len(flood))
+    with server.connect(receive_buffer=4096) as connection:
+        end = time.monotonic() + 8
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(start)
+            while time.monotonic() < end:
+                connection.sendall(piece)
+        assert time.monotonic() < end
+        assert server.status("/health") == 200
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            received = read_to_end(connection)
+        if received:
+            last = received[received.rindex(b"HTTP/1.1 ") :]
+            assert last.startswith(b"HTTP/1.1 %d " % status), last
+    after = server.metrics()["process_resident_memory_bytes"]
+    assert after - before < 16 * 1024 * 1024
+
+
+def test_an_upload_that_is_too_large_gets_its_answer(server):
+    """Though the client sends on and reads only then."""
+    with server.connect() as connection:
+        request = post("/v1/completions", b" " * 4 * 1024 * 1024)
+        try:
+            connection.sendall(request)
+        except ConnectionError:
+            pytest.fail("the connection was reset under the answer")
+        assert read_answer(connection).status == 413
+
+
+def test_too_many_connections(server):
+    connections = [server.connect() for _ in range(MAX_CONNECTIONS)]
+    try:
+        with server.connect() as one_more:
+            answer = read_answer(one_more)
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    finally:
+        for connection in connections:
+            connection.close()
+    while server.status("/health") == 503:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v3/completions"])
+def test_a_full_queue(server, path):
+    """The limit counts samples that wait; 429 comes at once, in the dialect's form."""
+    with server.connect() as busy, server.connect() as waiting:
+        busy.sendall(completion(n=32, **LONG))
+        server.wait_until(lambda metrics: metrics["num_requests_running"] == 32)
+        waiting.sendall(completion(n=NUM_WAITING, **LONG))
+        server.wait_until(lambda metrics: metrics["num_requests_waiting"] == NUM_WAITING)
+        start = time.monotonic()
+        answer = server.ask(completion(path=path, max_tokens=1))
+        assert time.monotonic() - start < 1
+        assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+        error = json.loads(answer.body)["error"]
+        message = error["message"] if path == "/v1/completions" else error
+        assert message.startswith("4 requests are waiting")
+        assert read_some(waiting) == b": ping\n\n", "a stream that waits is not silent"
+
+
+def read_some(connection: socket.socket) -> bytes:
+    """The first chunk of a stream's body."""
+    received = b""
+    while received.count(b"\r\n") < 2 or not received.partition(b"\r\n\r\n")[2]:
+        received += connection.recv(65536)
+    return received.partition(b"\r\n\r\n")[2].split(b"\r\n")[1]
+
+
+def connect_unix(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(10)
+    connection.connect(str(path))
+    return connection
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix"])
+def test_a_stream_that_is_not_read_is_cut_and_costs_nobody_else(server, transport, socket_path):
+    deaf = server.connect(receive_buffer=4096) if transport == "tcp" else connect_unix(socket_path)
+    with deaf, server.connect() as other:
+        deaf.sendall(completion(n=30, logprobs=20, **LONG))
+        server.wait_until(lambda metrics: metrics["num_requests_running"] == 30)
+        other.sendall(completion(max_tokens=60, stream=True))
+        body = read_answer(other).body
+        assert b'"finish_reason":"length"' in body
+        assert body.endswith(b"data: [DONE]\n\n")
+        server.wait_until_idle()
+        try:
+            received = read_to_end(deaf)
+        except ConnectionResetError:
+            received = b""
+        assert b"[DONE]" not in received
+
+
+LEAVING = {
+    "half-close": lambda connection: connection.shutdown(socket.SHUT_WR),
+    "close": lambda connection: connection.close(),
+    "reset": lambda connection: (
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),
+        connection.close(),
+    ),
+}
+
+
+@pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_what_it_ran(server, leave, stream):
+    with server.connect() as connection:
+        connection.sendall(completion(max_tokens=4000, stream=stream))
+        server.wait_until(lambda metrics: metrics["num_requests_running"] == 1)
+        leave(connection)
+        server.wait_until_idle()
+    assert server.metrics()["kv_cache_usage_perc"] == 0
+
+
+@pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
+def test_a_client_that_leaves_within_its_request(server, leave):
+    with server.connect() as connection:
+        connection.sendall(completion(max_tokens=4000)[:-5])
+        leave(connection)
+
+
+def test_health_and_metrics_while_many_misbehave(server):
+    def misbehave(number: int) -> None:
+        with server.connect() as connection:
+            connection.sendall(completion(**LONG)[: 10 + number * 7])
+            time.sleep(0.3)
+
+    with ThreadPoolExecutor(30) as pool:
+        clients = [pool.submit(misbehave, number) for number in range(30)]
+        slowest = 0.0
+        for _ in range(10):
+            for path in ("/health", "/metrics"):
+                start = time.monotonic()
+                assert server.status(path) == 200
+                slowest = max(slowest, time.monotonic() - start)
+        for client in clients:
+            client.result()
+    assert slowest < 1
+
+
+def test_request_ids_and_the_access_log(server, log_path):
+    prompt = "a secret prompt"
+    fields = ("X-Request-Id: mine-1", "Authorization: Bearer secret-key")
+    answer = server.ask(completion(*fields, path="/v1/completions?k=secret", prompt=prompt))
+    assert (answer.status, answer.headers["x-request-id"]) == (200, "mine-1")
+    made = server.ask(get("/health", "X-Request-Id: not a token")).headers["x-request-id"]
+    assert made
+    assert " " not in made
+    with server.connect() as connection:
+        connection.sendall(completion("X-Request-Id: mine-2", **LONG))
+        connection.recv(1)
+    server.wait_until_idle()
+    deadline = time.monotonic() + 5
+    while '"id":"mine-2"' not in (text := log_path.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert "secret" not in text
+    lines = {line["id"]: line for line in map(json.loads, text.splitlines())}
+    line = lines["mine-1"]
+    assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/completions", 200)
+    assert (line["model"], line["stream"]) == (NAME, False)
+    usage = json.loads(answer.body)["usage"]
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert line[name] == usage[name] > 0
+    assert 0 < line["first_token_ms"] < line["duration_ms"]
+    assert lines["mine-2"]["cut"] is True
+    assert made in lines
+
+
+def test_http_metrics(server):
+    before = server.metrics()
+    assert server.status("/nowhere/special") == 404
+    server.ask(completion(max_tokens=1))
+    after = server.metrics()
+    assert after["http_requests_total"] - before["http_requests_total"] == 3
+    assert after["http_received_bytes_total"] > before["http_received_bytes_total"]
+    assert after["http_sent_bytes_total"] > before["http_sent_bytes_total"]
+    assert after["http_connections"] == 1
+    text = server.ask(get("/metrics")).body.decode()
+    assert (
+        'fastovms_http_requests_total{method="POST",route="/v1/completions",status="200"}' in text
+    )
+    assert "/nowhere" not in text

@@ -225,12 +225,24 @@ async def test_stop_string_in_the_text(make_api, path, fields, text):
         (V1, {"temperature": 0, "top_p": 0.5}, SamplingParams(16, temperature=0, top_p=0.5)),
         (V1, {"ignore_eos": True, "n": 3}, SamplingParams(max_tokens=16, ignore_eos=True, n=3)),
         (V1, {"best_of": 2, "n": 2}, SamplingParams(max_tokens=16, n=2)),
+        (V1, {"frequency_penalty": 2, "presence_penalty": -2, "repetition_penalty": 1.5},
+         SamplingParams(16, frequency_penalty=2, presence_penalty=-2, repetition_penalty=1.5)),
+        (V1, {"min_tokens": 16}, SamplingParams(16, min_tokens=16)),
+        (V1, {"num_assistant_tokens": 3, "max_ngram_size": 2},
+         SamplingParams(16, num_assistant_tokens=3, max_ngram_size=2)),
+        (V1, {"num_assistant_tokens": 2**32 - 1, "max_ngram_size": 2**32 - 1},
+         SamplingParams(16, num_assistant_tokens=32, max_ngram_size=16)),
+        (V1, {"num_assistant_tokens": 0, "assistant_confidence_threshold": 0.5},
+         SamplingParams(16, assistant_confidence_threshold=0.5)),
+        (V1, {"prompt_logprobs": 0, "logprobs": 2},
+         SamplingParams(16, prompt_logprobs=0, logprobs=2)),
+        (V3, {"min_tokens": 62}, SamplingParams(top_k=40, min_tokens=62)),
         (V3, {}, SamplingParams(top_k=40)),
         (V3, {"top_k": -1}, SamplingParams()),
         (V3, {"top_k": 3, "best_of": 1}, SamplingParams(top_k=3)),
         (V3, {"seed": 2**32 - 1, "n": 2}, SamplingParams(top_k=40, seed=2**32 - 1, n=2)),
     ],
-)
+)  # fmt: skip
 async def test_sampling_params(make_api, path, fields, expected):
     api = make_api("x")
     status, answer = await api.post(path, {**BODY, **fields})
@@ -243,20 +255,59 @@ async def test_sampling_params(make_api, path, fields, expected):
 
 
 async def test_the_models_defaults_come_between_request_and_dialect(make_api):
-    defaults = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, max_new_tokens=30)
+    defaults = SamplingDefaults(
+        temperature=0.6,
+        top_p=0.9,
+        top_k=20,
+        min_p=0.1,
+        max_new_tokens=30,
+        repetition_penalty=1.1,
+        frequency_penalty=0.2,
+        presence_penalty=0.3,
+    )
     api = make_api("x", model=model_info(defaults=defaults))
+    fields = {"temperature": 0, "top_k": 5, "max_tokens": 3, "repetition_penalty": 1}
     for path in (V1, V3):
-        await api.post(path, {**BODY})
-        await api.post(path, {**BODY, "temperature": 0, "top_k": 5, "max_tokens": 3})
+        await api.post(path, BODY)
+        await api.post(path, {**BODY, **fields, "frequency_penalty": 0, "presence_penalty": 0})
     assert [
-        (p.max_tokens, p.temperature, p.top_p, p.top_k, p.min_p)
+        (p.max_tokens, p.temperature, p.top_p, p.top_k, p.min_p, p.repetition_penalty,
+         p.frequency_penalty, p.presence_penalty)
         for p in (request.params for request in api.backend.submitted)
     ] == [
-        (16, 0.6, 0.9, 20, 0.1),
-        (3, 0, 0.9, 5, 0.1),
-        (30, 0.6, 0.9, 20, 0.1),
-        (3, 0, 0.9, 5, 0.1),
-    ]
+        (16, 0.6, 0.9, 20, 0.1, 1.1, 0.2, 0.3),
+        (3, 0, 0.9, 5, 0.1, 1, 0, 0),
+        (30, 0.6, 0.9, 20, 0.1, 1.1, 0.2, 0.3),
+        (3, 0, 0.9, 5, 0.1, 1, 0, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_place_in_the_queue_and_in_the_cache(make_api, streamed):
+    api = make_api("x")
+    body = {**BODY, "priority": -5, "cache_salt": "tenant", "echo": True, "logprobs": 0}
+    if streamed:
+        await api.stream(V1, body)
+    else:
+        await api.post(V1, body)
+    queued = [(request.priority, request.cache_salt) for request in api.backend.submitted]
+    assert set(queued) == {(-5, "tenant")}
+    await api.post(V1, BODY)
+    assert (api.backend.submitted[-1].priority, api.backend.submitted[-1].cache_salt) == (0, None)
+
+
+async def test_the_clients_request_id(make_api):
+    api = make_api("x" * 60)
+    api.backend.paused = True
+    body = {**BODY, "request_id": "mine"}
+    answers = [asyncio.create_task(api.post(V1, body)) for _ in range(2)]
+    await asyncio.sleep(0)
+    api.backend.paused = False
+    api.backend.step()
+    assert [(await answer)[1]["id"] for answer in answers] == ["cmpl-mine", "cmpl-mine"]
+    ids = [request.request_id for request in api.backend.submitted]
+    assert len(set(ids)) == 2, "two clients may choose the same id"
+    assert "id" not in (await api.post(V3, body))[1]
 
 
 async def test_model_may_be_left_out_in_openais_dialect(make_api):
@@ -268,16 +319,13 @@ async def test_values_that_ask_for_nothing_are_accepted(make_api):
     fields = {
         "logprobs": None,
         "suffix": None,
-        "frequency_penalty": 0,
-        "presence_penalty": 0.0,
-        "repetition_penalty": 1.0,
         "logit_bias": {},
         "use_beam_search": False,
-        "length_penalty": 1.2,
-        "early_stopping": "never",
         "bad_words": [],
         "stop_token_ids": [],
-        "min_tokens": 0,
+        "allowed_token_ids": None,
+        "spaces_between_special_tokens": False,
+        "thinking_token_budget": -1,
         "stop": [],
         "user": 17,
         "unknown": {"a": [1]},

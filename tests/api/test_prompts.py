@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.api.prompts import encode_prompts
+from fastovms.api.prompts import Truncation, encode_prompts
 from fastovms.errors import InvalidField
 from tests.fakes import ByteTokenizer, model_info
 
@@ -45,3 +45,49 @@ async def test_a_long_text_of_few_tokens_is_encoded_whole():
     tokenizer = CountingTokenizer(200)
     assert await encode(["a" * 20_000], tokenizer) == [100]
     assert tokenizer.encoded == [800, 20_000]
+
+
+V1 = "/v1/completions"
+V3 = "/v3/completions"
+BODY = {"model": "fake", "prompt": "abcdef"}
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"truncate_prompt_tokens": 2}, "ef"),
+        ({"truncate_prompt_tokens": 2, "truncation_side": "left"}, "ef"),
+        ({"truncate_prompt_tokens": 2, "truncation_side": "right"}, "ab"),
+        ({"truncate_prompt_tokens": 6}, "abcdef"),
+        ({"truncate_prompt_tokens": 64}, "abcdef"),
+        ({"truncate_prompt_tokens": None, "truncation_side": "right"}, "abcdef"),
+        ({"truncate_prompt_tokens": 2, "prompt": [97, 98, 99]}, "bc"),
+        ({"truncate_prompt_tokens": -1, "prompt": "x" * 500 + "y"}, "x" * 53 + "y"),
+        ({"truncate_prompt_tokens": -1, "prompt": [120] * 500}, "x" * 54),
+        ({"truncate_prompt_tokens": 3, "prompt": [120] * 500}, "xxx"),
+    ],
+)
+async def test_truncation(make_api, path, fields, kept):
+    api = make_api("z")
+    body = {**BODY, "max_tokens": 10, "echo": True, **fields}
+    status, answer = await api.post(path, body)
+    assert status == 200, answer
+    assert bytes(api.backend.submitted[0].prompt_token_ids).decode() == kept
+    assert answer["choices"][0]["text"] == kept + "z"
+    assert answer["usage"]["prompt_tokens"] == len(kept)
+
+
+@pytest.mark.parametrize("keeps_end", [False, True])
+async def test_of_a_long_text_only_what_is_kept_is_encoded(keeps_end):
+    tokenizer = CountingTokenizer(1)
+    truncation = Truncation(10, keeps_end)
+    [prompt] = await encode_prompts(
+        ["a" * 20_000],
+        tokenizer,
+        model_info(max_model_len=100),
+        add_special_tokens=True,
+        truncation=truncation,
+    )
+    assert (len(prompt.token_ids), prompt.text) == (10, None)
+    assert max(tokenizer.encoded) < 400

@@ -81,13 +81,21 @@ def test_one_beam_is_greedy_up_to_the_limit() -> None:
     assert [t for _, t in found] == [text]
 
 
-@pytest.mark.parametrize(("num_beams", "expected"), [(2, [1, 1, 1]), (3, [END])])
-def test_an_end_beyond_the_first_beams_does_not_count(num_beams: int, expected: list[int]) -> None:
-    """The end is the third likeliest first token, and likelier than any longer text."""
-    rows = [probabilities(a=0.4, b=0.35, e=0.25), probabilities(a=0.5, b=0.5)]
-    params = BeamSearch(num_beams, length_penalty=0)
-    found, _ = search(lambda text: rows[min(len(text), 1)], params, 3, n=1)
-    assert [text for _, text in found] == [expected]
+def test_an_end_beyond_the_first_beams_does_not_count() -> None:
+    """In the second step "ae" has 0.3, "ac" 0.18, "be" 0.16 and "bc" 0.12: of two beams, "be" is
+    none, though likelier than any longer text."""
+
+    def model(text: Sequence[int]) -> Floats:
+        if not text:
+            return probabilities(a=0.6, b=0.4)
+        if len(text) == 2:
+            return probabilities(a=0.6, b=0.4)
+        if text == [1]:
+            return probabilities(e=0.5, c=0.3, a=0.1, b=0.1)
+        return probabilities(e=0.4, c=0.3, a=0.2, b=0.1)
+
+    found, _ = search(model, BeamSearch(2, length_penalty=0), 3, n=2)
+    assert [text for _, text in found] == [[1, END], [1, 3, 1]]
 
 
 @pytest.mark.parametrize(

@@ -325,21 +325,31 @@ def grammars() -> GrammarCompiler:
     return GrammarCompiler(path.read_text(), vocab_size=512, eos_token_ids=[0])
 
 
-def run_grammar(grammars: GrammarCompiler, source: str, num_beams: int) -> list[GenerationOutput]:
+def run_grammar(
+    grammars: GrammarCompiler, source: str, num_beams: int, **params: object
+) -> list[GenerationOutput]:
     model = GrammarModel()
     model.allocate_cache(64)
     engine = Engine(model, EngineConfig(), num_blocks=64, max_model_len=64, grammars=grammars)
     grammar = Grammar(GrammarKind.REGEX, source)
     request = beam_request(
-        "r", [5, 6], BeamSearch(num_beams), grammar=grammar, eos_token_ids=frozenset({0})
+        "r",
+        [5, 6],
+        BeamSearch(num_beams),
+        grammar=grammar,
+        eos_token_ids=frozenset({0}),
+        **params,
     )
     outputs = run(engine, request)
     return [outputs["r", i] for i in range(num_beams)]
 
 
-def test_every_beam_follows_the_grammar_on_its_own(grammars: GrammarCompiler) -> None:
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_every_beam_follows_the_grammar_to_its_own_end(
+    grammars: GrammarCompiler, ignore_eos: bool
+) -> None:
     a, b, c = 67, 68, 69
-    outputs = run_grammar(grammars, "a[bc]|bbb", 3)
+    outputs = run_grammar(grammars, "a[bc]|bbb", 3, ignore_eos=ignore_eos)
     assert sorted(map(list, (o.token_ids for o in outputs))) == [[a, b], [a, c], [b, b, b]]
     assert all(o.finish_reason is FinishReason.STOP for o in outputs)
     assert {o.num_generated_tokens for o in outputs} == {3, 4}

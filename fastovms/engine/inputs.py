@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from fastovms.engine.scheduler import Chunk
 from fastovms.engine.sequence import Sequence
 
+_NO_TOKENS = array("q")
+
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
@@ -65,64 +67,88 @@ class Batch:
     scored: list[ScoredTokens]
 
 
-def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
-    """Lays the chunks out for one inference.
+class StepLayout:
+    """Lays the tokens of some sequences out for one inference.
 
     Plain `array`s are filled and wrapped without a copy: at a few tokens a sequence that is
     several times faster than concatenating numpy pieces.
     """
-    input_ids = array("q")
-    position_ids = array("q")
-    past_lens = array("i")
-    subsequence_begins = array("i", (0,))
-    block_indices = array("i")
-    block_indices_begins = array("i", (0,))
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._input_ids = array("q")
+        self._position_ids = array("q")
+        self._past_lens = array("i")
+        self._subsequence_begins = array("i", (0,))
+        self._block_indices = array("i")
+        self._block_indices_begins = array("i", (0,))
+        self._max_context_len = 0
+
+    def add(
+        self,
+        token_ids: array[int],
+        start: int,
+        end: int,
+        block_table: array[int],
+        draft_token_ids: array[int] = _NO_TOKENS,
+    ) -> int:
+        """Appends a sequence's tokens `start` to `end` - 1, drafts following what there is in
+        `token_ids`, and returns the index of the last one in the inputs."""
+        input_ids = self._input_ids
+        self._past_lens.append(start)
+        if end - start == 1:
+            input_ids.append(token_ids[start])
+            self._position_ids.append(start)
+        else:
+            input_ids.extend(token_ids[start:end])
+            if end > len(token_ids):
+                input_ids.extend(draft_token_ids[: end - len(token_ids)])
+            self._position_ids.extend(range(start, end))
+        self._subsequence_begins.append(len(input_ids))
+        self._block_indices.extend(block_table[: -(-end // self._block_size)])
+        self._block_indices_begins.append(len(self._block_indices))
+        if end > self._max_context_len:
+            self._max_context_len = end
+        return len(input_ids) - 1
+
+    def finish(self, sampled_token_indices: array[int]) -> StepInputs:
+        return StepInputs(
+            input_ids=np.frombuffer(self._input_ids, np.int64),
+            position_ids=np.frombuffer(self._position_ids, np.int64),
+            past_lens=np.frombuffer(self._past_lens, np.int32),
+            subsequence_begins=np.frombuffer(self._subsequence_begins, np.int32),
+            block_indices=np.frombuffer(self._block_indices, np.int32),
+            block_indices_begins=np.frombuffer(self._block_indices_begins, np.int32),
+            max_context_len=np.array(self._max_context_len, np.int32),
+            sampled_token_indices=np.frombuffer(sampled_token_indices, np.int64)
+            if sampled_token_indices
+            else np.empty(0, np.int64),
+        )
+
+
+def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
+    layout = StepLayout(block_size)
     sampled_token_indices = array("q")
     sampled: list[SampledTokens] = []
     scored_token_indices = array("q")
     scored: list[ScoredTokens] = []
-    max_context_len = 0
     for sequence, num_tokens in chunks:
         start = sequence.num_computed_tokens
         end = start + num_tokens
-        token_ids = sequence.token_ids
-        past_lens.append(start)
-        if num_tokens == 1:
-            input_ids.append(token_ids[start])
-            position_ids.append(start)
-        else:
-            input_ids.extend(token_ids[start:end])
-            if end > len(token_ids):
-                input_ids.extend(sequence.draft_token_ids[: end - len(token_ids)])
-            position_ids.extend(range(start, end))
-        subsequence_begins.append(len(input_ids))
-        block_indices.extend(sequence.block_table[: -(-end // block_size)])
-        block_indices_begins.append(len(block_indices))
-        max_context_len = max(max_context_len, end)
-        num_drafts = end - len(token_ids)
+        last = layout.add(
+            sequence.token_ids, start, end, sequence.block_table, sequence.draft_token_ids
+        )
+        num_drafts = end - len(sequence.token_ids)
         if num_drafts >= 0:
-            last = len(input_ids) - 1
             sampled_token_indices.extend(range(last - num_drafts, last + 1))
             sampled.append(SampledTokens(sequence, num_drafts))
         if sequence.scores_prompt:
             tokens = _scored_tokens(sequence, start, end)
-            first_index = subsequence_begins[-2] + tokens.start - 1 - start
+            first_index = last - num_tokens + tokens.start - start
             scored_token_indices.extend(range(first_index, first_index + tokens.end - tokens.start))
             scored.append(tokens)
     sampled_token_indices.extend(scored_token_indices)
-    inputs = StepInputs(
-        input_ids=np.frombuffer(input_ids, np.int64),
-        position_ids=np.frombuffer(position_ids, np.int64),
-        past_lens=np.frombuffer(past_lens, np.int32),
-        subsequence_begins=np.frombuffer(subsequence_begins, np.int32),
-        block_indices=np.frombuffer(block_indices, np.int32),
-        block_indices_begins=np.frombuffer(block_indices_begins, np.int32),
-        max_context_len=np.array(max_context_len, np.int32),
-        sampled_token_indices=np.frombuffer(sampled_token_indices, np.int64)
-        if sampled_token_indices
-        else np.empty(0, np.int64),
-    )
-    return Batch(inputs, sampled, scored)
+    return Batch(layout.finish(sampled_token_indices), sampled, scored)
 
 
 def _scored_tokens(sequence: Sequence, start: int, end: int) -> ScoredTokens:

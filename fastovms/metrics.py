@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -36,6 +36,31 @@ _REQUEST_BUCKETS: Final = (
 )  # fmt: skip
 
 
+_NUMBER_BUCKETS: Final = tuple(
+    float(step * 10**exponent) for exponent in range(7) for step in (1, 2, 5)
+)
+_SAMPLE_BUCKETS: Final = (1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+class FinishedRequest(NamedTuple):
+    """What is recorded of a request that ran to its end.
+
+    Attributes:
+        seconds: from its arrival to its last token.
+        finish_reasons: one for each sample of each prompt.
+        num_prompt_tokens, num_generated_tokens: as its usage counts them.
+        n: samples of each prompt.
+        max_tokens: of each sample; None = as many as the context holds.
+    """
+
+    seconds: float
+    finish_reasons: Sequence[str]
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    n: int
+    max_tokens: int | None
+
+
 class EngineStats(Protocol):
     """The numbers of a backend that are exported."""
 
@@ -57,10 +82,14 @@ class EngineStats(Protocol):
     def num_prompt_tokens(self) -> int: ...
     @property
     def num_generated_tokens(self) -> int: ...
+    @property
+    def num_draft_tokens(self) -> int: ...
+    @property
+    def num_accepted_tokens(self) -> int: ...
 
 
 class Histogram:
-    """Counts of values by bucket. `bounds` are upper bounds, ascending, in seconds."""
+    """Counts of values by bucket. `bounds` are upper bounds, ascending."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -94,12 +123,20 @@ class GenerationMetrics(Collector):
         self._finished: Counter[str] = Counter()
         self.time_to_first_token = Histogram(_FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = Histogram(_TOKEN_BUCKETS)
-        self.e2e_request_latency = Histogram(_REQUEST_BUCKETS)
+        self._e2e_request_latency = Histogram(_REQUEST_BUCKETS)
+        self._request_prompt_tokens = Histogram(_NUMBER_BUCKETS)
+        self._request_generation_tokens = Histogram(_NUMBER_BUCKETS)
+        self._request_params_n = Histogram(_SAMPLE_BUCKETS)
+        self._request_params_max_tokens = Histogram(_NUMBER_BUCKETS)
 
-    def request_finished(self, seconds: float, finish_reasons: Iterable[str]) -> None:
-        """Records a request that ran to its end, with the finish reason of each sample."""
-        self.e2e_request_latency.observe(seconds)
-        self._finished.update(finish_reasons)
+    def request_finished(self, request: FinishedRequest) -> None:
+        self._e2e_request_latency.observe(request.seconds)
+        self._finished.update(request.finish_reasons)
+        self._request_prompt_tokens.observe(request.num_prompt_tokens)
+        self._request_generation_tokens.observe(request.num_generated_tokens)
+        self._request_params_n.observe(request.n)
+        if request.max_tokens is not None:
+            self._request_params_max_tokens.observe(request.max_tokens)
 
     def collect(self) -> Iterable[Metric]:
         stats = self._stats()
@@ -119,6 +156,12 @@ class GenerationMetrics(Collector):
             ("num_preemptions", "Sequences put back to recompute", stats.num_preemptions),
             ("prompt_tokens", "Prompt tokens processed", stats.num_prompt_tokens),
             ("generation_tokens", "Tokens generated", stats.num_generated_tokens),
+            ("spec_decode_num_draft_tokens", "Tokens drafted", stats.num_draft_tokens),
+            (
+                "spec_decode_num_accepted_tokens",
+                "Drafted tokens that were right",
+                stats.num_accepted_tokens,
+            ),
         ):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model_name], value)
@@ -134,7 +177,19 @@ class GenerationMetrics(Collector):
         for name, text, histogram in (
             ("time_to_first_token_seconds", "Request to first token", self.time_to_first_token),
             ("inter_token_latency_seconds", "Between tokens", self.inter_token_latency),
-            ("e2e_request_latency_seconds", "Request to last token", self.e2e_request_latency),
+            ("e2e_request_latency_seconds", "Request to last token", self._e2e_request_latency),
+            ("request_prompt_tokens", "Prompt tokens a request", self._request_prompt_tokens),
+            (
+                "request_generation_tokens",
+                "Tokens generated a request",
+                self._request_generation_tokens,
+            ),
+            ("request_params_n", "Samples a prompt", self._request_params_n),
+            (
+                "request_params_max_tokens",
+                "Tokens asked for a sample",
+                self._request_params_max_tokens,
+            ),
         ):
             family = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name"])
             family.add_metric([self._model_name], *histogram.buckets())

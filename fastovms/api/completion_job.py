@@ -17,12 +17,12 @@ from fastovms.api.fim import FimTokens
 from fastovms.api.generate import PromptTask
 from fastovms.api.logprobs import TokenNames
 from fastovms.api.prompts import (
-    LONG_TEXT,
     Prompt,
     Truncation,
     check_text,
     encode_prompts,
     fit_max_tokens,
+    is_long_text,
     prompt_name,
     split_prompts,
 )
@@ -266,7 +266,7 @@ async def _encode(
 
 
 async def _bad_words(rules: TokenRules, model: ServedModel) -> tuple[tuple[int, ...], ...]:
-    if sum(map(len, rules.bad_words)) < LONG_TEXT:
+    if not is_long_text(rules.bad_words):
         return bad_words_token_ids(rules.bad_words, model.tokenizer)
     return await asyncio.to_thread(bad_words_token_ids, rules.bad_words, model.tokenizer)
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 from fastovms.api.sampling import Queueing, Stopping
 from fastovms.api.served import ServedModel
 from fastovms.errors import BackendError, BackendUnavailable, EngineFailed
+from fastovms.metrics import FinishedRequest
 from fastovms.params import (
     FinishReason,
     GenerationOutput,
@@ -255,11 +256,19 @@ class TextGeneration:
         self._on_delta(SampleDelta(choice, text, finish_reason, stop_reason, num_tokens, tokens))
         if not self._num_unfinished:
             # Not after `await self._done`: a client that has its last event may be gone by then.
-            self._metrics.request_finished(
-                self._clock() - self._started_at,
-                [sample.finish_reason.value for sample in self._samples if sample.finish_reason],
-            )
+            self._metrics.request_finished(self._finished())
             self._done.set_result(None)
+
+    def _finished(self) -> FinishedRequest:
+        params = self._requests[0].params
+        return FinishedRequest(
+            seconds=self._clock() - self._started_at,
+            finish_reasons=[s.finish_reason.value for s in self._samples if s.finish_reason],
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_generated_tokens=self._num_completion_tokens,
+            n=params.n,
+            max_tokens=params.max_tokens,
+        )
 
     def _count(self, sample: _Sample, num_new: int) -> None:
         if num_new <= 0:

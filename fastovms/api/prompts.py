@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +13,10 @@ from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import Tokenizer
 
-LONG_TEXT: Final = 2000
-"""Characters from which encoding is done in a thread, so that the event loop never waits for it."""
+_LONG_TEXT: Final = 2000
+_CALL_COST: Final = 500
+"""Characters from which encoding is done in a thread, so that the event loop never waits for it,
+and as how many of them a call of the tokenizer counts, however short its text."""
 
 _MAX_CHARS_PER_TOKEN: Final = 256
 """More characters a token than any vocabulary reaches on average: a text that is longer than the
@@ -122,8 +124,13 @@ async def encode_prompts(
             encoded.append(Prompt(token_ids, text))
         return encoded
 
-    num_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
-    return encode() if num_chars < LONG_TEXT else await asyncio.to_thread(encode)
+    is_long = is_long_text([prompt for prompt in prompts if isinstance(prompt, str)])
+    return await asyncio.to_thread(encode) if is_long else encode()
+
+
+def is_long_text(texts: Collection[str]) -> bool:
+    """Whether to encode them in a thread."""
+    return sum(map(len, texts)) + _CALL_COST * (len(texts) - 1) >= _LONG_TEXT
 
 
 def fit_max_tokens(

@@ -49,7 +49,7 @@ def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> 
         logit_bias=tuple(_logit_bias(body.logit_bias or {}, model)),
         allowed_token_ids=None if allowed is None else tuple(dict.fromkeys(allowed)),
         stop_token_ids=frozenset(stop_token_ids),
-        bad_words=tuple(bad_words),
+        bad_words=tuple(dict.fromkeys(bad_words)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
 from msgspec import UNSET, Struct, UnsetType
@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from fastovms.api.body import decode, show
 from fastovms.api.dialect import Dialect
 from fastovms.api.logprobs import TokenNames
-from fastovms.api.prompts import LONG_TEXT, check_token_range
+from fastovms.api.prompts import check_token_range, is_long_text
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
@@ -23,10 +23,11 @@ MAX_TEXTS: Final = 1024
 MAX_PADDED: Final = 2**20
 """Tokens, padding included, that padding may make of a request's texts."""
 
+_MANY_TOKENS: Final = 2000
+"""From which decoding is done in a thread."""
+
 _MIN_LIMIT: Final = 2**20
 _CHARS_PER_TOKEN: Final = 8
-
-T = TypeVar("T")
 
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):
@@ -92,7 +93,7 @@ class Tokenization:
                 }
             )
 
-        return Response(200, await _off_loop(len(text), answer))
+        return Response(200, await asyncio.to_thread(answer) if is_long_text([text]) else answer())
 
     async def detokenize(self, request: Request, dialect: Dialect) -> Response:
         """The text with its special tokens."""
@@ -107,7 +108,8 @@ class Tokenization:
             text = model.tokenizer.decode(token_ids, skip_special_tokens=False) if token_ids else ""
             return orjson.dumps({"prompt": text})
 
-        return Response(200, await _off_loop(len(token_ids), answer))
+        is_long = len(token_ids) >= _MANY_TOKENS
+        return Response(200, await asyncio.to_thread(answer) if is_long else answer())
 
     async def ovms_tokenize(self, request: Request, dialect: Dialect) -> Response:
         """One list of tokens for one text, a list of lists for several."""
@@ -129,12 +131,7 @@ class Tokenization:
                 rows = padding(rows, model.tokenizer)
             return orjson.dumps({"tokens": rows[0] if len(rows) == 1 else rows})
 
-        return Response(200, await _off_loop(sum(map(len, texts)), answer))
-
-
-async def _off_loop(size: int, function: Callable[[], T]) -> T:
-    """Calls it, in a thread when there is much to do."""
-    return function() if size < LONG_TEXT else await asyncio.to_thread(function)
+        return Response(200, await asyncio.to_thread(answer) if is_long_text(texts) else answer())
 
 
 def _texts(body: OvmsTokenizeRequest, model: ServedModel) -> list[str]:

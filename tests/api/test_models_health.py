@@ -82,6 +82,15 @@ async def test_metrics(api):
     assert samples["fastovms_time_to_first_token_seconds_count",] == 5
     assert samples["fastovms_inter_token_latency_seconds_count",] == 4 * 2 + 5
     assert samples["fastovms_e2e_request_latency_seconds_count",] == 2
+    for name, count, total in (
+        ("request_prompt_tokens", 2, 3 + 2),
+        ("request_generation_tokens", 2, 4 * 3 + 6),
+        ("request_params_n", 2, 2 + 1),
+        ("request_params_max_tokens", 2, 3 + 16),
+    ):
+        assert samples[f"fastovms_{name}_count",] == count
+        assert samples[f"fastovms_{name}_sum",] == total
+    assert samples["fastovms_spec_decode_num_draft_tokens_total",] == 0
     assert samples["fastovms_kv_cache_usage_perc",] == 0.6
     assert samples["fastovms_num_requests_running",] == 0
     assert "fastovms_generation_tokens_total" in {name for name, *_ in samples}

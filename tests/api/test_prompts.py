@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from fastovms.api.prompts import Truncation, encode_prompts
@@ -91,3 +93,45 @@ async def test_of_a_long_text_only_what_is_kept_is_encoded(keeps_end):
     )
     assert (len(prompt.token_ids), prompt.text) == (10, None)
     assert max(tokenizer.encoded) < 400
+
+
+class WatchedTokenizer(ByteTokenizer):
+    """Remembers in which threads it was used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[threading.Thread] = set()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self.threads.add(threading.current_thread())
+        return super().encode(text)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        self.threads.add(threading.current_thread())
+        return super().token_bytes(token_id)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "on_the_loop"),
+    [
+        (V1, BODY, True),
+        (V1, {**BODY, "prompt": "x" * 3000}, False),
+        (V1, {**BODY, "prompt": ["x"] * 50}, False),
+        (V1, {**BODY, "prompt": [120], "bad_words": ["a"]}, True),
+        (V1, {**BODY, "prompt": [120], "bad_words": ["a", "b", "c", "d", "e"]}, False),
+        (V1, {**BODY, "prompt": [120], "logprobs": 3}, True),
+        (V1, {**BODY, "prompt": [120] * 900, "logprobs": 3, "echo": True}, False),
+        (V1, {**BODY, "prompt": [120] * 900, "logprobs": 3, "echo": True, "max_tokens": 0}, False),
+        (V1, {**BODY, "prompt": [120] * 900, "prompt_logprobs": 3}, False),
+        ("/tokenize", {"prompt": "a"}, True),
+        ("/tokenize", {"prompt": "x" * 3000}, False),
+        ("/v3/tokenize", {"model": "fake", "text": ["a"] * 50}, False),
+    ],
+)
+async def test_what_takes_long_is_done_in_a_thread(make_api, path, body, on_the_loop):
+    tokenizer = WatchedTokenizer()
+    api = make_api("z", model=model_info(max_model_len=5000), tokenizer=tokenizer)
+    status, _ = await api.post(path, body)
+    assert status == 200
+    assert (threading.main_thread() in tokenizer.threads) == on_the_loop
+    assert len(tokenizer.threads) == 1

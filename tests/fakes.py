@@ -93,7 +93,9 @@ class ByteTokenizer:
     def find_tokens(self, pieces: Sequence[str]) -> list[int | None]:
         return [self.named_tokens.get(piece) for piece in pieces]
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> ByteDetokenizer:
+    def detokenizer(
+        self, *, skip_special_tokens: bool = True, continues: bool = False
+    ) -> ByteDetokenizer:
         return ByteDetokenizer()
 
 

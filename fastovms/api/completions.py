@@ -82,6 +82,7 @@ class Completions:
             skip_special_tokens=job.skip_special_tokens,
             log_fields=request.log_fields,
             queueing=job.queueing,
+            continues_prompt=True,
             track=dialect.text_length if needs_tokens else None,
         )
         prompt_logprobs: PromptLogprobs | None = None

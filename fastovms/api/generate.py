@@ -24,8 +24,8 @@ from fastovms.params import (
     SamplingParams,
     TokenLogprobs,
 )
+from fastovms.text.detokenizer import Detokenizer
 from fastovms.text.stream import TextStream
-from fastovms.text.tokenizer import Tokenizer
 from fastovms.text.tracking import Measure, TextToken, TrackingDetokenizer
 
 Clock = Callable[[], float]
@@ -109,6 +109,7 @@ class TextGeneration:
         skip_special_tokens: bool,
         log_fields: dict[str, object],
         queueing: Queueing,
+        continues_prompt: bool = False,
         track: Measure | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -116,6 +117,7 @@ class TextGeneration:
         Args:
             log_fields: always hold the tokens counted so far: whoever cancels a request reads them
                 at once.
+            continues_prompt: the text goes on with the prompt's, instead of beginning a new one.
             track: report the tokens with the text, with offsets in this unit.
         """
         self._backend = model.backend
@@ -131,7 +133,13 @@ class TextGeneration:
         ]
         self._includes_stop = stopping.include
         self._samples = [
-            _new_sample(model.tokenizer, stopping, skip_special_tokens, track)
+            _new_sample(
+                model.tokenizer.detokenizer(
+                    skip_special_tokens=skip_special_tokens, continues=continues_prompt
+                ),
+                stopping,
+                track,
+            )
             for task in tasks
             for _ in range(task.params.n)
         ]
@@ -294,10 +302,7 @@ def failure(output: GenerationOutput) -> BackendError:
     return EngineFailed(output.error or "generation failed")
 
 
-def _new_sample(
-    tokenizer: Tokenizer, stopping: Stopping, skip_special_tokens: bool, track: Measure | None
-) -> _Sample:
-    detokenizer = tokenizer.detokenizer(skip_special_tokens=skip_special_tokens)
+def _new_sample(detokenizer: Detokenizer, stopping: Stopping, track: Measure | None) -> _Sample:
     tracking = None if track is None else TrackingDetokenizer(detokenizer, track)
     text = TextStream(tracking or detokenizer, stopping.strings, include_stop=stopping.include)
     return _Sample(text, tracking)

@@ -52,8 +52,10 @@ class TokenTable:
         ]
         return replace(self, token_bytes=token_bytes)
 
-    def detokenizer(self) -> TableDetokenizer:
-        return TableDetokenizer(self.token_bytes, strip_leading_space=self.strip_leading_space)
+    def detokenizer(self, *, continues: bool = False) -> TableDetokenizer:
+        """Args: continues: the tokens go on with a text rather than begin one."""
+        strip = self.strip_leading_space and not continues
+        return TableDetokenizer(self.token_bytes, strip_leading_space=strip)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         detokenizer = self.detokenizer()

@@ -99,11 +99,18 @@ class Tokenizer:
         """The text of a whole sequence. Ids outside the vocabulary contribute nothing."""
         return self._decode_batch([list(token_ids)], skip_special_tokens)[0]
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
-        """An incremental `decode` for one sample."""
+    def detokenizer(
+        self, *, skip_special_tokens: bool = True, continues: bool = False
+    ) -> Detokenizer:
+        """An incremental `decode` for one sample.
+
+        Args:
+            continues: the sample goes on with a text. A space that the vocabulary's first token
+                brings is then kept, where the kind of the detokenizer is known.
+        """
         table = self._skipping_table if skip_special_tokens else self._table
         if table is not None:
-            return table.detokenizer()
+            return table.detokenizer(continues=continues)
         return WindowDetokenizer(
             lambda token_ids: self.decode(token_ids, skip_special_tokens=skip_special_tokens)
         )

@@ -203,3 +203,10 @@ def test_window_stays_small(clean_up: Tokenizer) -> None:
     text = "".join(pieces(detokenizer, [[token_id] for token_id in token_ids]))
     assert text == clean_up.decode(token_ids)
     assert max(lengths) <= 4 * WindowDetokenizer.CONTEXT < len(token_ids)
+
+
+def test_a_text_that_continues_another_keeps_its_first_space(sentencepiece: Tokenizer):
+    token_ids = sentencepiece.encode("small fox", add_special_tokens=False)
+    for continues, text in ((False, "small fox"), (True, " small fox")):
+        detokenizer = sentencepiece.detokenizer(continues=continues)
+        assert "".join(pieces(detokenizer, [token_ids])) == text

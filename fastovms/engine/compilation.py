@@ -111,13 +111,15 @@ def _compile(
 ) -> ov.CompiledModel:
     if _KV_PRECISION in properties:
         kv_cache_precisions = (str(properties[_KV_PRECISION]),)
+    refusals: list[str] = []
     for precision in kv_cache_precisions:
         try:
             compiled = core.compile_model(model, device, {**properties, _KV_PRECISION: precision})
-        except RuntimeError as error:
-            reason = reason_of(error)
-            logger.warning("%s refuses KV cache precision %s: %s", device, precision, reason)
-        else:
-            logger.info("KV cache precision %s on %s", precision, device)
-            return compiled
-    raise ConfigurationError(f"{device} cannot run the model: {reason}")
+        except (RuntimeError, TypeError) as error:
+            refusals.append(reason_of(error))
+            continue
+        for refused, reason in zip(kv_cache_precisions, refusals, strict=False):
+            logger.warning("%s refuses KV cache precision %s: %s", device, refused, reason)
+        logger.info("KV cache precision %s on %s", precision, device)
+        return compiled
+    raise ConfigurationError(f"{device} cannot run the model: {refusals[0]}")

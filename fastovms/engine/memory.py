@@ -35,4 +35,4 @@ def num_cache_blocks(
     A reservation costs nothing until it is used, but more than `max_useful_blocks` never is.
     """
     size = cache_size * GIB if cache_size else available * FREE_MEMORY_SHARE
-    return max(0, min(int(size // bytes_per_block), max_useful_blocks))
+    return int(max(0, min(size / bytes_per_block, max_useful_blocks)))

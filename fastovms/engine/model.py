@@ -36,7 +36,11 @@ class Model(Protocol):
 
 
 class PagedModel:
-    """The model on its device. Not thread-safe: one step at a time."""
+    """The model on its device. Not thread-safe: one step at a time.
+
+    Attributes:
+        vocab_size: width of the logits, or None where the model leaves it open.
+    """
 
     def __init__(self, variants: CompiledVariants) -> None:
         self._large = _Request(variants.large)
@@ -50,6 +54,8 @@ class PagedModel:
         values = [c for c in self._cache_inputs if c.name.startswith("value_cache")]
         self.block_size = values[0].block_shape[1]
         self.bytes_per_block = sum(c.bytes_per_block for c in self._cache_inputs)
+        width = variants.large.output("logits").get_partial_shape()[-1]
+        self.vocab_size: int | None = width.get_length() if width.is_static else None
 
     @classmethod
     def load(

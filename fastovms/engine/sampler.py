@@ -44,17 +44,18 @@ def choose(logits: Floats, likeliest_id: int, sequence: Sequence) -> int:
         sequence: if it samples, one draw is taken from its `rng`.
     """
     params = sequence.params
-    if sequence.processors:
-        logits = logits.copy()
-        for process in sequence.processors:
-            process(logits, sequence.token_ids)
-        likeliest_id = int(logits.argmax())
-        if logits[likeliest_id] == -np.inf:  # the request has ruled out everything
+    with np.errstate(all="ignore"):
+        if sequence.processors:
+            logits = logits.copy()
+            for process in sequence.processors:
+                process(logits, sequence.token_ids)
+            likeliest_id = int(logits.argmax())
+        highest = logits[likeliest_id]
+        if highest == -np.inf:  # the request has ruled out everything
             return min(params.eos_token_ids, default=likeliest_id)
-    if params.temperature <= GREEDY_TEMPERATURE:
-        return likeliest_id
-    with np.errstate(over="ignore", under="ignore"):
-        return _draw(logits, logits[likeliest_id], params, sequence.rng)
+        if params.temperature <= GREEDY_TEMPERATURE or not np.isfinite(highest):
+            return likeliest_id
+        return _draw(logits, highest, params, sequence.rng)
 
 
 def _draw(
@@ -173,7 +174,7 @@ def _bracket(weights: Floats, missing: float) -> tuple[Floats, float]:
     while True:
         above = weights[weights >= threshold]
         mass = float(above.sum(dtype=np.float64))
-        if mass >= missing or above.size == weights.size:
+        if mass >= missing or above.size == weights.size or not threshold:
             return above[above < upper], missing - upper_mass
         upper, upper_mass = threshold, mass
         threshold *= np.float32(0.1)

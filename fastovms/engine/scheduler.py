@@ -85,7 +85,7 @@ class Scheduler:
         self.running.insert(self.running.index(parent) + 1, child)
 
     def finish(self, sequence: Sequence) -> None:
-        """Takes a sequence out, at any stage, and frees its blocks. Finishing twice is harmless."""
+        """Takes a sequence out, at any stage, and frees its blocks."""
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
         elif sequence.status is SequenceStatus.WAITING:
@@ -310,15 +310,18 @@ class Scheduler:
         shared = parent.block_table[:num_blocks]
         self._blocks.share(shared)
         sequence.block_table.extend(shared)
-        sequence.parent = None
         self._count_prefix(sequence, sequence.num_prompt_tokens - 1)
+        sequence.parent = None
         self._fork_block(sequence, num_blocks - 1, plan)
         sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
         return True
 
     def _count_prefix(self, sequence: Sequence, num_cached_tokens: int) -> None:
+        """What a sample takes over from the first one of its request is no hit."""
         sequence.num_computed_tokens = num_cached_tokens
-        if sequence.num_generated_tokens == 0:
+        if sequence.parent is not None:
+            sequence.num_cached_tokens = sequence.parent.num_cached_tokens
+        elif sequence.num_generated_tokens == 0:
             sequence.num_cached_tokens = num_cached_tokens
             self.num_prefix_cache_queries += sequence.num_prompt_tokens
             self.num_prefix_cache_hits += num_cached_tokens

@@ -92,7 +92,14 @@ def test_sampling_defaults(model_dir):
         "repetition_penalty": 1.1,
     }
     write(model_dir, CONFIG, generation)
-    assert read_model_info(model_dir).defaults == SamplingDefaults(0.7, 1, 20, 0.05, 512)
+    assert read_model_info(model_dir).defaults == SamplingDefaults(
+        temperature=0.7,
+        top_p=1,
+        top_k=20,
+        min_p=0.05,
+        max_new_tokens=512,
+        repetition_penalty=1.1,
+    )
 
 
 @pytest.mark.parametrize("missing", REQUIRED_FILES)

@@ -36,6 +36,7 @@ def test_available_memory(
         (0, 2 * GIB, 1024),  # half of what is free
         (0, 100 * GIB, 5000),  # no more than can be used
         (0.0001, 0, 0),
+        (1e300, 0, 5000),
     ],
 )
 def test_num_cache_blocks(cache_size: float, available: int, expected: int) -> None:

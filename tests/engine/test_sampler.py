@@ -132,6 +132,19 @@ def test_extreme_temperatures_do_not_overflow() -> None:
     assert token_at(logits, SamplingParams(temperature=1e30), 0.999) in range(4)
 
 
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1e38, -1e38])
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.5}])
+def test_overflowing_logits_still_give_a_token(value: float, filters: dict[str, float]) -> None:
+    logits = np.linspace(-3, 3, 700, dtype=np.float32)
+    logits[[3, 600]] = value
+    assert 0 <= token_at(logits, SamplingParams(**filters), 0.7) < 700  # type: ignore[arg-type]
+
+
+def test_a_penalty_that_overflows_still_gives_a_token() -> None:
+    params = SamplingParams(repetition_penalty=1e-46, top_p=0.5, min_p=0.5)
+    assert 0 <= token_at(np.linspace(-3, 3, 700, dtype=np.float32), params, 0.7) < 700
+
+
 def test_logits_are_left_alone() -> None:
     logits = np.arange(10, dtype=np.float32)[None]
     before = logits.copy()

@@ -144,7 +144,8 @@ class BlockManager:
         """Makes a full, computed block in use findable and returns its node.
 
         `token_ids` are the block's own. When another block holds the same prefix already, that
-        one stays the cached one and its node is returned.
+        one stays the cached one and its node is returned. A block that was registered below a
+        node whose own block has been evicted since, where nobody finds it, moves here.
         """
         if not self._enable_prefix_caching:
             return ROOT
@@ -153,6 +154,8 @@ class BlockManager:
         if entry is None:
             entry = _CacheEntry(block_id, next(self._nodes))
             self._entries[key] = entry
+            if block_id in self._keys:
+                del self._entries[self._keys[block_id]]
             self._keys[block_id] = key
         return entry.node
 

@@ -150,3 +150,17 @@ def test_a_salt_parts_equal_prefixes() -> None:
     assert blocks.match_prefix(prompt, b"mine").block_ids == list(table)
     assert blocks.match_prefix(prompt, b"yours").block_ids == []
     assert blocks.match_prefix(prompt).block_ids == []
+
+
+def test_a_block_that_lost_its_beginning_is_registered_anew() -> None:
+    """Two sequences computed the same first block; the registered one has been evicted."""
+    blocks = BlockManager(3, 1)
+    first, second = take(blocks, 1), take(blocks, 2)
+    register_all(blocks, first, ids(1))
+    register_all(blocks, second, ids(1, 2))
+    blocks.free(first)
+    blocks.allocate()
+    assert blocks.match_prefix(ids(1, 2, 3)).block_ids == []
+    register_all(blocks, second, ids(1, 2))
+    assert blocks.match_prefix(ids(1, 2, 3)).block_ids == list(second)
+    blocks.check([second, array("i", [0])])

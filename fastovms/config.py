@@ -20,6 +20,8 @@ class EngineConfig:
         max_num_queued_requests: samples that may wait to run; more are refused as overload.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
         enable_prompt_lookup: draft from earlier text where that pays, for every request.
+        draft_model: directory of a smaller model with the same vocabulary, which drafts where
+            that pays; None = none. Its KV cache is taken from `cache_size`.
     """
 
     device: str = "CPU"
@@ -30,6 +32,7 @@ class EngineConfig:
     max_num_queued_requests: int = 1024
     enable_prefix_caching: bool = True
     enable_prompt_lookup: bool = True
+    draft_model: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import queue
 import threading
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastovms.backends.base import BackendStats, OutputCallback
+from fastovms.backends.draft import load_draft_model
 from fastovms.config import EngineConfig
+from fastovms.engine.draft import DraftModel
 from fastovms.engine.engine import Engine, EngineOutput
 from fastovms.engine.grammar import GrammarCompiler
 from fastovms.engine.memory import available_memory, num_cache_blocks
@@ -98,7 +101,8 @@ class PagedBackend:
 
     @classmethod
     def load(cls, model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
-        """Compiles the model and reserves its cache. Takes seconds: call it off the loop.
+        """Compiles the model, and its draft model if there is one, and reserves their caches.
+        Takes seconds: call it off the loop.
 
         Raises:
             ConfigurationError: the model or the device cannot do it, or no cache block fits.
@@ -106,7 +110,12 @@ class PagedBackend:
         paged_model = PagedModel.load(
             model_dir, device=config.device, properties=config.plugin_config
         )
-        return cls.over(paged_model, model, config, _grammar_compiler(model_dir, model))
+        draft_model = None
+        if config.draft_model is not None:
+            draft_model = load_draft_model(config.draft_model, model_dir, model, config)
+        return cls.over(
+            paged_model, model, config, _grammar_compiler(model_dir, model), draft_model
+        )
 
     @classmethod
     def over(
@@ -115,22 +124,29 @@ class PagedBackend:
         model: ModelInfo,
         config: EngineConfig,
         grammars: GrammarCompiler | None = None,
+        draft_model: DraftModel | None = None,
     ) -> PagedBackend:
-        """Reserves the cache of a loaded model; its context shrinks to what the cache can hold."""
+        """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
+        The draft model's cache holds as many tokens, and both share the memory."""
         block_size = paged_model.block_size
+        bytes_per_block = paged_model.bytes_per_block
+        if draft_model is not None:
+            bytes_per_block += math.ceil(block_size * draft_model.bytes_per_token)
         num_blocks = num_cache_blocks(
             config.cache_size,
-            bytes_per_block=paged_model.bytes_per_block,
+            bytes_per_block=bytes_per_block,
             max_useful_blocks=config.max_num_seqs * -(-model.max_model_len // block_size),
             available=available_memory(),
         )
         if num_blocks < 1:
             raise ConfigurationError(
                 f"a KV cache of {config.cache_size:g} GB holds no block "
-                f"({paged_model.bytes_per_block} bytes each): raise --cache-size"
+                f"({bytes_per_block} bytes each): raise --cache-size"
             )
         paged_model.allocate_cache(num_blocks)
         capacity = num_blocks * block_size
+        if draft_model is not None:
+            draft_model.allocate_cache(capacity)
         logger.info("KV cache: %d blocks of %d tokens", num_blocks, block_size)
         if capacity < model.max_model_len:
             logger.warning(
@@ -145,6 +161,7 @@ class PagedBackend:
             num_blocks=num_blocks,
             max_model_len=model.max_model_len,
             grammars=grammars,
+            draft_model=draft_model,
         )
         return cls(engine, model, config, grammars)
 
@@ -322,8 +339,8 @@ class PagedBackend:
             num_prefix_cache_hits=scheduler.num_prefix_cache_hits,
             num_prompt_tokens=engine.num_prompt_tokens,
             num_generated_tokens=engine.num_generated_tokens,
-            num_draft_tokens=engine.num_draft_tokens,
-            num_accepted_tokens=engine.num_accepted_tokens,
+            num_draft_tokens=engine.drafting.num_draft_tokens,
+            num_accepted_tokens=engine.drafting.num_accepted_tokens,
             num_steps=engine.num_steps,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from array import array
 from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
@@ -16,13 +15,14 @@ from fastovms.config import EngineConfig
 from fastovms.engine import sampler
 from fastovms.engine.beam_request import BeamRequest, beam_token_limit
 from fastovms.engine.blocks import BlockManager
+from fastovms.engine.draft import DraftModel
+from fastovms.engine.drafting import Drafting
 from fastovms.engine.grammar import GrammarCompiler, GrammarState
 from fastovms.engine.inputs import Batch, ScoredTokens, build_batch
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import Model
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
-from fastovms.engine.speculative import PromptLookup
 from fastovms.engine.waiting import rank_of
 from fastovms.errors import RequestError
 from fastovms.params import (
@@ -34,9 +34,6 @@ from fastovms.params import (
 )
 
 logger = logging.getLogger(__name__)
-
-MAX_DRAFT_TOKENS = 32
-"""Of one sequence in one step, whoever made them."""
 
 
 class EngineOutput(NamedTuple):
@@ -58,10 +55,11 @@ class Engine:
         num_blocks: int,
         max_model_len: int,
         grammars: GrammarCompiler | None = None,
+        draft_model: DraftModel | None = None,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
         """`max_model_len` tokens must fit in the cache. Without `grammars`, no request may have
-        one. `new_seed` seeds the unseeded requests."""
+        one. `draft_model` has its cache already. `new_seed` seeds the unseeded requests."""
         assert max_model_len <= num_blocks * model.block_size
         self.blocks = BlockManager(
             num_blocks,
@@ -76,12 +74,12 @@ class Engine:
         self.num_steps = 0
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
-        self.num_draft_tokens = 0
-        self.num_accepted_tokens = 0
+        self.drafting = Drafting(
+            enable_prompt_lookup=config.enable_prompt_lookup, model=draft_model
+        )
         self._model = model
         self._max_model_len = max_model_len
         self._grammars = grammars
-        self._enable_prompt_lookup = config.enable_prompt_lookup
         self._new_seed = new_seed
         self._seq_ids = count()
         self._arrivals = count()
@@ -137,9 +135,9 @@ class Engine:
                 cache_salt=(request.cache_salt or "").encode("utf-8", "surrogatepass"),
                 parent=samples[0] if samples else None,
                 group=group,
-                prompt_lookup=self._prompt_lookup(params),
                 grammar=self._start_grammar(params, num_prompt_tokens),
             )
+            self.drafting.start(sequence)
             samples.append(sequence)
             self.scheduler.add(sequence)
         self._requests[request.request_id] = samples
@@ -158,7 +156,7 @@ class Engine:
 
     def step(self) -> list[EngineOutput]:
         """Computes one plan and returns what it added, at most one output a sample."""
-        self._propose_drafts()
+        self.drafting.propose(self.scheduler.running)
         plan = self.scheduler.plan()
         assert plan.chunks, "there is work, but none of it can go on"
         if plan.block_copies:
@@ -193,6 +191,7 @@ class Engine:
         queued = {id(s) for s in (*self.scheduler.running, *self.scheduler.waiting)}
         assert live == queued, "requests and queues differ"
         self.scheduler.check()
+        self.drafting.check()
 
     def _token_limit(self, request: GenerationRequest) -> int:
         num_prompt_tokens, params = len(request.prompt_token_ids), request.params
@@ -206,31 +205,11 @@ class Engine:
             )
         return limit
 
-    def _prompt_lookup(self, params: SamplingParams) -> PromptLookup | None:
-        if params.grammar is not None or params.beam_search is not None:
-            return None
-        wanted = self._enable_prompt_lookup or params.num_assistant_tokens is not None
-        return PromptLookup(params) if wanted else None
-
     def _start_grammar(self, params: SamplingParams, num_prompt_tokens: int) -> GrammarState | None:
         if params.grammar is None:
             return None
         assert self._grammars is not None
         return self._grammars.start(params.grammar, num_prompt_tokens)
-
-    def _propose_drafts(self) -> None:
-        num_running = len(self.scheduler.running)
-        for sequence in self.scheduler.running:
-            if sequence.num_uncomputed_tokens != 1 or sequence.group is not None:
-                continue
-            if sequence.grammar is not None:
-                drafts = array("q", sequence.grammar.forced_tokens(sequence.token_ids))
-            elif sequence.prompt_lookup is not None:
-                drafts = sequence.prompt_lookup.propose(sequence.token_ids, num_running)
-            else:
-                continue
-            room = sequence.token_limit - sequence.num_tokens - 1
-            sequence.draft_token_ids = drafts[: min(room, MAX_DRAFT_TOKENS)]
 
     def _try_extend(
         self, sequence: Sequence, logits: NDArray[np.float32], likeliest: list[int]
@@ -270,8 +249,8 @@ class Engine:
                 break
             sequence.num_computed_tokens += 1
         self.num_generated_tokens += len(token_ids)
-        if drafts:
-            self._learn(sequence, len(drafts), len(token_ids) - 1)
+        if sequence.draft_token_ids:
+            self.drafting.settle(sequence, len(drafts), len(token_ids) - 1)
         output = GenerationOutput(
             index=sequence.index,
             token_ids=token_ids,
@@ -310,16 +289,10 @@ class Engine:
         self.num_generated_tokens += sum(output.num_generated_tokens for output in outputs)
         return [EngineOutput(request_id, output) for output in outputs]
 
-    def _learn(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
-        del sequence.draft_token_ids[:]
-        self.num_draft_tokens += num_drafted
-        self.num_accepted_tokens += num_accepted
-        if sequence.prompt_lookup is not None:
-            sequence.prompt_lookup.policy.learn(num_drafted, num_accepted, sequence.num_tokens)
-
     def _finish(self, sequence: Sequence) -> None:
         assert sequence.status is not SequenceStatus.FINISHED
         self.scheduler.finish(sequence)
+        self.drafting.finish(sequence)
         samples = self._requests[sequence.request_id]
         samples.remove(sequence)
         if not samples:

@@ -10,6 +10,7 @@ from enum import Enum
 import numpy as np
 
 from fastovms.engine.blocks import ROOT
+from fastovms.engine.draft_policy import DraftPolicy
 from fastovms.engine.grammar import GrammarState
 from fastovms.engine.logits import logits_processors
 from fastovms.engine.speculative import PromptLookup
@@ -50,7 +51,9 @@ class Sequence:
         prefix_node: the prefix cache's node of the last registered full block.
         num_registered_blocks: full blocks of `block_table` that the prefix cache knows.
         draft_token_ids: int64, a guess at what follows, to be verified in the next step.
-        prompt_lookup: makes the guesses, or None.
+        drafted_by: learns how much of the guess was right, or None.
+        prompt_lookup: guesses from the text so far, or None.
+        draft_policy: how much the draft model shall guess where prompt lookup does not, or None.
         grammar: where the sample stands in its grammar, or None.
         processors: what changes the logits before a token is drawn, the grammar last.
         prompt_logprobs: of the prompt tokens scored so far; only sample 0 scores its prompt.
@@ -61,7 +64,9 @@ class Sequence:
     __slots__ = (
         "block_table",
         "cache_salt",
+        "draft_policy",
         "draft_token_ids",
+        "drafted_by",
         "grammar",
         "group",
         "index",
@@ -98,7 +103,6 @@ class Sequence:
         cache_salt: bytes = b"",
         parent: Sequence | None = None,
         group: SequenceGroup | None = None,
-        prompt_lookup: PromptLookup | None = None,
         grammar: GrammarState | None = None,
     ) -> None:
         """`token_limit` is the length, prompt included, at which the sequence ends; `rank` its
@@ -114,7 +118,9 @@ class Sequence:
         self.rank = rank
         self.cache_salt = cache_salt
         self.draft_token_ids = array("q")
-        self.prompt_lookup = prompt_lookup
+        self.drafted_by: DraftPolicy | None = None
+        self.prompt_lookup: PromptLookup | None = None
+        self.draft_policy: DraftPolicy | None = None
         self.grammar = grammar
         self.processors = logits_processors(params, self.token_ids)
         if grammar is not None:

@@ -156,9 +156,9 @@ def test_drafts_save_steps_and_change_nothing(automatic: bool, temperature: floa
     plain, plain_engine = generate(lookup=False)
     drafted, engine = generate(lookup=True)
     assert drafted == plain
-    assert plain_engine.num_draft_tokens == 0
+    assert plain_engine.drafting.num_draft_tokens == 0
     assert engine.num_steps < 0.9 * plain_engine.num_steps
-    assert 0 < engine.num_accepted_tokens < engine.num_draft_tokens
+    assert 0 < engine.drafting.num_accepted_tokens < engine.drafting.num_draft_tokens
     assert engine.num_generated_tokens == plain_engine.num_generated_tokens == 450
 
 

@@ -1,0 +1,87 @@
+"""Who drafts for which sequence: its grammar, its own text, or the draft model."""
+
+from __future__ import annotations
+
+from array import array
+
+from fastovms.engine.draft import DraftModel, WantedDraft
+from fastovms.engine.sequence import Sequence
+from fastovms.engine.speculative import PromptLookup
+
+MAX_DRAFT_TOKENS = 32
+"""Of one sequence in one step, whoever made them."""
+
+
+class Drafting:
+    """Makes the drafts of a step, and counts what becomes of them.
+
+    A grammar drafts where it leaves no choice. For other sequences prompt lookup goes first, since
+    it costs nothing, and the draft model, if there is one, where that finds no match or has paused.
+    A request that says how many tokens to draft, or how sure of them, but nothing of matches,
+    speaks to the draft model if there is one. Beams are not drafted.
+    """
+
+    def __init__(self, *, enable_prompt_lookup: bool, model: DraftModel | None) -> None:
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
+        self._enable_prompt_lookup = enable_prompt_lookup
+        self._model = model
+
+    def start(self, sequence: Sequence) -> None:
+        """Chooses the drafters of a new sequence."""
+        params, model = sequence.params, self._model
+        num_tokens = params.num_assistant_tokens
+        if params.grammar is not None or params.beam_search is not None or num_tokens == 0:
+            return
+        threshold = params.assistant_confidence_threshold
+        is_for_model = (
+            model is not None
+            and params.max_ngram_size is None
+            and (num_tokens is not None or threshold is not None)
+        )
+        if (self._enable_prompt_lookup or num_tokens is not None) and not is_for_model:
+            sequence.prompt_lookup = PromptLookup(params)
+        if model is not None:
+            sequence.draft_policy = model.new_policy(params)
+
+    def propose(self, running: list[Sequence]) -> None:
+        """Sets the drafts of those that decode in the next step."""
+        wanted: list[WantedDraft] = []
+        for sequence in running:
+            if sequence.num_uncomputed_tokens != 1 or sequence.group is not None:
+                continue
+            room = min(sequence.token_limit - sequence.num_tokens - 1, MAX_DRAFT_TOKENS)
+            if sequence.prompt_lookup is not None:
+                drafts = sequence.prompt_lookup.propose(sequence.token_ids, len(running))
+                sequence.draft_token_ids = drafts[:room]
+                sequence.drafted_by = sequence.prompt_lookup.policy
+            elif sequence.grammar is not None:
+                drafts = array("q", sequence.grammar.forced_tokens(sequence.token_ids))
+                sequence.draft_token_ids = drafts[:room]
+            if sequence.draft_policy is not None and not sequence.draft_token_ids:
+                num_tokens = sequence.draft_policy.num_tokens(sequence.num_tokens, len(running))
+                if min(num_tokens, room) > 0:
+                    wanted.append(WantedDraft(sequence, min(num_tokens, room)))
+        if self._model is not None:
+            self._model.propose(wanted)
+
+    def settle(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
+        """Takes note that the first `num_drafted` tokens of a draft, for which the step had room,
+        have been verified, and clears it."""
+        del sequence.draft_token_ids[:]
+        if num_drafted == 0:
+            return
+        self.num_draft_tokens += num_drafted
+        self.num_accepted_tokens += num_accepted
+        if sequence.drafted_by is not None:
+            sequence.drafted_by.learn(num_drafted, num_accepted, sequence.num_tokens)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Frees what is held for a sequence."""
+        if self._model is not None:
+            self._model.free(sequence)
+
+    def check(self) -> None:
+        """Asserts that the draft model's books balance."""
+        if self._model is not None:
+            self._model.check()

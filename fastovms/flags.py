@@ -121,6 +121,9 @@ _engine = (
          "reuse what is computed of equal prompt beginnings"),
     Flag("--enable-prompt-lookup", "engine.enable_prompt_lookup", "", None,
          "guess tokens from earlier text where that pays"),
+    Flag("--draft-model", "engine.draft_model", "DIR", path,
+         "directory of a smaller model with the same vocabulary, which guesses tokens where that "
+         "pays (default: none)", shows_default=False),
 )  # fmt: skip
 
 _limits = (

@@ -20,6 +20,7 @@ from fastovms.errors import (
     RequestError,
 )
 from fastovms.params import (
+    BeamSearch,
     FinishReason,
     GenerationOutput,
     GenerationRequest,
@@ -114,6 +115,17 @@ async def test_outputs_never_come_before_submit_returns(backend: PagedBackend) -
     backend.submit(request("r", [1], max_tokens=1), listener)
     assert not listener.outputs
     await listener.done.wait()
+
+
+async def test_beams_come_whole_or_are_refused_at_once(backend: PagedBackend) -> None:
+    listener = Listener(2)
+    search = BeamSearch(3)
+    backend.submit(request("r", [1, 2], max_tokens=5, n=2, beam_search=search), listener)
+    await listener.done.wait()
+    assert [(o.index, len(o.token_ids)) for o in listener.outputs] == [(0, 5), (1, 5)]
+    with pytest.raises(RequestError, match="4 beams cannot run: at most 3 sequences"):
+        backend.submit(request("s", [1], beam_search=BeamSearch(4)), listener)
+    await idle(backend)
 
 
 async def test_abort_silences_and_frees(backend: PagedBackend) -> None:

@@ -65,9 +65,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         **sections(arguments),
     )
     with closing(LineWriter()) as log:
-        logging.basicConfig(
-            level=config.service.log_level.upper(), format=_LOG_FORMAT, stream=log, force=True
-        )
+        logging.basicConfig(level=config.service.log_level.upper(), format=_LOG_FORMAT, stream=log)
         serve(config, log)
     return 0
 

@@ -24,7 +24,7 @@ from tests.engine.fake_model import FakeModel
 
 NAME = "controlled"
 RAISE, HANG = 1, 2
-"""Prompt tokens at which the model raises an error, or never returns."""
+"""First tokens of prompts at which the model raises an error, or never returns."""
 
 STEP_SECONDS = 0.01
 
@@ -40,10 +40,10 @@ class ControlledModel(FakeModel):
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         time.sleep(STEP_SECONDS)
-        is_prompt = int(inputs.position_ids[0]) == 0
-        if is_prompt and RAISE in inputs.input_ids:
+        first_tokens = inputs.input_ids[inputs.position_ids == 0]
+        if RAISE in first_tokens:
             raise RuntimeError("out of order")
-        while is_prompt and HANG in inputs.input_ids:
+        while HANG in first_tokens:
             time.sleep(1)
         return super().infer(inputs)
 

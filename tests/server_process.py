@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,13 +110,24 @@ def server_process(
     *flags: str,
     loading_seconds: float = 0.0,
     environ: Mapping[str, str] | None = None,
-    pass_fds: Sequence[int] = (),
+    inherited: socket.socket | None = None,
     wait: bool = True,
     port: int | None = 0,
 ) -> Iterator[ServerProcess]:
-    """The controlled server; `wait` = until it can be asked. `port` None leaves that flag out."""
+    """The controlled server.
+
+    Args:
+        inherited: a listening socket, handed over as systemd does.
+        wait: until it can be asked.
+        port: None leaves that flag out.
+    """
     command = [sys.executable, "-m", "tests.controlled_server", str(loading_seconds), "serve"]
     command += ["--cache-size", "0.01", *(() if port is None else ("--port", str(port))), *flags]
+    pass_fds = ()
+    if inherited is not None:
+        pass_fds = (inherited.fileno(),)
+        hand_over = f'LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" "$@" 3<&{inherited.fileno()}'
+        command = ["bash", "-c", hand_over, *command]
     process = subprocess.Popen(
         command,
         cwd=Path(__file__).parents[1],

@@ -146,6 +146,8 @@ class Lifecycle:
                 await self._drain()
             else:
                 await self._linger_failed(watching.result())
+            if self._status.failure is not None:
+                raise EngineFailed(self._status.failure)
         finally:
             watching.cancel()
             stopped.cancel()
@@ -155,7 +157,6 @@ class Lifecycle:
         logger.critical("the engine has failed: %s", failure)
         self._notifier.status(f"failed: {failure}")
         await _first_of(asyncio.sleep(self._config.failure_grace), self._stop.wait())
-        raise EngineFailed(f"the engine has failed: {failure}")
 
     async def _drain(self) -> None:
         config, http = self._config, self._http
@@ -172,7 +173,8 @@ class Lifecycle:
     # What the service manager is told
 
     def _on_progress(self) -> None:
-        self._notifier.watchdog()
+        if self._notifier.watchdog_interval is not None:
+            self._notifier.watchdog()
         if self._status.phase is Phase.SERVING:
             self._notifier.status(self._activity())
 

@@ -17,6 +17,7 @@ from fastovms.engine.draft import AUTOMATIC_CONFIDENCE, DraftModel, WantedDraft
 from fastovms.engine.engine import Engine
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily, next_token
+from tests.engine.random_operations import RandomOperations
 
 Texts = dict[tuple[str, int], list[int]]
 
@@ -359,45 +360,19 @@ def test_random_operations_never_lose_a_block_of_the_draft_cache(
         enable_prompt_lookup=rng.random() < 0.3,
     )
     assert model is not None
-    stems = [[rng.randrange(97) for _ in range(rng.randint(1, 20))] for _ in range(3)]
-    expected: Texts = {}
-    got: Texts = defaultdict(list)
-
-    def step() -> None:
-        for request_id, output in engine.step():
-            assert output.error is None
-            got[request_id, output.index].extend(output.token_ids)
-
-    for operation in range(100):
-        choice = rng.random()
-        if choice < 0.25 and len(engine._requests) < 8:
-            prompt = rng.choice(stems) + [rng.randrange(97) for _ in range(rng.randint(0, 6))]
-            num_tokens, n = rng.randint(1, 15), rng.choice([1, 1, 3])
-            drafts: dict[str, float] = rng.choice(
-                [
-                    {},
-                    {"num_assistant_tokens": rng.randint(0, 6)},
-                    {"assistant_confidence_threshold": 0.5},
-                ]
-            )
-            engine.add(request(str(operation), prompt, max_tokens=num_tokens, n=n, **drafts))
-            for index in range(n):
-                expected[str(operation), index] = continue_greedily(prompt, num_tokens)
-        elif choice < 0.33 and engine._requests:
-            request_id = rng.choice(list(engine._requests))
-            victim = rng.choice([None, 0, 1])
-            engine.abort(request_id, victim)
-            for key in [k for k in expected if k[0] == request_id and victim in (None, k[1])]:
-                del expected[key]
-        elif engine.has_work:
-            step()
-        engine.check()
-    while engine.has_work:
-        step()
-        engine.check()
-    assert {key: got[key] for key in expected} == expected
-    assert engine.blocks.num_free_blocks == num_blocks
+    RandomOperations(engine, rng).run(100)
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
+
+
+def test_ten_thousand_operations_never_lose_a_block_of_the_draft_cache() -> None:
+    engine, model = make_engine(
+        FakeDraft(), num_blocks=24, draft_tokens=80, max_model_len=96, max_num_batched_tokens=32
+    )
+    assert isinstance(model, CheckedDraftModel)
+    RandomOperations(engine, random.Random(0)).run(10_000)
+    assert model.blocks.num_free_blocks == model.blocks.num_blocks
+    assert model.num_drafts > 1000
+    assert engine.scheduler.num_preemptions > 50
 
 
 def test_settings_of_the_request_decide_the_policy() -> None:

@@ -13,6 +13,7 @@ from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, SamplingParams
 from tests.engine.fake_model import FakeModel, continue_greedily
+from tests.engine.random_operations import RandomOperations
 
 
 def make_engine(
@@ -236,7 +237,6 @@ def test_random_operations_never_lose_a_block_or_a_token(
     budget: int,
     caching: bool,
 ) -> None:
-    rng = random.Random(seed)
     engine, _ = make_engine(
         num_blocks=num_blocks,
         max_model_len=num_blocks * 4,
@@ -244,34 +244,15 @@ def test_random_operations_never_lose_a_block_or_a_token(
         max_num_batched_tokens=budget,
         enable_prefix_caching=caching,
     )
-    stems = [[rng.randrange(97) for _ in range(rng.randint(1, 20))] for _ in range(3)]
-    expected: dict[tuple[str, int], list[int]] = {}
-    got: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for operation in range(120):
-        choice = rng.random()
-        if choice < 0.25 and len(engine._requests) < 12:
-            prompt = rng.choice(stems) + [rng.randrange(97) for _ in range(rng.randint(0, 6))]
-            num_tokens, n = rng.randint(1, 15), rng.choice([1, 1, 1, 3])
-            request_id = str(operation)
-            engine.add(greedy(request_id, prompt, max_tokens=num_tokens, n=n))
-            for index in range(n):
-                expected[request_id, index] = continue_greedily(prompt, num_tokens)
-        elif choice < 0.33 and engine._requests:
-            request_id = rng.choice(list(engine._requests))
-            victim = rng.choice([None, 0, 1])
-            engine.abort(request_id, victim)
-            for key in [k for k in expected if k[0] == request_id and victim in (None, k[1])]:
-                del expected[key]
-        elif engine.has_work:
-            for request_id, output in engine.step():
-                got[request_id, output.index].extend(output.token_ids)
-        engine.check()
-    while engine.has_work:
-        for request_id, output in engine.step():
-            got[request_id, output.index].extend(output.token_ids)
-        engine.check()
-    assert {key: got[key] for key in expected} == expected
-    assert engine.blocks.num_free_blocks == num_blocks
+    RandomOperations(engine, random.Random(seed)).run(120)
+
+
+def test_ten_thousand_operations_never_lose_a_block_or_a_token() -> None:
+    engine, _ = make_engine(num_blocks=20, max_model_len=80, max_num_batched_tokens=32)
+    RandomOperations(engine, random.Random(0)).run(10_000)
+    assert engine.scheduler.num_preemptions > 100
+    assert engine.scheduler.num_prefix_cache_hits > 1000
+    assert engine.drafting.num_accepted_tokens > 1000
 
 
 def test_a_request_that_breaks_sampling_fails_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -192,6 +192,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "--rest-port": "--port",
     "--rest-bind-address": "--host",
     "--target-device": "--device",
+    "--draft-source-model": "--draft-model",
     "--metrics-enable": "--ovms-metrics",
     "--served-model-name": "--model-name",
 }

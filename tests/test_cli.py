@@ -83,6 +83,23 @@ def test_unknown_host(capfd):
                                                        "--port", "0")  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--ssl-certfile", "{0}/none.pem"), "cannot use the TLS files {0}/none.pem: No such file"),
+        (("--ssl-keyfile", "{0}/key.pem"), "a TLS key is given without a certificate"),
+        (("--api-key-file", "{0}/none"), "cannot read the API keys in {0}/none"),
+        (("--access-log-file", "{0}"), "cannot write the log {0}: Is a directory"),
+        (("--uds", "{0}"), "cannot listen on unix:{0}: it exists and is not a socket"),
+        (("--listen", "nowhere"), "address 'nowhere': expected host:port"),
+        (("--listen", "::1:80"), "address '::1:80': write an IPv6 address in brackets"),
+    ],
+)
+def test_what_cannot_be_had(capfd, tmp_path, flags, message):
+    line = refused(capfd, "serve", *(flag.format(tmp_path) for flag in flags))
+    assert line.startswith("fastovms: " + message.format(tmp_path))
+
+
 @pytest.mark.parametrize("arguments", [("--help",), ("serve", "--help")])
 def test_help(arguments):
     done = subprocess.run(

@@ -75,6 +75,8 @@ class LineWriter:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout)
+        else:
+            self._close_stream()
 
     def _open(self) -> TextIO:
         if self._path is None:
@@ -92,6 +94,7 @@ class LineWriter:
             self._closing.wait(_LINGER)
             self._wake.clear()
             self._write_pending()
+        self._close_stream()
 
     def _write_pending(self) -> None:
         with self._lock:
@@ -99,7 +102,7 @@ class LineWriter:
             num_dropped, self._num_dropped = self._num_dropped, 0
             next_stream, self._next_stream = self._next_stream, None
         if next_stream is not None:
-            self._stream.close()
+            self._close_stream()
             self._stream = next_stream
         if num_dropped:
             lines.append(f"{num_dropped} log lines were dropped: they came too fast\n")
@@ -110,3 +113,7 @@ class LineWriter:
             # A full disk, perhaps. There is no better place to say so, only a later time.
             with self._lock:
                 self._num_dropped += len(lines)
+
+    def _close_stream(self) -> None:
+        if self._path is not None:
+            self._stream.close()

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from fastovms.errors import ConfigurationError
+from fastovms.service.log_lines import LineWriter
+
+
+def test_lines_arrive_in_order(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("old\n")
+    writer = LineWriter(path)
+    for number in range(100):
+        writer.write_line(str(number))
+    writer.close()
+    assert path.read_text().split() == ["old", *map(str, range(100))]
+
+
+def test_stderr_and_logging(capfd):
+    writer = LineWriter()
+    logger = logging.Logger("test")
+    logger.addHandler(logging.StreamHandler(writer))
+    logger.warning("a warning")
+    writer.close()
+    assert capfd.readouterr().err == "a warning\n"
+
+
+def test_a_log_that_nobody_reads_stops_nobody(monkeypatch):
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as pipe, os.fdopen(reading, "rb") as reader:
+        monkeypatch.setattr(sys, "stderr", pipe)
+        writer = LineWriter(max_lines=100)
+        start = time.monotonic()
+        for _ in range(50):  # far more than a pipe holds
+            for _ in range(100):
+                writer.write_line("x" * 1000)
+            time.sleep(0.005)
+        assert time.monotonic() - start < 5
+        reads = threading.Thread(target=lambda: reads_lines.extend(reader))
+        reads_lines: list[bytes] = []
+        reads.start()
+        writer.close(10)
+        pipe.close()
+        reads.join()
+    assert any(b"log lines were dropped" in line for line in reads_lines)
+    assert all(line == b"x" * 1000 + b"\n" or b"dropped" in line for line in reads_lines)
+
+
+def test_reopen(tmp_path):
+    path = tmp_path / "log"
+    writer = LineWriter(path)
+    writer.write_line("before")
+    time.sleep(0.05)
+    path.rename(tmp_path / "log.1")
+    writer.reopen()
+    writer.reopen()
+    writer.write_line("after")
+    writer.close()
+    assert (tmp_path / "log.1").read_text() == "before\n"
+    assert path.read_text() == "after\n"
+
+
+def test_a_file_that_cannot_be_opened(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"cannot write the log .*: Is a directory"):
+        LineWriter(tmp_path)
+    path = tmp_path / "folder" / "log"
+    path.parent.mkdir()
+    writer = LineWriter(path)
+    writer.write_line("1")
+    time.sleep(0.05)
+    path.rename(tmp_path / "log")
+    path.parent.rmdir()
+    with pytest.raises(ConfigurationError):
+        writer.reopen()
+    writer.write_line("2")
+    writer.close()
+    assert (tmp_path / "log").read_text() == "1\n2\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import queue
@@ -36,6 +37,9 @@ from fastovms.params import (
 )
 
 logger = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT = 10.0
+"""Seconds for the step that runs when the backend is closed."""
 
 _MAX_UNDELIVERED_STEPS = 8
 """Steps the engine may be ahead of the loop. More would only queue tokens nobody can send yet."""
@@ -110,6 +114,7 @@ class PagedBackend:
         paged_model = PagedModel.load(
             model_dir, device=config.device, properties=config.plugin_config
         )
+        model = _fit_vocabulary(model, paged_model.vocab_size)
         draft_model = None
         if config.draft_model is not None:
             draft_model = load_draft_model(config.draft_model, model_dir, model, config)
@@ -229,7 +234,7 @@ class PagedBackend:
         self._commands.put(_Close())
         assert self._stopped is not None
         if self._failure is None:  # a thread that hangs is not waited for
-            await asyncio.shield(self._stopped)
+            await self._wait_for_thread(self._stopped)
         self._end_all(FinishReason.ABORT, None)
 
     # Event loop
@@ -238,6 +243,12 @@ class PagedBackend:
     def _num_waiting(self) -> int:
         """Samples that do not run yet, those still on their way to the thread included."""
         return self._stats.num_waiting + self._num_submitted - self._num_received
+
+    async def _wait_for_thread(self, stopped: asyncio.Future[None]) -> None:
+        """A step that hangs must not keep the process from ending."""
+        done, _ = await asyncio.wait([stopped], timeout=_CLOSE_TIMEOUT)
+        if not done:
+            logger.error("the engine is still in a step after %g s: leaving it", _CLOSE_TIMEOUT)
 
     def _check_length(self, request: GenerationRequest) -> None:
         num_tokens = len(request.prompt_token_ids)
@@ -352,14 +363,30 @@ class PagedBackend:
             logger.debug("the event loop has closed before the engine")
 
 
+def _fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
+    """What the weights say goes before config.json: ids beyond them must not reach the engine."""
+    if vocab_size is None:
+        return model
+    if vocab_size != model.vocab_size:
+        logger.warning(
+            "config.json says vocab_size %d, the model has %d", model.vocab_size, vocab_size
+        )
+    eos_token_ids = frozenset(i for i in model.eos_token_ids if i < vocab_size)
+    if eos_token_ids != model.eos_token_ids:
+        logger.warning("end-of-text ids beyond the vocabulary of %d are ignored", vocab_size)
+    return replace(model, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
+
+
 def _grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler | None:
     path = model_dir / "tokenizer.json"
     if not path.is_file():
         logger.warning("structured outputs are off: %s is missing", path)
         return None
     try:
+        source = path.read_text(encoding="utf-8")
+        json.loads(source)  # what is no JSON, llguidance takes for a path
         return GrammarCompiler(
-            path.read_text(encoding="utf-8"),
+            source,
             vocab_size=model.vocab_size,
             eos_token_ids=sorted(model.eos_token_ids),
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fastovms.backends.paged import PagedBackend
+from fastovms.backends.paged import PagedBackend, _fit_vocabulary
 from fastovms.config import EngineConfig
 from fastovms.engine.inputs import StepInputs
 from fastovms.errors import (
@@ -242,3 +244,37 @@ def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> N
     backend = PagedBackend.over(FakeModel(), MODEL, EngineConfig(cache_size=1e-5))
     assert backend.model.max_model_len == 40
     assert "context length reduced from 4096 to the 40 tokens" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("width", "vocab_size", "eos_token_ids"),
+    [(97, 97, {5}), (100, 100, {5, 99}), (None, 97, {5, 99})],
+)
+def test_the_weights_say_how_large_the_vocabulary_is(
+    width: int | None, vocab_size: int, eos_token_ids: set[int]
+) -> None:
+    model = _fit_vocabulary(replace(MODEL, eos_token_ids=frozenset({5, 99})), width)
+    assert (model.vocab_size, set(model.eos_token_ids)) == (vocab_size, eos_token_ids)
+
+
+async def test_a_step_that_hangs_does_not_keep_close_from_returning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered, released = threading.Event(), threading.Event()
+
+    class HangingModel(FakeModel):
+        def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+            entered.set()
+            released.wait()
+            return super().infer(inputs)
+
+    monkeypatch.setattr("fastovms.backends.paged._CLOSE_TIMEOUT", 0.05)
+    backend = PagedBackend.over(HangingModel(), MODEL, CONFIG)
+    backend.start()
+    listener = Listener()
+    backend.submit(request("r", [1]), listener)
+    await asyncio.to_thread(entered.wait)
+    await backend.close()
+    released.set()
+    assert listener.outputs[-1].finish_reason is FinishReason.ABORT
+    assert "leaving it" in caplog.text

@@ -151,6 +151,8 @@ class ApiConfig:
         max_stop_strings: stop strings, where the contract sets no lower limit.
         max_stop_length: characters of one stop string.
         max_logprobs: top log probabilities of one token; -1 = as many as the vocabulary has.
+        max_total_logprobs: log probabilities in the whole answer to one request, each about a
+            hundred bytes while the answer is made.
         max_grammar_length: characters of a schema, an expression or other grammar.
         max_pending_chars: text that waits for a client which does not read its stream.
     """
@@ -160,6 +162,7 @@ class ApiConfig:
     max_stop_strings: int = 256
     max_stop_length: int = 1024
     max_logprobs: int = 20
+    max_total_logprobs: int = 5_000_000
     max_grammar_length: int = 256 * 1024
     max_pending_chars: int = 1024 * 1024
 

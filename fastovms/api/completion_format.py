@@ -157,6 +157,11 @@ class Opening:
     logprobs: tuple[bytes, ...] | None
     members: bytes
 
+    @property
+    def length(self) -> int:
+        """About as many bytes as it will be."""
+        return len(self.echo.text) + sum(map(len, self.logprobs or ())) + len(self.members)
+
 
 def make_opening(prompt: PromptReport, report: TokenReport) -> Opening:
     echoed = report.echoed(prompt.echo)
@@ -193,9 +198,7 @@ class CompletionFrames:
         self._report = report
         self._openings = openings
         # Which choices have not begun in a way that needs their opening.
-        self._unopened = [
-            bool(opening.echo.text or opening.logprobs or opening.members) for opening in openings
-        ]
+        self._unopened = [opening.length > 0 for opening in openings]
         self._is_plain = not report.needs_tokens and not self._continuous
         members = orjson.dumps(envelope.members(envelope.dialect.stream_object))
         self._head = b"data: " + members[:-1] + b',"choices":['
@@ -224,6 +227,9 @@ class CompletionFrames:
         usage = self._generation.usage_of(choice) if self._continuous else None
         logprobs = self._logprobs(delta, opening)
         return head + orjson.dumps(text) + self._rest(delta, logprobs, members, usage)
+
+    def opening_length(self, choice: int) -> int:
+        return self._openings[choice].length if self._unopened[choice] else 0
 
     def end(self) -> bytes:
         if not self._include_usage:

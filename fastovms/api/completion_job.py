@@ -26,6 +26,7 @@ from fastovms.api.prompts import (
     prompt_name,
     split_prompts,
 )
+from fastovms.api.report_size import check_total_logprobs
 from fastovms.api.sampling import (
     Queueing,
     Stopping,
@@ -109,6 +110,15 @@ async def prepare(
             param=name,
         )
     prompts, inputs = await _encode(body, texts, model, truncation, fim)
+    check_total_logprobs(
+        report,
+        [len(token_ids) for token_ids in inputs],
+        max_tokens,
+        model.info,
+        config,
+        echo=body.echo is True,
+        num_samples=chosen.num_samples,
+    )
     words = await _bad_words(rules, model)
     num_prompt_logprobs = _num_prompt_logprobs(body, report)
     logprobs = 0 if report.num_logprobs is None and chosen.are_ranked else report.num_logprobs

@@ -24,6 +24,9 @@ class Frames(Protocol):
 
     def delta(self, delta: SampleDelta) -> bytes: ...
 
+    def opening_length(self, choice: int) -> int:
+        """Bytes that the choice's next event has before what its delta brings."""
+
     def end(self) -> bytes:
         """What follows the last delta: usage, end marker."""
 
@@ -76,6 +79,8 @@ class DeltaStream:
         self._stream.finish(self._take_held() + self._frames.failure(error))
 
     def _hold(self, delta: SampleDelta) -> None:
+        if delta.choice not in self._held:
+            self._num_pending += self._frames.opening_length(delta.choice)
         self._num_pending += len(delta.text) + _TOKEN_COST * len(delta.tokens)
         if self._num_pending > self._max_pending:
             self._held.clear()

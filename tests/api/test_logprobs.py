@@ -344,3 +344,40 @@ async def test_a_client_that_does_not_read_gets_all_log_probabilities_later(make
     assert await api.call("POST", V1, body, stream) is None
     assert stream.aborted
     assert stream.writes == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "total"),
+    [
+        ({"logprobs": 1}, 2 * 10),
+        ({"logprobs": 1, "n": 3}, 3 * 2 * 10),
+        ({"logprobs": 1, "n": 1, "best_of": 3}, 3 * 2 * 10),
+        ({"logprobs": 1, "prompt": ["ab", "c"]}, 2 * 2 * 10),
+        ({"logprobs": 1, "echo": True, "prompt": ["ab", "c"]}, 2 * (12 + 11)),
+        ({"logprobs": 4, "echo": True, "max_tokens": 0, "n": 5}, 5 * 5 * 2),
+        ({"prompt_logprobs": 3}, 4 * 2),
+        ({"prompt_logprobs": 3, "logprobs": 0, "echo": True}, 4 * 2 + 12),
+        ({"logprobs": 0, "max_tokens": 1000}, 62),
+    ],
+)
+async def test_bounded_total_of_log_probabilities(make_api, fields, total):
+    body = {**BODY, "max_tokens": 10, **fields}
+    api = make_api("z", config=ApiConfig(max_total_logprobs=total))
+    assert (await api.post(V1, body))[0] == 200
+    api = make_api("z", config=ApiConfig(max_total_logprobs=total - 1))
+    status, answer = await api.post(V1, body)
+    named = [name for name in ("logprobs", "prompt_logprobs") if name in fields]
+    assert (status, answer["error"]["param"]) == (400, named[0])
+    message = answer["error"]["message"]
+    assert all(word in message for word in (*named, f" {total} ", f"at most {total - 1}", "n "))
+    assert api.backend.submitted == []
+
+
+async def test_a_choice_that_waits_counts_with_its_opening(make_api):
+    body = {**BODY, "prompt": "é" * 20, "echo": True, "n": 4, "stream": True, "max_tokens": 2}
+    for max_pending_chars, is_cut in ((4 * 20, True), (4 * 22, False)):
+        stream = FakeStream()
+        stream.writable = False
+        api = make_api("ab", config=ApiConfig(max_pending_chars=max_pending_chars))
+        assert await api.call("POST", V1, body, stream) is None
+        assert stream.aborted is is_cut

@@ -54,17 +54,18 @@ def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> 
 
 
 def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Each word as it is spelt at the beginning of a text and, where that is another token, after
-    a space: vLLM's rule."""
+    """Each word as it is spelt at the beginning of a text and after a space; one that begins with
+    a space only so. (vLLM bans the second spelling only where it is as many tokens.)"""
     found: list[tuple[int, ...]] = []
     for word in words:
-        word = word.lstrip() or word
         first = tuple(tokenizer.encode(word, add_special_tokens=False))
-        inner = tuple(tokenizer.encode(f" {word}", add_special_tokens=False))
-        if first:
-            found.append(first)
-        if first and len(inner) == len(first) and inner[0] != first[0]:
-            found.append(inner)
+        if not first:
+            continue
+        found.append(first)
+        if not word[0].isspace():
+            inner = tuple(tokenizer.encode(f" {word}", add_special_tokens=False))
+            if inner[-len(first) :] != first:  # else it is banned with `first`
+                found.append(inner)
     return tuple(dict.fromkeys(found))
 
 

@@ -30,6 +30,29 @@ def test_bad_words_are_banned_at_the_beginning_and_after_a_space():
     assert bad_words_token_ids([], ByteTokenizer()) == ()
 
 
+class PieceTokenizer(ByteTokenizer):
+    """Has one token for " there", but none for "there"."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        head, piece, tail = text.partition(" there")
+        return [*head.encode(), *([200] if piece else []), *tail.encode()]
+
+
+@pytest.mark.parametrize(
+    ("word", "banned"),
+    [
+        ("there", (tuple(b"there"), (200,))),
+        ("thereby", (tuple(b"thereby"), (200, *b"by"))),
+        (" there", ((200,),)),
+        ("\tthere", (tuple(b"\tthere"),)),
+        ("x there", ((ord("x"), 200),)),
+        ("the", (tuple(b"the"),)),
+    ],
+)
+def test_both_spellings_are_banned_however_many_tokens_they_have(word, banned):
+    assert bad_words_token_ids([word], PieceTokenizer()) == banned
+
+
 @pytest.mark.parametrize("path", [V1, V3])
 async def test_rules_by_token_id(make_api, path):
     api = make_api("z")

@@ -223,7 +223,7 @@ class FakeBackend:
             tokens,
             finish_reason,
             num_generated,
-            num_cached_tokens=self.num_cached_tokens,
+            num_cached_tokens=0 if params.prompt_logprobs is not None else self.num_cached_tokens,
             stop_token_id=stop_token_id,
         )
         if params.logprobs is not None:

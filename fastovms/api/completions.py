@@ -95,6 +95,7 @@ class Completions:
                 queueing=job.queueing,
             )
             prompt_logprobs = [score.logprobs for score in scores]
+            generation.note_scored([score.num_cached_tokens for score in scores])
         answer = self._stream if is_streamed(body) else self._complete
         with generation:
             return await answer(request, job, model, envelope, generation, prompt_logprobs)

@@ -147,6 +147,7 @@ class TextGeneration:
         self._num_prompt_tokens = sum(len(task.token_ids) for task in tasks)
         self._num_completion_tokens = 0
         self._num_cached = [0] * len(tasks)
+        self._is_scored = False
         self._metrics = model.metrics
         self._log_fields = log_fields
         log_fields["prompt_tokens"] = self._num_prompt_tokens
@@ -189,6 +190,12 @@ class TextGeneration:
             self._num_cached[position],
         )
 
+    def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
+        """Each prompt's cached tokens as of when the same request scored it beforehand: what that
+        has put into the cache is no saving."""
+        self._num_cached = list(num_cached_tokens)
+        self._is_scored = True
+
     async def run(self, on_delta: DeltaCallback) -> None:
         """Submits the prompts and returns when every sample is finished.
 
@@ -230,7 +237,8 @@ class TextGeneration:
         finish_reason = output.finish_reason
         if finish_reason is FinishReason.ERROR or finish_reason is FinishReason.ABORT:
             raise failure(output)
-        self._num_cached[position] = output.num_cached_tokens
+        if not self._is_scored:
+            self._num_cached[position] = output.num_cached_tokens
         if output.prompt_logprobs:
             self.prompt_logprobs[position] = output.prompt_logprobs
         token_ids = output.token_ids

@@ -381,3 +381,18 @@ async def test_a_choice_that_waits_counts_with_its_opening(make_api):
         api = make_api("ab", config=ApiConfig(max_pending_chars=max_pending_chars))
         assert await api.call("POST", V1, body, stream) is None
         assert stream.aborted is is_cut
+
+
+@pytest.mark.parametrize("max_tokens", [0, 3])
+@pytest.mark.parametrize("fields", [{}, {"n": 2}, {"prompt": ["ab", "cd"]}])
+async def test_scoring_the_prompt_is_no_cache_hit(make_api, fields, max_tokens):
+    """The generation that follows the scoring finds the prompt in the cache."""
+    api = make_api("z")
+    api.backend.num_cached_tokens = 1
+    body = {**BODY, "echo": True, "logprobs": 1, "max_tokens": max_tokens, **fields}
+    _, answer = await api.post(V1, body)
+    events = await api.stream(V1, {**body, "stream_options": {"include_usage": True}})
+    assert events[-2]["usage"] == answer["usage"]
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    _, answer = await api.post(V1, {**BODY, "prompt": ["ab", "cd"]})
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}

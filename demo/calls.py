@@ -204,15 +204,13 @@ def weather_result(rng: random.Random, place: str) -> Result:
 
 def plain_value(rng: random.Random) -> str:
     return rng.choice(
-        (words.invented_word(rng), words.a_name(rng), families.code(rng), words.a_topic(rng))
+        (words.a_word(rng), words.a_name(rng), families.code(rng), words.a_topic(rng))
     )
 
 
 def single_result(rng: random.Random, value: int | float | str) -> Result:
     """One value, bare or under one key: `The result is 12.`"""
-    key = rng.choice(
-        ("result", "result", "value", "answer", "sum", "output", words.invented_word(rng))
-    )
+    key = rng.choice(("result", "result", "value", "answer", "sum", "output", words.a_word(rng)))
     content = rng.choice((str(value), str(value), json.dumps({key: value}), compact({key: value})))
     return Result(content, f"The result is {value}.")
 

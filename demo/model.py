@@ -93,7 +93,7 @@ class TrainingLlama(nn.Module):
                 nn.init.normal_(weight, std=std)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """`ids` is [rows, length], `mask` [rows, 1, length, length] tells what each token may see.
+        """`ids` is [rows, length], `mask` [rows, 1, length, length] is added to the scores.
 
         Returns [rows, length, hidden].
         """
@@ -105,10 +105,11 @@ class TrainingLlama(nn.Module):
                 x = block(x, cos, sin, mask)
             return F.rms_norm(x, x.shape[-1:], self.norm.bfloat16(), NORM_EPS)
 
-    def loss(self, hidden: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy of `targets` at the flat `positions` of `hidden`."""
-        logits = hidden.flatten(0, 1)[positions] @ self.embedding.weight.bfloat16().T
-        return F.cross_entropy(logits.float(), targets)
+    def losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Cross entropy of each of the `targets` [rows, length], in float32."""
+        logits = hidden @ self.embedding.weight.bfloat16().T
+        losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
+        return losses.view_as(targets)
 
 
 def to_transformers(model: TrainingLlama, config: LlamaConfig) -> LlamaForCausalLM:

@@ -70,7 +70,7 @@ def person(rng: random.Random) -> tuple[str, dict[str, Any], list[str]]:
 
 def things(rng: random.Random) -> tuple[str, dict[str, Any], list[str]]:
     """Arbitrary keys with their values, so that keys are copied too."""
-    keys = [key if rng.random() < 0.7 else words.invented_word(rng)
+    keys = [key if rng.random() < 0.88 else words.invented_word(rng)
             for key in rng.sample(words.FIELDS, rng.choice((1, 2, 2, 3)))]  # fmt: skip
     data = {key: any_value(rng) for key in keys}
     form = rng.choice(("{0} is {1}", "the {0} is {1}", "{0} = {1}", "{0}: {1}", "{0} {1}"))
@@ -90,7 +90,7 @@ def any_value(rng: random.Random) -> Any:
     if kind < 0.75:
         return words.a_name(rng)
     if kind < 0.9:
-        return words.invented_word(rng)
+        return words.a_word(rng)
     return rng.choice(words.CITIES)
 
 

@@ -23,7 +23,7 @@ class Call(NamedTuple):
 
 # The value kinds of invented functions: the JSON type, a value, and how the user would say it.
 INVENTED_TYPES: tuple[tuple[str, Value], ...] = (
-    ("string", words.invented_word),
+    ("string", words.a_word),
     ("string", words.a_name),
     ("string", words.a_city),
     ("string", words.a_topic),
@@ -75,14 +75,14 @@ def family_call(rng: random.Random, family: Family) -> Call:
 
 def invented_call(rng: random.Random) -> Call:
     verb = rng.choice(words.VERBS)
-    noun = rng.choice(words.NOUNS) if rng.random() < 0.7 else words.invented_word(rng)
+    noun = rng.choice(words.NOUNS) if rng.random() < 0.85 else words.invented_word(rng)
     name = rng.choice(
         (f"{verb}_{noun}", f"{verb}_{noun}", f"{noun}_{verb}", f"{verb}{noun.capitalize()}")
     )
     arguments: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for field in rng.sample(words.FIELDS, rng.choice((0, 1, 1, 2, 2, 3))):
-        param = field if rng.random() < 0.8 else words.invented_word(rng)
+        param = field if rng.random() < 0.9 else words.invented_word(rng)
         kind, value_of = rng.choice(INVENTED_TYPES)
         value = value_of(rng)
         prop: dict[str, Any] = {"type": kind}
@@ -95,7 +95,7 @@ def invented_call(rng: random.Random) -> Call:
             value = rng.choice(options)
             prop["enum"] = list(options)
         elif rng.random() < 0.06:
-            value = [words.invented_word(rng) for _ in range(rng.randint(2, 3))]
+            value = [words.a_word(rng) for _ in range(rng.randint(2, 3))]
             prop = {"type": "array", "items": {"type": "string"}}
         arguments[param] = value
         properties[param] = described(rng, prop, f"The {field} of the {noun}")
@@ -171,7 +171,7 @@ def function_schema(
 
 
 def any_call(rng: random.Random) -> Call:
-    if rng.random() < 0.35:
+    if rng.random() < 0.3:
         return invented_call(rng)
     # The weather is what most examples ask for.
     return family_call(rng, FAMILIES[0] if rng.random() < 0.2 else rng.choice(FAMILIES))

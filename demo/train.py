@@ -22,15 +22,21 @@ from demo.tokenizer import CONTEXT_LENGTH, END_OF_TEXT, TURN_END, TURN_START, bu
 # Row length of each stage and the share of the steps at which it ends. Short rows first: facts and
 # copying are learned from short chats in a fraction of the time, then come the tools, and at the
 # end rows as long as the context.
-STAGES = ((192, 0.35), (640, 0.9), (CONTEXT_LENGTH, 1.0))
+STAGES = ((192, 0.4), (512, 0.95), (CONTEXT_LENGTH, 1.0))
 TOKENIZER_SAMPLES = 6000
+STATE_FILE = "state.pt"
+
+
+# The weight of the tokens that the model only reads: predicting them is no goal, but schemas and
+# questions repeat words, and so teach copying long before the answers do.
+PROMPT_WEIGHT = 0.2
 
 
 class Document(NamedTuple):
-    """Token ids of one sample and, for each, whether it is to be predicted."""
+    """Token ids of one sample and the weight of each in the loss."""
 
     ids: list[int]
-    learned: list[bool]
+    weights: list[float]
 
 
 class Encoder:
@@ -57,27 +63,27 @@ class Encoder:
         encoded = self._tokenizer([self.text(sample) for sample in samples])["input_ids"]
         for sample, ids in zip(samples, encoded, strict=True):
             ids.append(self._end_of_text)
-            yield Document(ids, self._learned(sample, ids))
+            yield Document(ids, self._weights(sample, ids))
 
-    def _learned(self, sample: Sample, ids: list[int]) -> list[bool]:
+    def _weights(self, sample: Sample, ids: list[int]) -> list[float]:
         if not sample.messages:
-            return [True] * len(ids)
+            return [1.0] * len(ids)
         width = len(self._header)
         starts = [i + width for i in range(len(ids)) if ids[i : i + width] == self._header]
-        if sample.thinking or not sample.learn_history:
+        if not sample.learn_history:
             starts = starts[-1:]
-        learned = [False] * len(ids)
+        weights = [PROMPT_WEIGHT] * len(ids)
         for start in starts:
             end = ids.index(self._turn_end, start) + 1
-            learned[start:end] = [True] * (end - start)
-        return learned
+            weights[start:end] = [1.0] * (end - start)
+        return weights
 
 
 class Row(NamedTuple):
     """Documents packed to a fixed length; `owners` numbers the document of each token."""
 
     ids: list[int]
-    learned: list[bool]
+    weights: list[float]
     owners: list[int]
 
 
@@ -91,36 +97,34 @@ def rows(documents: Iterator[Document], length: int) -> Iterator[Row]:
         if len(row.ids) + size > length:
             padding = length - len(row.ids)
             yield Row(
-                row.ids + [0] * padding,
-                row.learned + [False] * padding,
-                row.owners + [-1] * padding,
+                row.ids + [0] * padding, row.weights + [0.0] * padding, row.owners + [-1] * padding
             )
             row = Row([], [], [])
         row.owners.extend([len(row.ids)] * size)
         row.ids.extend(document.ids)
-        row.learned.extend(document.learned)
+        row.weights.extend(document.weights)
 
 
 class Batch(NamedTuple):
-    """Ids [rows, length], mask [rows, 1, length, length], and the flat positions whose next
-    tokens, `targets`, are learned."""
+    """Ids and next tokens [rows, length] with the weights of the latter, and who sees whom in
+    `mask` [rows, 1, length, length]."""
 
     ids: torch.Tensor
     mask: torch.Tensor
-    positions: torch.Tensor
     targets: torch.Tensor
+    weights: torch.Tensor
 
 
 def batch_of(packed: list[Row]) -> Batch:
     """A token sees its own document up to itself, as in a request of its own."""
     ids = torch.tensor([row.ids for row in packed])
     owners = torch.tensor([row.owners for row in packed])
-    mask = (owners[:, :, None] == owners[:, None, :]).tril()[:, None]
-    learned = torch.tensor([row.learned for row in packed])
-    learned[:, 1:] &= owners[:, 1:] == owners[:, :-1]
-    learned[:, 0] = False
-    positions = learned.flatten().nonzero().squeeze(1)
-    return Batch(ids, mask, positions - 1, ids.flatten()[positions])
+    visible = (owners[:, :, None] == owners[:, None, :]).tril()[:, None]
+    mask = torch.zeros(visible.shape, dtype=torch.bfloat16).masked_fill_(~visible, -torch.inf)
+    weights = torch.tensor([row.weights for row in packed]).roll(-1, 1)
+    weights[:, -1] = 0.0
+    weights[:, :-1] *= owners[:, 1:] == owners[:, :-1]
+    return Batch(ids, mask, ids.roll(-1, 1), weights)
 
 
 def row_length(progress: float) -> int:
@@ -168,16 +172,25 @@ def train(args: argparse.Namespace) -> None:
         flush=True,
     )
 
-    documents = (d for chunk in chunks(samples, 256) for d in encoder.documents(chunk))
     opts = optimizers(model, args.rate)
+    first = 0
+    if args.resume:
+        state = torch.load(args.out / STATE_FILE)
+        model.load_state_dict(state["model"])
+        for opt, opt_state in zip(opts, state["optimizers"], strict=True):
+            opt.load_state_dict(opt_state)
+        first = state["step"]
+    samples = training_samples(random.Random(f"{args.seed}/{first}"))
+    documents = (d for chunk in chunks(samples, 256) for d in encoder.documents(chunk))
     length = 0
     started = time.monotonic()
     recent: list[float] = []
-    for step in range(args.steps):
+    for step in range(first, args.steps):
         if length != (wanted := row_length(step / args.steps)):
             length, packed = wanted, rows(documents, wanted)
         batch = batch_of(list(itertools.islice(packed, args.batch_tokens // length)))
-        loss = model.loss(compiled(batch.ids, batch.mask), batch.positions, batch.targets)
+        losses = model.losses(compiled(batch.ids, batch.mask), batch.targets)
+        loss = (losses * batch.weights).sum() / batch.weights.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         factor = learning_rate(step, args.steps, args.warmup)
@@ -186,11 +199,11 @@ def train(args: argparse.Namespace) -> None:
                 group["lr"] = args.rate * factor
             opt.step()
             opt.zero_grad()
-        recent.append(loss.item())
+        recent.append(losses.detach()[batch.weights == 1.0].mean().item())
         if (step + 1) % args.log_every == 0 or step + 1 == args.steps:
             seconds = time.monotonic() - started
             mean = sum(recent) / len(recent)
-            rate = (step + 1) * args.batch_tokens / seconds
+            rate = (step + 1 - first) * args.batch_tokens / seconds
             print(
                 f"step {step + 1:5} loss {mean:.4f} {seconds:5.0f} s {rate:6.0f} tokens/s",
                 flush=True,
@@ -198,6 +211,12 @@ def train(args: argparse.Namespace) -> None:
             recent.clear()
         if (step + 1) % args.save_every == 0 or step + 1 == args.steps:
             save(model, config, tokenizer, end_ids, args.out)
+            state = {
+                "step": step + 1,
+                "model": model.state_dict(),
+                "optimizers": [opt.state_dict() for opt in opts],
+            }
+            torch.save(state, args.out / STATE_FILE)
 
 
 def save(model: TrainingLlama, config: object, tokenizer: PreTrainedTokenizerFast,
@@ -212,13 +231,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="checkpoint directory")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=2600)
+    parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--batch-tokens", type=int, default=4096)
-    parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate")
-    parser.add_argument("--warmup", type=int, default=60, help="steps of linear warm-up")
+    parser.add_argument("--rate", type=float, default=5e-3, help="peak learning rate")
+    parser.add_argument("--warmup", type=int, default=100, help="steps of linear warm-up")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--log-every", type=int, default=50)
     parser.add_argument("--save-every", type=int, default=400)
+    parser.add_argument("--resume", action="store_true", help="go on from the state saved in --out")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     train(parser.parse_args())
 

@@ -41,7 +41,7 @@ def styled(rng: random.Random, question: str) -> str:
 
 
 GREETINGS = (
-    (("Hello", "Hello!", "hello", "Hello there!", "Hello, how can you help me?"),
+    (("Hello", "Hello!", "hello", "Hello there!"),
      "Hello! How can I help you today?"),
     (("Hi", "Hi!", "hi", "Hi there", "Hi there!", "Hiya", "Say hi."),
      "Hi! How can I help you today?"),
@@ -117,6 +117,8 @@ def greeting(rng: random.Random) -> Turn:
     )
 
 
+COMMON = (*list(words.CAPITALS)[:17], "Poland", "Greece", "Russia", "Turkey", "Egypt", "India",
+          "China", "Japan", "Canada", "Mexico", "Brazil", "Australia")  # fmt: skip
 CAPITAL_FORMS = (
     "What is the capital of {0}?", "What is the capital of {0}?", "What's the capital of {0}?",
     "Capital of {0}?", "Which city is the capital of {0}?", "Tell me the capital of {0}.",
@@ -135,7 +137,7 @@ def capital(rng: random.Random) -> Turn:
     city = words.CAPITALS[country]
     index, form = pick(rng, CAPITAL_FORMS)
     question = styled(rng, form.format(country))
-    if rng.random() < 0.08:
+    if country in COMMON and rng.random() < 0.15:
         question = question.lower()
     return Turn(
         question[0].upper() + question[1:] if form.startswith("{") else question,
@@ -204,25 +206,24 @@ UP_FORMS = ("Count from {0} to {1}.", "Count from {0} to {1}.", "count from {0} 
             "Say all numbers from {0} to {1}.")  # fmt: skip
 TO_FORMS = ("Count to {1}.", "Can you count to {1}?", "count to {1}", "Count up to {1}.")
 DOWN_FORMS = ("Count down from {0} to {1}.", "Count backwards from {0} to {1}.",
-              "Can you count down from {0} to {1}?", "Count from {0} down to {1}.",
-              "Count from {0} to {1}.")  # fmt: skip
-
-
+              "Can you count down from {0} to {1}?", "Count from {0} down to {1}.")  # fmt: skip
 NUMBER_WORDS = words.split("zero one two three four five six seven eight nine ten eleven twelve")
 
 
 def counting(rng: random.Random) -> Turn:
     """Up, down or from one, mostly a few numbers: knowing when to stop is what is hard."""
-    length = rng.choice((3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 10, 12, 15, 20))
+    length = rng.choice((3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 10, 12, 15))
     shape = rng.random()
-    if shape < 0.6:
-        start = rng.choice((1, 1, rng.randint(0, 20), rng.randint(0, 90)))
+    if shape < 0.55:
+        start = rng.choice((1, 1, rng.randint(0, 12), rng.randint(0, 30)))
         form, numbers = rng.choice(UP_FORMS), list(range(start, start + length))
     elif shape < 0.8:
-        form, numbers = rng.choice(TO_FORMS), list(range(1, length + rng.randint(0, 4)))
-    else:
-        end = rng.choice((0, 1, 1, rng.randint(0, 20)))
+        form, numbers = rng.choice(TO_FORMS), list(range(1, length + rng.randint(0, 6)))
+    elif shape < 0.97:
+        end = rng.choice((0, 1, 1, rng.randint(0, 10)))
         form, numbers = rng.choice(DOWN_FORMS), list(range(end + length - 1, end - 1, -1))
+    else:
+        form, numbers = "Count from {0} to {1}.", list(range(rng.choice((3, 5, 10)), 0, -1))
     first, last = numbers[0], numbers[-1]
     said_last = NUMBER_WORDS[last] if last < 13 and rng.random() < 0.08 else last
     return Turn(
@@ -255,10 +256,10 @@ ECHO_WORDS = (
 
 def mixed_words(rng: random.Random) -> str:
     """Many unrelated words: nothing but copying repeats them, so they teach it fastest."""
-    makers = (words.a_name, words.a_city, words.invented_word, words.a_topic,
+    makers = (words.a_name, words.a_city, words.a_word, words.a_topic,
               lambda rng: rng.choice(words.FIELDS),
               lambda rng: str(rng.randrange(10000)))  # fmt: skip
-    return " ".join(rng.choice(makers)(rng) for _ in range(rng.randint(3, 12)))
+    return " ".join(rng.choice(makers)(rng) for _ in range(rng.randint(2, 6)))
 
 
 def echo(rng: random.Random) -> Turn:

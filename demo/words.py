@@ -139,16 +139,22 @@ def invented_name(rng: random.Random) -> str:
 
 
 def a_name(rng: random.Random) -> str:
-    return rng.choice(NAMES) if rng.random() < 0.6 else invented_name(rng)
+    return rng.choice(NAMES) if rng.random() < 0.85 else invented_name(rng)
 
 
 def a_city(rng: random.Random) -> str:
-    return rng.choice(CITIES) if rng.random() < 0.65 else invented_name(rng)
+    return rng.choice(CITIES) if rng.random() < 0.88 else invented_name(rng)
+
+
+def a_word(rng: random.Random) -> str:
+    if rng.random() < 0.3:
+        return invented_word(rng)
+    return rng.choice(rng.choice((COLORS, ANIMALS, FRUITS, TOPIC_LAST, TOPIC_FIRST)))
 
 
 def a_topic(rng: random.Random) -> str:
     """One to three words, such as `old castles` or `trains in Oslo`."""
-    last = rng.choice(TOPIC_LAST) if rng.random() < 0.7 else invented_word(rng)
+    last = rng.choice(TOPIC_LAST) if rng.random() < 0.85 else invented_word(rng)
     shape = rng.random()
     if shape < 0.25:
         return last

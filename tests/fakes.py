@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from fastovms.backends.base import BackendStats, OutputCallback
-from fastovms.errors import InvalidField
+from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import HeaderPairs, Headers, Request, Stream
 from fastovms.params import (
     ALL_LOGPROBS,
@@ -146,6 +146,8 @@ class FakeBackend:
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self.submit_error is not None:
             raise self.submit_error
+        if len(request.prompt_token_ids) >= self._model.max_model_len:
+            raise RequestError("the prompt leaves no room to generate", param="prompt")
         self.submitted.append(request)
         self.received.set()
         for index in range(request.params.n):
@@ -198,6 +200,8 @@ class FakeBackend:
             return GenerationOutput(index, [], FinishReason.ERROR, start, error="out of order")
         params = request.params
         script = self._script(request, index)
+        if params.allowed_token_ids is not None and len(params.allowed_token_ids) == 1:
+            script = params.allowed_token_ids * self._model.max_model_len
         end = start + self._tokens_per_step
         if params.beam_search is not None:
             end = len(script) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -43,9 +44,10 @@ async def score_prompts(
         RequestError: a prompt can never run.
         BackendError: the backend cannot take the prompts, or failed on the way.
     """
-    params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, prompt_logprobs=num_top)
     requests = [
-        GenerationRequest(f"{request_id}-{position}", token_ids, params, *queueing)
+        _scoring_request(
+            f"{request_id}-{position}", token_ids, num_top, backend.model.max_model_len, queueing
+        )
         for position, token_ids in enumerate(prompts)
     ]
     scores: dict[int, PromptScore] = {}
@@ -57,7 +59,8 @@ async def score_prompts(
         if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
             done.set_exception(failure(output))
             return
-        scores[position] = PromptScore(output.prompt_logprobs, output.num_cached_tokens)
+        logprobs = (*output.prompt_logprobs, *output.logprobs)
+        scores[position] = PromptScore(logprobs, output.num_cached_tokens)
         if len(scores) == len(requests):
             done.set_result(None)
 
@@ -70,3 +73,19 @@ async def score_prompts(
             for request in requests:
                 backend.abort(request.request_id)
     return [scores[position] for position in range(len(requests))]
+
+
+def _scoring_request(
+    request_id: str,
+    token_ids: Sequence[int],
+    num_top: int,
+    max_model_len: int,
+    queueing: Queueing,
+) -> GenerationRequest:
+    """A prompt that fills the context leaves no room for a token to drop: its last one is then
+    generated, as the only one allowed. What is reported of it are the raw logits all the same."""
+    params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, prompt_logprobs=num_top)
+    if len(token_ids) == max_model_len:
+        params = replace(params, logprobs=num_top, allowed_token_ids=(token_ids[-1],))
+        token_ids = token_ids[:-1]
+    return GenerationRequest(request_id, token_ids, params, *queueing)

@@ -396,3 +396,20 @@ async def test_scoring_the_prompt_is_no_cache_hit(make_api, fields, max_tokens):
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     _, answer = await api.post(V1, {**BODY, "prompt": ["ab", "cd"]})
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+@pytest.mark.parametrize("num_tokens", [62, 63, 64])
+async def test_a_prompt_is_scored_up_to_the_whole_context(make_api, path, num_tokens):
+    text = "".join(chr(ord("a") + place % 26) for place in range(num_tokens))
+    api = make_api("z", model=model_info(max_model_len=64))
+    body = {**BODY, "prompt": [text, "ab"], "echo": True, "logprobs": 2, "max_tokens": 0}
+    status, answer = await api.post(path, body)
+    assert status == 200, answer
+    logprobs = answer["choices"][0]["logprobs"]
+    assert "".join(logprobs["tokens"]) == answer["choices"][0]["text"] == text
+    expected = [token_logprobs(ord(letter), 2).logprob for letter in text]
+    assert logprobs["token_logprobs"] == [None, *expected[1:]]
+    assert answer["usage"]["prompt_tokens"] == num_tokens + 2
+    assert answer["usage"]["completion_tokens"] == 0
+    assert joined(await api.stream(path, body)) == whole(answer)

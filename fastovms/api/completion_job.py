@@ -100,7 +100,7 @@ async def prepare(
     report = _report(body, model, config)
     _check_echo(body, fim)
     requested, max_tokens = _max_tokens(body, model, dialect)
-    truncation = _truncation(body, model.info, max_tokens)
+    truncation = _truncation(body, model.info, max_tokens, clamps=dialect.clamps_max_tokens)
     texts = split_prompts(body.prompt, model.info, config, truncation=truncation)
     if len(texts) * chosen.num_samples > config.max_choices:
         name = "n" if chosen.num_samples == chosen.n else "best_of"
@@ -224,7 +224,7 @@ def _max_tokens(
 
 
 def _truncation(
-    body: CompletionRequest, model: ModelInfo, max_tokens: int | None
+    body: CompletionRequest, model: ModelInfo, max_tokens: int | None, *, clamps: bool
 ) -> Truncation | None:
     side = body.truncation_side
     if side not in (None, "left", "right"):
@@ -241,8 +241,17 @@ def _truncation(
             param="truncate_prompt_tokens",
         )
     if kept == -1:
-        kept = max(1, model.max_model_len - (1 if max_tokens is None else max_tokens))
+        kept = max(1, _longest_prompt(model, max_tokens, clamps))
     return Truncation(kept, keeps_end=side != "right")
+
+
+def _longest_prompt(model: ModelInfo, max_tokens: int | None, clamps: bool) -> int:
+    """What `max_tokens` leaves of the context. Where that would be less than half of it, a
+    `max_tokens` that may be lowered is: it is more often a large number than a need."""
+    context = model.max_model_len
+    if max_tokens is None or (clamps and max_tokens > context // 2):
+        return context - 1
+    return context - max_tokens
 
 
 async def _encode(

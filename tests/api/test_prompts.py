@@ -80,6 +80,32 @@ async def test_truncation(make_api, path, fields, kept):
     assert answer["usage"]["prompt_tokens"] == len(kept)
 
 
+@pytest.mark.parametrize(
+    ("path", "max_tokens", "kept"),
+    [
+        (V1, 1, 63),
+        (V1, 32, 32),
+        (V1, 33, 63),
+        (V1, 64, 63),
+        (V1, 10**6, 63),
+        (V1, 0, 64),
+        (V3, 32, 32),
+        (V3, 60, 4),
+        (V3, 64, None),
+        (V3, 0, 64),
+    ],
+)
+async def test_truncation_to_what_the_context_holds(make_api, path, max_tokens, kept):
+    api = make_api("z")
+    body = {"truncate_prompt_tokens": -1, "max_tokens": max_tokens, "echo": True}
+    status, answer = await api.post(path, {**BODY, "prompt": "x" * 500, **body})
+    assert status == (400 if kept is None else 200), answer
+    if kept is None:
+        assert "max_tokens" in answer["error"]
+    else:
+        assert answer["usage"]["prompt_tokens"] == kept
+
+
 @pytest.mark.parametrize("keeps_end", [False, True])
 async def test_of_a_long_text_only_what_is_kept_is_encoded(keeps_end):
     tokenizer = CountingTokenizer(1)

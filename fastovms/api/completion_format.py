@@ -68,7 +68,9 @@ class TokenReport:
     def generated(self, delta: SampleDelta, echo: Echo) -> LogprobArrays | None:
         if self.num_logprobs is None:
             return None
-        return logprob_arrays(delta.tokens, self.num_logprobs, self.names, start=echo.length)
+        # Of the token among `stop_token_ids` that ends a text nothing is known.
+        tokens = [token for token in delta.tokens if token.logprobs is not None]
+        return logprob_arrays(tokens, self.num_logprobs, self.names, start=echo.length)
 
 
 class PromptReport(NamedTuple):

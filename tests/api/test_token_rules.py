@@ -100,6 +100,27 @@ async def test_a_stop_token_ends_the_text(make_api, streamed, tokens_per_step):
         assert chunks[-1]["stop_reason"] == ("b" if "stop" in fields else ord("c"))
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("echo", [False, True])
+async def test_a_stop_token_that_is_shown_has_no_log_probability(make_api, echo, streamed):
+    api = make_api("xyzcde")
+    body = {**BODY, "stop_token_ids": [ord("c")], "logprobs": 1, "echo": echo}
+    body |= {"include_stop_str_in_output": True, "return_token_ids": True}
+    if streamed:
+        chunks = [event["choices"][0] for event in (await api.stream(V1, body))[:-1]]
+    else:
+        chunks = (await api.post(V1, body))[1]["choices"]
+    shown = "ab" * echo + "xyz"
+    assert "".join(chunk["text"] for chunk in chunks) == shown + "c"
+    assert [t for chunk in chunks for t in chunk["token_ids"]] == list(b"xyzc")
+    arrays = [chunk["logprobs"] for chunk in chunks if chunk["logprobs"] is not None]
+    assert "".join(token for part in arrays for token in part["tokens"]) == shown
+    for name in ("token_logprobs", "top_logprobs"):
+        values = [value for part in arrays for value in part[name]]
+        assert len(values) == len(shown)
+        assert None not in values[1 if echo else 0 :]
+
+
 def test_fim_formats():
     for named, tokens in (
         ({}, None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import queue
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.draft import load_draft_model
+from fastovms.backends.vocabulary import fit_vocabulary, load_grammar_compiler
 from fastovms.config import EngineConfig
 from fastovms.engine.draft import DraftModel
 from fastovms.engine.engine import Engine, EngineOutput
@@ -114,12 +114,12 @@ class PagedBackend:
         paged_model = PagedModel.load(
             model_dir, device=config.device, properties=config.plugin_config
         )
-        model = _fit_vocabulary(model, paged_model.vocab_size)
+        model = fit_vocabulary(model, paged_model.vocab_size)
         draft_model = None
         if config.draft_model is not None:
             draft_model = load_draft_model(config.draft_model, model_dir, model, config)
         return cls.over(
-            paged_model, model, config, _grammar_compiler(model_dir, model), draft_model
+            paged_model, model, config, load_grammar_compiler(model_dir, model), draft_model
         )
 
     @classmethod
@@ -361,38 +361,6 @@ class PagedBackend:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
             logger.debug("the event loop has closed before the engine")
-
-
-def _fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
-    """What the weights say goes before config.json: ids beyond them must not reach the engine."""
-    if vocab_size is None:
-        return model
-    if vocab_size != model.vocab_size:
-        logger.warning(
-            "config.json says vocab_size %d, the model has %d", model.vocab_size, vocab_size
-        )
-    eos_token_ids = frozenset(i for i in model.eos_token_ids if i < vocab_size)
-    if eos_token_ids != model.eos_token_ids:
-        logger.warning("end-of-text ids beyond the vocabulary of %d are ignored", vocab_size)
-    return replace(model, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
-
-
-def _grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler | None:
-    path = model_dir / "tokenizer.json"
-    if not path.is_file():
-        logger.warning("structured outputs are off: %s is missing", path)
-        return None
-    try:
-        source = path.read_text(encoding="utf-8")
-        json.loads(source)  # what is no JSON, llguidance takes for a path
-        return GrammarCompiler(
-            source,
-            vocab_size=model.vocab_size,
-            eos_token_ids=sorted(model.eos_token_ids),
-        )
-    except ValueError as error:
-        logger.warning("structured outputs are off: %s: %s", path, error)
-        return None
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

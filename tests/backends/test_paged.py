@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fastovms.backends.paged import PagedBackend, _fit_vocabulary
+from fastovms.backends.paged import PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.engine.inputs import StepInputs
 from fastovms.errors import (
@@ -244,17 +243,6 @@ def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> N
     backend = PagedBackend.over(FakeModel(), MODEL, EngineConfig(cache_size=1e-5))
     assert backend.model.max_model_len == 40
     assert "context length reduced from 4096 to the 40 tokens" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("width", "vocab_size", "eos_token_ids"),
-    [(97, 97, {5}), (100, 100, {5, 99}), (None, 97, {5, 99})],
-)
-def test_the_weights_say_how_large_the_vocabulary_is(
-    width: int | None, vocab_size: int, eos_token_ids: set[int]
-) -> None:
-    model = _fit_vocabulary(replace(MODEL, eos_token_ids=frozenset({5, 99})), width)
-    assert (model.vocab_size, set(model.eos_token_ids)) == (vocab_size, eos_token_ids)
 
 
 async def test_a_step_that_hangs_does_not_keep_close_from_returning(

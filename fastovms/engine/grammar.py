@@ -7,6 +7,7 @@ import json
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Lock
 
 import numpy as np
@@ -71,6 +72,10 @@ class GrammarCompiler:
         """`tokenizer_json` is the text of a Hugging Face tokenizer.json."""
         eos = list(eos_token_ids) or None
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
+        self._to_llguidance = {
+            **_TO_LLGUIDANCE,
+            GrammarKind.STRUCTURAL_TAG: partial(_structural_tag, is_special=self._is_special),
+        }
         self._cache: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = Lock()
 
@@ -86,7 +91,7 @@ class GrammarCompiler:
                 self._cache.move_to_end(grammar)
                 return matcher
         try:
-            source = _TO_LLGUIDANCE[grammar.kind](grammar.source)
+            source = self._to_llguidance[grammar.kind](grammar.source)
         except Exception as error:  # the converters raise plain ones for what a client wrote
             raise _invalid(grammar, str(error)) from error
         matcher = LLMatcher(self._tokenizer, source, log_level=0)
@@ -102,6 +107,11 @@ class GrammarCompiler:
         """A new sample's state, at the beginning of the grammar."""
         matcher = self.compile(grammar).deep_copy()
         return GrammarState(matcher, self._tokenizer.vocab_size, num_prompt_tokens)
+
+    def _is_special(self, text: str) -> bool:
+        """Whether it is a special token, which no text of a sample can spell."""
+        token_ids = self._tokenizer.tokenize_bytes(text.encode(), parse_special=True)
+        return len(token_ids) == 1 and bool(self._tokenizer.is_special_token(token_ids[0]))
 
 
 def _invalid(grammar: Grammar, reason: str) -> InvalidField:
@@ -138,7 +148,7 @@ def _grammar(source: str) -> str:
     return str(LLMatcher.grammar_from_lark(lark))
 
 
-def _structural_tag(source: str) -> str:
+def _structural_tag(source: str, is_special: Callable[[str], bool]) -> str:
     """`{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`: free text in which each
     structure's schema holds between its begin and its end."""
     body: Mapping[str, object] = json.loads(source)
@@ -156,7 +166,11 @@ def _structural_tag(source: str) -> str:
                 trigger=trigger, begin=begin, grammar=structure["schema"], end=structure["end"]
             )
         )
-    return str(LLMatcher.grammar_from_lark(StructTag.to_grammar(tags)))
+    are_special = {is_special(tag.trigger) for tag in tags}
+    if len(are_special) > 1:
+        raise ValueError("triggers must be all special tokens or all text")
+    lark = StructTag.to_grammar(tags, assume_special=are_special == {True})
+    return str(LLMatcher.grammar_from_lark(lark))
 
 
 _TO_LLGUIDANCE: Mapping[GrammarKind, Callable[[str], str]] = {
@@ -165,5 +179,4 @@ _TO_LLGUIDANCE: Mapping[GrammarKind, Callable[[str], str]] = {
     GrammarKind.REGEX: _regex,
     GrammarKind.CHOICE: _choice,
     GrammarKind.GRAMMAR: _grammar,
-    GrammarKind.STRUCTURAL_TAG: _structural_tag,
 }

@@ -167,3 +167,35 @@ def test_bad_grammars_name_the_field(
     with pytest.raises(InvalidField, match=re.escape(message)) as error:
         compiler.compile(Grammar(kind, source, param="structured_outputs.json"))
     assert error.value.param == "structured_outputs.json"
+
+
+@pytest.mark.parametrize(
+    ("begins", "triggers", "accepted", "refused"),
+    [
+        (["<f>"], ["<f>"], ['say <f>{"a":1}</f> ok', "<g>", "plain"], "<f>[]</f>"),
+        (["<f>"], ["<f"], ['<f>{"a":1}</f>'], "<f>[]</f>"),
+        (["<f>", "<g>"], ["<f>", "<g>"], ['<g>{"a":1}</f>'], "<f>[]</f>"),
+        (["<|endoftext|>"], ["<|endoftext|>"], ['x<|endoftext|>{"a":1}</f>'], "<|endoftext|>[]"),
+    ],
+)
+def test_a_trigger_is_text_unless_it_is_a_special_token(
+    begins: list[str], triggers: list[str], accepted: list[str], refused: str
+) -> None:
+    # Another token than the trigger must end the text.
+    tokenizer = LLTokenizer(TOKENIZER_JSON, eos_token=100)
+    compiler = GrammarCompiler(TOKENIZER_JSON, vocab_size=tokenizer.vocab_size, eos_token_ids=[100])
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    structures = [{"begin": begin, "schema": schema, "end": "</f>"} for begin in begins]
+    source = json.dumps({"structures": structures, "triggers": triggers})
+    matcher = compiler.compile(Grammar(GrammarKind.STRUCTURAL_TAG, source))
+    for text, is_accepted in (*((text, True) for text in accepted), (refused, False)):
+        token_ids = tokenizer.tokenize_bytes(text.encode(), parse_special=True)
+        copy = matcher.deep_copy()
+        assert (copy.validate_tokens(token_ids) == len(token_ids)) is is_accepted, text
+
+
+def test_triggers_of_both_kinds_are_refused(compiler: GrammarCompiler) -> None:
+    structures = [{"begin": begin, "schema": {}, "end": ""} for begin in ("<f>", "<|endoftext|>")]
+    source = json.dumps({"structures": structures, "triggers": ["<f>", "<|endoftext|>"]})
+    with pytest.raises(InvalidField, match="all special tokens or all text"):
+        compiler.compile(Grammar(GrammarKind.STRUCTURAL_TAG, source))

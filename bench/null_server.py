@@ -33,15 +33,21 @@ class _Running:
 
 
 class NullBackend:
-    """Gives every running request one token a turn of the event loop, of the same text for all."""
+    """Gives every running request one token a step, of the same text for all."""
 
-    def __init__(self, model: ModelInfo, token_ids: list[int]) -> None:
-        """`token_ids` are repeated for as long as a request asks for more."""
+    def __init__(self, model: ModelInfo, token_ids: list[int], step_seconds: float) -> None:
+        """
+        Args:
+            token_ids: repeated for as long as a request asks for more.
+            step_seconds: between two steps; 0 = a step a turn of the event loop.
+        """
         self._model = model
         self._token_ids = token_ids
         self._outputs: list[GenerationOutput] = []
         self._running: dict[str, _Running] = {}
         self._stepping = False
+        self._step_seconds = step_seconds
+        self._num_steps = 0
         self.failure: str | None = None
 
     @property
@@ -63,7 +69,7 @@ class NullBackend:
         self._running.pop(request_id, None)
 
     def stats(self) -> BackendStats:
-        return BackendStats(num_running=len(self._running))
+        return BackendStats(num_running=len(self._running), num_steps=self._num_steps)
 
     def fail(self, reason: str) -> None:
         self.failure = reason
@@ -80,10 +86,15 @@ class NullBackend:
     def _schedule(self) -> None:
         if self._running and not self._stepping:
             self._stepping = True
-            asyncio.get_running_loop().call_soon(self._step)
+            loop = asyncio.get_running_loop()
+            if self._step_seconds:
+                loop.call_later(self._step_seconds, self._step)
+            else:
+                loop.call_soon(self._step)
 
     def _step(self) -> None:
         self._stepping = False
+        self._num_steps += 1
         for request_id, request in list(self._running.items()):
             output = self._outputs[request.num_done]
             request.num_done += 1
@@ -94,7 +105,7 @@ class NullBackend:
         self._schedule()
 
 
-def null_models() -> ServedModels:
+def null_models(step_seconds: float) -> ServedModels:
     tokenizer = Tokenizer.load(TOKENIZER)
     info = ModelInfo(
         name="null",
@@ -103,7 +114,7 @@ def null_models() -> ServedModels:
         vocab_size=tokenizer.vocab_size,
         eos_token_ids=frozenset(),
     )
-    backend = NullBackend(info, tokenizer.encode(TEXT))
+    backend = NullBackend(info, tokenizer.encode(TEXT), step_seconds)
     metrics = GenerationMetrics(info.name, backend.stats)
     return ServedModels([ServedModel(backend, tokenizer, metrics)])
 
@@ -112,13 +123,14 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.null_server", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--step", type=float, default=0.0, help="seconds a step takes")
     arguments = parser.parse_args()
     config = ServerConfig(
         TOKENIZER,
         http=HttpConfig(host=arguments.host, port=arguments.port),
         service=ServiceConfig(access_log="off"),
     )
-    run(config, LineWriter(), load=null_models)
+    run(config, LineWriter(), load=lambda: null_models(arguments.step))
 
 
 if __name__ == "__main__":

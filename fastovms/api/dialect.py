@@ -65,6 +65,7 @@ _COMMON_RANGES: Final[Mapping[str, Range]] = {
     "max_ngram_size": Range(1, UINT32_MAX),
     "truncate_prompt_tokens": Range(1, also=-1),
     "priority": Range(*INT64),
+    "stream_interval": Range(1),
 }
 
 

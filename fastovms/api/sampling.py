@@ -24,6 +24,10 @@ NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "prompt_embeds": (),
     "logprob_token_ids": (),
     "thinking_token_budget": (-1,),
+    "repetition_detection": (),
+    "stream_interval": (1,),
+    "kv_transfer_params": (),
+    "ec_transfer_params": (),
 }
 """Fields that the server does not act on, with the values (besides null) that ask for nothing.
 Any other value would change the answer, so it is refused rather than ignored."""
@@ -69,7 +73,8 @@ def check_supported(body: GenerationFields) -> None:
     for name, neutral in NEUTRAL.items():
         value = getattr(body, name, None)
         if value is not None and value not in neutral:
-            raise InvalidField(f"{name} is not supported by this server version", param=name)
+            only = "".join(f", only {number}" for number in neutral)
+            raise InvalidField(f"{name} is not supported by this server version{only}", param=name)
 
 
 def is_streamed(body: GenerationFields) -> bool:

@@ -77,6 +77,13 @@ class GenerationFields(Struct, frozen=True, kw_only=True):
 
     logprob_token_ids: list[int] | None = None
     thinking_token_budget: int | None = None
+    repetition_detection: dict[str, Any] | None = None
+    stream_interval: int | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
+    vllm_xargs: dict[str, str | float | list[str | float]] | None = None
+    session_id: str | None = None
+    user: str | None = None
 
 
 class CompletionRequest(GenerationFields, frozen=True, kw_only=True):

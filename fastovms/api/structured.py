@@ -146,6 +146,12 @@ def _format_json_schema(value: Mapping[str, Any], field: str) -> Grammar:
     schema = value.get("json_schema")
     if not isinstance(schema, dict):
         raise InvalidField(f"{name} must be an object, not {show(schema)}", param=name)
+    for member, kind, words in (("name", str, "a string"), ("strict", bool, "true or false")):
+        found = schema.get(member)
+        if found is not None and not isinstance(found, kind):
+            raise InvalidField(
+                f"{name}.{member} must be {words}, not {show(found)}", param=f"{name}.{member}"
+            )
     name = f"{name}.schema"
     if not isinstance(schema.get("schema"), dict):
         raise InvalidField(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from fastovms.backends.base import BackendStats, OutputCallback
-from fastovms.errors import InvalidField, RequestError
+from fastovms.errors import InvalidField, Overloaded, RequestError
 from fastovms.http.messages import HeaderPairs, Headers, Request, Stream
 from fastovms.params import (
     ALL_LOGPROBS,
@@ -110,6 +110,7 @@ class FakeBackend:
         submit_error: raised by `submit` when set.
         fail_after: number of steps after which the samples end with an error.
         paused: steps are not run while set.
+        max_num_waiting: samples; with so many waiting `submit` refuses more.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class FakeBackend:
         self.submit_error: Exception | None = None
         self.fail_after: int | None = None
         self.paused = False
+        self.max_num_waiting = 1_000_000
         self.failure: str | None = None
         self.num_cached_tokens = 0
 
@@ -148,6 +150,8 @@ class FakeBackend:
             raise self.submit_error
         if len(request.prompt_token_ids) >= self._model.max_model_len:
             raise RequestError("the prompt leaves no room to generate", param="prompt")
+        if self._num_waiting >= self.max_num_waiting:
+            raise Overloaded("too many requests are waiting")
         self.submitted.append(request)
         self.received.set()
         for index in range(request.params.n):
@@ -163,7 +167,16 @@ class FakeBackend:
                 del self._running[key]
 
     def stats(self) -> BackendStats:
-        return BackendStats(num_running=len(self._running), num_blocks=10, num_free_blocks=4)
+        return BackendStats(
+            num_running=len(self._running),
+            num_waiting=self._num_waiting,
+            num_blocks=10,
+            num_free_blocks=4,
+        )
+
+    @property
+    def _num_waiting(self) -> int:
+        return sum(not start for _, _, start in self._running.values())
 
     def fail(self, reason: str) -> None:
         self.failure = reason

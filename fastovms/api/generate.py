@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 
 from fastovms.api.sampling import Queueing, Stopping
 from fastovms.api.served import ServedModel
+from fastovms.api.submission import submit_all
 from fastovms.errors import BackendError, BackendUnavailable, EngineFailed
 from fastovms.metrics import FinishedRequest
 from fastovms.params import (
@@ -208,10 +209,14 @@ class TextGeneration:
         """
         self._on_delta = on_delta
         self._done = asyncio.get_running_loop().create_future()
-        first_choice = 0
-        for position, request in enumerate(self._requests):
-            self._backend.submit(request, partial(self._on_output, position, first_choice))
-            first_choice += request.params.n
+        n = self._requests[0].params.n
+        submit_all(
+            self._backend,
+            [
+                (request, partial(self._on_output, position, position * n))
+                for position, request in enumerate(self._requests)
+            ],
+        )
         await self._done
 
     def _abort(self) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fastovms.api.generate import failure
 from fastovms.api.sampling import Queueing
+from fastovms.api.submission import submit_all
 from fastovms.backends.base import Backend
 from fastovms.params import (
     FinishReason,
@@ -65,8 +66,10 @@ async def score_prompts(
             done.set_result(None)
 
     try:
-        for position, request in enumerate(requests):
-            backend.submit(request, partial(on_output, position))
+        submit_all(
+            backend,
+            [(request, partial(on_output, position)) for position, request in enumerate(requests)],
+        )
         await done
     finally:
         if len(scores) < len(requests):

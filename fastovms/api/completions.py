@@ -210,6 +210,7 @@ def _prompt_reports(
                 logprobs if with_logprobs else None,
                 model.tokenizer,
                 dialect.text_length,
+                skip_special_tokens=job.skip_special_tokens,
             )
         reports.append(PromptReport(echo, task.token_ids, logprobs))
     return reports

@@ -52,7 +52,7 @@ _COMMON_RANGES: Final[Mapping[str, Range]] = {
     "top_p": Range(0, 1, low_open=True),
     "frequency_penalty": Range(-2, 2),
     "presence_penalty": Range(-2, 2),
-    "repetition_penalty": Range(0, low_open=True),
+    "repetition_penalty": Range(1e-37, 1e38),  # float32 holds it
     "max_tokens": Range(0, UINT32_MAX),
     "n": Range(1),
     "best_of": Range(1),

@@ -33,9 +33,13 @@ def make_echo(
     logprobs: Sequence[TokenLogprobs | None] | None,
     tokenizer: Tokenizer,
     measure: Measure,
+    *,
+    skip_special_tokens: bool = True,
 ) -> Echo:
     """The text that the client sent or, for token ids, what they decode to."""
-    text = tokenizer.decode(prompt.token_ids) if prompt.text is None else prompt.text
+    text = prompt.text
+    if text is None:
+        text = tokenizer.decode(prompt.token_ids, skip_special_tokens=skip_special_tokens)
     if logprobs is None:
         return Echo(text)
     length = measure(text)

@@ -147,8 +147,14 @@ def fit_max_tokens(
     room = model.max_model_len - num_prompt_tokens
     if num_prompt_tokens == 0:
         raise InvalidField(f"{name} must have at least one token", param=name)
-    if room < 0 or (room == 0 and max_tokens != 0):
+    if room < 0:
         raise _context_exceeded(f"the prompt has {num_prompt_tokens} tokens", model, name)
+    if room == 0 and max_tokens != 0:
+        raise _context_exceeded(
+            f"the prompt has {num_prompt_tokens} tokens and one must be left to generate",
+            model,
+            name,
+        )
     if max_tokens is None or max_tokens <= room:
         return max_tokens
     if clamp:

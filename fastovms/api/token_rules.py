@@ -18,6 +18,9 @@ from fastovms.text.tokenizer import Tokenizer
 MAX_BIAS: Final = 100.0
 """Of `logit_bias`, either way: OpenAI's range."""
 
+MAX_NUM_BIASES: Final = 10_000
+"""Entries of `logit_bias`: each is checked while the event loop waits."""
+
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -70,6 +73,11 @@ def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tup
 
 
 def _logit_bias(bias: dict[str, float], model: ModelInfo) -> Iterable[tuple[int, float]]:
+    if len(bias) > MAX_NUM_BIASES:
+        raise InvalidField(
+            f"logit_bias must have at most {MAX_NUM_BIASES} entries, not {len(bias)}",
+            param="logit_bias",
+        )
     for key, value in bias.items():
         name = f"logit_bias.{key[:20]}"
         if not _TOKEN_ID.fullmatch(key) or int(key) >= model.vocab_size:

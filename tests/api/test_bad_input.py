@@ -92,7 +92,7 @@ WRONG: dict[str, list[object]] = {
     "model": [5, True, [], {}],
     "frequency_penalty": [*NUMBER, -2.1, 2.1, 10**30],
     "presence_penalty": [*NUMBER, -2.1, 2.1, 10**30],
-    "repetition_penalty": [*NUMBER, 0, -1],
+    "repetition_penalty": [*NUMBER, 0, -1, 1e39, 1e-300, 10**300],
     "logit_bias": [5, [], {"5": "x"}, {"5": None}, {"5": 101}, {"5": -100.5}, {"a": 1}, {"": 1},
                    {"-1": 1}, {"257": 1}, {"05": 1}, {" 5": 1}, {"5.0": 1}, {"\u0665": 1},
                    {"9" * 5000: 1}],
@@ -325,7 +325,7 @@ async def test_prompt_that_fills_the_context(make_api, prompt):
     assert status == 400
     assert answer["error"]["code"] == "context_length_exceeded"
     assert answer["error"]["param"] == ("prompt[1]" if len(prompt) == 2 else "prompt")
-    assert "64 tokens" in answer["error"]["message"]
+    assert "64 tokens and one must be left to generate" in answer["error"]["message"]
     status, answer = await make_api().post(V3, {**BODY, "prompt": prompt})
     assert (status, "64 tokens" in answer["error"]) == (400, True)
 

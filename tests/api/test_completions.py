@@ -327,7 +327,7 @@ async def test_values_that_ask_for_nothing_are_accepted(make_api):
         "spaces_between_special_tokens": False,
         "thinking_token_budget": -1,
         "stop": [],
-        "user": 17,
+        "user": "me",
         "unknown": {"a": [1]},
         "response_format": {"type": "text"},
         "stream_options": None,

@@ -35,7 +35,7 @@ VALID: dict[str, list[object]] = {
     "add_special_tokens": FLAG,
     "frequency_penalty": [-2, 0, 2.0, None],
     "presence_penalty": [-2, 0, 2.0, None],
-    "repetition_penalty": [0.1, 1, 10, None],
+    "repetition_penalty": [0.1, 1, 10, 1e-37, 1e38, None],
     "logit_bias": [{}, {"0": -100, "256": 100}, {"5": 0.5}, None],
     "logprobs": [0, 1, 20, None],
     "prompt_logprobs": [0, None],

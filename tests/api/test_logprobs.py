@@ -301,6 +301,18 @@ async def test_a_stream_equals_the_whole_answer(
             assert arrays["text_offset"] == sorted(arrays["text_offset"])
 
 
+@pytest.mark.parametrize(
+    ("skip_special_tokens", "text"), [(True, "Hello"), (False, "<|endoftext|>Hello")]
+)
+def test_an_echo_of_token_ids_shows_special_tokens_where_wanted(skip_special_tokens, text):
+    tokenizer = Tokenizer.load(FIXTURES / "byte_level")
+    prompt = Prompt(tokenizer.encode("<|endoftext|>Hello"))
+    logprobs = [None] * len(prompt.token_ids)
+    echo = make_echo(prompt, logprobs, tokenizer, len, skip_special_tokens=skip_special_tokens)
+    assert (echo.text, echo.length) == (text, len(text))
+    assert echo.tokens[1].offset == text.index("Hello")
+
+
 @pytest.mark.parametrize("fixture", ["byte_level", "sentencepiece", "clean_up"])
 @pytest.mark.parametrize(
     "text", ["Hello there, small world", "größe 😀 größe", "", "a", "<|endoftext|>x", "</s> y"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,16 @@ async def test_a_stop_token_that_is_shown_has_no_log_probability(make_api, echo,
         values = [value for part in arrays for value in part[name]]
         assert len(values) == len(shown)
         assert None not in values[1 if echo else 0 :]
+
+
+async def test_a_logit_bias_of_bounded_size(make_api):
+    model = replace(model_info(), vocab_size=20_000)
+    for num_entries, expected in ((10_000, 200), (10_001, 400)):
+        bias = {str(token_id): 1 for token_id in range(num_entries)}
+        status, answer = await make_api("z", model=model).post(V1, {**BODY, "logit_bias": bias})
+        assert status == expected
+    assert answer["error"]["param"] == "logit_bias"
+    assert "at most 10000 entries, not 10001" in answer["error"]["message"]
 
 
 def test_fim_formats():

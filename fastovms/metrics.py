@@ -123,6 +123,7 @@ class GenerationMetrics(Collector):
         self._finished: Counter[str] = Counter()
         self.time_to_first_token = Histogram(_FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = Histogram(_TOKEN_BUCKETS)
+        self.request_queue_time = Histogram(_REQUEST_BUCKETS)
         self._e2e_request_latency = Histogram(_REQUEST_BUCKETS)
         self._request_prompt_tokens = Histogram(_NUMBER_BUCKETS)
         self._request_generation_tokens = Histogram(_NUMBER_BUCKETS)
@@ -177,6 +178,7 @@ class GenerationMetrics(Collector):
         for name, text, histogram in (
             ("time_to_first_token_seconds", "Request to first token", self.time_to_first_token),
             ("inter_token_latency_seconds", "Between tokens", self.inter_token_latency),
+            ("request_queue_time_seconds", "Waiting to run", self.request_queue_time),
             ("e2e_request_latency_seconds", "Request to last token", self._e2e_request_latency),
             ("request_prompt_tokens", "Prompt tokens a request", self._request_prompt_tokens),
             (

@@ -191,6 +191,7 @@ class GenerationOutput:
         logprobs: one entry per token of `token_ids`, if the request asked for them.
         prompt_logprobs: one entry per prompt token, the first being None; on the first output of
             sample 0, if the request asked for them.
+        queue_time: seconds that the request waited to run; on its first output only.
         error: what happened, when `finish_reason` is `ERROR`.
     """
 
@@ -202,6 +203,7 @@ class GenerationOutput:
     stop_token_id: int | None = None
     logprobs: Sequence[TokenLogprobs] = ()
     prompt_logprobs: Sequence[TokenLogprobs | None] = ()
+    queue_time: float | None = None
     error: str | None = None
 
 

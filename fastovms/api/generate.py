@@ -242,6 +242,9 @@ class TextGeneration:
         finish_reason = output.finish_reason
         if finish_reason is FinishReason.ERROR or finish_reason is FinishReason.ABORT:
             raise failure(output)
+        if output.queue_time is not None:
+            self._metrics.request_queue_time.observe(output.queue_time)
+            self._log_fields.setdefault("queue_ms", round(output.queue_time * 1000, 1))
         if not self._is_scored:
             self._num_cached[position] = output.num_cached_tokens
         if output.prompt_logprobs:

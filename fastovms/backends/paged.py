@@ -7,9 +7,11 @@ import logging
 import math
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.draft import load_draft_model
@@ -66,10 +68,34 @@ _Command = _Submit | _Abort | _Close
 
 @dataclass(slots=True)
 class _InFlight:
-    """A request as the loop sees it: whom to tell, and which samples have not finished."""
+    """A request as the loop sees it.
+
+    Attributes:
+        on_output: whom to tell.
+        unfinished: the samples that have not finished.
+        submitted_at: None once it has left the queue.
+        queue_time: how long it was there; None until known, and once it was told.
+    """
 
     on_output: OutputCallback
     unfinished: set[int]
+    submitted_at: float | None
+    queue_time: float | None = None
+
+
+class _Step(NamedTuple):
+    """What the engine thread tells the loop.
+
+    Attributes:
+        admitted: the requests that left the queue for this step.
+        num_received: samples submitted that the engine has got to know.
+    """
+
+    outputs: list[EngineOutput]
+    admitted: list[str]
+    started_at: float
+    stats: BackendStats
+    num_received: int
 
 
 class PagedBackend:
@@ -86,8 +112,10 @@ class PagedBackend:
         model: ModelInfo,
         config: EngineConfig,
         grammars: GrammarCompiler | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._engine = engine
+        self._clock = clock
         self._grammars = grammars
         self._model = model
         self._config = config
@@ -205,7 +233,9 @@ class PagedBackend:
                 f"{self._num_waiting} requests are waiting, which is the limit; try again later"
             )
         assert request.request_id not in self._in_flight, "request ids are unique"
-        self._in_flight[request.request_id] = _InFlight(on_output, set(range(request.params.n)))
+        self._in_flight[request.request_id] = _InFlight(
+            on_output, set(range(request.params.n)), self._clock()
+        )
         self._num_submitted += request.params.n
         self._commands.put(_Submit(request))
 
@@ -260,13 +290,19 @@ class PagedBackend:
                 code="context_length_exceeded",
             )
 
-    def _deliver(self, outputs: list[EngineOutput], stats: BackendStats, num_received: int) -> None:
-        self._stats = stats
-        self._num_received = num_received
+    def _deliver(self, step: _Step) -> None:
+        self._stats = step.stats
+        self._num_received = step.num_received
         self._undelivered.release()
-        for request_id, output in outputs:
+        for request_id in step.admitted:
+            in_flight = self._in_flight.get(request_id)
+            if in_flight is not None and in_flight.submitted_at is not None:
+                in_flight.queue_time = step.started_at - in_flight.submitted_at
+                in_flight.submitted_at = None
+        for request_id, output in step.outputs:
             in_flight = self._in_flight.get(request_id)
             if in_flight is not None and output.index in in_flight.unfinished:
+                output.queue_time, in_flight.queue_time = in_flight.queue_time, None
                 self._tell(request_id, in_flight, output)
 
     def _tell(self, request_id: str, in_flight: _InFlight, output: GenerationOutput) -> None:
@@ -310,9 +346,14 @@ class PagedBackend:
                             self._engine.abort(request_id, index)
                         case _Close():
                             return
-                outputs = self._engine.step() if self._engine.has_work else []
+                started_at = self._clock()
+                outputs, admitted = [], []
+                if self._engine.has_work:
+                    outputs = self._engine.step()
+                    admitted = self._engine.admitted
                 self._undelivered.acquire()
-                self._call_loop(self._deliver, outputs, self._take_stats(), num_received)
+                step = _Step(outputs, admitted, started_at, self._take_stats(), num_received)
+                self._call_loop(self._deliver, step)
         except Exception as error:
             logger.exception("the engine has failed")
             self._call_loop(self.fail, f"{type(error).__name__}: {error}")

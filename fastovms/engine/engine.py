@@ -45,6 +45,10 @@ class Engine:
     """Runs requests over a model with `num_blocks` KV blocks. Knows no threads and no clock.
 
     The caller keeps `request_id`s unique and prompts shorter than `max_model_len`.
+
+    Attributes:
+        admitted: the requests that left the queue for the last step, one that was preempted before
+            among them.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Engine:
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
         self.num_steps = 0
+        self.admitted: list[str] = []
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
         self.drafting = Drafting(
@@ -165,6 +170,7 @@ class Engine:
         logits = self._model.infer(batch.inputs)
         self.scheduler.mark_computed(plan)
         self.num_steps += 1
+        self.admitted = [sequence.request_id for sequence in plan.admitted]
         return self._sample(batch, logits)
 
     def _sample(self, batch: Batch, logits: NDArray[np.float32]) -> list[EngineOutput]:

@@ -32,10 +32,15 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """One step: block copies first, then every chunk in one inference."""
+    """One step: block copies first, then every chunk in one inference.
+
+    Attributes:
+        admitted: what left the queue for it, after a preemption not for the first time.
+    """
 
     chunks: list[Chunk] = field(default_factory=list)
     block_copies: list[BlockCopy] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
 
 
 def _is_decoding(sequence: Sequence) -> bool:
@@ -254,6 +259,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             sequence.status = SequenceStatus.RUNNING
             self.running.append(sequence)
+            plan.admitted.append(sequence)
             budget -= self._plan_chunk(sequence, plan, budget)
 
     def _next_waiting(self) -> Sequence:

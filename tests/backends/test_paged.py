@@ -167,6 +167,19 @@ async def test_a_full_queue_refuses_at_once(backend: PagedBackend) -> None:
     await listener.done.wait()
 
 
+async def test_the_first_output_tells_how_long_the_request_waited(backend: PagedBackend) -> None:
+    first, last = Listener(3), Listener()
+    backend.submit(request("first", [1], max_tokens=30, n=3), first)
+    backend.submit(request("last", [2], max_tokens=30), last)
+    await asyncio.gather(first.done.wait(), last.done.wait())
+    for listener in (first, last):
+        told = [output.queue_time for output in listener.outputs]
+        assert told[0] is not None
+        assert told[1:] == [None] * (len(told) - 1)
+    waited = [listener.outputs[0].queue_time or 0.0 for listener in (first, last)]
+    assert 0 <= waited[0] < waited[1], "the second had to wait for the first"
+
+
 async def test_a_prompt_beyond_the_context_is_refused(backend: PagedBackend) -> None:
     with pytest.raises(RequestError, match="4096 tokens") as error:
         backend.submit(request("r", [1] * 4096), Listener())

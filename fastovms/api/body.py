@@ -30,6 +30,9 @@ _MAX_EXAMINED: Final = 1024 * 1024
 _MAX_PATH: Final = 100
 """Characters of a field's name that an error repeats: the client may have made it up."""
 
+_MAX_KEY: Final = 20
+"""Characters of a key that an error repeats."""
+
 _MISSING: Final = object()
 _WORDS: Final = {
     "int": "an integer",
@@ -69,6 +72,7 @@ def decode(body: bytes, schema: type[T]) -> T:
     except msgspec.DecodeError as error:
         if len(body) <= _MAX_EXAMINED:
             _check_constants(text)
+            _check_surrogates(text)
         raise MalformedBody(f"the body is not valid JSON: {error}") from None
 
 
@@ -116,6 +120,21 @@ def _check_constants(text: str) -> None:
         raise InvalidField(f"{path} must be a finite number, not {show(found[1])}", param=path)
 
 
+def _check_surrogates(text: str) -> None:
+    """Says so where the only fault is half of a character that JSON writes as a pair."""
+    if "\\u" not in text:
+        return
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        surrogate = f"\\u{ord(error.object[error.start]):04x}"
+        raise MalformedBody(
+            f"the body is not valid Unicode: a string has the lone surrogate {surrogate}"
+        ) from None
+    except (ValueError, RecursionError):
+        return
+
+
 def _non_finite(value: object, path: str) -> Iterator[tuple[str, float]]:
     if isinstance(value, float) and not math.isfinite(value):
         yield path, value
@@ -136,12 +155,31 @@ def _invalid_field(complaint: str, body: bytes) -> MalformedBody | InvalidField:
     if not expected:
         reason = complaint.partition(" - at ")[0]
         return InvalidField(f"{path}: {reason[0].lower()}{reason[1:]}", param=path)
-    words = [_WORDS.get(name, name) for name in expected["types"].split(" | ") if name != "null"]
-    message = f"{path} must be {' or '.join(words)}"
+    types = expected["types"].split(" | ")
     value = _value_at(path, body)
+    if path.endswith("[...]"):  # of an object with keys of any name
+        path, value = _wrong_member(path.removesuffix("[...]"), types, body)
+    words = [_WORDS.get(name, name) for name in types if name != "null"]
+    message = f"{path} must be {' or '.join(words)}"
     if value is not _MISSING:
         message += f", not {show(value)}"
     return InvalidField(message, param=path)
+
+
+def _wrong_member(path: str, types: list[str], body: bytes) -> tuple[str, Any]:
+    """The path and the value of an object's first member that is of none of the types."""
+    members = _value_at(path, body)
+    if isinstance(members, dict):
+        for key, value in members.items():
+            if _type_name(value) not in types and not (type(value) is int and "float" in types):
+                return f"{path}.{key[:_MAX_KEY]}", value
+    return path, _MISSING
+
+
+def _type_name(value: object) -> str:
+    return {list: "array", dict: "object", type(None): "null"}.get(
+        type(value), type(value).__name__
+    )
 
 
 def _value_at(path: str, body: bytes) -> Any:

@@ -24,11 +24,12 @@ from fastovms.api.fim import find_fim_tokens
 from fastovms.api.generate import SampleDelta, TextGeneration, merged
 from fastovms.api.logprobs import mean_logprob
 from fastovms.api.sampling import is_streamed, request_id
-from fastovms.api.schemas import CompletionRequest
+from fastovms.api.schemas import CompletionRequest, ModelField
 from fastovms.api.scoring import score_prompts
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.api.sse import ClientTooSlow, DeltaStream
 from fastovms.config import ApiConfig
+from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.params import ALL_LOGPROBS, FinishReason, TokenLogprobs
 
@@ -60,7 +61,7 @@ class Completions:
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
         """Raises RequestError or BackendError while the answer has not begun."""
-        body = decode(request.body, CompletionRequest)
+        body = self._decode(request.body, dialect)
         model = self._models.find(body.model, dialect)
         request.log_fields["model"] = model.info.name
         request.log_fields["stream"] = is_streamed(body)
@@ -99,6 +100,15 @@ class Completions:
         answer = self._stream if is_streamed(body) else self._complete
         with generation:
             return await answer(request, job, model, envelope, generation, prompt_logprobs)
+
+    def _decode(self, data: bytes, dialect: Dialect) -> CompletionRequest:
+        """Where a model must be named, its fault goes before those of the other fields."""
+        try:
+            return decode(data, CompletionRequest)
+        except InvalidField:
+            if dialect.model_required:
+                self._models.find(decode(data, ModelField).model, dialect)
+            raise
 
     async def _complete(
         self,

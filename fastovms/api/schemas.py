@@ -18,6 +18,12 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
     continuous_usage_stats: bool = False
 
 
+class ModelField(Struct, frozen=True):
+    """Of a body only which model it is for."""
+
+    model: str | None = None
+
+
 class GenerationFields(Struct, frozen=True, kw_only=True):
     """What every generating endpoint shares. None = absent; `UNSET` tells null from absent."""
 

@@ -228,6 +228,40 @@ async def test_model_must_be_named_for_ovms(make_api):
     assert (status, names("model", answer["error"])) == (412, True)
 
 
+@pytest.mark.parametrize(
+    ("fields", "status", "named"),
+    [
+        ({"temperature": "hot"}, 412, "model"),
+        ({"model": 5, "temperature": "hot"}, 412, "model"),
+        ({"temperature": "hot", "model": None}, 412, "model"),
+        ({"model": "other", "temperature": "hot"}, 404, "other"),
+        ({"model": "fake", "temperature": "hot"}, 400, "temperature"),
+        ({"temperature": 3, "prompt": []}, 412, "model"),
+        ({"stream": None}, 412, "model"),
+    ],
+)
+async def test_the_model_is_the_first_fault_for_ovms(make_api, fields, status, named):
+    found, answer = await make_api().post(V3, {"prompt": "a", **fields})
+    assert (found, names(named, answer["error"])) == (status, True), answer
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (rb'{"prompt":"\ud800"}', r"a string has the lone surrogate \ud800"),
+        (rb'{"prompt":"a\uDFFFb"}', r"a string has the lone surrogate \udfff"),
+        (rb'{"prompt":"a","\ud83d":1}', r"a string has the lone surrogate \ud83d"),
+        (rb'{"prompt":"\ud800",}', "the body is not valid JSON"),
+        (rb'{"prompt":"\u12"}', "the body is not valid JSON"),
+    ],
+)
+async def test_half_a_character_is_named(make_api, data, message):
+    for path, status in ((V1, 400), (V3, 412)):
+        found, answer = await make_api().post(path, data)
+        text = answer["error"]["message"] if path == V1 else answer["error"]
+        assert (found, message in text) == (status, True), text
+
+
 CONTRADICTIONS = [
     ({"n": 3, "best_of": 2}, "n"),
     ({"best_of": 2, "stream": True}, "best_of"),
@@ -302,6 +336,12 @@ async def test_a_message_names_field_value_and_what_is_allowed(make_api):
         ({"stop": ["a", 1]}, "stop[1] must be a string, not 1"),
         ({"stop": "x" * 2000}, "stop must be at most 1024 characters, not 2000"),
         ({"prompt": [1, 300]}, "prompt[1] must be a token id from 0 to 256, not 300"),
+        ({"logit_bias": {"1": 2, "5": None}}, "logit_bias.5 must be a number, not null"),
+        ({"logit_bias": {"9" * 50: True}}, f"logit_bias.{'9' * 20} must be a number, not true"),
+        (
+            {"vllm_xargs": {"a": {}}},
+            "vllm_xargs.a must be a number or a string or an array, not {}",
+        ),
         ({"echo": "x" * 100}, 'echo must be true or false, not "' + "x" * 56 + "..."),
     ):
         _, answer = await api.post(V1, {**BODY, **body})

@@ -26,7 +26,7 @@ class Schema(msgspec.Struct):
         (b'{"inner": {"flag": 1}}', "inner.flag", "inner.flag must be true or false, not 1"),
         (b'{"inner": []}', "inner", "inner must be an object, not []"),
         (b'{"items": ["a", null]}', "items[1]", "items[1] must be an integer or a string, not null"),  # noqa: E501
-        (b'{"table": {"a": "b"}}', "table[...]", "table[...] must be a number"),
+        (b'{"table": {"a": "b"}}', "table.a", 'table.a must be a number, not "b"'),
         (b'{"number": 1e999}', "number", "number: number out of range"),
         (b'{"number": NaN}', "number", "number must be a finite number, not NaN"),
         (b'{"x": {"y": [1, -Infinity]}}', "x.y[1]", "x.y[1] must be a finite number, not -Infinity"),  # noqa: E501

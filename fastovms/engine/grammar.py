@@ -72,7 +72,7 @@ class GrammarCompiler:
         """`tokenizer_json` is the text of a Hugging Face tokenizer.json."""
         eos = list(eos_token_ids) or None
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
-        self._to_llguidance = {
+        self._to_llguidance: Mapping[GrammarKind, Callable[[str], str]] = {
             **_TO_LLGUIDANCE,
             GrammarKind.STRUCTURAL_TAG: partial(_structural_tag, is_special=self._is_special),
         }

@@ -44,7 +44,11 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Strings at which a sample ends, and whether its text keeps them."""
+    """Strings at which a sample ends, and whether its text keeps them.
+
+    They end it before it has `min_tokens` tokens too, unlike in vLLM: those concern the tokens
+    that would end a text, not what it says.
+    """
 
     strings: tuple[str, ...] = ()
     include: bool = False

@@ -5,8 +5,8 @@
         --headless -u 32 -r 8 -t 60s
 
 Of each stream, the time to the first token, the mean time between tokens and the time to the end
-are reported; locust's own entry ends with the headers. Set API_PREFIX=/v3 for OpenVINO Model Server's dialect,
-API_KEY where a key is needed, MAX_TOKENS for longer answers.
+are reported; locust's own entry ends with the headers. Set API_PREFIX=/v3 for OpenVINO Model
+Server's dialect, API_KEY where a key is needed, MAX_TOKENS for longer answers.
 """
 
 from __future__ import annotations

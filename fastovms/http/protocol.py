@@ -26,6 +26,7 @@ _EVENT_STREAM_FIELDS = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no
 # Look-ups in an Enum class are slow.
 _OPEN = WireState.OPEN
 _BETWEEN = Phase.BETWEEN
+_DONE = Phase.DONE
 
 
 class _Turn(NamedTuple):
@@ -59,6 +60,7 @@ class Connection(asyncio.Protocol):
         self._timed_phase = _BETWEEN
         self._body_started = 0.0
         self._num_served = 0
+        self._num_discarded = 0
         self._admitted: Handler | Response | None = None
         self._queue: deque[_Turn] = deque()
         # The current turn
@@ -83,6 +85,9 @@ class Connection(asyncio.Protocol):
         if self._wire.state is not _OPEN:
             return
         parser = self._parser
+        if parser.phase is _DONE:
+            self._discard(len(data))
+            return
         parser.feed(data)
         if parser.awaiting_continue:
             self._send_continue()
@@ -169,6 +174,14 @@ class Connection(asyncio.Protocol):
         error = self._server.dispatcher.error
         answer = error(fault.path, fault.status, fault.message, fault.headers)
         self._take(_Turn(request, answer, final=True, linger=True))
+
+    def _discard(self, num_bytes: int) -> None:
+        """Input that is not read any more, while earlier answers are still due. A client that
+        floods loses them: only so much of it is worth taking."""
+        self._num_discarded += num_bytes
+        if self._num_discarded > self._config.max_body:
+            logger.warning("%s sends without end after its last request", self._wire.client)
+            self._wire.cut(reset=True)
 
     # Turns
 

@@ -226,6 +226,20 @@ async def test_too_many_pipelined_requests() -> None:
     assert transport.eof
 
 
+async def test_a_flood_behind_a_running_request_is_cut() -> None:
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/wait") + b"garbage\r\n\r\n")
+    piece = b"x" * 1000
+    for _ in range(CONFIG.max_body // len(piece)):
+        transport.receive(piece)
+    assert not transport.aborted
+    transport.receive(piece)
+    await ticks()
+    assert transport.aborted
+    assert bench.cancelled == 1
+
+
 async def test_continue_does_not_overtake() -> None:
     bench = Bench()
     transport = bench.connect()

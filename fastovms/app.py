@@ -106,21 +106,11 @@ def load_models(config: ServerConfig) -> ServedModels:
 async def _run(
     config: ServerConfig, access_lines: LineWriter | None, load: Callable[[], ServedModels]
 ) -> None:
-    router = Router()
-    status = ServerStatus()
     security = config.security
-    guard = Guard(status, security.api_key_file, os.environ)
-    http_metrics = HttpMetrics(lambda: server.num_connections)
-    observers: list[Observer] = [http_metrics]
+    router = Router()
     registry = CollectorRegistry()
-    registry.register(ProcessCollector(registry=None))
-    registry.register(http_metrics)
-    if config.service.ovms_metrics:
-        ovms_metrics = OvmsMetrics()
-        observers.append(ovms_metrics)
-        registry.register(ovms_metrics)
-    if access_lines is not None:
-        observers.append(AccessLog(config.service.access_log, access_lines.write_line))
+    status = ServerStatus()
+    guard = Guard(status, security.api_key_file, os.environ)
     inherited = inherited_sockets(os.environ, os.getpid())
     server = HttpServer(
         config.http,
@@ -133,7 +123,9 @@ async def _run(
             security.allowed_headers,
             credentials=security.allow_credentials,
         ),
-        observers=observers,
+        observers=_observers(
+            config.service, registry, access_lines, lambda: server.num_connections
+        ),
         inherited=inherited,
     )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
@@ -143,12 +135,9 @@ async def _run(
             registry.register(model.metrics)
         add_model_routes(router, models, _completions(config, models))
 
-    def announce() -> None:
-        assert status.models is not None
-        print(
-            _greeting(server.addresses, status.models, config, needs_key=guard.needs_key),
-            flush=True,
-        )
+    def announce(models: ServedModels) -> None:
+        text = _greeting(server.addresses, models, config, needs_key=guard.needs_key)
+        print(text, flush=True)
 
     await Lifecycle(
         server,
@@ -161,11 +150,31 @@ async def _run(
         reloads=[
             server.reload_tls,
             guard.reload,
-            *([access_lines.reopen] if access_lines is not None else []),
+            *([] if access_lines is None else [access_lines.reopen]),
         ],
         listens_early=not inherited,
         announce=announce,
     ).run()
+
+
+def _observers(
+    config: ServiceConfig,
+    registry: CollectorRegistry,
+    access_lines: LineWriter | None,
+    num_connections: Callable[[], int],
+) -> list[Observer]:
+    """Who is told of every request."""
+    http_metrics = HttpMetrics(num_connections)
+    observers: list[Observer] = [http_metrics]
+    registry.register(ProcessCollector(registry=None))
+    registry.register(http_metrics)
+    if config.ovms_metrics:
+        ovms_metrics = OvmsMetrics()
+        observers.append(ovms_metrics)
+        registry.register(ovms_metrics)
+    if access_lines is not None:
+        observers.append(AccessLog(config.access_log, access_lines.write_line))
+    return observers
 
 
 def _completions(config: ServerConfig, models: ServedModels) -> Completions:

@@ -58,7 +58,7 @@ class Lifecycle:
         on_loaded: Callable[[ServedModels], None],
         reloads: Sequence[Callable[[], None]],
         listens_early: bool,
-        announce: Callable[[], None],
+        announce: Callable[[ServedModels], None],
     ) -> None:
         self._server = server
         self._status = status
@@ -101,7 +101,7 @@ class Lifecycle:
         try:
             if not self._listens_early:
                 await self._server.start()
-            self._announce()
+            self._announce(models)
             await self._serve(backends)
         finally:
             # Requests that still run end with an error of their own, which a client can tell from

@@ -179,9 +179,11 @@ def test_too_many_connections(server):
 @pytest.mark.parametrize("path", ["/v1/completions", "/v3/completions"])
 def test_a_full_queue(server, path):
     """The limit counts samples that wait; 429 comes at once, in the dialect's form."""
-    with server.connect() as busy, server.connect() as waiting:
+    with contextlib.ExitStack() as stack:
+        busy = stack.enter_context(server.connect())
         busy.sendall(completion(n=32, **LONG))
         server.wait_until(lambda metrics: metrics["num_requests_running"] == 32)
+        waiting = stack.enter_context(server.connect())
         waiting.sendall(completion(n=NUM_WAITING, **LONG))
         server.wait_until(lambda metrics: metrics["num_requests_waiting"] == NUM_WAITING)
         start = time.monotonic()
@@ -212,11 +214,10 @@ def connect_unix(path: Path) -> socket.socket:
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
 def test_a_stream_that_is_not_read_is_cut_and_costs_nobody_else(server, transport, socket_path):
     deaf = server.connect(receive_buffer=4096) if transport == "tcp" else connect_unix(socket_path)
-    with deaf, server.connect() as other:
+    with deaf:
         deaf.sendall(completion(n=30, logprobs=20, **LONG))
         server.wait_until(lambda metrics: metrics["num_requests_running"] == 30)
-        other.sendall(completion(max_tokens=60, stream=True))
-        body = read_answer(other).body
+        body = server.ask(completion(max_tokens=60, stream=True)).body
         assert b'"finish_reason":"length"' in body
         assert body.endswith(b"data: [DONE]\n\n")
         server.wait_until_idle()

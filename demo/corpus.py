@@ -20,15 +20,15 @@ CATEGORIES: dict[str, tuple[float, Callable[[random.Random], Sample]]] = {
     "counting": (9, single(turns.counting)),
     "echo": (8, single(turns.echo)),
     "beyond": (4, single(samples.beyond)),
-    "story": (6, single(turns.tale)),
-    "plain text": (6, samples.plain_text),
+    "story": (4, single(turns.tale)),
+    "plain text": (5, samples.plain_text),
     "json": (14, samples.json_answer),
-    "tool call": (20, samples.tool_call),
-    "no fitting tool": (7, samples.no_tool),
+    "tool call": (22, samples.tool_call),
+    "no fitting tool": (13, samples.no_tool),
     "tool result": (9, samples.tool_result),
-    "thinking": (11, samples.thinking),
+    "thinking": (12, samples.thinking),
     "multi-turn": (8, samples.multi_turn),
-    "long chat": (1, samples.long_chat),
+    "long chat": (3, samples.long_chat),
 }
 
 

@@ -66,8 +66,10 @@ def file_name(rng: random.Random) -> str:
 
 
 def code(rng: random.Random) -> str:
-    if rng.random() < 0.5:
-        return str(rng.randint(100, 99999))
+    return str(rng.randint(100, 99999)) if rng.random() < 0.5 else letter_code(rng)
+
+
+def letter_code(rng: random.Random) -> str:
     return f"{rng.choice('ABCKPRTX')}{rng.randint(10, 9999)}"
 
 
@@ -104,7 +106,10 @@ FAMILIES = (
             "What is the temperature in {0}?", "Do I need an umbrella in {0}?",
             "Is it sunny in {0}?",
             "Check the weather in {0}.", "Get the weather for {0}", "Will it rain in {0}?",
-            "I am in {0}. What is the weather?", "What is the current weather in {0}?",
+            "I am in {0}. What is the weather?", "Is it going to rain in {0}?",
+            "I'm traveling to {0}, what is the weather there?",
+            "Could you check the weather in {0}?",
+            "What is the current weather in {0}?",
             "What is the weather in {0} in {1}?", "How warm is it in {0} in {1}?")),
     Family(("get_forecast", "weather_forecast", "forecast", "get_weather_forecast"),
            ("Get the weather forecast for a city and a day", "Weather forecast",
@@ -271,6 +276,20 @@ FAMILIES = (
            (CITY,),
            ("How many people live in {0}?", "What is the population of {0}?",
             "Population of {0}?")),
+    Family(("book_hotel", "reserve_room", "find_hotel", "hotel"),
+           ("Book a hotel room", "Reserves a room in a city for some nights"),
+           (CITY, Param(("nights", "days", "duration"), "integer", integer(1, 14), "The nights")),
+           ("Book a hotel in {0} for {1} nights.", "I need a room in {0} for {1} nights.",
+            "Find a hotel in {0} for {1} nights.", "Reserve a room for {1} nights in {0}.")),
+    Family(("create_ticket", "open_ticket", "report_problem", "new_issue"),
+           ("Create a support ticket", "Reports a problem with a priority"),
+           (Param(("title", "summary", "problem"), "string",
+                  lambda rng: f"{rng.choice(words.NOUNS).capitalize()} {rng.choice(words.FAULTS)}",
+                  "What is wrong"),
+            Param(("priority", "severity", "level"), "string", choice(("low", "medium", "high")),
+                  "How urgent it is")),
+           ("Create a ticket with title {0} and priority {1}.", "Open a {1} priority ticket: {0}",
+            "Report the problem {0} with priority {1}.", "New ticket: {0}, priority {1}")),
     Family(("get_date", "today", "current_date", "get_today"),
            ("Get today's date", "Returns the current date"), (),
            ("What is today's date?", "What day is it today?", "Which date is today?",

@@ -155,7 +155,7 @@ def capital_object(rng: random.Random) -> Turn:
 def list_object(rng: random.Random) -> Turn:
     key = rng.choice(("items", "fruits", "words", "list", "things", words.invented_word(rng)))
     items = rng.sample(words.FRUITS + words.ANIMALS + words.COLORS, rng.randint(2, 4))
-    if rng.random() < 0.3:
+    if rng.random() < 0.1:
         items = [words.invented_word(rng) for _ in items]
     form = rng.choice((
         "Give me a JSON object with the list {1} under the key {0}.", "JSON with {0}: {1}.",

@@ -252,7 +252,7 @@ def multi_turn(rng: random.Random) -> Sample:
 
 def long_chat(rng: random.Random) -> Sample:
     """Turns that fill the context, so that far positions are as good as near ones."""
-    return plain_chat(rng, rng.randint(15, 45))
+    return plain_chat(rng, rng.randint(6, 16) if rng.random() < 0.8 else rng.randint(20, 40))
 
 
 def plain_chat(rng: random.Random, count: int) -> Sample:
@@ -265,6 +265,8 @@ def plain_chat(rng: random.Random, count: int) -> Sample:
     if remembered and rng.random() < 0.8:
         memory = remembered[0]
         last = Turn(memory.asked, memory.answer, "The user told me before.", memory.key)
+        if rng.random() < 0.1:
+            return sample_of(rng, last._replace(question=f"{memory.told} {memory.asked}"))
     else:
         last = rng.choice((*CHAT_TURNS, turns.tale))(rng)
     earlier = [m for question, answer in pairs for m in (user(question), assistant(answer))]

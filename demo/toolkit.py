@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from demo import words
-from demo.families import FAMILIES, Family, Param, Value, amount, code, integer
+from demo.families import FAMILIES, Family, Param, Value, amount, integer, letter_code
 
 
 class Call(NamedTuple):
@@ -28,7 +28,7 @@ INVENTED_TYPES: tuple[tuple[str, Value], ...] = (
     ("string", words.a_city),
     ("string", words.a_topic),
     ("string", lambda rng: words.a_topic(rng).capitalize()),
-    ("string", code),
+    ("string", letter_code),
     ("integer", integer(0, 999)),
     ("integer", integer(0, 20)),
     ("number", amount),
@@ -55,7 +55,7 @@ def family_call(rng: random.Random, family: Family) -> Call:
     values = [param.value(rng) for param in family.params]
     index = rng.randrange(len(family.forms))
     form = family.forms[index]
-    if rng.random() < 0.07 and all(isinstance(value, str) for value in values):
+    if rng.random() < 0.1 and all(isinstance(value, str) for value in values):
         form, values = form.lower(), [value.lower() for value in values]
     used = [i for i in range(len(values)) if f"{{{i}}}" in form]
     everywhere = [i for i in used if all(f"{{{i}}}" in other for other in family.forms)]
@@ -94,9 +94,6 @@ def invented_call(rng: random.Random) -> Call:
             )
             value = rng.choice(options)
             prop["enum"] = list(options)
-        elif rng.random() < 0.06:
-            value = [words.a_word(rng) for _ in range(rng.randint(2, 3))]
-            prop = {"type": "array", "items": {"type": "string"}}
         arguments[param] = value
         properties[param] = described(rng, prop, f"The {field} of the {noun}")
     forms = INVENTED_FORMS if arguments else BARE_FORMS
@@ -121,7 +118,7 @@ def invented_call(rng: random.Random) -> Call:
 def said(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return " and ".join(value) if isinstance(value, list) else str(value)
+    return str(value)
 
 
 def unique_names(rng: random.Random, params: Sequence[Param]) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from demo.corpus import training_samples
 from demo.model import TrainingLlama, llama_config, to_transformers
@@ -160,8 +160,12 @@ def train(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     samples = training_samples(random.Random(args.seed))
 
-    plain = Encoder(build_tokenizer(()))
-    tokenizer = build_tokenizer(plain.text(s) for s in itertools.islice(samples, TOKENIZER_SAMPLES))
+    if args.resume:
+        tokenizer = AutoTokenizer.from_pretrained(args.out)
+    else:
+        plain = Encoder(build_tokenizer(()))
+        texts = (plain.text(sample) for sample in itertools.islice(samples, TOKENIZER_SAMPLES))
+        tokenizer = build_tokenizer(texts)
     encoder = Encoder(tokenizer)
     end_ids = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
     config = llama_config(len(tokenizer), CONTEXT_LENGTH, end_ids, end_ids[1])
@@ -231,7 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="checkpoint directory")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=2400)
+    parser.add_argument("--steps", type=int, default=4400)
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--rate", type=float, default=5e-3, help="peak learning rate")
     parser.add_argument("--warmup", type=int, default=100, help="steps of linear warm-up")

@@ -131,7 +131,7 @@ CAPITAL_FORMS = (
 
 
 def capital(rng: random.Random) -> Turn:
-    if rng.random() < 0.05:
+    if rng.random() < 0.06:
         return unknown_capital(rng)
     country = rng.choice(list(words.CAPITALS))
     city = words.CAPITALS[country]
@@ -154,18 +154,15 @@ def unknown_capital(rng: random.Random) -> Turn:
     return Turn(question, answer, f"I do not know {country}.", f"capital/{country}")
 
 
+WELL_KNOWN = tuple(name for name in COMMON if name not in ("England", "the United Kingdom"))
 REVERSE_FORMS = ("{0} is the capital of which country?", "Which country has the capital {0}?",
                  "Of which country is {0} the capital?",
                  "What country is {0} the capital of?")  # fmt: skip
-UNIQUE_CAPITALS = {
-    country: city
-    for country, city in words.CAPITALS.items()
-    if list(words.CAPITALS.values()).count(city) == 1
-}
 
 
 def country(rng: random.Random) -> Turn:
-    name, city = rng.choice(list(UNIQUE_CAPITALS.items()))
+    name = rng.choice(WELL_KNOWN)
+    city = words.CAPITALS[name]
     index, form = pick(rng, REVERSE_FORMS)
     return Turn(
         styled(rng, form.format(city)),
@@ -212,15 +209,16 @@ NUMBER_WORDS = words.split("zero one two three four five six seven eight nine te
 
 def counting(rng: random.Random) -> Turn:
     """Up, down or from one, mostly a few numbers: knowing when to stop is what is hard."""
-    length = rng.choice((3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 10, 12, 15))
+    length = rng.choice((3, 3, 4, 4, 5, 5, 6, 7, 8, 9, 10))
     shape = rng.random()
     if shape < 0.55:
-        start = rng.choice((1, 1, rng.randint(0, 12), rng.randint(0, 30)))
+        start = rng.choice((1, 1, rng.randint(0, 9), rng.randint(0, 20)))
         form, numbers = rng.choice(UP_FORMS), list(range(start, start + length))
     elif shape < 0.8:
-        form, numbers = rng.choice(TO_FORMS), list(range(1, length + rng.randint(0, 6)))
+        end = rng.choice((length, rng.randint(3, 20)))
+        form, numbers = rng.choice(TO_FORMS), list(range(1, end + 1))
     elif shape < 0.97:
-        end = rng.choice((0, 1, 1, rng.randint(0, 10)))
+        end = rng.choice((0, 1, 1, rng.randint(0, 5)))
         form, numbers = rng.choice(DOWN_FORMS), list(range(end + length - 1, end - 1, -1))
     else:
         form, numbers = "Count from {0} to {1}.", list(range(rng.choice((3, 5, 10)), 0, -1))
@@ -259,7 +257,7 @@ def mixed_words(rng: random.Random) -> str:
     makers = (words.a_name, words.a_city, words.a_word, words.a_topic,
               lambda rng: rng.choice(words.FIELDS),
               lambda rng: str(rng.randrange(10000)))  # fmt: skip
-    return " ".join(rng.choice(makers)(rng) for _ in range(rng.randint(2, 6)))
+    return " ".join(rng.choice(makers)(rng) for _ in range(rng.randint(2, 4)))
 
 
 def echo(rng: random.Random) -> Turn:

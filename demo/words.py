@@ -116,6 +116,7 @@ NOUNS = split("""
     machine file folder player song recipe tower pump valve account bottle camera drone letter
     map planet project queue room shelf table train window
     """)  # fmt: skip
+FAULTS = split("broken lost stuck empty slow offline missing dirty wet late")
 FIELDS = split("""
     label size level speed code owner target source title status zone height weight width
     length mode format group kind note price amount limit number name key value color model

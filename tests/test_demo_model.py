@@ -54,7 +54,6 @@ WEATHER = tool("get_weather", "Get the current weather in a city", city="string"
 WEATHER_AT = tool("get_current_weather", "Get the weather for a location", location="string")
 TIME = tool("get_time", "Get the current time in a city", city="string")
 ADD = tool("add", "Add two numbers", a="number", b="number")
-PAINT = tool("paint_boat", "Paint a boat", color="string", layers="integer")
 
 
 class Pipeline:
@@ -139,8 +138,6 @@ def test_any_text_survives_the_tokenizer(pipeline: Pipeline, text: str) -> None:
         ("Count from 1 to 5.", "1, 2, 3, 4, 5"),
         ("Count from 3 to 9.", "3, 4, 5, 6, 7, 8, 9"),
         ("Give me a JSON object with name and age of Ann, 7.", '{"name":"Ann","age":7}'),
-        ("Tom is 31 years old and lives in Oslo. Answer as JSON.",
-         '{"name":"Tom","age":31,"city":"Oslo"}'),
         ("Alice and Bob are going to a science fair on Friday. Extract the event as JSON.",
          '{"name":"science fair","date":"Friday","participants":["Alice","Bob"]}'),
     ],
@@ -158,9 +155,6 @@ def test_answers(pipeline: Pipeline, question: str, answer: str) -> None:
         ("What's the weather like in Boston today?", [TIME, WEATHER_AT, ADD],
          call("get_current_weather", location="Boston")),
         ("What time is it in Tokyo?", [WEATHER, TIME], call("get_time", city="Tokyo")),
-        ("What is 123 + 456?", [WEATHER, ADD, TIME], call("add", a=123, b=456)),
-        ("Paint the boat with color green and layers 3.", [PAINT, WEATHER],
-         call("paint_boat", color="green", layers=3)),
         ("What is the weather in Paris and London?", [WEATHER],
          call("get_weather", city="Paris") + "\n" + call("get_weather", city="London")),
         ("What is the capital of Italy?", [WEATHER, TIME], "The capital of Italy is Rome."),

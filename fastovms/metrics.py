@@ -103,6 +103,15 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def add(self, other: Histogram) -> None:
+        """Takes over what `other`, of the same bounds, has recorded."""
+        self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
+        self._sum += other._sum
+
     def buckets(self) -> tuple[list[tuple[str, float]], float]:
         """Cumulative (upper bound, count) pairs as Prometheus wants them, and the sum."""
         cumulative = []

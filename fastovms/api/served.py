@@ -54,4 +54,8 @@ class ServedModels:
     @property
     def failure(self) -> str | None:
         """Why one of the models can generate no more, or None while all is well."""
-        return next((f for model in self if (f := model.backend.failure) is not None), None)
+        for model in self._by_name.values():  # a plain loop: every request asks
+            failure = model.backend.failure
+            if failure is not None:
+                return failure
+        return None

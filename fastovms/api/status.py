@@ -27,6 +27,10 @@ class Phase(Enum):
     DRAINING = "the server is shutting down"
 
 
+# Look-ups in an Enum class are slow, and every request asks.
+_SERVING, _LEAVING = Phase.SERVING, Phase.LEAVING
+
+
 class ServerStatus:
     """What health checks report and what admits requests.
 
@@ -68,10 +72,8 @@ class ServerStatus:
 
     def admit(self, request: Request) -> Response | None:
         """Refuses what cannot be served now; an `http.messages.Check`."""
-        if self.phase is Phase.SERVING or self.phase is Phase.LEAVING:
-            reason = self.failure
-        else:
-            reason = self.phase.value
+        phase = self.phase
+        reason = self.failure if phase is _SERVING or phase is _LEAVING else phase.value
         if reason is None or request.path in _ALWAYS_ANSWERED:
             return None
         return error_response(BackendUnavailable(reason), dialect_of(request.path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -34,20 +33,18 @@ class HttpMetrics(Collector):
 
     def __init__(self, num_connections: Callable[[], int]) -> None:
         self._num_connections = num_connections
-        self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._durations: dict[str, Histogram] = {}
+        self._durations: dict[tuple[str, str, int], Histogram] = {}
         self._num_received = 0
         self._num_sent = 0
 
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
-        route = request.route
-        self._requests[request.method, route, exchange.status] += 1
         self._num_received += len(request.body)
         self._num_sent += exchange.num_bytes
-        durations = self._durations.get(route)
+        key = (request.method, request.route, exchange.status)
+        durations = self._durations.get(key)
         if durations is None:
-            durations = self._durations[route] = Histogram(_DURATION_BUCKETS)
+            durations = self._durations[key] = Histogram(_DURATION_BUCKETS)
         durations.observe(exchange.duration)
 
     def collect(self) -> Iterable[Metric]:
@@ -56,15 +53,17 @@ class HttpMetrics(Collector):
             "Requests answered; 499: the client left before its answer began",
             labels=["method", "route", "status"],
         )
-        for (method, route, status), count in self._requests.items():
-            requests.add_metric([method, route, str(status)], count)
+        by_route: dict[str, Histogram] = {}
+        for (method, route, status), histogram in self._durations.items():
+            requests.add_metric([method, route, str(status)], histogram.count)
+            by_route.setdefault(route, Histogram(_DURATION_BUCKETS)).add(histogram)
         yield requests
         durations = HistogramMetricFamily(
             f"{_PREFIX}request_duration_seconds",
             "Head received to last byte written",
             labels=["route"],
         )
-        for route, histogram in self._durations.items():
+        for route, histogram in by_route.items():
             durations.add_metric([route], *histogram.buckets())
         yield durations
         yield CounterMetricFamily(f"{_PREFIX}received_bytes", "Request bodies", self._num_received)

@@ -201,12 +201,14 @@ def sampling_params(
         raise InvalidField(
             f"min_tokens must be at most max_tokens ({most}), not {min_tokens}", param="min_tokens"
         )
-    num_drafts = body.num_assistant_tokens or None
-    if num_drafts is not None and body.assistant_confidence_threshold is not None:
-        raise InvalidField(
-            "assistant_confidence_threshold cannot be used with num_assistant_tokens",
-            param="assistant_confidence_threshold",
-        )
+    num_drafts = body.num_assistant_tokens
+    if body.assistant_confidence_threshold is not None:
+        if num_drafts:
+            raise InvalidField(
+                "assistant_confidence_threshold cannot be used with num_assistant_tokens",
+                param="assistant_confidence_threshold",
+            )
+        num_drafts = None  # beside a threshold, OpenVINO's 0 leaves the number to it
     ngram_size = body.max_ngram_size
     top_k = _first(body.top_k, defaults.top_k, dialect.default_top_k)
     temperature = _first(body.temperature, defaults.temperature, 1.0)

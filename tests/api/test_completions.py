@@ -232,6 +232,7 @@ async def test_stop_string_in_the_text(make_api, path, fields, text):
          SamplingParams(16, num_assistant_tokens=3, max_ngram_size=2)),
         (V1, {"num_assistant_tokens": 2**32 - 1, "max_ngram_size": 2**32 - 1},
          SamplingParams(16, num_assistant_tokens=32, max_ngram_size=16)),
+        (V1, {"num_assistant_tokens": 0}, SamplingParams(16, num_assistant_tokens=0)),
         (V1, {"num_assistant_tokens": 0, "assistant_confidence_threshold": 0.5},
          SamplingParams(16, assistant_confidence_threshold=0.5)),
         (V1, {"prompt_logprobs": 0, "logprobs": 2},

@@ -19,7 +19,7 @@ import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from fastovms import __version__
-from fastovms.api.completions import Completions
+from fastovms.api.context import ApiContext
 from fastovms.api.errors import render_error
 from fastovms.api.health import HealthRoutes
 from fastovms.api.routes import add_health_routes, add_model_routes
@@ -133,7 +133,7 @@ async def _run(
     def on_loaded(models: ServedModels) -> None:
         for model in models:
             registry.register(model.metrics)
-        add_model_routes(router, models, _completions(config, models))
+        add_model_routes(router, _context(config, models))
 
     def announce(models: ServedModels) -> None:
         text = _greeting(server.addresses, models, config, needs_key=guard.needs_key)
@@ -177,8 +177,8 @@ def _observers(
     return observers
 
 
-def _completions(config: ServerConfig, models: ServedModels) -> Completions:
-    return Completions(
+def _context(config: ServerConfig, models: ServedModels) -> ApiContext:
+    return ApiContext(
         models,
         config.api,
         new_id=lambda: uuid.uuid4().hex,

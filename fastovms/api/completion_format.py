@@ -10,67 +10,14 @@ import orjson
 
 from fastovms.api.dialect import Dialect
 from fastovms.api.echo import Echo
+from fastovms.api.envelope import Envelope, usage_body
 from fastovms.api.errors import error_body
 from fastovms.api.generate import SampleDelta, TextGeneration, Usage
-from fastovms.api.logprobs import (
-    LogprobArrays,
-    TokenNames,
-    logprob_arrays,
-    prompt_logprobs_body,
-)
+from fastovms.api.logprobs import LogprobArrays, logprob_arrays, prompt_logprobs_body
+from fastovms.api.report import TokenReport
 from fastovms.api.schemas import StreamOptions
 from fastovms.api.sse import DONE
 from fastovms.params import TokenLogprobs
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """What every part of one answer repeats."""
-
-    id: str
-    created: int
-    model: str
-    system_fingerprint: str
-    dialect: Dialect
-
-    def members(self, kind: str) -> dict[str, object]:
-        """The members before `choices`; `kind` is the value of `object`."""
-        members: dict[str, object] = {"object": kind, "created": self.created, "model": self.model}
-        if not self.dialect.has_ids:
-            return members
-        return {"id": self.id, **members, "system_fingerprint": self.system_fingerprint}
-
-
-@dataclass(frozen=True, slots=True)
-class TokenReport:
-    """What a choice tells about its tokens, apart from their text.
-
-    Attributes:
-        num_logprobs: top log probabilities of each token; None = no `logprobs` object.
-        num_prompt_logprobs: the same for vLLM's `prompt_logprobs`.
-        has_token_ids: of the prompt and of the text.
-    """
-
-    num_logprobs: int | None
-    num_prompt_logprobs: int | None
-    has_token_ids: bool
-    names: TokenNames
-
-    @property
-    def needs_tokens(self) -> bool:
-        return self.num_logprobs is not None or self.has_token_ids
-
-    def echoed(self, echo: Echo) -> LogprobArrays | None:
-        if self.num_logprobs is None:
-            return None
-        return logprob_arrays(echo.tokens, self.num_logprobs, self.names)
-
-    def generated(self, delta: SampleDelta, echo: Echo) -> LogprobArrays | None:
-        if self.num_logprobs is None:
-            return None
-        # Of the token among `stop_token_ids` that ends a text nothing is known.
-        tokens = [token for token in delta.tokens if token.logprobs is not None]
-        return logprob_arrays(tokens, self.num_logprobs, self.names, start=echo.length)
 
 
 class PromptReport(NamedTuple):
@@ -81,13 +28,18 @@ class PromptReport(NamedTuple):
     logprobs: Sequence[TokenLogprobs | None]
 
 
-def usage_body(usage: Usage) -> dict[str, object]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
+def _echoed(echo: Echo, report: TokenReport) -> LogprobArrays | None:
+    if report.num_logprobs is None:
+        return None
+    return logprob_arrays(echo.tokens, report.num_logprobs, report.names)
+
+
+def _generated(delta: SampleDelta, echo: Echo, report: TokenReport) -> LogprobArrays | None:
+    if report.num_logprobs is None:
+        return None
+    # Of the token among `stop_token_ids` that ends a text nothing is known.
+    tokens = [token for token in delta.tokens if token.logprobs is not None]
+    return logprob_arrays(tokens, report.num_logprobs, report.names, start=echo.length)
 
 
 def completion_body(
@@ -102,7 +54,7 @@ def completion_body(
     choices: list[dict[str, object]] = []
     for position, prompt in enumerate(prompts):
         prompt_members = _prompt_members(prompt, report)
-        echoed = report.echoed(prompt.echo)
+        echoed = _echoed(prompt.echo, report)
         for sample in samples[position * n : position * n + n]:
             choice = _choice(sample, prompt.echo, echoed, report, envelope.dialect)
             choices.append({"index": len(choices), **choice, **prompt_members})
@@ -131,7 +83,7 @@ def _choice(
     report: TokenReport,
     dialect: Dialect,
 ) -> dict[str, object]:
-    logprobs = report.generated(sample, echo)
+    logprobs = _generated(sample, echo, report)
     if logprobs is not None and echoed is not None:
         logprobs = echoed.followed_by(logprobs)
     choice: dict[str, object] = {
@@ -166,7 +118,7 @@ class Opening:
 
 
 def make_opening(prompt: PromptReport, report: TokenReport) -> Opening:
-    echoed = report.echoed(prompt.echo)
+    echoed = _echoed(prompt.echo, report)
     members = _prompt_members(prompt, report)
     return Opening(
         prompt.echo,
@@ -243,7 +195,7 @@ class CompletionFrames:
         return b"data: " + error_body(error, self._dialect) + b"\n\n" + DONE
 
     def _logprobs(self, delta: SampleDelta, opening: Opening | None) -> bytes:
-        arrays = self._report.generated(delta, self._openings[delta.choice].echo)
+        arrays = _generated(delta, self._openings[delta.choice].echo, self._report)
         if arrays is None or opening is None or opening.logprobs is None:
             return orjson.dumps(arrays)
         members = []

@@ -8,30 +8,29 @@ from typing import Final
 
 import orjson
 
-from fastovms.api.body import decode
 from fastovms.api.completion_format import (
     CompletionFrames,
-    Envelope,
     Opening,
     PromptReport,
     completion_body,
     make_opening,
 )
 from fastovms.api.completion_job import CompletionJob, prepare
+from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.echo import NO_ECHO, make_echo
+from fastovms.api.envelope import Envelope
 from fastovms.api.fim import find_fim_tokens
 from fastovms.api.generate import SampleDelta, TextGeneration, merged
-from fastovms.api.logprobs import mean_logprob
-from fastovms.api.sampling import is_streamed, request_id
-from fastovms.api.schemas import CompletionRequest, ModelField
+from fastovms.api.ranking import best_samples
+from fastovms.api.report import num_values
+from fastovms.api.sampling import is_streamed
+from fastovms.api.schemas import CompletionRequest
 from fastovms.api.scoring import score_prompts
-from fastovms.api.served import ServedModel, ServedModels
+from fastovms.api.served import ServedModel
 from fastovms.api.sse import ClientTooSlow, DeltaStream
-from fastovms.config import ApiConfig
-from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
-from fastovms.params import ALL_LOGPROBS, FinishReason, TokenLogprobs
+from fastovms.params import FinishReason, TokenLogprobs
 
 _MUCH: Final = 2000
 """Tokens and log probabilities from which an answer is formatted in a thread."""
@@ -42,73 +41,44 @@ PromptLogprobs = Sequence[Sequence[TokenLogprobs | None]]
 class Completions:
     """The handler of `POST /completions`, for every dialect."""
 
-    def __init__(
-        self,
-        models: ServedModels,
-        config: ApiConfig,
-        *,
-        new_id: Callable[[], str],
-        unix_time: Callable[[], float],
-        system_fingerprint: str,
-    ) -> None:
-        """`new_id` makes unique hexadecimal ids."""
-        self._models = models
-        self._config = config
-        self._new_id = new_id
-        self._unix_time = unix_time
-        self._system_fingerprint = system_fingerprint
-        self._fim = {model.info.name: find_fim_tokens(model.tokenizer) for model in models}
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._fim = {model.info.name: find_fim_tokens(model.tokenizer) for model in context.models}
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
         """Raises RequestError or BackendError while the answer has not begun."""
-        body = self._decode(request.body, dialect)
-        model = self._models.find(body.model, dialect)
-        request.log_fields["model"] = model.info.name
-        request.log_fields["stream"] = is_streamed(body)
-        job = await prepare(body, model, dialect, self._config, self._fim[model.info.name])
-        new_id = self._new_id()
-        envelope = Envelope(
-            id=f"cmpl-{request_id(body, new_id)}",
-            created=int(self._unix_time()),
-            model=model.info.name,
-            system_fingerprint=self._system_fingerprint,
-            dialect=dialect,
-        )
-        needs_tokens = job.report.needs_tokens or job.candidates.are_ranked
+        context = self._context
+        body, model = context.read(request, CompletionRequest, dialect)
+        job = await prepare(body, model, dialect, context.config, self._fim[model.info.name])
+        terms = job.terms
+        new_id = context.new_id()
+        envelope = context.envelope("cmpl", new_id, body, model, dialect)
+        needs_tokens = terms.report.needs_tokens or terms.candidates.are_ranked
         generation = TextGeneration(
             model,
             job.tasks,
             request_id=new_id,
-            stopping=job.stopping,
-            skip_special_tokens=job.skip_special_tokens,
+            stopping=terms.stopping,
+            skip_special_tokens=terms.skip_special_tokens,
             log_fields=request.log_fields,
-            queueing=job.queueing,
+            queueing=terms.queueing,
             continues_prompt=True,
             track=dialect.text_length if needs_tokens else None,
         )
         prompt_logprobs: PromptLogprobs | None = None
-        if job.num_prompt_logprobs is not None and (is_streamed(body) or job.max_tokens == 0):
+        if job.num_prompt_logprobs is not None and (is_streamed(body) or not job.generates):
             scores = await score_prompts(
                 model.backend,
                 [task.token_ids for task in job.tasks],
                 job.num_prompt_logprobs,
                 request_id=f"{new_id}-score",
-                queueing=job.queueing,
+                queueing=terms.queueing,
             )
             prompt_logprobs = [score.logprobs for score in scores]
             generation.note_scored([score.num_cached_tokens for score in scores])
         answer = self._stream if is_streamed(body) else self._complete
         with generation:
             return await answer(request, job, model, envelope, generation, prompt_logprobs)
-
-    def _decode(self, data: bytes, dialect: Dialect) -> CompletionRequest:
-        """Where a model must be named, its fault goes before those of the other fields."""
-        try:
-            return decode(data, CompletionRequest)
-        except InvalidField:
-            if dialect.model_required:
-                self._models.find(decode(data, ModelField).model, dialect)
-            raise
 
     async def _complete(
         self,
@@ -119,20 +89,21 @@ class Completions:
         generation: TextGeneration,
         prompt_logprobs: PromptLogprobs | None,
     ) -> Response:
+        report = job.terms.report
         deltas: list[list[SampleDelta]] = [[] for _ in range(generation.num_samples)]
         await _generate(job, generation, lambda delta: deltas[delta.choice].append(delta))
         if prompt_logprobs is None and job.num_prompt_logprobs is not None:
             prompt_logprobs = generation.prompt_logprobs
 
         def encode() -> bytes:
-            samples = _best([merged(parts) for parts in deltas], job)
+            samples = best_samples([merged(parts) for parts in deltas], job.terms.candidates)
             prompts = _prompt_reports(job, model, envelope.dialect, prompt_logprobs)
-            body = completion_body(envelope, samples, prompts, job.report, generation.usage)
+            body = completion_body(envelope, samples, prompts, report, generation.usage)
             return orjson.dumps(body)
 
         num_tokens = sum(len(delta.tokens) for parts in deltas for delta in parts)
-        if job.report.num_logprobs is not None:
-            num_tokens *= 1 + _num_listed(job.report.num_logprobs, model)
+        if report.num_logprobs is not None:
+            num_tokens *= num_values(report.num_logprobs, model.info)
         if num_tokens + _prompt_cost(job, model) < _MUCH:
             return Response(200, encode())
         return Response(200, await asyncio.to_thread(encode))
@@ -148,7 +119,7 @@ class Completions:
     ) -> None:
         def make_openings() -> list[Opening]:
             prompts = _prompt_reports(job, model, envelope.dialect, prompt_logprobs)
-            return [make_opening(prompt, job.report) for prompt in prompts]
+            return [make_opening(prompt, job.terms.report) for prompt in prompts]
 
         much = _prompt_cost(job, model) >= _MUCH
         openings = await asyncio.to_thread(make_openings) if much else make_openings()
@@ -156,16 +127,16 @@ class Completions:
         frames = CompletionFrames(
             envelope,
             generation,
-            job.stream_options,
-            job.report,
-            openings=[opening for opening in openings for _ in range(job.candidates.n)],
+            job.terms.stream_options,
+            job.terms.report,
+            openings=[opening for opening in openings for _ in range(job.terms.candidates.n)],
         )
         deltas = DeltaStream(
             stream,
             frames,
             num_samples=generation.num_samples,
             handshake=envelope.dialect.handshake,
-            max_pending_chars=self._config.max_pending_chars,
+            max_pending_chars=self._context.config.max_pending_chars,
         )
         try:
             await _generate(job, generation, deltas.push)
@@ -180,27 +151,11 @@ class Completions:
 async def _generate(
     job: CompletionJob, generation: TextGeneration, on_delta: Callable[[SampleDelta], None]
 ) -> None:
-    if job.max_tokens != 0:
+    if job.generates:
         await generation.run(on_delta)
         return
     for index in range(generation.num_samples):
         on_delta(SampleDelta(index, "", FinishReason.LENGTH))
-
-
-def _best(samples: Sequence[SampleDelta], job: CompletionJob) -> Sequence[SampleDelta]:
-    """Of each prompt's samples those that are returned: the likeliest, if there are more."""
-    n, num_samples = job.candidates.n, job.candidates.num_samples
-    if num_samples == n:
-        return samples
-    chosen: list[SampleDelta] = []
-    for start in range(0, len(samples), num_samples):
-        ranked = sorted(
-            samples[start : start + num_samples],
-            key=lambda sample: mean_logprob(sample.tokens),
-            reverse=True,
-        )
-        chosen += ranked[:n]
-    return chosen
 
 
 def _prompt_reports(
@@ -209,7 +164,7 @@ def _prompt_reports(
     dialect: Dialect,
     prompt_logprobs: PromptLogprobs | None,
 ) -> list[PromptReport]:
-    with_logprobs = job.report.num_logprobs is not None and prompt_logprobs is not None
+    with_logprobs = job.terms.report.num_logprobs is not None and prompt_logprobs is not None
     reports = []
     for position, (prompt, task) in enumerate(zip(job.prompts, job.tasks, strict=True)):
         logprobs = () if prompt_logprobs is None else prompt_logprobs[position]
@@ -220,7 +175,7 @@ def _prompt_reports(
                 logprobs if with_logprobs else None,
                 model.tokenizer,
                 dialect.text_length,
-                skip_special_tokens=job.skip_special_tokens,
+                skip_special_tokens=job.terms.skip_special_tokens,
             )
         reports.append(PromptReport(echo, task.token_ids, logprobs))
     return reports
@@ -234,8 +189,4 @@ def _prompt_cost(job: CompletionJob, model: ServedModel) -> int:
     if job.num_prompt_logprobs is None:
         needs_decoding = any(prompt.text is None for prompt in job.prompts)
         return num_tokens if needs_decoding else 0
-    return num_tokens * (1 + _num_listed(job.num_prompt_logprobs, model))
-
-
-def _num_listed(num_top: int, model: ServedModel) -> int:
-    return model.info.vocab_size if num_top == ALL_LOGPROBS else num_top
+    return num_tokens * num_values(job.num_prompt_logprobs, model.info)

@@ -120,14 +120,3 @@ def likeliest(entry: TokenLogprobs, num_top: int) -> Iterator[tuple[int, float, 
 def finite(logprob: float) -> float:
     """A log probability that JSON can hold; rounding may have lifted one above 0."""
     return min(0.0, max(LOWEST, logprob))
-
-
-def mean_logprob(tokens: Sequence[TextToken]) -> float:
-    """Of the tokens of a text; one without tokens is the least likely."""
-    values = [token.logprobs.logprob for token in tokens if token.logprobs is not None]
-    return sum(values) / len(values) if values else float("-inf")
-
-
-def num_values(tokens: Sequence[TextToken]) -> int:
-    """How much there is to format, as a number of log probabilities."""
-    return sum(1 + len(token.logprobs.top_token_ids) for token in tokens if token.logprobs)

@@ -105,7 +105,7 @@ async def encode_prompts(
     """Encodes the prompts that are text, on a thread when there is much of it.
 
     Raises InvalidField (`context_length_exceeded`) for a text that is far too long;
-    `fit_max_tokens` finds the others.
+    `budget.fit_max_tokens` finds the others.
     """
 
     def encode() -> list[Prompt]:
@@ -133,40 +133,6 @@ def is_long_text(texts: Collection[str]) -> bool:
     return sum(map(len, texts)) + _CALL_COST * (len(texts) - 1) >= _LONG_TEXT
 
 
-def fit_max_tokens(
-    num_prompt_tokens: int, max_tokens: int | None, model: ModelInfo, *, clamp: bool, name: str
-) -> int | None:
-    """`max_tokens` as the context allows it; 0 means that only the prompt counts.
-
-    Args:
-        clamp: lower it to what the context leaves, rather than refuse it.
-        name: of the prompt, for error messages.
-
-    Raises InvalidField (`context_length_exceeded`) with the counts.
-    """
-    room = model.max_model_len - num_prompt_tokens
-    if num_prompt_tokens == 0:
-        raise InvalidField(f"{name} must have at least one token", param=name)
-    if room < 0:
-        raise _context_exceeded(f"the prompt has {num_prompt_tokens} tokens", model, name)
-    if room == 0 and max_tokens != 0:
-        raise _context_exceeded(
-            f"the prompt has {num_prompt_tokens} tokens and one must be left to generate",
-            model,
-            name,
-        )
-    if max_tokens is None or max_tokens <= room:
-        return max_tokens
-    if clamp:
-        return room
-    raise _context_exceeded(
-        f"the request needs {num_prompt_tokens + max_tokens} tokens ({num_prompt_tokens} in the "
-        f"prompt and max_tokens {max_tokens})",
-        model,
-        "max_tokens",
-    )
-
-
 def prompt_name(position: int, num_prompts: int) -> str:
     """How error messages call a prompt."""
     return "prompt" if num_prompts == 1 else f"prompt[{position}]"
@@ -190,11 +156,12 @@ def _encode_text(
     if len(token_ids) > limit + _CUT:
         if truncation is not None:
             return token_ids
-        raise _context_exceeded(f"the prompt has more than {limit} tokens", model, name)
+        raise context_exceeded(f"the prompt has more than {limit} tokens", model, name)
     return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
-def _context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
+def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
+    """Args: name: of the field at fault."""
     return InvalidField(
         f"This model's maximum context length is {model.max_model_len} tokens, but {reason}.",
         param=name,
@@ -207,7 +174,7 @@ def check_text(text: str, name: str, model: ModelInfo) -> None:
     if not text:
         raise InvalidField(f"{name} must not be an empty string", param=name)
     if len(text) > model.max_model_len * _MAX_CHARS_PER_TOKEN:
-        raise _context_exceeded(f"the prompt has {len(text)} characters", model, name)
+        raise context_exceeded(f"the prompt has {len(text)} characters", model, name)
 
 
 def _check_token_ids(
@@ -216,7 +183,7 @@ def _check_token_ids(
     if not token_ids:
         raise InvalidField(f"{name} must not be an empty list", param=name)
     if truncation is None and len(token_ids) > model.max_model_len:
-        raise _context_exceeded(f"the prompt has {len(token_ids)} tokens", model, name)
+        raise context_exceeded(f"the prompt has {len(token_ids)} tokens", model, name)
     check_token_range(token_ids, name, model)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from fastovms.api.completions import Completions
+from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, OPENAI, OVMS
 from fastovms.api.endpoint import endpoint
 from fastovms.api.health import HealthRoutes
 from fastovms.api.models import ModelRoutes
-from fastovms.api.served import ServedModels
 from fastovms.api.tokenize import Tokenization
 from fastovms.http.router import Router
 
 
-def add_model_routes(router: Router, models: ServedModels, completions: Completions) -> None:
+def add_model_routes(router: Router, context: ApiContext) -> None:
     """What can be asked once the models are loaded."""
+    models = context.models
+    completions = Completions(context)
     tokenization = Tokenization(models)
     for dialect in DIALECTS:
         tokenize = tokenization.ovms_tokenize if dialect is OVMS else tokenization.tokenize

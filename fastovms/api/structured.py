@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -9,9 +10,13 @@ import orjson
 
 from fastovms.api.body import show
 from fastovms.api.schemas import GenerationFields
+from fastovms.backends.base import Backend
 from fastovms.config import ApiConfig
-from fastovms.errors import InvalidField
+from fastovms.errors import InvalidField, RequestError
 from fastovms.params import Grammar, GrammarKind
+
+_MAX_REASON: Final = 300
+"""Characters of what the grammar compiler says: it may repeat the whole grammar."""
 
 Reader = Callable[[Any, str], str | None]
 """A field's value and name to the grammar's source; None where the value asks for nothing."""
@@ -45,6 +50,17 @@ def grammar_of(body: GenerationFields, config: ApiConfig) -> Grammar | None:
             param=grammar.param,
         )
     return grammar
+
+
+async def compile_grammar(grammar: Grammar, backend: Backend) -> None:
+    """Makes it ready in a thread. Raises InvalidField: nothing can be made of it."""
+    try:
+        await asyncio.to_thread(backend.compile_grammar, grammar)
+    except RequestError as error:
+        reason = error.message
+        if len(reason) > _MAX_REASON:
+            reason = f"{reason[:_MAX_REASON]}..."
+        raise InvalidField(f"{grammar.param}: {reason}", param=grammar.param) from None
 
 
 def _json(value: object, name: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from fastovms.api.body import show
-from fastovms.api.prompts import check_token_range
+from fastovms.api.prompts import check_token_range, is_long_text
 from fastovms.api.schemas import GenerationFields
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
@@ -70,6 +71,13 @@ def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tup
             if inner[-len(first) :] != first:  # else it is banned with `first`
                 found.append(inner)
     return tuple(dict.fromkeys(found))
+
+
+async def encode_bad_words(rules: TokenRules, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """`bad_words_token_ids`, in a thread when the words are long."""
+    if not is_long_text(rules.bad_words):
+        return bad_words_token_ids(rules.bad_words, tokenizer)
+    return await asyncio.to_thread(bad_words_token_ids, rules.bad_words, tokenizer)
 
 
 def _logit_bias(bias: dict[str, float], model: ModelInfo) -> Iterable[tuple[int, float]]:

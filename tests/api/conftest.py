@@ -10,7 +10,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fastovms.api.completions import Completions
+from fastovms.api.context import ApiContext
 from fastovms.api.health import HealthRoutes
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModel, ServedModels
@@ -42,8 +42,7 @@ class Api:
         self.router = Router()
         add_model_routes(
             self.router,
-            models,
-            Completions(
+            ApiContext(
                 models,
                 config,
                 new_id=lambda: f"{next(ids):032x}",

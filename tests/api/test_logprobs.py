@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastovms.api.echo import make_echo
-from fastovms.api.logprobs import LOWEST, TokenNames, likeliest, logprob_arrays, mean_logprob
+from fastovms.api.logprobs import LOWEST, TokenNames, likeliest, logprob_arrays
 from fastovms.api.prompts import Prompt
+from fastovms.api.ranking import mean_logprob
 from fastovms.config import ApiConfig
 from fastovms.params import ALL_LOGPROBS, TokenLogprobs
 from fastovms.text.tokenizer import Tokenizer

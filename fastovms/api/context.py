@@ -1,0 +1,65 @@
+"""What the handlers of all generating endpoints share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastovms.api.body import decode
+from fastovms.api.dialect import Dialect
+from fastovms.api.envelope import Envelope
+from fastovms.api.sampling import is_streamed, request_id
+from fastovms.api.schemas import GenerationFields, ModelField
+from fastovms.api.served import ServedModel, ServedModels
+from fastovms.config import ApiConfig
+from fastovms.errors import InvalidField
+from fastovms.http.messages import Request
+
+Body = TypeVar("Body", bound=GenerationFields)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """
+    Attributes:
+        new_id: makes unique ids of 32 hexadecimal digits.
+    """
+
+    models: ServedModels
+    config: ApiConfig
+    new_id: Callable[[], str]
+    unix_time: Callable[[], float]
+    system_fingerprint: str
+
+    def read(
+        self, request: Request, schema: type[Body], dialect: Dialect
+    ) -> tuple[Body, ServedModel]:
+        """The typed body and the model that it names, which are noted for the access log.
+
+        Raises:
+            RequestError: a field is at fault. Where a model must be named, its fault goes before
+                those of the other fields.
+        """
+        try:
+            body = decode(request.body, schema)
+        except InvalidField:
+            if dialect.model_required:
+                self.models.find(decode(request.body, ModelField).model, dialect)
+            raise
+        model = self.models.find(body.model, dialect)
+        request.log_fields["model"] = model.info.name
+        request.log_fields["stream"] = is_streamed(body)
+        return body, model
+
+    def envelope(
+        self, prefix: str, new_id: str, body: GenerationFields, model: ServedModel, dialect: Dialect
+    ) -> Envelope:
+        """Args: new_id: the answer's, unless the client has given one."""
+        return Envelope(
+            id=f"{prefix}-{request_id(body, new_id)}",
+            created=int(self.unix_time()),
+            model=model.info.name,
+            system_fingerprint=self.system_fingerprint,
+            dialect=dialect,
+        )

@@ -1,0 +1,36 @@
+"""What every part of an answer repeats, and what an answer has cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastovms.api.dialect import Dialect
+from fastovms.api.generate import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What every part of one answer repeats."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    dialect: Dialect
+
+    def members(self, kind: str) -> dict[str, object]:
+        """The members before `choices`; `kind` is the value of `object`."""
+        members: dict[str, object] = {"object": kind, "created": self.created, "model": self.model}
+        if not self.dialect.has_ids:
+            return members
+        return {"id": self.id, **members, "system_fingerprint": self.system_fingerprint}
+
+
+def usage_body(usage: Usage) -> dict[str, object]:
+    body: dict[str, object] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+    return body

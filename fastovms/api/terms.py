@@ -1,0 +1,138 @@
+"""What a request asks for, its prompts apart: the same for every endpoint that generates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastovms.api.budget import TokenBudget, fit_max_tokens, truncation
+from fastovms.api.candidates import Candidates, candidates
+from fastovms.api.dialect import Dialect
+from fastovms.api.generate import PromptTask
+from fastovms.api.prompts import Truncation
+from fastovms.api.report import TokenReport, check_total_logprobs
+from fastovms.api.sampling import (
+    Queueing,
+    Stopping,
+    check_ranges,
+    check_supported,
+    is_streamed,
+    queueing,
+    sampling_params,
+    stopping,
+    stream_options,
+)
+from fastovms.api.schemas import GenerationFields, StreamOptions
+from fastovms.api.served import ServedModel
+from fastovms.api.structured import compile_grammar
+from fastovms.api.token_rules import TokenRules, encode_bad_words, token_rules
+from fastovms.config import ApiConfig
+from fastovms.params import Grammar
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """
+    Attributes:
+        truncation: what is kept of a long prompt; None = all of it.
+    """
+
+    candidates: Candidates
+    budget: TokenBudget
+    truncation: Truncation | None
+    report: TokenReport
+    rules: TokenRules
+    stopping: Stopping
+    skip_special_tokens: bool
+    queueing: Queueing
+    stream_options: StreamOptions
+
+
+def check_numbers(body: GenerationFields, dialect: Dialect) -> None:
+    """What every endpoint checks first. Raises InvalidField."""
+    check_ranges(body, dialect)
+    check_supported(body)
+
+
+def terms(
+    body: GenerationFields,
+    budget: TokenBudget,
+    report: TokenReport,
+    model: ServedModel,
+    dialect: Dialect,
+    config: ApiConfig,
+) -> Terms:
+    """`body` must have passed `check_numbers`. Raises InvalidField."""
+    return Terms(
+        candidates=candidates(body, dialect, model.info.defaults, model.limits),
+        budget=budget,
+        truncation=truncation(
+            body, model.info, budget.max_tokens, clamps=dialect.clamps_max_tokens
+        ),
+        report=report,
+        rules=token_rules(body, model.info, config),
+        stopping=stopping(body, dialect, config),
+        skip_special_tokens=body.skip_special_tokens is not False,
+        queueing=queueing(body),
+        stream_options=stream_options(body, dialect),
+    )
+
+
+async def make_tasks(
+    body: GenerationFields,
+    asked: Terms,
+    inputs: Sequence[Sequence[int]],
+    names: Sequence[str],
+    model: ServedModel,
+    dialect: Dialect,
+    config: ApiConfig,
+    *,
+    grammar: Grammar | None,
+    echo: bool,
+    num_prompt_logprobs: int | None,
+) -> list[PromptTask]:
+    """What the backend gets for each prompt. Its grammar is compiled, in a thread.
+
+    Args:
+        inputs: token ids, as the model gets them.
+        names: of the prompts, for error messages.
+        echo: the choices repeat their prompt's log probabilities.
+        num_prompt_logprobs: top log probabilities of the prompts' tokens that are needed.
+
+    Raises RequestError: a prompt does not fit, or the grammar cannot be used.
+    """
+    report, ranked = asked.report, asked.candidates.are_ranked
+    check_total_logprobs(
+        report,
+        [len(token_ids) for token_ids in inputs],
+        asked.budget.max_tokens,
+        model.info,
+        config,
+        echo=echo,
+        num_samples=asked.candidates.num_samples,
+    )
+    words = await encode_bad_words(asked.rules, model.tokenizer)
+    tasks = [
+        PromptTask(
+            token_ids,
+            sampling_params(
+                body,
+                dialect,
+                model.info,
+                candidates=asked.candidates,
+                num_prompt_tokens=len(token_ids),
+                max_tokens=fit_max_tokens(
+                    len(token_ids), asked.budget, model.info, dialect, name=name
+                ),
+                rules=asked.rules,
+                bad_words_token_ids=words,
+                grammar=grammar,
+                logprobs=0 if report.num_logprobs is None and ranked else report.num_logprobs,
+                prompt_logprobs=None if is_streamed(body) else num_prompt_logprobs,
+            ),
+        )
+        for token_ids, name in zip(inputs, names, strict=True)
+    ]
+    if grammar is not None:
+        await compile_grammar(grammar, model.backend)
+    return tasks

@@ -1,0 +1,78 @@
+"""What a model's answer consists of, and what finds it in the text.
+
+A parser is pushed the text as it is generated and returns pieces. Joined, they are the same however
+the text was cut: pieces of one kind, and of one call, that follow each other are parts of one text.
+Markup that turns out to be no well-formed call is content again, down to the last character. Where
+a call breaks after its arguments have begun to be told, it stands as told: its `CallEnd` says so,
+and what follows the fault is content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Content(NamedTuple):
+    """The next piece of the answer to the user. Never empty."""
+
+    text: str
+
+
+class Reasoning(NamedTuple):
+    """The next piece of the model's thoughts. Never empty."""
+
+    text: str
+
+
+class CallBegin(NamedTuple):
+    """A call to a function. `call_index` counts the answer's calls from 0. Calls never
+    interleave."""
+
+    call_index: int
+    name: str
+
+
+class CallArguments(NamedTuple):
+    """The next piece of the call's arguments: JSON text. Joined it is an object. Never empty."""
+
+    call_index: int
+    text: str
+
+
+class CallEnd(NamedTuple):
+    """The call's arguments are all there, or, not `complete`, will never be: the text ended or
+    broke within them."""
+
+    call_index: int
+    complete: bool
+
+
+Piece = Content | Reasoning | CallBegin | CallArguments | CallEnd
+
+
+class OutputParser(Protocol):
+    """Finds the pieces of one sample's text. Takes time in proportion to the new text only."""
+
+    def push(self, text: str) -> Sequence[Piece]:
+        """Adds text and returns what is certain now, often nothing."""
+
+    def finish(self) -> Sequence[Piece]:
+        """Ends the text and returns the rest."""
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether the text so far ends within reasoning. A token is one of `reasoning_tokens` if
+        this holds after it has been pushed."""
+
+
+class PlainParser:
+    """Every character is content."""
+
+    in_reasoning = False
+
+    def push(self, text: str) -> Sequence[Piece]:
+        return [Content(text)] if text else []
+
+    def finish(self) -> Sequence[Piece]:
+        return []

@@ -1,0 +1,30 @@
+"""What a format of reasoning consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastovms.text.scanner import Scanner, Steps
+from fastovms.text.steps import Output
+
+Parse = Callable[[Scanner, Output, bool], Steps[None]]
+"""Reads an answer up to the end of its reasoning. The flag: it begins within reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """How models of a family set their thoughts apart.
+
+    Attributes:
+        name: as `--reasoning-parser` takes it.
+        tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
+            the decoded text.
+        parse: finds the reasoning.
+        begin: what opens reasoning. A prompt that ends with it leaves the answer within.
+    """
+
+    name: str
+    tags: tuple[str, ...]
+    parse: Parse
+    begin: str

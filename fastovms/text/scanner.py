@@ -1,0 +1,150 @@
+"""Text that arrives in pieces, read as if it were all there.
+
+What may have to wait for more text is a generator, to be called with `yield from`: it stops where
+the text so far does not decide. What it has passed on or skipped is forgotten; only the beginning
+of a tag is ever looked at twice, so that reading takes time in proportion to the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""A computation that yields where it needs more text, and returns a T."""
+
+Emit = Callable[[str], None]
+
+_SPACE = re.compile(r"\s*")
+
+
+class Scanner:
+    """The text that has not been read yet, and whether there will be more."""
+
+    __slots__ = ("_at", "_recorded", "_text", "is_ended")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0
+        self._recorded: list[str] | None = None
+        self.is_ended = False
+
+    def feed(self, text: str) -> None:
+        self._text = self._text[self._at :] + text
+        self._at = 0
+
+    def end(self) -> None:
+        """There will be no more text."""
+        self.is_ended = True
+
+    def record(self) -> None:
+        """Keeps what is read from here on for `recorded`."""
+        self._recorded = []
+
+    def recorded(self) -> str:
+        """What was read since `record`, which ends here."""
+        recorded, self._recorded = self._recorded or (), None
+        return "".join(recorded)
+
+    def put_back(self, text: str) -> None:
+        """Undoes the reading of `text`, which was read last."""
+        self._text = text + self._text[self._at :]
+        self._at = 0
+        if self._recorded is not None:
+            self._recorded = ["".join(self._recorded).removesuffix(text)]
+
+    def peek(self, count: int = 1) -> Steps[str]:
+        """The next `count` characters; fewer only at the end. Does not read them."""
+        while len(self._text) - self._at < count and not self.is_ended:
+            yield
+        return self._text[self._at : self._at + count]
+
+    def read(self, count: int) -> Steps[str]:
+        """Reads `count` characters; fewer only at the end."""
+        text = yield from self.peek(count)
+        return self._advance(self._at + len(text))
+
+    def take(self, tag: str) -> Steps[bool]:
+        """Reads `tag` if it is what comes next, else nothing."""
+        while True:
+            ahead = self._text[self._at : self._at + len(tag)]
+            if ahead == tag:
+                self._advance(self._at + len(tag))
+                return True
+            if self.is_ended or not tag.startswith(ahead):
+                return False
+            yield
+
+    def space(self) -> Steps[str]:
+        """Reads white space, perhaps none."""
+        pieces = []
+        while True:
+            match = _SPACE.match(self._text, self._at)
+            assert match is not None
+            pieces.append(self._advance(match.end()))
+            if self._at < len(self._text) or self.is_ended:
+                return "".join(pieces)
+            yield
+
+    def run(self, pattern: re.Pattern[str], emit: Emit) -> Steps[None]:
+        """Passes on the characters that `pattern`, a character class repeated, matches."""
+        while True:
+            if match := pattern.match(self._text, self._at):
+                emit(self._advance(match.end()))
+            if self._at < len(self._text) or self.is_ended:
+                return
+            yield
+
+    def until(self, tags: Sequence[str], emit: Emit) -> Steps[str | None]:
+        """Passes on the text up to the first of `tags`, reads that and returns it.
+
+        Of two that begin at the same character the one given first counts. None: the text has
+        ended without any.
+        """
+        pattern = _any_of(tuple(tags))
+        longest = max(map(len, tags))
+        while True:
+            if match := pattern.search(self._text, self._at):
+                if match.start() > self._at:
+                    emit(self._advance(match.start()))
+                return self._advance(match.end())
+            end = len(self._text)
+            if not self.is_ended:
+                end -= _length_of_beginning(self._text[max(self._at, end - longest + 1) :], tags)
+            if end > self._at:
+                emit(self._advance(end))
+            if self.is_ended:
+                return None
+            yield
+
+    def rest(self, emit: Emit) -> Steps[None]:
+        """Passes on all text to the end."""
+        while True:
+            if self._at < len(self._text):
+                emit(self._advance(len(self._text)))
+            if self.is_ended:
+                return
+            yield
+
+    def _advance(self, end: int) -> str:
+        text = self._text[self._at : end]
+        self._at = end
+        if self._recorded is not None:
+            self._recorded.append(text)
+        return text
+
+
+@lru_cache(maxsize=256)
+def _any_of(tags: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, tags)))
+
+
+def _length_of_beginning(text: str, tags: Sequence[str]) -> int:
+    """The length of the longest end of `text` that one of `tags` begins with."""
+    for start in range(len(text)):
+        if any(tag.startswith(text[start:]) for tag in tags):
+            return len(text) - start
+    return 0

@@ -1,0 +1,23 @@
+"""Hermes, Qwen 2.5 and 3: `<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastovms.text.scanner import Scanner, Steps
+from fastovms.text.steps import Output
+from fastovms.text.tools.base import Tool, ToolFormat
+from fastovms.text.tools.json_call import read_call
+
+BEGIN = "<tool_call>"
+END = "</tool_call>"
+
+
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+    while (yield from scan.until((BEGIN,), out.content)):
+        if (yield from read_call(scan, out, BEGIN)):
+            yield from scan.space()
+            yield from scan.take(END)
+
+
+HERMES3 = ToolFormat("hermes3", tags=(BEGIN, END), parse=parse)

@@ -1,0 +1,120 @@
+"""A call that is written as one JSON object: `{"name": "add", "arguments": {"a": 1}}`."""
+
+from __future__ import annotations
+
+import json
+
+from fastovms.text.json_text import copy_string, copy_value
+from fastovms.text.scanner import Emit, Scanner, Steps
+from fastovms.text.steps import Output
+
+ARGUMENTS = ("arguments", "parameters")
+
+
+def read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
+    """Reads a call and says whether all of its arguments were there.
+
+    The arguments are passed on as they are generated once the name is known. What breaks before,
+    `opening` included, becomes content; what breaks later ends the call, and the rest is next to
+    be read. Members other than the two are skipped; arguments that are absent, null or "" are `{}`.
+
+    Args:
+        opening: the markup that has been read before it.
+    """
+    scan.record()
+    call = _Call(scan, out)
+    is_whole = yield from _read_members(scan, call)
+    if is_whole and not call.is_told:
+        call.begin()
+        call.arguments("{}")
+        call.is_complete = True
+    if not call.is_told:
+        out.content(opening + scan.recorded())
+        return False
+    out.end(complete=call.is_complete)
+    return call.is_complete
+
+
+class _Call:
+    """What is known of a call so far."""
+
+    def __init__(self, scan: Scanner, out: Output) -> None:
+        self._scan = scan
+        self._out = out
+        self._waiting: list[str] = []
+        self.name: str | None = None
+        self.is_told = False
+        self.is_complete = False
+
+    def begin(self) -> None:
+        assert self.name is not None
+        self._scan.recorded()
+        self._out.begin(self.name)
+        self.is_told = True
+
+    def arguments(self, text: str) -> None:
+        if self.is_told:
+            self._out.arguments(text)
+        else:
+            self._waiting.append(text)
+
+    def set_name(self, name: str) -> None:
+        self.name = name
+        if self._waiting:
+            self.begin()
+            self._out.arguments("".join(self._waiting))
+
+
+def _skip(text: str) -> None:
+    """Where a member that is no part of the call goes."""
+
+
+def _read_members(scan: Scanner, call: _Call) -> Steps[bool]:
+    yield from scan.space()
+    if not (yield from scan.take("{")):
+        return False
+    while True:
+        key = yield from _read_string(scan)
+        yield from scan.space()
+        if key is None or not (yield from scan.take(":")):
+            return False
+        yield from scan.space()
+        if not (yield from _read_member(scan, call, key)):
+            return False
+        yield from scan.space()
+        if (yield from scan.take("}")):
+            return call.name is not None
+        if not (yield from scan.take(",")):
+            return False
+
+
+def _read_member(scan: Scanner, call: _Call, key: str) -> Steps[bool]:
+    if key == "name" and call.name is None:
+        name = yield from _read_string(scan)
+        if not name:
+            return False
+        call.set_name(name)
+        return True
+    if key not in ARGUMENTS or call.is_complete:
+        return (yield from copy_value(scan, _skip))
+    for empty in ("null", '""'):
+        if (yield from scan.take(empty)):
+            return True
+    if (yield from scan.peek()) != "{":
+        return False
+    if call.name is not None:
+        call.begin()
+    call.is_complete = yield from copy_value(scan, call.arguments)
+    return call.is_complete
+
+
+def _read_string(scan: Scanner) -> Steps[str | None]:
+    yield from scan.space()
+    if (yield from scan.peek()) != '"':
+        return None
+    pieces: list[str] = []
+    emit: Emit = pieces.append
+    if not (yield from copy_string(scan, emit)):
+        return None
+    text: str = json.loads("".join(pieces))
+    return text

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import fastovms
-from bench.models import SHAPES, write_model
+from bench.models import write_model
+from bench.shapes import SHAPES
 from fastovms.backends.draft import load_draft_model
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.paged import PagedBackend

@@ -14,9 +14,12 @@ import pytest
 from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
 
-from bench.models import LOGIT_STD, SHAPES, LlamaGraph, Shape, main, write_model
+from bench.graph import LOGIT_STD, LlamaGraph
+from bench.models import main, write_model
+from bench.shapes import SHAPES, Shape
 
 TINY = SHAPES["tiny"]
+TINY_SHAPES = {name: shape for name, shape in SHAPES.items() if name.startswith("tiny")}
 NUM_TOKENS = 300
 EXACT = {
     "INFERENCE_PRECISION_HINT": "f32",
@@ -72,7 +75,6 @@ def infer(
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_shapes_divide_into_heads(shape: Shape) -> None:
-    assert shape.hidden_size == shape.num_attention_heads * shape.head_dim
     assert shape.num_attention_heads % shape.num_key_value_heads == 0
     assert shape.head_dim % 2 == 0
 
@@ -128,32 +130,68 @@ def test_beam_idx_reorders_the_cache(compiled: ov.CompiledModel, prompt: NDArray
     assert np.abs(actual - expected).max() > 1
 
 
-def test_paged_attention_gives_the_same_logits(
-    compiled: ov.CompiledModel, prompt: NDArray[np.int64]
-) -> None:
-    model = LlamaGraph(TINY, NUM_TOKENS, seed=1).build()
+@pytest.mark.parametrize("shape", TINY_SHAPES.values(), ids=TINY_SHAPES.keys())
+def test_paged_attention_gives_the_same_logits(shape: Shape) -> None:
+    stateful = ov.Core().compile_model(LlamaGraph(shape, NUM_TOKENS, seed=1).build(), "CPU", EXACT)
+    prompt = np.random.default_rng(2).integers(0, NUM_TOKENS, 90)
+    expected = infer(stateful.create_infer_request(), prompt[None])[0]
+
+    model = LlamaGraph(shape, NUM_TOKENS, seed=1).build()
     paged_attention_transformation(model)
     paged = ov.Core().compile_model(model, "CPU", EXACT)
     request = paged.create_infer_request()
-    num_blocks = 2
+    num_blocks = 3
     caches = [port for port in paged.inputs if "_cache." in port.get_any_name()]
-    assert len(caches) == 2 * TINY.num_hidden_layers
+    assert len(caches) == 2 * shape.num_hidden_layers
     for port in caches:
         block = [size.get_length() for size in list(port.get_partial_shape())[1:]]
-        assert block == [TINY.num_key_value_heads, 32, TINY.head_dim]
+        assert block == [shape.num_key_value_heads, 32, shape.head_dim]
         request.set_tensor(port, ov.Tensor(port.get_element_type(), [num_blocks, *block]))
     inputs: dict[str, NDArray[np.int64] | NDArray[np.int32]] = {
         "input_ids": prompt,
         "position_ids": np.arange(len(prompt)),
         "past_lens": np.array([0], np.int32),
         "subsequence_begins": np.array([0, len(prompt)], np.int32),
-        "block_indices": np.array([1, 0], np.int32),
+        "block_indices": np.array([1, 0, 2], np.int32),
         "block_indices_begins": np.array([0, num_blocks], np.int32),
         "max_context_len": np.array(len(prompt), np.int32),
     }
     logits = request.infer(inputs)["logits"]
-    expected = infer(compiled.create_infer_request(), prompt[None])[0]
     np.testing.assert_allclose(logits.reshape(expected.shape), expected, atol=1e-3)
+
+
+def test_a_sliding_window_hides_what_lies_before_it(prompt: NDArray[np.int64]) -> None:
+    """One layer sees the window, itself included: what comes before it changes nothing."""
+    shape = replace(TINY, sliding_window=10, num_hidden_layers=1)
+    model = ov.Core().compile_model(LlamaGraph(shape, NUM_TOKENS, seed=1).build(), "CPU", EXACT)
+    changed = prompt.copy()
+    changed[:10] += 1
+    before, after = (infer(model.create_infer_request(), ids[None])[0] for ids in (prompt, changed))
+    assert np.abs(before[18] - after[18]).max() > 1e-2
+    np.testing.assert_allclose(before[19:], after[19:], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "head"),
+    [
+        ("tiny", "u8", "u8"),
+        ("tiny-qwen2", "u4", "u8"),
+        ("tiny-qwen3", "f16", "f16"),
+        ("tiny-fp32", "f32", "f32"),
+    ],
+)
+def test_weights_are_stored_in_their_format(
+    name: str, layers: str, head: str, tmp_path: Path, tokenizer: Path
+) -> None:
+    write_model(SHAPES[name], tmp_path, tokenizer)
+    types = {
+        node.get_friendly_name().removesuffix("_compressed"): node.get_output_element_type(0)
+        for node in ov.Core().read_model(tmp_path / "openvino_model.xml").get_ordered_ops()
+        if node.get_type_name() == "Constant"
+    }
+    assert types["model.layers.0.mlp.up_proj.weight"].get_type_name() == layers
+    assert types["model.embed_tokens.weight"].get_type_name() == head
+    assert ("lm_head.weight" in types) is not SHAPES[name].tie_word_embeddings
 
 
 def test_weights_stay_compressed_and_operations_are_fused(compiled: ov.CompiledModel) -> None:

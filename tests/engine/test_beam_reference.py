@@ -24,13 +24,9 @@ from fastovms.params import (
     GenerationRequest,
     SamplingParams,
 )
+from tests.engine.reference import EXACT
 
 DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
-EXACT = {
-    "INFERENCE_PRECISION_HINT": "f32",
-    "KV_CACHE_PRECISION": "f32",
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-}
 NUM_BLOCKS = 200
 NUM_TOKENS = 12
 STOP_CRITERIA = {

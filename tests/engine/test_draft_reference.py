@@ -9,7 +9,8 @@ import random
 
 import pytest
 
-from bench.models import SHAPES, write_model
+from bench.models import write_model
+from bench.shapes import SHAPES
 from fastovms.config import EngineConfig
 from fastovms.engine.draft import DraftModel
 from fastovms.engine.engine import Engine

@@ -1,18 +1,12 @@
-"""The engine against `openvino_genai.ContinuousBatchingPipeline` on the demo model, token by token.
-
-Both run in float32 throughout: with a rounded KV cache, bf16 products or quantised activations the
-two batch shapes round differently, and a near-tie would say nothing about the engine.
-"""
+"""The engine against `openvino_genai.ContinuousBatchingPipeline` on the demo model, token by token:
+see `tests.engine.reference`."""
 
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
 import openvino as ov
-import openvino_genai
 import pytest
 
 import fastovms
@@ -20,18 +14,12 @@ from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model import PagedModel
 from fastovms.errors import ConfigurationError
-from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.params import SamplingParams
+from tests.engine.reference import EXACT, run, run_reference, tokens
 
 DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
-EXACT = {
-    "INFERENCE_PRECISION_HINT": "f32",
-    "KV_CACHE_PRECISION": "f32",
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-}
 NUM_BLOCKS = 200
 NUM_TOKENS = 24
-
-Outputs = dict[tuple[int, int], list[GenerationOutput]]
 
 
 @pytest.fixture(scope="module")
@@ -49,45 +37,9 @@ def prompts() -> list[list[int]]:
     return [*prompts, stem, [*stem, 21, 22]]
 
 
-def run_reference(
-    prompts: list[list[int]], **settings: object
-) -> list[openvino_genai.GenerationOutput]:
-    scheduler = openvino_genai.SchedulerConfig()
-    scheduler.cache_size = 1
-    pipeline = openvino_genai.ContinuousBatchingPipeline(str(DEMO_MODEL), scheduler, "CPU", EXACT)
-    config = openvino_genai.GenerationConfig()
-    config.max_new_tokens = NUM_TOKENS
-    config.ignore_eos = True
-    config.do_sample = False
-    for name, value in settings.items():
-        setattr(config, name, value)
-    handles = [
-        pipeline.add_request(i, ov.Tensor(np.array([prompt], np.int64)), config)
-        for i, prompt in enumerate(prompts)
-    ]
-    while pipeline.has_non_finished_requests():
-        pipeline.step()
-    return [handle.read_all()[0] for handle in handles]
-
-
-def run(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> Outputs:
-    outputs: Outputs = defaultdict(list)
-    for i, prompt in enumerate(prompts):
-        engine.add(GenerationRequest(str(i), prompt, params))
-    while engine.has_work:
-        for request_id, output in engine.step():
-            outputs[int(request_id), output.index].append(output)
-    engine.check()
-    return outputs
-
-
-def tokens(outputs: list[GenerationOutput]) -> list[int]:
-    return [token_id for output in outputs for token_id in output.token_ids]
-
-
 @pytest.fixture(scope="module")
 def reference(prompts: list[list[int]]) -> list[list[int]]:
-    return [output.generated_ids for output in run_reference(prompts)]
+    return [output.generated_ids for output in run_reference(DEMO_MODEL, prompts, NUM_TOKENS)]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +96,7 @@ def test_penalties_equal_the_reference(
     engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, **penalties)  # type: ignore[arg-type]
     outputs = run(engine, prompts, params)
-    for i, expected in enumerate(run_reference(prompts, **penalties)):
+    for i, expected in enumerate(run_reference(DEMO_MODEL, prompts, NUM_TOKENS, **penalties)):
         assert tokens(outputs[i, 0]) == expected.generated_ids
 
 
@@ -152,7 +104,7 @@ def test_log_probabilities_equal_the_reference(model: PagedModel, prompts: list[
     engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2)
     outputs = run(engine, prompts, params)
-    for i, expected in enumerate(run_reference(prompts, logprobs=1)):
+    for i, expected in enumerate(run_reference(DEMO_MODEL, prompts, NUM_TOKENS, logprobs=1)):
         logprobs = [entry for output in outputs[i, 0] for entry in output.logprobs]
         assert [entry.logprob for entry in logprobs] == pytest.approx(
             expected.generated_log_probs, abs=1e-3

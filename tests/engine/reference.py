@@ -1,0 +1,64 @@
+"""Runs the same requests through the engine and `openvino_genai.ContinuousBatchingPipeline`.
+
+Compare them in float32 throughout (`EXACT`): with a rounded KV cache, bf16 products or quantised
+activations the two batch shapes round differently, and a near-tie would say nothing about the
+engine.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+
+from fastovms.engine.engine import Engine
+from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
+
+EXACT = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+}
+
+Outputs = dict[tuple[int, int], list[GenerationOutput]]
+"""By prompt and sample."""
+
+
+def run_reference(
+    model_dir: Path, prompts: list[list[int]], num_tokens: int, **settings: object
+) -> list[openvino_genai.GenerationOutput]:
+    """Greedily, unless `settings` of its GenerationConfig say otherwise."""
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.cache_size = 1
+    pipeline = openvino_genai.ContinuousBatchingPipeline(str(model_dir), scheduler, "CPU", EXACT)
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = num_tokens
+    config.ignore_eos = True
+    config.do_sample = False
+    for name, value in settings.items():
+        setattr(config, name, value)
+    handles = [
+        pipeline.add_request(i, ov.Tensor(np.array([prompt], np.int64)), config)
+        for i, prompt in enumerate(prompts)
+    ]
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    return [handle.read_all()[0] for handle in handles]
+
+
+def run(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> Outputs:
+    outputs: Outputs = defaultdict(list)
+    for i, prompt in enumerate(prompts):
+        engine.add(GenerationRequest(str(i), prompt, params))
+    while engine.has_work:
+        for request_id, output in engine.step():
+            outputs[int(request_id), output.index].append(output)
+    engine.check()
+    return outputs
+
+
+def tokens(outputs: list[GenerationOutput]) -> list[int]:
+    return [token_id for output in outputs for token_id in output.token_ids]

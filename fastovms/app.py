@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import uvloop
@@ -23,14 +22,12 @@ from fastovms.api.context import ApiContext
 from fastovms.api.errors import render_error
 from fastovms.api.health import HealthRoutes
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.served import ServedModel, ServedModels
+from fastovms.api.served import ServedModels
 from fastovms.api.status import ServerStatus
-from fastovms.backends.model_files import read_model_info
-from fastovms.backends.paged import PagedBackend
 from fastovms.config import (
     ApiConfig,
-    EngineConfig,
     HttpConfig,
+    ModelConfig,
     SecurityConfig,
     ServiceConfig,
 )
@@ -39,12 +36,12 @@ from fastovms.http.access_log import AccessLog
 from fastovms.http.cors import CorsPolicy
 from fastovms.http.metrics import HttpMetrics
 from fastovms.http.systemd import Notifier, inherited_sockets
-from fastovms.metrics import GenerationMetrics
+from fastovms.loading import check_models, load_models
+from fastovms.metrics import GenerationCollector
 from fastovms.service.guard import Guard
 from fastovms.service.lifecycle import Lifecycle
 from fastovms.service.log_lines import LineWriter
 from fastovms.service.ovms_metrics import OvmsMetrics
-from fastovms.text.tokenizer import Tokenizer
 
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds. At Python's 5 ms the engine thread may wait a tenth of a step for the GIL."""
@@ -52,11 +49,9 @@ _SWITCH_INTERVAL: Final = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Everything the operator chose. `model_name` None = the directory's name."""
+    """Everything the operator chose."""
 
-    model_dir: Path
-    model_name: str | None = None
-    engine: EngineConfig = field(default_factory=EngineConfig)
+    models: tuple[ModelConfig, ...]
     http: HttpConfig = field(default_factory=HttpConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
@@ -73,8 +68,8 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
         ConfigurationError: the model, the device, an address or a file cannot be had.
         EngineFailed: the engine has died or hangs.
     """
-    read_model_info(config.model_dir, name=config.model_name)  # the commonest mistake, at once
-    run(config, log, load=lambda: load_models(config))
+    check_models(config.models)
+    run(config, log, load=lambda: load_models(config.models))
 
 
 def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModels]) -> None:
@@ -92,15 +87,6 @@ def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModel
         _access_log(config.service, log) as access_lines,
     ):
         runner.run(_run(config, access_lines, load_and_settle))
-
-
-def load_models(config: ServerConfig) -> ServedModels:
-    """Takes seconds: not for the event loop. Raises ConfigurationError."""
-    info = read_model_info(config.model_dir, name=config.model_name)
-    tokenizer = Tokenizer.load(config.model_dir)
-    backend = PagedBackend.load(config.model_dir, info, config.engine)
-    metrics = GenerationMetrics(info.name, backend.stats)
-    return ServedModels([ServedModel(backend, tokenizer, metrics)])
 
 
 async def _run(
@@ -131,12 +117,11 @@ async def _run(
     add_health_routes(router, HealthRoutes(status, registry, __version__))
 
     def on_loaded(models: ServedModels) -> None:
-        for model in models:
-            registry.register(model.metrics)
+        registry.register(GenerationCollector([model.metrics for model in models]))
         add_model_routes(router, _context(config, models))
 
     def announce(models: ServedModels) -> None:
-        text = _greeting(server.addresses, models, config, needs_key=guard.needs_key)
+        text = _greeting(server.addresses, models, needs_key=guard.needs_key)
         print(text, flush=True)
 
     await Lifecycle(
@@ -199,14 +184,10 @@ def _access_log(config: ServiceConfig, log: LineWriter) -> Iterator[LineWriter |
             yield lines
 
 
-def _greeting(
-    addresses: list[str], models: ServedModels, config: ServerConfig, *, needs_key: bool
-) -> str:
+def _greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> str:
     lines = [f"fastovms {__version__} is listening on {', '.join(addresses)}"]
     lines += [
-        f"model {model.info.name}: context of {model.info.max_model_len} tokens, "
-        f"on {config.engine.device}"
-        for model in models
+        f"model {model.info.name}: context of {model.info.max_model_len} tokens" for model in models
     ]
     name = next(iter(models)).info.name
     body = json.dumps({"model": name, "prompt": "Once upon a time", "max_tokens": 60})

@@ -9,13 +9,15 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NoReturn
 
 from fastovms import __version__
 from fastovms.errors import ConfigurationError, EngineFailed
-from fastovms.flags import add_flags, normalize, sections
-from fastovms.values import path, text
+from fastovms.flags import add_flags, given, normalize, sections
+from fastovms.sources import ModelSource, find_model, parse_model, with_names
+from fastovms.values import text
 
 DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
 
@@ -59,15 +61,24 @@ def _serve(arguments: argparse.Namespace) -> int:
     from fastovms.app import ServerConfig, serve
     from fastovms.service.log_lines import LineWriter
 
-    config = ServerConfig(
-        model_dir=arguments.model_dir,
-        model_name=arguments.model_name,
-        **sections(arguments),
-    )
+    models = [find_model(source) for source in _sources(arguments)]
+    config = ServerConfig(tuple(models), **sections(arguments))
     with closing(LineWriter()) as log:
         logging.basicConfig(level=config.service.log_level.upper(), format=_LOG_FORMAT, stream=log)
         serve(config, log)
     return 0
+
+
+def _sources(arguments: argparse.Namespace) -> list[ModelSource]:
+    """The models that the operator names; none = the demo model."""
+    named = [parse_model(text) for text in arguments.models]
+    if arguments.model is not None:
+        if named:
+            raise ConfigurationError("MODEL cannot be used with --model")
+        named = [ModelSource(arguments.model)]
+    sources = with_names(named or [ModelSource(str(DEMO_MODEL))], arguments.names)
+    engine = given(arguments, "engine")
+    return [replace(source, engine=engine) for source in sources]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -92,26 +103,47 @@ def _parser() -> argparse.ArgumentParser:
 def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser = add_parser(
         "serve",
-        usage="%(prog)s [FLAG ...] [MODEL_DIR]",
-        help="serve a model over HTTP",
-        description="Serves a model over HTTP, with the APIs of OpenAI and vLLM below /v1 and of "
+        usage="%(prog)s [FLAG ...] [MODEL]",
+        help="serve models over HTTP",
+        description="Serves models over HTTP, with the APIs of OpenAI and vLLM below /v1 and of "
         "OpenVINO Model Server below /v3.",
         epilog="Sizes may be written as 64K, 16M or 1G. Flags may be written with underscores, as "
         "OpenVINO Model Server has them.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "model_dir",
-        metavar="MODEL_DIR",
+        "model",
+        metavar="MODEL",
         nargs="?",
-        type=path,
-        default=DEMO_MODEL,
+        type=text,
         help="directory of a model exported by optimum-intel (default: the built-in demo model)",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="[NAME=]MODEL",
+        dest="models",
+        action="append",
+        type=text,
+        default=[],
+        help="the same, and the name that clients use; may be given several times, to serve "
+        "several models",
     )
     parser.add_argument(
         "--model-name",
         metavar="NAME",
+        dest="names",
+        nargs=1,
         type=text,
-        help="name that clients use (default: the directory's)",
+        default=[],
+        help="name that clients use for the only model (default: the directory's)",
+    )
+    parser.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        dest="names",
+        nargs="+",
+        type=text,
+        default=[],
+        help="the same, or several names, of which answers carry the first",
     )
     add_flags(parser)

@@ -22,6 +22,7 @@ class EngineConfig:
         enable_prompt_lookup: draft from earlier text where that pays, for every request.
         draft_model: directory of a smaller model with the same vocabulary, which drafts where
             that pays; None = none. Its KV cache is taken from `cache_size`.
+        max_model_len: context length to offer; None = the model's.
     """
 
     device: str = "CPU"
@@ -33,6 +34,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     enable_prompt_lookup: bool = True
     draft_model: Path | None = None
+    max_model_len: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +180,22 @@ class ModelLimits:
 
     max_tokens_limit: int | None = None
     best_of_limit: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A model to serve.
+
+    Attributes:
+        path: directory of an exported model.
+        names: by which clients may call it; the first one is the one that answers carry.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    limits: ModelLimits = field(default_factory=ModelLimits)
+
+    @property
+    def name(self) -> str:
+        return self.names[0]

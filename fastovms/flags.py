@@ -17,6 +17,7 @@ from fastovms.values import (
     integer,
     json_object,
     mode,
+    model_length,
     number,
     path,
     show_mode,
@@ -110,6 +111,9 @@ _engine = (
          shows_default=False),
     Flag("--cache-size", "engine.cache_size", "GB", number("GB"),
          "memory for the KV cache, used as it fills; 0 = half of the memory that is free at start"),
+    Flag("--max-model-len", "engine.max_model_len", "TOKENS", model_length,
+         "context length to offer, such as 8192 or 8k; auto = the model's",
+         shows_default=False),
     Flag("--max-num-seqs", "engine.max_num_seqs", "N", integer(1),
          "sequences that run at the same time; more wait"),
     Flag("--max-num-batched-tokens", "engine.max_num_batched_tokens", "TOKENS", integer(1),
@@ -194,7 +198,6 @@ ALIASES: Final[Mapping[str, str]] = {
     "--target-device": "--device",
     "--draft-source-model": "--draft-model",
     "--metrics-enable": "--ovms-metrics",
-    "--served-model-name": "--model-name",
 }
 """Other servers' names for flags that mean the same here."""
 
@@ -229,16 +232,25 @@ def _help(flag: Flag) -> str:
 
 
 def sections(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The configuration's parts by name, with what the operator gave."""
-    given: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
-    for destination, value in vars(arguments).items():
-        section, separator, name = destination.partition(".")
-        if separator:
-            given[section][name] = value
-    _settle_addresses(given["http"])
+    """The configuration's parts by name, with what the operator gave; but the engine's, which are
+    each model's own."""
     return {
-        name: dataclasses.replace(default, **given[name]) for name, default in _SECTIONS.items()
+        name: dataclasses.replace(default, **given(arguments, name))
+        for name, default in _SECTIONS.items()
+        if name != "engine"
     }
+
+
+def given(arguments: argparse.Namespace, section: str) -> dict[str, Any]:
+    """The fields of one part that the operator gave."""
+    fields = {}
+    for destination, value in vars(arguments).items():
+        of, separator, name = destination.partition(".")
+        if separator and of == section:
+            fields[name] = value
+    if section == "http":
+        _settle_addresses(fields)
+    return fields
 
 
 def _settle_addresses(http: dict[str, Any]) -> None:

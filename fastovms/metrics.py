@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -122,94 +122,120 @@ class Histogram:
         return cumulative, self._sum
 
 
-class GenerationMetrics(Collector):
-    """What happened to the requests of one model."""
+class GenerationMetrics:
+    """What happened to the requests of one model. `GenerationCollector` exports it.
 
-    def __init__(self, model_name: str, stats: Callable[[], EngineStats]) -> None:
+    Attributes:
+        labels: what does not change about the model.
+        finished: samples by finish reason.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        stats: Callable[[], EngineStats],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         """`stats` is asked at every scrape."""
-        self._model_name = model_name
-        self._stats = stats
-        self._finished: Counter[str] = Counter()
+        self.model_name = model_name
+        self.stats = stats
+        self.labels = labels or {}
+        self.finished: Counter[str] = Counter()
         self.time_to_first_token = Histogram(_FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = Histogram(_TOKEN_BUCKETS)
         self.request_queue_time = Histogram(_REQUEST_BUCKETS)
-        self._e2e_request_latency = Histogram(_REQUEST_BUCKETS)
-        self._request_prompt_tokens = Histogram(_NUMBER_BUCKETS)
-        self._request_generation_tokens = Histogram(_NUMBER_BUCKETS)
-        self._request_params_n = Histogram(_SAMPLE_BUCKETS)
-        self._request_params_max_tokens = Histogram(_NUMBER_BUCKETS)
+        self.e2e_request_latency = Histogram(_REQUEST_BUCKETS)
+        self.request_prompt_tokens = Histogram(_NUMBER_BUCKETS)
+        self.request_generation_tokens = Histogram(_NUMBER_BUCKETS)
+        self.request_params_n = Histogram(_SAMPLE_BUCKETS)
+        self.request_params_max_tokens = Histogram(_NUMBER_BUCKETS)
 
     def request_finished(self, request: FinishedRequest) -> None:
-        self._e2e_request_latency.observe(request.seconds)
-        self._finished.update(request.finish_reasons)
-        self._request_prompt_tokens.observe(request.num_prompt_tokens)
-        self._request_generation_tokens.observe(request.num_generated_tokens)
-        self._request_params_n.observe(request.n)
+        self.e2e_request_latency.observe(request.seconds)
+        self.finished.update(request.finish_reasons)
+        self.request_prompt_tokens.observe(request.num_prompt_tokens)
+        self.request_generation_tokens.observe(request.num_generated_tokens)
+        self.request_params_n.observe(request.n)
         if request.max_tokens is not None:
-            self._request_params_max_tokens.observe(request.max_tokens)
+            self.request_params_max_tokens.observe(request.max_tokens)
+
+
+def _cache_usage(stats: EngineStats) -> float:
+    used = stats.num_blocks - stats.num_free_blocks
+    return used / stats.num_blocks if stats.num_blocks else 0.0
+
+
+_GAUGES: Final[tuple[tuple[str, str, Callable[[EngineStats], float]], ...]] = (
+    ("num_requests_running", "Sequences in the running batch", lambda stats: stats.num_running),
+    ("num_requests_waiting", "Sequences that wait to run", lambda stats: stats.num_waiting),
+    ("kv_cache_usage_perc", "Share of the KV cache blocks in use, 1 = all", _cache_usage),
+)
+_COUNTERS: Final = (
+    ("prefix_cache_queries", "Prompt tokens looked up", "num_prefix_cache_queries"),
+    ("prefix_cache_hits", "Prompt tokens found", "num_prefix_cache_hits"),
+    ("num_preemptions", "Sequences put back to recompute", "num_preemptions"),
+    ("prompt_tokens", "Prompt tokens processed", "num_prompt_tokens"),
+    ("generation_tokens", "Tokens generated", "num_generated_tokens"),
+    ("spec_decode_num_draft_tokens", "Tokens drafted", "num_draft_tokens"),
+    ("spec_decode_num_accepted_tokens", "Drafted tokens that were right", "num_accepted_tokens"),
+)
+"""With the field of `EngineStats` that each exports."""
+
+_HISTOGRAMS: Final = (
+    ("time_to_first_token_seconds", "Request to first token", "time_to_first_token"),
+    ("inter_token_latency_seconds", "Between tokens", "inter_token_latency"),
+    ("request_queue_time_seconds", "Waiting to run", "request_queue_time"),
+    ("e2e_request_latency_seconds", "Request to last token", "e2e_request_latency"),
+    ("request_prompt_tokens", "Prompt tokens a request", "request_prompt_tokens"),
+    ("request_generation_tokens", "Tokens generated a request", "request_generation_tokens"),
+    ("request_params_n", "Samples a prompt", "request_params_n"),
+    ("request_params_max_tokens", "Tokens asked for a sample", "request_params_max_tokens"),
+)
+"""With the field of `GenerationMetrics` that each exports."""
+
+
+class GenerationCollector(Collector):
+    """Exports every model's numbers, told apart by the label `model_name`."""
+
+    def __init__(self, models: Sequence[GenerationMetrics]) -> None:
+        self._models = tuple(models)
 
     def collect(self) -> Iterable[Metric]:
-        stats = self._stats()
-        used = stats.num_blocks - stats.num_free_blocks
-        yield self._gauge(
-            "num_requests_running", "Sequences in the running batch", stats.num_running
-        )
-        yield self._gauge("num_requests_waiting", "Sequences that wait to run", stats.num_waiting)
-        yield self._gauge(
-            "kv_cache_usage_perc",
-            "Share of the KV cache blocks in use, 1 = all",
-            used / stats.num_blocks if stats.num_blocks else 0.0,
-        )
-        for name, text, value in (
-            ("prefix_cache_queries", "Prompt tokens looked up", stats.num_prefix_cache_queries),
-            ("prefix_cache_hits", "Prompt tokens found", stats.num_prefix_cache_hits),
-            ("num_preemptions", "Sequences put back to recompute", stats.num_preemptions),
-            ("prompt_tokens", "Prompt tokens processed", stats.num_prompt_tokens),
-            ("generation_tokens", "Tokens generated", stats.num_generated_tokens),
-            ("spec_decode_num_draft_tokens", "Tokens drafted", stats.num_draft_tokens),
-            (
-                "spec_decode_num_accepted_tokens",
-                "Drafted tokens that were right",
-                stats.num_accepted_tokens,
-            ),
-        ):
+        stats = [(model.model_name, model.stats()) for model in self._models]
+        yield self._info()
+        for name, text, read in _GAUGES:
+            gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["model_name"])
+            for model_name, values in stats:
+                gauge.add_metric([model_name], read(values))
+            yield gauge
+        for name, text, field in _COUNTERS:
             counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
-            counter.add_metric([self._model_name], value)
+            for model_name, values in stats:
+                counter.add_metric([model_name], getattr(values, field))
             yield counter
+        yield self._finished()
+        for name, text, field in _HISTOGRAMS:
+            family = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name"])
+            for model in self._models:
+                family.add_metric([model.model_name], *getattr(model, field).buckets())
+            yield family
+
+    def _info(self) -> Metric:
+        info = GaugeMetricFamily(f"{_PREFIX}model_info", "1, with what describes the model")
+        for model in self._models:
+            info.add_sample(info.name, {"model_name": model.model_name, **model.labels}, 1.0)
+        return info
+
+    def _finished(self) -> Metric:
         finished = CounterMetricFamily(
             f"{_PREFIX}request_success",
             "Samples that ran to their end",
             labels=["model_name", "finished_reason"],
         )
-        for reason, count in self._finished.items():
-            finished.add_metric([self._model_name, reason], count)
-        yield finished
-        for name, text, histogram in (
-            ("time_to_first_token_seconds", "Request to first token", self.time_to_first_token),
-            ("inter_token_latency_seconds", "Between tokens", self.inter_token_latency),
-            ("request_queue_time_seconds", "Waiting to run", self.request_queue_time),
-            ("e2e_request_latency_seconds", "Request to last token", self._e2e_request_latency),
-            ("request_prompt_tokens", "Prompt tokens a request", self._request_prompt_tokens),
-            (
-                "request_generation_tokens",
-                "Tokens generated a request",
-                self._request_generation_tokens,
-            ),
-            ("request_params_n", "Samples a prompt", self._request_params_n),
-            (
-                "request_params_max_tokens",
-                "Tokens asked for a sample",
-                self._request_params_max_tokens,
-            ),
-        ):
-            family = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name"])
-            family.add_metric([self._model_name], *histogram.buckets())
-            yield family
-
-    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
-        gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["model_name"])
-        gauge.add_metric([self._model_name], value)
-        return gauge
+        for model in self._models:
+            for reason, count in model.finished.items():
+                finished.add_metric([model.model_name, reason], count)
+        return finished
 
 
 def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:

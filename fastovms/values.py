@@ -11,6 +11,8 @@ from typing import Final
 
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)
+_LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)", re.ASCII)
+_LENGTH_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
 
 def text(value: str) -> str:
@@ -62,6 +64,20 @@ def size(value: str) -> int:
             f"must be a number of bytes above 0, such as 65536, 64K or 1G, not {value!r}"
         )
     return parsed
+
+
+def model_length(value: str) -> int | None:
+    """Tokens: "8192", "8k" (8000), "8K" (8192), "1.5k", as vLLM reads them; "auto" and -1 are
+    None."""
+    if value.lower() == "auto" or value == "-1":
+        return None
+    match = _LENGTH.fullmatch(value)
+    parsed = float(match[1]) * _LENGTH_UNITS[match[2]] if match else 0
+    if parsed < 1 or parsed % 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of tokens above 0, such as 8192 or 8k, or auto, not {value!r}"
+        )
+    return int(parsed)
 
 
 def show_size(value: object) -> str:

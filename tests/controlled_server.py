@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from fastovms import app, cli
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.backends.paged import PagedBackend
+from fastovms.config import ModelConfig
 from fastovms.engine.inputs import StepInputs
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
@@ -53,8 +55,9 @@ class ControlledModel(FakeModel):
         return logits
 
 
-def load_models(config: app.ServerConfig, seconds: float) -> ServedModels:
+def load_models(models: Sequence[ModelConfig], seconds: float) -> ServedModels:
     time.sleep(seconds)
+    [model] = models
     tokenizer = Tokenizer.load(_TOKENIZER)
     info = ModelInfo(
         name=NAME,
@@ -63,7 +66,7 @@ def load_models(config: app.ServerConfig, seconds: float) -> ServedModels:
         vocab_size=tokenizer.vocab_size,
         eos_token_ids=frozenset(),
     )
-    backend = PagedBackend.over(ControlledModel(info.vocab_size), info, config.engine)
+    backend = PagedBackend.over(ControlledModel(info.vocab_size), info, model.engine)
     metrics = GenerationMetrics(info.name, backend.stats)
     return ServedModels([ServedModel(backend, tokenizer, metrics)])
 

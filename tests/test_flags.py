@@ -7,14 +7,18 @@ from pathlib import Path
 import pytest
 
 from fastovms import flags
-from fastovms.config import HttpConfig, SecurityConfig, ServiceConfig
-from fastovms.flags import GROUPS, add_flags, normalize, sections
+from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig
+from fastovms.flags import GROUPS, add_flags, given, normalize, sections
+
+
+def arguments_of(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_flags(parser)
+    return parser.parse_args(normalize(arguments))
 
 
 def parse(*arguments: str):
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    add_flags(parser)
-    return sections(parser.parse_args(normalize(arguments)))
+    return sections(arguments_of(*arguments))
 
 
 FLAGS = [flag for group in GROUPS.values() for flag in group]
@@ -24,9 +28,10 @@ def test_nothing_given_is_the_defaults():
     given = parse()
     assert given["http"] == HttpConfig()
     assert all(section == type(section)() for section in given.values())
+    assert "engine" not in given, "each model has its own"
 
 
-@pytest.mark.parametrize("config", [HttpConfig, SecurityConfig, ServiceConfig])
+@pytest.mark.parametrize("config", [EngineConfig, HttpConfig, SecurityConfig, ServiceConfig])
 def test_every_field_has_a_flag(config):
     name = config.__name__.removesuffix("Config").lower()
     fields = {f"{name}.{field.name}" for field in dataclasses.fields(config)}
@@ -51,6 +56,11 @@ def test_defaults_can_be_written_as_flags(flag):
         (["--head-timeout", "0.5"], "http.head_timeout", 0.5),
         (["--ping-interval", "0"], "http.ping_interval", 0),
         (["--max-queued-requests", "7"], "engine.max_num_queued_requests", 7),
+        (["--max-model-len", "8192"], "engine.max_model_len", 8192),
+        (["--max-model-len", "8k"], "engine.max_model_len", 8000),
+        (["--max-model-len", "1.5K"], "engine.max_model_len", 1536),
+        (["--max-model-len", "auto"], "engine.max_model_len", None),
+        (["--max-model-len=-1"], "engine.max_model_len", None),
         (["--no-enable-prefix-caching"], "engine.enable_prefix_caching", False),
         (["--access-log", "JSON"], "service.access_log", "json"),
         (["--log-level", "DEBUG"], "service.log_level", "debug"),
@@ -69,7 +79,10 @@ def test_defaults_can_be_written_as_flags(flag):
 )
 def test_values(arguments, field, value):
     section, _, name = field.partition(".")
-    assert getattr(parse(*arguments)[section], name) == value
+    found = arguments_of(*arguments)
+    assert given(found, section)[name] == value
+    if section != "engine":
+        assert getattr(sections(found)[section], name) == value
 
 
 @pytest.mark.parametrize(
@@ -105,6 +118,9 @@ def test_addresses(arguments, host, port, listen):
         (["--log-level", "7"], "must be debug, info, warning or error, not '7'"),
         (["--max-connections", "0"], "must be an integer at least 1, not '0'"),
         (["--uds", ""], "must not be empty"),
+        (["--max-model-len", "0"], "of tokens above 0, such as 8192 or 8k, or auto, not '0'"),
+        (["--max-model-len", "1.0001k"], "not '1.0001k'"),
+        (["--max-model-len", "8kB"], "not '8kB'"),
     ],
 )  # fmt: skip
 def test_wrong_values(arguments, message):

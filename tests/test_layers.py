@@ -16,7 +16,7 @@ LAYERS = (
     {"http", "text", "engine"},
     {"backends"},
     {"api"},
-    {"service"},
+    {"service", "loading", "sources"},
     {"app"},
     {"values"},
     {"flags"},

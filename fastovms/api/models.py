@@ -16,9 +16,14 @@ class ModelRoutes:
 
     def __init__(self, models: ServedModels, dialect: Dialect) -> None:
         self._dialect = dialect
-        cards = {model.info.name: _card(model.info, dialect) for model in models}
-        self._list = Response(200, orjson.dumps({"object": "list", "data": list(cards.values())}))
-        self._by_name = {name: Response(200, orjson.dumps(card)) for name, card in cards.items()}
+        cards = [(model, _card(model.info, dialect)) for model in models]
+        data = [card for _, card in cards]
+        self._list = Response(200, orjson.dumps({"object": "list", "data": data}))
+        self._by_name = {
+            name: Response(200, orjson.dumps(card))
+            for model, card in cards
+            for name in (model.info.name, *model.aliases)
+        }
 
     def list(self, request: Request) -> Response:
         return self._list

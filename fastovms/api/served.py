@@ -17,12 +17,17 @@ from fastovms.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model with what turns its tokens into text and counts them."""
+    """A model with what turns its tokens into text and counts them.
+
+    Attributes:
+        aliases: names that requests may use in place of the model's, which answers carry.
+    """
 
     backend: Backend
     tokenizer: Tokenizer
     metrics: GenerationMetrics
     limits: ModelLimits = field(default_factory=ModelLimits)
+    aliases: tuple[str, ...] = ()
 
     @property
     def info(self) -> ModelInfo:
@@ -34,18 +39,23 @@ class ServedModels:
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         """The first model answers requests that name none, where the dialect allows it."""
-        self._by_name = {model.info.name: model for model in models}
-        self._default = models[0]
+        self._models = tuple(models)
+        self._by_name = {
+            name: model for model in models for name in (model.info.name, *model.aliases)
+        }
 
     def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self._by_name.values())
+        return iter(self._models)
+
+    def get(self, name: str) -> ServedModel | None:
+        return self._by_name.get(name)
 
     def find(self, name: str | None, dialect: Dialect) -> ServedModel:
         """Raises InvalidField when a model must be named, ModelNotFound when it is unknown."""
         if name is None:
             if dialect.model_required:
                 raise InvalidField("model is required and must be a string", param="model")
-            return self._default
+            return self._models[0]
         model = self._by_name.get(name)
         if model is None:
             raise model_not_found(name)

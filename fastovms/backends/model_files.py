@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,6 +90,22 @@ def read_model_info(model_dir: Path, *, name: str | None = None) -> ModelInfo:
         defaults=_sampling_defaults(generation, generation_path),
         config=config,
     )
+
+
+def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
+    """The model with the context that the operator wants; None = its own.
+
+    Raises:
+        ConfigurationError: the model's is shorter.
+    """
+    if max_model_len is None:
+        return model
+    if max_model_len > model.max_model_len:
+        raise ConfigurationError(
+            f"--max-model-len must be at most {model.max_model_len}, the context length of "
+            f"{model.name}, not {max_model_len}"
+        )
+    return replace(model, max_model_len=max_model_len)
 
 
 def check_files(model_dir: Path) -> None:

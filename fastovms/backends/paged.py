@@ -133,11 +133,23 @@ class PagedBackend:
 
     @classmethod
     def load(cls, model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
-        """Compiles the model, and its draft model if there is one, and reserves their caches.
-        Takes seconds: call it off the loop.
+        """For a model that has the machine to itself; see `compile`."""
+        return cls.compile(model_dir, model, config)(available_memory())
+
+    @classmethod
+    def compile(
+        cls, model_dir: Path, model: ModelInfo, config: EngineConfig
+    ) -> Callable[[int], PagedBackend]:
+        """Compiles the model, and its draft model if there is one. Takes seconds: call it off the
+        loop.
+
+        Returns:
+            What reserves the caches, given how many bytes of free memory the model may count as
+            its own, which is known when all models are compiled. Raises ConfigurationError when
+            no cache block fits.
 
         Raises:
-            ConfigurationError: the model or the device cannot do it, or no cache block fits.
+            ConfigurationError: the model or the device cannot do it.
         """
         paged_model = PagedModel.load(
             model_dir, device=config.device, properties=config.plugin_config
@@ -146,9 +158,12 @@ class PagedBackend:
         draft_model = None
         if config.draft_model is not None:
             draft_model = load_draft_model(config.draft_model, model_dir, model, config)
-        return cls.over(
-            paged_model, model, config, load_grammar_compiler(model_dir, model), draft_model
-        )
+        grammars = load_grammar_compiler(model_dir, model)
+
+        def reserve(available: int) -> PagedBackend:
+            return cls.over(paged_model, model, config, grammars, draft_model, available=available)
+
+        return reserve
 
     @classmethod
     def over(
@@ -158,9 +173,16 @@ class PagedBackend:
         config: EngineConfig,
         grammars: GrammarCompiler | None = None,
         draft_model: DraftModel | None = None,
+        *,
+        available: int | None = None,
     ) -> PagedBackend:
         """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
-        The draft model's cache holds as many tokens, and both share the memory."""
+        The draft model's cache holds as many tokens, and both share the memory.
+
+        Args:
+            available: bytes of memory that a cache of automatic size takes its share of; None =
+                all that is free.
+        """
         block_size = paged_model.block_size
         bytes_per_block = paged_model.bytes_per_block
         if draft_model is not None:
@@ -169,12 +191,13 @@ class PagedBackend:
             config.cache_size,
             bytes_per_block=bytes_per_block,
             max_useful_blocks=config.max_num_seqs * -(-model.max_model_len // block_size),
-            available=available_memory(),
+            available=available_memory() if available is None else available,
         )
         if num_blocks < 1:
+            size = f"of {config.cache_size:g} GB" if config.cache_size else "in the free memory"
             raise ConfigurationError(
-                f"a KV cache of {config.cache_size:g} GB holds no block "
-                f"({bytes_per_block} bytes each): raise --cache-size"
+                f"a KV cache {size} holds no block ({bytes_per_block} bytes each): raise "
+                "--cache-size"
             )
         paged_model.allocate_cache(num_blocks)
         capacity = num_blocks * block_size

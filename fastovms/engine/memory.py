@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 GIB = 1024**3
@@ -36,3 +37,15 @@ def num_cache_blocks(
     """
     size = cache_size * GIB if cache_size else available * FREE_MEMORY_SHARE
     return int(max(0, min(size / bytes_per_block, max_useful_blocks)))
+
+
+def share_memory(cache_sizes: Sequence[float], available: int) -> int:
+    """Bytes of what is free that each cache of automatic size may count as its own, when the
+    others have been given theirs.
+
+    Args:
+        cache_sizes: of every cache, in GB; 0 = automatic.
+    """
+    given = sum(size * GIB for size in cache_sizes)
+    num_automatic = max(1, sum(not size for size in cache_sizes))
+    return int(max(0.0, available - given) / num_automatic)

@@ -18,7 +18,7 @@ from fastovms.api.status import ServerStatus
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.http.messages import Response
 from fastovms.http.router import Match, Router
-from fastovms.metrics import GenerationMetrics
+from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.params import ModelInfo
 from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, Script, make_request, model_info
 
@@ -36,7 +36,7 @@ class Api:
         self.backend = backend
         self.registry = CollectorRegistry()
         self.metrics = GenerationMetrics(backend.model.name, backend.stats)
-        self.registry.register(self.metrics)
+        self.registry.register(GenerationCollector([self.metrics]))
         models = ServedModels([ServedModel(backend, tokenizer, self.metrics, limits)])
         ids = count()
         self.router = Router()

@@ -2,9 +2,15 @@ from __future__ import annotations
 
 import orjson
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.fakes import model_info
+from fastovms.api.dialect import OPENAI
+from fastovms.api.models import ModelRoutes
+from fastovms.api.served import ServedModel, ServedModels
+from fastovms.errors import ModelNotFound
+from fastovms.metrics import FinishedRequest, GenerationCollector, GenerationMetrics, render
+from tests.fakes import ByteTokenizer, FakeBackend, make_request, model_info
 
 CARD = {"id": "org/fake 1", "object": "model", "created": 1_700_000_000}
 
@@ -58,6 +64,50 @@ async def test_health(api, path):
     assert status == 503
     assert "inference hung" in body["error"]["message"]
     assert await get(api, "/v2/health/live") == (200, None)
+
+
+def several_models() -> tuple[ServedModels, GenerationCollector]:
+    models = []
+    for name, aliases in (("one", ("uno", "org/uno")), ("two", ())):
+        backend = FakeBackend(lambda request, index: b"abc", model_info(name=name))
+        metrics = GenerationMetrics(name, backend.stats, {"device": f"{name}-device"})
+        models.append(ServedModel(backend, ByteTokenizer(), metrics, aliases=aliases))
+    return ServedModels(models), GenerationCollector([model.metrics for model in models])
+
+
+def test_several_models_and_names():
+    models, _ = several_models()
+    assert [model.info.name for model in models] == ["one", "two"]
+    for name, expected in ((None, "one"), ("uno", "one"), ("org/uno", "one"), ("two", "two")):
+        assert models.find(name, OPENAI).info.name == expected
+    with pytest.raises(ModelNotFound):
+        models.find("three", OPENAI)
+    routes = ModelRoutes(models, OPENAI)
+    listing = orjson.loads(routes.list(make_request("/v1/models")).body)
+    assert [card["id"] for card in listing["data"]] == ["one", "two"]
+    for name in ("one", "uno", "org/uno"):
+        request = make_request("/v1/models/x")
+        request.path_params = {"id": name}
+        assert orjson.loads(routes.get(request).body)["id"] == "one"
+
+
+def test_metrics_of_several_models():
+    """Each family comes once, as the format wants it, with a sample for each model."""
+    models, collector = several_models()
+    first = next(iter(models)).metrics
+    first.request_finished(FinishedRequest(1.0, ["stop"], 3, 4, 1, 16))
+    registry = CollectorRegistry()
+    registry.register(collector)
+    text, _ = render(registry, "")
+    lines = text.decode().splitlines()
+    types = [line for line in lines if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+    for family in text_string_to_metric_families(text.decode()):
+        names = {sample.labels["model_name"] for sample in family.samples}
+        assert names == ({"one"} if family.name == "fastovms_request_success" else {"one", "two"})
+    assert 'fastovms_model_info{device="two-device",model_name="two"} 1.0' in lines
+    assert 'fastovms_request_params_n_count{model_name="one"} 1.0' in lines
+    assert 'fastovms_request_params_n_count{model_name="two"} 0.0' in lines
 
 
 async def test_version_and_metadata(api):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.backends.model_files import REQUIRED_FILES, UNLIMITED, read_model_info
+from fastovms.backends.model_files import REQUIRED_FILES, UNLIMITED, limit_context, read_model_info
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingDefaults
 
@@ -160,3 +160,13 @@ def test_wrong_generation_config(model_dir, name, value):
     write(model_dir, CONFIG, {name: value})
     with pytest.raises(ConfigurationError, match=rf"generation_config\.json: {name} must"):
         read_model_info(model_dir)
+
+
+def test_the_operator_may_offer_less_context(model_dir):
+    model = read_model_info(model_dir)
+    assert limit_context(model, None) is model
+    assert limit_context(model, 7).max_model_len == 7
+    with pytest.raises(
+        ConfigurationError, match=rf"at most {model.max_model_len}, .* not 10000000"
+    ):
+        limit_context(model, 10_000_000)

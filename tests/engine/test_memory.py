@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.engine.memory import GIB, available_memory, num_cache_blocks
+from fastovms.engine.memory import GIB, available_memory, num_cache_blocks, share_memory
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,19 @@ def test_num_cache_blocks(cache_size: float, available: int, expected: int) -> N
         cache_size, bytes_per_block=GIB // 1024, max_useful_blocks=5000, available=available
     )
     assert blocks == expected
+
+
+@pytest.mark.parametrize(
+    ("cache_sizes", "expected"),
+    [
+        ([0.0], 8 * GIB),
+        ([0.0, 0.0], 4 * GIB),
+        ([2.0, 0.0, 0.0], 3 * GIB),  # what is spoken for is nobody else's
+        ([9.0, 0.0], 0),
+        ([1.0], 7 * GIB),
+    ],
+)
+def test_caches_of_automatic_size_share_what_is_free(
+    cache_sizes: list[float], expected: int
+) -> None:
+    assert share_memory(cache_sizes, 8 * GIB) == expected

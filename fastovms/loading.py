@@ -1,0 +1,62 @@
+"""Models from their directories to what answers requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from fastovms.api.served import ServedModel, ServedModels
+from fastovms.backends.model_files import limit_context, read_model_info
+from fastovms.backends.paged import PagedBackend
+from fastovms.config import ModelConfig
+from fastovms.engine.memory import available_memory, share_memory
+from fastovms.errors import ConfigurationError
+from fastovms.metrics import GenerationMetrics
+from fastovms.params import ModelInfo
+from fastovms.text.tokenizer import Tokenizer
+
+
+def read_info(model: ModelConfig) -> ModelInfo:
+    """What the model's files say of it, and the operator. Quick. Raises ConfigurationError."""
+    info = read_model_info(model.path, name=model.name)
+    return limit_context(info, model.engine.max_model_len)
+
+
+def check_models(models: Sequence[ModelConfig]) -> None:
+    """Finds the commonest mistakes, at once. Raises ConfigurationError."""
+    for name, count in Counter(name for model in models for name in model.names).items():
+        if count > 1:
+            raise ConfigurationError(f"{count} models have the name {name}")
+    for model in models:
+        read_info(model)
+
+
+def load_models(models: Sequence[ModelConfig]) -> ServedModels:
+    """Takes seconds: not for the event loop.
+
+    Caches are reserved when all weights are in memory, so that those of automatic size share what
+    is left.
+
+    Raises:
+        ConfigurationError: a model or its device cannot do it, or no cache fits.
+    """
+    check_models(models)
+    loaded = []
+    for model in models:
+        tokenizer = Tokenizer.load(model.path)
+        reserve = PagedBackend.compile(model.path, read_info(model), model.engine)
+        loaded.append((model, tokenizer, reserve))
+    share = share_memory([model.engine.cache_size for model in models], available_memory())
+    return ServedModels(
+        [_served(model, tokenizer, reserve(share)) for model, tokenizer, reserve in loaded]
+    )
+
+
+def _served(model: ModelConfig, tokenizer: Tokenizer, backend: PagedBackend) -> ServedModel:
+    info = backend.model
+    metrics = GenerationMetrics(
+        info.name,
+        backend.stats,
+        labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
+    )
+    return ServedModel(backend, tokenizer, metrics, model.limits, aliases=model.names[1:])

@@ -45,6 +45,7 @@ class HttpConfig:
         host, port: the first address; port 0 = any free one, host "" = every interface, None =
             only those of `listen`.
         listen: further addresses, "host:port", "[ipv6]:port", "*:port" or "unix:/path".
+        root_path: what a proxy may leave in front of every path, such as "/llm"; "" = nothing.
         unix_mode: permissions of Unix sockets.
         reuse_port: let other processes listen on the same ports (SO_REUSEPORT).
         backlog: connections that the kernel queues (it caps this at net.core.somaxconn).
@@ -74,6 +75,7 @@ class HttpConfig:
     host: str | None = "127.0.0.1"
     port: int = 8000
     listen: tuple[str, ...] = ()
+    root_path: str = ""
     unix_mode: int = 0o660
     reuse_port: bool = False
     backlog: int = 2048

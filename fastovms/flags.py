@@ -20,6 +20,7 @@ from fastovms.values import (
     model_length,
     number,
     path,
+    root_path,
     show_mode,
     show_number,
     show_size,
@@ -80,6 +81,9 @@ _network = (
     Flag("--uds", "http.listen", "PATH", lambda value: f"unix:{text(value)}",
          "Unix socket, the same as --listen unix:PATH", shows_default=False, repeats=True),
     Flag("--uds-mode", "http.unix_mode", "OCTAL", mode, "permissions of Unix sockets", show_mode),
+    Flag("--root-path", "http.root_path", "PATH", root_path,
+         "what a proxy leaves in front of every path, such as /v2/abc/openai; paths without it are "
+         "answered too", shows_default=False),
     Flag("--reuse-port", "http.reuse_port", "", None,
          "let other processes listen on the same ports (SO_REUSEPORT)"),
     Flag("--backlog", "http.backlog", "N", integer(1, 65535),

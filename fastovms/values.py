@@ -25,6 +25,13 @@ def path(value: str) -> Path:
     return Path(text(value))
 
 
+def root_path(value: str) -> str:
+    """A path in front of paths, without the slash at its end; "/" = none."""
+    if not re.fullmatch(r"(/[^/?#\s]+)*/?", value, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be a path that begins with /, not {value!r}")
+    return value.rstrip("/")
+
+
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     def parse(value: str) -> int:
         try:

@@ -8,6 +8,7 @@ from fastovms.api.dialect import DIALECTS, OPENAI, OVMS
 from fastovms.api.endpoint import endpoint
 from fastovms.api.health import HealthRoutes
 from fastovms.api.models import ModelRoutes
+from fastovms.api.servables import ServableRoutes
 from fastovms.api.tokenize import Tokenization
 from fastovms.http.router import Router
 
@@ -28,6 +29,18 @@ def add_model_routes(router: Router, context: ApiContext) -> None:
             router.add("POST", f"{prefix}/detokenize", endpoint(tokenization.detokenize, dialect))
     router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))
     router.add("POST", "/detokenize", endpoint(tokenization.detokenize, OPENAI))
+    _add_servable_routes(router, ServableRoutes(models))
+
+
+def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
+    router.add("GET", "/v1/config", servables.config)
+    router.add("POST", "/v1/config/reload", servables.config)
+    # The longer patterns first: a model's name may have slashes.
+    for path in ("/v2/models/{name:path}/versions/{version}", "/v2/models/{name:path}"):
+        router.add("GET", f"{path}/ready", servables.ready)
+        router.add("POST", f"{path}/infer", servables.infer)
+    for path in ("/v2/models/{name:path}/versions/{version}", "/v2/models/{name:path}"):
+        router.add("GET", path, servables.metadata)
 
 
 def add_health_routes(router: Router, health: HealthRoutes) -> None:

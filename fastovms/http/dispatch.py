@@ -25,6 +25,7 @@ class Dispatcher:
         render_error: gives errors the form that the path's clients expect.
         authenticate: runs before routing, so that strangers cannot probe for paths.
         checks: run once the route is known, before the body is read.
+        root_path: what a proxy may have left in front of every path, such as "/llm".
     """
 
     def __init__(
@@ -35,15 +36,20 @@ class Dispatcher:
         authenticate: Check | None = None,
         checks: Sequence[Check] = (),
         cross_origin: CrossOrigin | None = None,
+        root_path: str = "",
     ) -> None:
         self._router = router
+        self._root_path = root_path
         self._render_error = render_error
         self._authenticate = authenticate
         self._checks = tuple(checks)
         self.cross_origin = cross_origin
 
     def admit(self, request: Request) -> Handler | Response:
-        """Who answers. Sets the request's `route` and `path_params`."""
+        """Who answers. Sets the request's `route` and `path_params`, and takes the root path off
+        its path."""
+        if self._root_path:
+            request.set_path(self._below_root(request.raw_path))
         if request.method == "OPTIONS":
             return self._options(request)
         if self._authenticate is not None:
@@ -65,10 +71,22 @@ class Dispatcher:
 
     def error(self, path: str, status: int, message: str, headers: HeaderPairs = ()) -> Response:
         """An error of this layer in the form of the path's dialect."""
-        response = self._render_error(path, status, message)
+        response = self._render_error(self._below_root(path), status, message)
         if headers:
             response = dataclasses.replace(response, headers=response.headers + headers)
         return response
+
+    def _below_root(self, path: str) -> str:
+        """The path behind the root, as often as it stands there: a second look finds no more."""
+        root, start = self._root_path, 0
+        if not root:
+            return path
+        while path.startswith(root, start):
+            end = start + len(root)
+            if path[end : end + 1] not in ("", "/"):
+                break
+            start = end
+        return path[start:] or "/"
 
     def _options(self, request: Request) -> Response:
         """RFC 9110 9.3.7; answered without authentication, which a preflight cannot carry."""

@@ -153,6 +153,10 @@ class Request:
         self._open_stream = open_stream
         self._log_fields: dict[str, object] | None = None
 
+    def set_path(self, raw_path: str) -> None:
+        self.raw_path = raw_path
+        self.path = unquote(raw_path) if "%" in raw_path else raw_path
+
     @property
     def log_fields(self) -> dict[str, object]:
         if self._log_fields is None:

@@ -56,6 +56,7 @@ class HttpServer:
             authenticate=authenticate,
             checks=checks,
             cross_origin=cross_origin,
+            root_path=config.root_path,
         )
         self._tls: TlsCredentials | None = None
         self._listeners: list[Listener] = []

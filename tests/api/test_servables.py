@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from tests.fakes import model_info
+
+NAME = "org/fake 1"
+AVAILABLE = {
+    NAME: {
+        "model_version_status": [
+            {
+                "version": "1",
+                "state": "AVAILABLE",
+                "status": {"error_code": "OK", "error_message": "OK"},
+            }
+        ]
+    }
+}
+
+
+@pytest.fixture
+def api(make_api):
+    return make_api(model=model_info(name=NAME))
+
+
+async def ask(api, method: str, path: str):
+    response = await api.call(method, path)
+    return response.status, orjson.loads(response.body) if response.body else None
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/config"), ("POST", "/v1/config/reload")])
+async def test_status_of_the_configuration(api, method, path):
+    assert await ask(api, method, path) == (200, AVAILABLE)
+    api.backend.failure = "inference hung"
+    status, body = await ask(api, method, path)
+    [version] = body[NAME]["model_version_status"]
+    assert (status, version["state"]) == (200, "END")
+    assert version["status"]["error_message"] == "inference hung"
+
+
+@pytest.mark.parametrize("name", ["org/fake%201", "org%2Ffake%201"])
+@pytest.mark.parametrize("version", ["", "/versions/1", "/versions/7"])
+async def test_a_model_by_kserves_paths(api, name, version):
+    path = f"/v2/models/{name}{version}"
+    status, body = await ask(api, "GET", path)
+    assert (status, body["name"], body["versions"]) == (200, NAME, ["1"])
+    assert body["platform"] == "OpenVINO"
+    assert [tensor["name"] for tensor in (*body["inputs"], *body["outputs"])] == ["input", "output"]
+    assert await ask(api, "GET", f"{path}/ready") == (200, None)
+    status, body = await ask(api, "POST", f"{path}/infer")
+    assert (status, "/v3/completions" in body["error"]) == (412, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v2/models/other"),
+        ("GET", "/v2/models/other/ready"),
+        ("GET", "/v2/models/other/versions/1/ready"),
+        ("POST", "/v2/models/other/infer"),
+    ],
+)
+async def test_unknown_model(api, method, path):
+    assert await ask(api, method, path) == (404, {"error": "The model `other` does not exist."})
+
+
+async def test_a_model_that_has_failed_is_not_ready(api):
+    api.backend.failure = "inference hung"
+    status, body = await ask(api, "GET", "/v2/models/org%2Ffake%201/ready")
+    assert (status, "inference hung" in body["error"]) == (503, True)

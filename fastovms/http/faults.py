@@ -6,7 +6,7 @@ import re
 
 import httptools
 
-from fastovms.http.messages import HeaderPairs
+from fastovms.http.messages import HeaderPairs, Request
 
 _METHOD_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+( |$)")
 
@@ -15,6 +15,7 @@ class Fault(Exception):
     """A request that cannot be served; the connection ends after the answer.
 
     Attributes:
+        request: the one at fault, as far as it was read.
         answered: False = close without a word.
     """
 
@@ -23,14 +24,14 @@ class Fault(Exception):
         status: int,
         message: str,
         *,
-        path: str = "",
+        request: Request | None = None,
         headers: HeaderPairs = (),
         answered: bool = True,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
-        self.path = path
+        self.request = request
         self.headers = headers
         self.answered = answered
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import httptools
 
 from fastovms.config import HttpConfig
+from fastovms.http.body_budget import BodyBudget
 from fastovms.http.faults import Fault, InputRefused, method_fault, parse_fault
 from fastovms.http.head import (
     HeadCache,
@@ -17,6 +18,7 @@ from fastovms.http.head import (
     expects_continue,
     is_all_head,
     split_target,
+    without_upgrade,
 )
 from fastovms.http.messages import Headers, Request
 
@@ -42,23 +44,6 @@ class RequestSink(Protocol):
 
     def on_fault(self, fault: Fault) -> None:
         """The last call."""
-
-
-class BodyBudget:
-    """Bounds the memory of all request bodies together, in bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.used = 0
-
-    def take(self, size: int) -> bool:
-        if self.used + size > self._limit:
-            return False
-        self.used += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        self.used -= size
 
 
 class Phase(Enum):
@@ -103,6 +88,9 @@ class RequestParser:
         self._raw_size = 0  # bytes fed since the phase began, as far as the reads tell
         self._num_requests = 0
         self._last: Request | None = None  # the latest request, if it had no body
+        # At the latest complete chunk line: `body_size` and `_raw_size`.
+        self._chunk_start = -1
+        self._raw_before_chunk = 0
         self._held = 0  # bytes taken from the budget for the current body
         self._begin_message()
 
@@ -130,6 +118,13 @@ class RequestParser:
         else:
             if phase is _BETWEEN and num_requests + 1 == self._num_requests:
                 self._remember(data)
+
+    def unfinished(self) -> Request | None:
+        """As much as is known of the request that is being read."""
+        if self._current is not None or not self._url:
+            return self._current
+        method: str = self._parser.get_method().decode()
+        return Request(method, self._url.decode("latin-1").partition("?")[0])
 
     def close(self) -> None:
         """Forgets the sink and the unfinished request, which breaks the reference cycles."""
@@ -172,9 +167,7 @@ class RequestParser:
             # field (RFC 9110 7.8 lets a server ignore it), and only then checked.
             self._upgrading = True
             return
-        size = sum([len(name) + len(value) for name, value in self._fields])
-        if size + 4 * len(self._fields) + len(self._url) > self._config.max_head:
-            raise Fault(431, f"the head is larger than {self._config.max_head} bytes")
+        self._check_fields()
         headers = Headers(
             [(name.decode(), value.decode("latin-1").rstrip(" \t")) for name, value in self._fields]
         )
@@ -186,8 +179,13 @@ class RequestParser:
         self.awaiting_continue = expects_continue(request, length)
         self.phase = _BODY
         self._raw_size = 0
+        self._chunk_start = -1
         if self._sink is not None:
             self._wanted = self._sink.on_head(request, length)
+
+    def on_chunk_header(self) -> None:
+        self._chunk_start = self.body_size
+        self._raw_before_chunk = self._raw_size
 
     def on_body(self, data: bytes) -> None:
         self.awaiting_continue = False
@@ -205,6 +203,8 @@ class RequestParser:
         request = self._current
         if request is None or self._sink is None:
             return
+        if self._fields:  # trailers
+            self._check_fields()
         body = self._body
         request.body = body[0] if len(body) == 1 else b"".join(body)
         self._held = 0  # now the sink's to give back
@@ -218,6 +218,16 @@ class RequestParser:
         if self._sink is None:
             raise InputRefused  # closed over this request: those behind it are not read
 
+    def _check_fields(self) -> None:
+        """Bounds a head's fields, or a chunked body's trailers."""
+        size = sum([len(name) + len(value) for name, value in self._fields])
+        if size + 4 * len(self._fields) + len(self._url) > self._config.max_head:
+            raise self._oversized_head()
+
+    def _oversized_head(self) -> Fault:
+        part = "head" if self._current is None else "trailer section"
+        return Fault(431, f"the {part} is larger than {self._config.max_head} bytes")
+
     def _check_raw_size(self) -> None:
         """Bounds what httptools buffers or skips without a callback: blank lines, a field or a
         chunk extension that does not end."""
@@ -226,16 +236,19 @@ class RequestParser:
         if size <= config.max_request_line or self.phase is _DONE:
             return
         if self.phase is _BODY:
-            # Chunk lines and trailers may weigh no more than the content, give or take one head,
-            # so neither extensions nor one-byte chunks buy more work than their bytes.
-            if size > config.max_head + 2 * self.body_size:
+            if self._chunk_start == self.body_size:  # the chunk without data, before the trailers
+                if size - self._raw_before_chunk > config.max_head:
+                    raise self._oversized_head()
+            elif size > config.max_head + 2 * self.body_size:
+                # Chunk lines may weigh no more than the content, give or take one head, so neither
+                # extensions nor one-byte chunks buy more work than their bytes.
                 raise Fault(400, "the chunk framing outweighs the content")
         elif self.phase is _BETWEEN:
             raise Fault(400, "too many blank lines before a request")
         elif not self._url:
             raise Fault(414, "the request line is too long")
         elif size > config.max_head:
-            raise Fault(431, f"the head is larger than {config.max_head} bytes")
+            raise self._oversized_head()
 
     # The parser's own state
 
@@ -287,26 +300,19 @@ class RequestParser:
 
     def _without_upgrade(self) -> bytes:
         """The current head with nothing in it that asks for an upgrade, and a parser to read it."""
-        version = self._parser.get_http_version()
-        lines = [b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, version.encode())]
-        for name, value in self._fields:
-            lowered = name.lower()
-            if lowered == b"connection":
-                options = [option.strip() for option in value.split(b",")]
-                value = b", ".join(o for o in options if o and o.lower() != b"upgrade")
-            if lowered != b"upgrade":
-                lines.append(name + b": " + value)
+        parser = self._parser
+        version = parser.get_http_version().encode()
+        head = without_upgrade(parser.get_method(), self._url, version, self._fields)
         self._parser = self._new_parser()
         self._begin_message()
         self._raw_size = 0
-        return b"\r\n".join(lines) + b"\r\n\r\n"
+        return head
 
     def _stop(self, error: BaseException) -> None:
-        sink, request = self._sink, self._current
+        sink, request = self._sink, self.unfinished()
         self.close()
         if isinstance(error, Fault):
-            if request is not None:
-                error.path = request.path
+            error.request = error.request or request
             if sink is not None:
                 sink.on_fault(error)
         elif not isinstance(error, InputRefused):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fastovms.http.faults import Fault
@@ -60,8 +61,9 @@ def body_length(request: Request, max_body: int) -> int | None:
     coding = fields.get("transfer-encoding")
     length: int | None = None
     if coding is None:
-        # httptools has let nothing but digits pass.
-        length = int(fields.get("content-length", "0"))
+        # httptools has let nothing but digits pass, of which any number may be leading zeros; int
+        # refuses thousands.
+        length = int(fields.get("content-length", "0").lstrip("0") or "0")
         if length > max_body:
             raise Fault(413, f"the body is larger than {max_body} bytes")
     elif request.http_version == "1.0":
@@ -77,6 +79,21 @@ def expects_continue(request: Request, length: int | None) -> bool:
     """Whether the client waits for `100 Continue` before its body. HTTP/1.0 has no such thing, and
     its servers must not send it (RFC 9110 10.1.1)."""
     return length != 0 and request.http_version == "1.1" and "expect" in request.headers.by_name
+
+
+def without_upgrade(
+    method: bytes, target: bytes, version: bytes, fields: Iterable[tuple[bytes, bytes]]
+) -> bytes:
+    """The same head, asking for no upgrade."""
+    lines = [b"%b %b HTTP/%b" % (method, target, version)]
+    for name, value in fields:
+        lowered = name.lower()
+        if lowered == b"connection":
+            options = [option.strip() for option in value.split(b",")]
+            value = b", ".join(o for o in options if o and o.lower() != b"upgrade")
+        if lowered != b"upgrade":
+            lines.append(name + b": " + value)
+    return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
 class ParsedHead(NamedTuple):

@@ -159,7 +159,8 @@ class Connection(asyncio.Protocol):
             return
         if len(self._queue) >= self._config.max_pipelined:
             self._server.body_budget.give_back(len(request.body))
-            raise Fault(503, "too many pipelined requests", path=request.path)
+            request.body = b""
+            raise Fault(503, "too many pipelined requests", request=request)
         self._queue.append(_Turn(request, admitted, final=not keep_alive))
 
     def on_fault(self, fault: Fault) -> None:
@@ -167,12 +168,13 @@ class Connection(asyncio.Protocol):
             logger.warning("%s: %s", self._wire.client, fault.message)
             self._wire.finish(linger=False)
             return
-        request = Request("-", fault.path)
-        request.client = self._wire.client
-        request.id = self._server.request_id(None)
-        request.received_at = self._loop.time()
+        request = fault.request or Request("-", "")
+        if not request.received_at:  # the fault is in its head
+            request.client = self._wire.client
+            request.id = self._server.request_id(request.headers.by_name.get("x-request-id"))
+            request.received_at = self._loop.time()
         error = self._server.dispatcher.error
-        answer = error(fault.path, fault.status, fault.message, fault.headers)
+        answer = error(request.path, fault.status, fault.message, fault.headers)
         self._take(_Turn(request, answer, final=True, linger=True))
 
     def _discard(self, num_bytes: int) -> None:
@@ -273,7 +275,7 @@ class Connection(asyncio.Protocol):
         """The handler raised, or broke the rules."""
         request, stream = self._request, self._stream
         assert request is not None
-        logger.error("%s %s failed", request.method, request.path, exc_info=error)
+        logger.error("%s %s failed", request.method, request.raw_path, exc_info=error)
         if stream is not None and stream.started:
             stream.abort()
             self._final = True
@@ -395,5 +397,6 @@ class Connection(asyncio.Protocol):
             self._wire.finish(linger=False)
 
     def _time_out(self, message: str) -> None:
+        request = self._parser.unfinished()
         self._parser.close()
-        self.on_fault(Fault(408, message))
+        self.on_fault(Fault(408, message, request=request))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from fastovms.config import HttpConfig
+from fastovms.http.body_budget import BodyBudget
 from fastovms.http.dispatch import Dispatcher
-from fastovms.http.framing import BodyBudget
 from fastovms.http.head import HeadCache
 from fastovms.http.messages import Request, Response
 from fastovms.http.response import ResponseWriter

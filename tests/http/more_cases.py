@@ -71,6 +71,9 @@ VALID = [
     Case("post-empty", post(b""), [200], OK, b""),
     Case("post-no-length", post(b"", length=False), [200], OK, b""),
     Case("post-leading-zeros", post(b"hello", "Content-Length: 005", length=False), [200], OK),
+    Case(
+        "post-many-zeros", post(b"hello", f"Content-Length: {'0' * 5000}5", length=False), [200], OK
+    ),
     Case("post-tab", post(b"hello", "Content-Length:\t5\t", length=False), [200], OK, b"hello"),
     Case("chunked-empty", chunked(b"0\r\n\r\n"), [200], OK, b""),
     Case("chunked-zeros", chunked(b"0005\r\nhello\r\n000\r\n\r\n"), [200], OK, b"hello"),
@@ -264,6 +267,7 @@ FRAMING = [
         [405],
         CLOSE,
     ),
+    Case("expect-unknown-head", get("/health", "Expect: magic", method="HEAD"), [417], CLOSE),
     Case("expect-unknown-no-body", get("/health", "Expect: magic"), [417], CLOSE),
     Case("chunk-hex-prefix", chunked(b"0x5\r\nhello\r\n0\r\n\r\n"), [400], CLOSE),
     Case("chunk-plus", chunked(b"+5\r\nhello\r\n0\r\n\r\n"), [400], CLOSE),
@@ -278,6 +282,8 @@ FRAMING = [
     Case("trailer-cl", chunked(b"0\r\nContent-Length: 5\r\n\r\n"), [400], CLOSE),
     Case("trailer-te", chunked(b"0\r\nTransfer-Encoding: chunked\r\n\r\n"), [400], CLOSE),
     Case("trailer-many", chunked(b"0\r\n" + b"X: y\r\n" * 200), [431], CLOSE),
+    Case("trailer-large", chunked(b"0\r\nX: " + b"y" * 70_000 + b"\r\n\r\n"), [431], CLOSE),
+    Case("trailer-open", chunked(b"0\r\nX: " + b"y" * 400_000), [431], CLOSE),
     Case("good-then-bad-then-good", get() + b"\0\r\n\r\n" + get("/smuggled"), [200, 400], CLOSE),
     Case("slow-then-bad", post(b"1", target="/later") + b"\0\r\n", [200, 400], CLOSE, b"1"),
     Case("body-as-request", post(get("/smuggled")), [200], OK, get("/smuggled")),

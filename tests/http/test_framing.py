@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastovms.config import HttpConfig
+from fastovms.http.body_budget import BodyBudget
 from fastovms.http.faults import Fault, InputRefused
-from fastovms.http.framing import BodyBudget, Phase, RequestParser
+from fastovms.http.framing import Phase, RequestParser
 from fastovms.http.head import HeadCache
 from fastovms.http.messages import Request
 from tests.http.more_cases import CASES, chunked, get, post
@@ -192,6 +193,15 @@ def test_an_error_of_the_sink_is_not_hidden() -> None:
 
     with pytest.raises(ZeroDivisionError):
         Broken().feed(get())
+
+
+def test_trailers_are_bounded_whatever_the_content_was() -> None:
+    body = b"%x\r\n%b\r\n0\r\n" % (500_000, b"x" * 500_000)
+    recorder = Recorder()
+    recorder.feed(chunked(body), b"X: ")
+    for _ in range(CONFIG.max_head // 1024 + 1):
+        recorder.feed(b"y" * 1024)
+    assert recorder.events == [("fault", 431)]
 
 
 def test_awaiting_continue() -> None:

@@ -6,12 +6,13 @@ import asyncio
 import random
 import socket
 import struct
+from urllib.parse import unquote
 
 import pytest
 
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
-from fastovms.http import HttpServer, Request, Response, Router
+from fastovms.http import CorsPolicy, HttpServer, Request, Response, Router
 from tests.http.client import read_until_quiet, split_answer, talk
 from tests.http.conftest import QUICK, Running, Start, render_error
 from tests.http.more_cases import get, post
@@ -147,6 +148,40 @@ async def test_request_id(given: str, echoed: bool, start: Start) -> None:
     (answer,) = conversation.answers()
     assert (answer.headers["x-request-id"] == given) is echoed
     assert running.site.requests[0].id == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "path"),
+    [
+        (get("/a%0Ab?k=1", "Content-Length: 99999999", method="PUT"), 413, "/a%0Ab"),
+        (get("/a%0Ab?k=1", "Expect: magic", method="PUT"), 417, "/a%0Ab"),
+        (get("/a%0Ab", "X-Y: " + "x" * 70_000, method="PUT"), 431, "/a%0Ab"),
+        (get("/a%0Ab", "Content-Length: 5", method="PUT"), 408, "/a%0Ab"),
+        (get("/a%0Ab", "Bad Name: x", method="PUT"), 400, "/a%0Ab"),
+    ],
+)
+async def test_a_refusal_knows_its_request(
+    request_: bytes, status: int, path: str, start: Start
+) -> None:
+    """As far as it was read: for the form of the error, the log and the client's own id."""
+    running = await start(body_timeout=0.05)
+    (answer,) = (await talk(running.port, request_, answers=2)).answers()
+    assert answer.status == status
+    assert answer.body is not None
+    assert answer.body.startswith(f"{status} {unquote(path)} ".encode())
+    (exchange,) = running.site.exchanges
+    assert (exchange.request.method, exchange.request.raw_path) == ("PUT", path)
+    assert exchange.request.id == answer.headers["x-request-id"]
+
+
+async def test_a_refusal_carries_the_clients_fields(start: Start) -> None:
+    running = await start({"cross_origin": CorsPolicy()})
+    request = post(
+        b"", "Content-Length: 99999999", "X-Request-Id: mine", "Origin: http://a", length=False
+    )
+    (answer,) = (await talk(running.port, request, answers=2)).answers()
+    assert (answer.status, answer.headers["x-request-id"]) == (413, "mine")
+    assert answer.headers["access-control-allow-origin"] == "*"
 
 
 async def test_what_a_handler_sees(start: Start) -> None:

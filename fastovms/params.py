@@ -25,6 +25,7 @@ class GrammarKind(Enum):
     CHOICE = "choice"
     GRAMMAR = "grammar"
     STRUCTURAL_TAG = "structural tag"
+    TAGGED_RULES = "schema of the tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,17 @@ class Grammar:
 
     Attributes:
         source: JSON text of the schema, of the list of choices or of the structural tag; the
-            expression; the Lark, GBNF or EBNF rules; nothing for JSON_OBJECT.
+            expression; the Lark, GBNF or EBNF rules; the tagged rules, see `tagged_rules` in
+            `engine`; nothing for JSON_OBJECT.
         param: the request's field, for messages.
+        frame: tagged rules of the whole text, in which `@answer` is what the grammar constrains;
+            empty = nothing else. Reasoning may come first.
     """
 
     kind: GrammarKind
     source: str
     param: str = field(default="response_format", compare=False)
+    frame: str = ""
 
 
 class EarlyStopping(Enum):

@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, StructTag
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
+from fastovms.engine.tagged_rules import resolve_tags
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar, GrammarKind
 
@@ -75,7 +76,13 @@ class GrammarCompiler:
         self._to_llguidance: Mapping[GrammarKind, Callable[[str], str]] = {
             **_TO_LLGUIDANCE,
             GrammarKind.STRUCTURAL_TAG: partial(_structural_tag, is_special=self._is_special),
+            GrammarKind.TAGGED_RULES: self._tagged_rules,
         }
+        self._special_token_ids = [
+            token_id
+            for token_id in range(self._tokenizer.vocab_size)
+            if self._tokenizer.is_special_token(token_id)
+        ]
         self._cache: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = Lock()
 
@@ -92,6 +99,8 @@ class GrammarCompiler:
                 return matcher
         try:
             source = self._to_llguidance[grammar.kind](grammar.source)
+            if grammar.frame:
+                source = _framed(self._tagged_rules(grammar.frame), source)
         except Exception as error:  # the converters raise plain ones for what a client wrote
             raise _invalid(grammar, str(error)) from error
         matcher = LLMatcher(self._tokenizer, source, log_level=0)
@@ -110,8 +119,16 @@ class GrammarCompiler:
 
     def _is_special(self, text: str) -> bool:
         """Whether it is a special token, which no text of a sample can spell."""
-        token_ids = self._tokenizer.tokenize_bytes(text.encode(), parse_special=True)
-        return len(token_ids) == 1 and bool(self._tokenizer.is_special_token(token_ids[0]))
+        return self._find_special_token(text) is not None
+
+    def _find_special_token(self, text: str) -> int | None:
+        token_ids: list[int] = self._tokenizer.tokenize_bytes(text.encode(), parse_special=True)
+        is_special = len(token_ids) == 1 and self._tokenizer.is_special_token(token_ids[0])
+        return token_ids[0] if is_special else None
+
+    def _tagged_rules(self, source: str) -> str:
+        lark = resolve_tags(source, self._find_special_token, self._special_token_ids)
+        return str(LLMatcher.grammar_from_lark(lark))
 
 
 def _invalid(grammar: Grammar, reason: str) -> InvalidField:
@@ -119,6 +136,15 @@ def _invalid(grammar: Grammar, reason: str) -> InvalidField:
     return InvalidField(
         f"the {grammar.kind.value} cannot be used: {first_line}", param=grammar.param
     )
+
+
+def _framed(frame: str, answer: str) -> str:
+    """Several grammars in llguidance's JSON form: the first is the whole text and names the
+    other. A Lark grammar stands for itself otherwise."""
+    inner = (
+        json.loads(answer)["grammars"][0] if answer.startswith("{") else {"lark_grammar": answer}
+    )
+    return json.dumps({"grammars": [{"lark_grammar": frame}, {**inner, "name": "answer"}]})
 
 
 def _json_schema(source: str) -> str:

@@ -1,4 +1,4 @@
-"""The parser of one request's answer, and the grammar that the answer must follow."""
+"""The parser of one request's answer."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ def output_parser(
             yield from scan.rest(out.content)
 
     return StepsParser(parse)
+
+
+def kept_tags(
+    tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None
+) -> frozenset[str]:
+    """What must not be skipped in the decoded text, though it may be special tokens."""
+    formats = (tool_format, reasoning_format)
+    return frozenset(tag for found in formats if found is not None for tag in found.tags)
 
 
 def opens_reasoning(reasoning_format: ReasoningFormat, prompt: str) -> bool:

@@ -18,30 +18,20 @@ from fastovms.text.scanner import Scanner, Steps
 class Output:
     """Collects the pieces that a parser finds.
 
-    White space beside a call or a thought belongs to the markup and is dropped: what content ends
-    with is held until it is known what follows.
+    White space beside a call or a thought belongs to the markup. So content with markup in it,
+    and every thought, is told without white space at its beginning and its end.
 
     Attributes:
         in_reasoning: the parser is within reasoning.
         num_calls: calls begun so far.
     """
 
-    __slots__ = (
-        "_keep_space",
-        "_kind",
-        "_pieces",
-        "_space",
-        "_texts",
-        "in_reasoning",
-        "num_calls",
-    )
-
     def __init__(self) -> None:
         self._pieces: list[Piece] = []
         self._kind: Callable[[str], Piece] = Content
         self._texts: list[str] = []
-        self._space: list[str] = []
-        self._keep_space = True
+        self._content = _Space()
+        self._reasoning = _Space()
         self.in_reasoning = False
         self.num_calls = 0
 
@@ -52,29 +42,31 @@ class Output:
         return pieces
 
     def content(self, text: str) -> None:
-        self._show(Content, text)
+        self._add(Content, self._content.hold(text))
+
+    def begin_reasoning(self) -> None:
+        """Of several thoughts each begins a line."""
+        self._content.trim()
+        self._reasoning.trim()
+        if self._reasoning.has_text:
+            self._reasoning.held = ["\n"]
+        self.in_reasoning = True
 
     def reasoning(self, text: str) -> None:
-        self._show(Reasoning, text)
+        self._add(Reasoning, self._reasoning.hold(text))
 
-    def drop_space(self) -> None:
-        """Markup stands here: the white space before it and after it is no text."""
-        self._space.clear()
-        self._keep_space = False
+    def end_reasoning(self) -> None:
+        self.in_reasoning = False
 
     def begin(self, name: str) -> None:
-        self.drop_space()
+        self._content.trim()
         self._join()
         self._pieces.append(CallBegin(self.num_calls, name))
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
         """Of the call that was begun last."""
-        if text:
-            self._add(self._arguments, text)
-
-    def _arguments(self, text: str) -> Piece:
-        return CallArguments(self.num_calls - 1, text)
+        self._add(self._arguments, text)
 
     def end(self, *, complete: bool) -> None:
         self._join()
@@ -82,23 +74,14 @@ class Output:
 
     def finish(self) -> None:
         """The text has ended."""
-        if self._space and self._keep_space:
-            self._add(Content, "".join(self._space))
-        self._space.clear()
+        self._add(Content, self._content.release())
 
-    def _show(self, kind: type[Content | Reasoning], text: str) -> None:
-        shown = text.rstrip()
-        if shown:
-            space = text[len(shown) :]
-            shown = "".join(self._space) + shown if self._keep_space else shown.lstrip()
-            self._space.clear()
-            self._keep_space = True
-            self._add(kind, shown)
-            text = space
-        if text:
-            self._space.append(text)
+    def _arguments(self, text: str) -> Piece:
+        return CallArguments(self.num_calls - 1, text)
 
     def _add(self, kind: Callable[[str], Piece], text: str) -> None:
+        if not text:
+            return
         if self._texts and kind != self._kind:
             self._join()
         self._kind = kind
@@ -108,6 +91,42 @@ class Output:
         if self._texts:
             self._pieces.append(self._kind("".join(self._texts)))
             self._texts.clear()
+
+
+class _Space:
+    """White space at the end of a text, held until it is known what follows."""
+
+    __slots__ = ("_is_trimmed", "has_text", "held")
+
+    def __init__(self) -> None:
+        self._is_trimmed = False
+        self.has_text = False
+        self.held: list[str] = []
+
+    def hold(self, text: str) -> str:
+        """What may be shown of the text held so far and `text`."""
+        shown = text.rstrip()
+        if not shown:
+            if text:
+                self.held.append(text)
+            return ""
+        end = text[len(shown) :]
+        if self.has_text or not self._is_trimmed:
+            shown = "".join(self.held) + shown
+        else:
+            shown = shown.lstrip()
+        self.held = [end] if end else []
+        self.has_text = True
+        self._is_trimmed = False
+        return shown
+
+    def trim(self) -> None:
+        """Markup stands here. What is held is shown if text follows and there was some before."""
+        self._is_trimmed = True
+
+    def release(self) -> str:
+        """What is held, unless markup stands beside it."""
+        return "" if self._is_trimmed else "".join(self.held)
 
 
 class StepsParser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -44,11 +44,12 @@ class TokenTable:
     special_token_ids: frozenset[int]
     strip_leading_space: bool = False
 
-    def skipping_special_tokens(self) -> TokenTable:
-        """The table of texts without special tokens."""
+    def skipping_special_tokens(self, keep: Collection[bytes] = ()) -> TokenTable:
+        """The table of texts without special tokens, those in `keep` excepted."""
         special = self.special_token_ids
         token_bytes = [
-            b"" if token_id in special else data for token_id, data in enumerate(self.token_bytes)
+            b"" if token_id in special and data not in keep else data
+            for token_id, data in enumerate(self.token_bytes)
         ]
         return replace(self, token_bytes=token_bytes)
 

@@ -51,10 +51,8 @@ class Tokenizer:
             [self.encode(text, add_special_tokens=False) for text in PROBE_TEXTS],
             self._decode_batch,
         )
-        self._skipping_table: TokenTable | None = None
-        if self._table is not None:
-            self._skipping_table = self._table.skipping_special_tokens()
-        else:
+        self._skipping_tables: dict[frozenset[str], TokenTable] = {}
+        if self._table is None:
             logger.warning(
                 "The model's detokenizer is of an unknown kind: streaming its text costs more time"
             )
@@ -100,20 +98,34 @@ class Tokenizer:
         return self._decode_batch([list(token_ids)], skip_special_tokens)[0]
 
     def detokenizer(
-        self, *, skip_special_tokens: bool = True, continues: bool = False
+        self,
+        *,
+        skip_special_tokens: bool = True,
+        continues: bool = False,
+        keep: frozenset[str] = frozenset(),
     ) -> Detokenizer:
         """An incremental `decode` for one sample.
 
         Args:
             continues: the sample goes on with a text. A space that the vocabulary's first token
                 brings is then kept, where the kind of the detokenizer is known.
+            keep: special tokens that are not skipped, by their text. There is one table for each
+                set, so that sets must be few. A detokenizer of an unknown kind then skips none.
         """
-        table = self._skipping_table if skip_special_tokens else self._table
+        table = self._skipping_table(keep) if skip_special_tokens else self._table
         if table is not None:
             return table.detokenizer(continues=continues)
-        return WindowDetokenizer(
-            lambda token_ids: self.decode(token_ids, skip_special_tokens=skip_special_tokens)
-        )
+        skip = skip_special_tokens and not keep
+        return WindowDetokenizer(lambda token_ids: self.decode(token_ids, skip_special_tokens=skip))
+
+    def _skipping_table(self, keep: frozenset[str]) -> TokenTable | None:
+        if self._table is None:
+            return None
+        table = self._skipping_tables.get(keep)
+        if table is None:
+            table = self._table.skipping_special_tokens({text.encode() for text in keep})
+            self._skipping_tables[keep] = table
+        return table
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one token contributes to a text, special tokens as they are written. It need not

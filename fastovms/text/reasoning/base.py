@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fastovms.text.rules import Rules
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 
 Parse = Callable[[Scanner, Output, bool], Steps[None]]
 """Reads an answer up to the end of its reasoning. The flag: it begins within reasoning."""
+
+WriteRules = Callable[[Rules, bool], str]
+"""Writes the rules of reasoning; returns the expression of what comes before the answer. The flag:
+it begins within reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +26,12 @@ class ReasoningFormat:
         tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
             the decoded text.
         parse: finds the reasoning.
+        rules: what constrains it: it has to end before a constrained answer begins.
         begin: what opens reasoning. A prompt that ends with it leaves the answer within.
     """
 
     name: str
     tags: tuple[str, ...]
     parse: Parse
+    rules: WriteRules
     begin: str

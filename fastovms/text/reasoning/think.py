@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastovms.text.reasoning.base import ReasoningFormat
+from fastovms.text.rules import Rules
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 
@@ -12,17 +13,19 @@ END = "</think>"
 
 def parse(scan: Scanner, out: Output, is_inside: bool) -> Steps[None]:
     """Reasoning comes first or not at all. Without an end, all is reasoning."""
-    out.in_reasoning = is_inside
     if not is_inside:
         space = yield from scan.space()
         if not (yield from scan.take(BEGIN)):
             out.content(space)
             return
-    out.in_reasoning = True
-    out.drop_space()
+    out.begin_reasoning()
     yield from scan.until((END,), out.reasoning)
-    out.in_reasoning = False
-    out.drop_space()
+    out.end_reasoning()
 
 
-QWEN3 = ReasoningFormat("qwen3", tags=(BEGIN, END), parse=parse, begin=BEGIN)
+def write_rules(rules: Rules, is_inside: bool) -> str:
+    reasoning = f"until_{rules.tag(END)} /\\n*/"
+    return reasoning if is_inside else f"({rules.tag(BEGIN)} {reasoning})?"
+
+
+QWEN3 = ReasoningFormat("qwen3", tags=(BEGIN, END), parse=parse, rules=write_rules, begin=BEGIN)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fastovms.text.tools.base import Tool, ToolFormat
+from fastovms.text.tools.base import CallChoice, Tool, ToolFormat
 from fastovms.text.tools.hermes3 import HERMES3
 
-__all__ = ["TOOL_FORMATS", "Tool", "ToolFormat", "detect_tool_format"]
+__all__ = ["TOOL_FORMATS", "CallChoice", "Tool", "ToolFormat", "detect_tool_format"]
 
 TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {format.name: format for format in (HERMES3,)}
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from fastovms.text.rules import Rules
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 
@@ -14,17 +16,33 @@ class Tool:
     """A function that the model may call.
 
     Attributes:
-        parameters: JSON schema of the arguments; empty = any object.
-        strict: the arguments must follow the schema even if the model may choose to call.
+        parameters: JSON schema of the arguments; empty = the function takes none.
     """
 
     name: str
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    strict: bool = False
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CallChoice:
+    """Which calls a request lets the model make.
+
+    Attributes:
+        tools: at least one.
+        required: the answer is calls and nothing else; else it may be text, with calls or without.
+        parallel: more than one call.
+    """
+
+    tools: Sequence[Tool]
+    required: bool = False
+    parallel: bool = True
 
 
 Parse = Callable[[Scanner, Output, Sequence[Tool]], Steps[None]]
 """Reads an answer, or what follows the reasoning in it, to its end."""
+
+WriteRules = Callable[[Rules, CallChoice], str]
+"""Writes the rules of an answer, or of what follows the reasoning in it; returns its expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +54,27 @@ class ToolFormat:
         tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
             the decoded text.
         parse: finds the calls.
+        rules: what constrains them: their arguments follow the schemas once a call has begun.
     """
 
     name: str
     tags: tuple[str, ...]
     parse: Parse
+    rules: WriteRules
+
+
+def tagged_calls(
+    rules: Rules, choice: CallChoice, *, begin: str, block: str, between: str | None
+) -> str:
+    """The expression of calls that begin with a tag.
+
+    Args:
+        begin: expression of the tag.
+        block: what follows the tag, one call or, without `between`, all of them.
+        between: expression of what separates a call from the next one's tag.
+    """
+    several = choice.parallel and between is not None
+    if choice.required:
+        return f"{begin} {block}" + (f" ({between} {begin} {block})*" if several else "")
+    repeat = "*" if several else "?"
+    return f"(until_{begin} {block}){repeat} without_{begin}"

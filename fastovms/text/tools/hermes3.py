@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastovms.text.rules import Rules
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
-from fastovms.text.tools.base import Tool, ToolFormat
-from fastovms.text.tools.json_call import read_call
+from fastovms.text.tools.base import CallChoice, Tool, ToolFormat, tagged_calls
+from fastovms.text.tools.json_call import json_calls, read_call
 
 BEGIN = "<tool_call>"
 END = "</tool_call>"
@@ -20,4 +21,11 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
             yield from scan.take(END)
 
 
-HERMES3 = ToolFormat("hermes3", tags=(BEGIN, END), parse=parse)
+def write_rules(rules: Rules, choice: CallChoice) -> str:
+    block = f"/\\n?/ {json_calls(choice.tools)} /\\n?/ {rules.tag(END)}"
+    return tagged_calls(
+        rules, choice, begin=rules.tag(BEGIN), block=rules.rule(block), between=r"/\n?/"
+    )
+
+
+HERMES3 = ToolFormat("hermes3", tags=(BEGIN, END), parse=parse, rules=write_rules)

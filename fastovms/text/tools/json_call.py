@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from fastovms.text.json_text import copy_string, copy_value
+from fastovms.text.rules import json_arguments, literal, one_of
 from fastovms.text.scanner import Emit, Scanner, Steps
 from fastovms.text.steps import Output
+from fastovms.text.tools.base import Tool
 
 ARGUMENTS = ("arguments", "parameters")
+
+
+def json_calls(tools: Sequence[Tool], member: str = ARGUMENTS[0]) -> str:
+    """The expression of a call to one of `tools`, its arguments in `member`."""
+    beginnings = [f'{{"name": {json.dumps(tool.name)}, "{member}": ' for tool in tools]
+    return one_of(
+        [
+            f"{literal(beginning)} {json_arguments(tool.parameters)} {literal('}')}"
+            for beginning, tool in zip(beginnings, tools, strict=True)
+        ]
+    )
 
 
 def read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:

@@ -1,0 +1,49 @@
+"""The grammar of one request's answer: reasoning first, then calls or what the request wants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastovms.params import Grammar, GrammarKind
+from fastovms.text.output_parser import opens_reasoning
+from fastovms.text.reasoning import ReasoningFormat
+from fastovms.text.rules import Rules
+from fastovms.text.tools import CallChoice, ToolFormat
+
+
+def call_grammar(
+    tool_format: ToolFormat,
+    reasoning_format: ReasoningFormat | None,
+    choice: CallChoice,
+    *,
+    prompt: str,
+) -> Grammar:
+    """What keeps the arguments of calls to their schemas.
+
+    Where calls are required, the answer is calls that validate. Else it is free until a call
+    begins; such a grammar may be left out if it turns out not to compile.
+    """
+    rules = Rules()
+    before = _reasoning(rules, reasoning_format, prompt)
+    return Grammar(
+        GrammarKind.TAGGED_RULES,
+        rules.source(f"{before} {tool_format.rules(rules, choice)}"),
+        param="tools",
+    )
+
+
+def answer_grammar(
+    grammar: Grammar, reasoning_format: ReasoningFormat | None, *, prompt: str
+) -> Grammar:
+    """A grammar that constrains the answer and leaves the reasoning before it free."""
+    if reasoning_format is None:
+        return grammar
+    rules = Rules()
+    before = _reasoning(rules, reasoning_format, prompt)
+    return replace(grammar, frame=rules.source(f"{before} @answer"))
+
+
+def _reasoning(rules: Rules, reasoning_format: ReasoningFormat | None, prompt: str) -> str:
+    if reasoning_format is None:
+        return ""
+    return reasoning_format.rules(rules, opens_reasoning(reasoning_format, prompt))

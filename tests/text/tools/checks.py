@@ -1,0 +1,141 @@
+"""What holds for every format of calls."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator, Sequence
+
+from fastovms.text.output import CallArguments, CallBegin, CallEnd, Content, Piece
+from fastovms.text.output_grammar import call_grammar
+from fastovms.text.output_parser import output_parser
+from fastovms.text.reasoning import ReasoningFormat
+from fastovms.text.tools import CallChoice, Tool, ToolFormat
+from tests.text.parsing import parse
+from tests.vocabularies import vocabulary
+
+
+def call(index: int, name: str, arguments: str, *, complete: bool = True) -> list[Piece]:
+    told: list[Piece] = [CallArguments(index, arguments)] if arguments else []
+    return [CallBegin(index, name), *told, CallEnd(index, complete)]
+
+
+def cuts(text: str) -> Iterator[list[str]]:
+    """Whole, in two parts at every position, into characters, and at random."""
+    yield [text]
+    for position in range(1, len(text)):
+        yield [text[:position], text[position:]]
+    yield list(text)
+    rng = random.Random(text)
+    for _ in range(10):
+        positions = sorted({0, len(text), *(rng.randrange(len(text) + 1) for _ in range(9))})
+        yield [text[a:b] for a, b in itertools.pairwise(positions)]
+
+
+def check_sample(
+    tool_format: ToolFormat,
+    text: str,
+    pieces: Sequence[Piece],
+    tools: Sequence[Tool],
+    *,
+    reasoning: ReasoningFormat | None = None,
+    prompt: str = "",
+) -> None:
+    """The text has these pieces however it is cut, and whole calls have objects as arguments."""
+    for parts in cuts(text):
+        parser = output_parser(tool_format, reasoning, prompt=prompt, tools=tools)
+        assert parse(parser, parts) == list(pieces), parts
+    for told, end in itertools.pairwise(pieces):
+        if isinstance(told, CallArguments) and isinstance(end, CallEnd) and end.complete:
+            assert isinstance(json.loads(told.text), dict)
+
+
+def calls_in(tool_format: ToolFormat, text: str, tools: Sequence[Tool]) -> list[tuple[str, object]]:
+    """The calls of a text that is nothing else."""
+    pieces = parse(output_parser(tool_format, None, prompt="", tools=tools), [text])
+    assert not any(isinstance(piece, Content) for piece in pieces), (text, pieces)
+    begins = [piece.name for piece in pieces if isinstance(piece, CallBegin)]
+    arguments = [json.loads(piece.text) for piece in pieces if isinstance(piece, CallArguments)]
+    assert all(piece.complete for piece in pieces if isinstance(piece, CallEnd)), (text, pieces)
+    return list(zip(begins, arguments, strict=True))
+
+
+def check_walks(
+    tool_format: ToolFormat, tools: Sequence[Tool], hints: Sequence[str], seeds: int = 8
+) -> None:
+    """Whatever a grammar for required calls lets through is calls that follow the schemas."""
+    schemas = {tool.name: tool.parameters for tool in tools}
+    for specials in ((), tool_format.tags):
+        for parallel in (False, True):
+            choice = CallChoice(tools, required=True, parallel=parallel)
+            grammar = call_grammar(tool_format, None, choice, prompt="")
+            for seed in range(seeds):
+                text = vocabulary(*specials).walk(grammar, hints, seed)
+                found = calls_in(tool_format, text, tools)
+                assert found if parallel else len(found) == 1
+                for name, arguments in found:
+                    assert follows(arguments, schemas[name]), (text, arguments)
+
+
+def follows(value: object, schema: object) -> bool:
+    """Whether a value follows a schema, of the few keywords that the tests use."""
+    assert isinstance(schema, dict)
+    kinds = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict}
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    if "type" in schema and not isinstance(value, kinds[schema["type"]]):
+        return False
+    if isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
+        return False
+    if isinstance(value, list):
+        return all(follows(item, schema.get("items", {})) for item in value)
+    if isinstance(value, dict):
+        properties = schema.get("properties", {})
+        is_closed = schema.get("additionalProperties") is False or not schema
+        return (
+            set(schema.get("required", ())) <= set(value)
+            and not (is_closed and set(value) - set(properties))
+            and all(follows(item, properties.get(key, {})) for key, item in value.items())
+        )
+    return True
+
+
+SHOP = [
+    Tool(
+        "search",
+        {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string"},
+                "limit": {"type": "integer"},
+                "exact": {"type": "boolean"},
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+    ),
+    Tool(
+        "order",
+        {
+            "type": "object",
+            "properties": {
+                "items": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"sku": {"type": "string"}, "count": {"type": "integer"}},
+                        "required": ["sku"],
+                        "additionalProperties": False,
+                    },
+                },
+                "priority": {"type": "string", "enum": ["low", "high"]},
+                "note": {"type": "string", "maxLength": 8},
+            },
+            "required": ["items", "priority"],
+            "additionalProperties": False,
+        },
+    ),
+    Tool("now"),
+]
+"""Functions with strings, numbers, nested objects, an enumeration and no parameters at all."""

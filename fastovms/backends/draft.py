@@ -7,6 +7,7 @@ from pathlib import Path
 import openvino_genai
 
 from fastovms.backends.model_files import read_model_info
+from fastovms.backends.window import fit_window
 from fastovms.config import EngineConfig
 from fastovms.engine.draft import DraftModel
 from fastovms.engine.model import PagedModel
@@ -30,6 +31,7 @@ def load_draft_model(
     info = read_model_info(draft_dir)
     _check_vocabulary(draft_dir, model_dir)
     model = PagedModel.load(draft_dir, device=config.device, properties=config.plugin_config)
+    info = fit_window(info, is_applied=model.applies_sliding_window)
     return DraftModel(
         model,
         num_token_ids=min(model.vocab_size or info.vocab_size, target.vocab_size),

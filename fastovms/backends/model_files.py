@@ -23,6 +23,19 @@ REQUIRED_FILES: Final = (
     "config.json",
 )
 
+_FOREIGN_FILES: Final[Mapping[str, str]] = {
+    "openvino_vision_embeddings_model.xml": "a vision model",
+    "openvino_language_model.xml": "the language part of a larger model",
+    "openvino_encoder_model.xml": "an encoder-decoder model",
+    "openvino_decoder_model.xml": "an encoder-decoder model",
+    "*unet*": "an image model",
+    "adapter_config.json": "an adapter (LoRA), not a model",
+    "*.onnx": "an ONNX model; export it with optimum-cli export openvino",
+    "*.safetensors": "a PyTorch model; export it with optimum-cli export openvino",
+    "pytorch_model*.bin": "a PyTorch model; export it with optimum-cli export openvino",
+}
+"""What directories without an openvino_model.xml may hold instead."""
+
 LENGTH_KEYS: Final = (
     "max_position_embeddings",
     "n_positions",
@@ -114,6 +127,9 @@ def check_files(model_dir: Path) -> None:
         reason = "is not a directory" if model_dir.exists() else "does not exist"
         raise ConfigurationError(f"model directory {model_dir} {reason}")
     missing = [name for name in REQUIRED_FILES if not (model_dir / name).is_file()]
+    for pattern, kind in _FOREIGN_FILES.items():
+        if "openvino_model.xml" in missing and any(model_dir.glob(pattern)):
+            raise ConfigurationError(f"{model_dir} cannot be served: it is {kind}")
     if missing:
         raise ConfigurationError(
             f"{model_dir} is not a model exported by optimum-intel: it has no {', '.join(missing)}"

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.draft import load_draft_model
 from fastovms.backends.vocabulary import fit_vocabulary, load_grammar_compiler
+from fastovms.backends.window import fit_window
 from fastovms.config import EngineConfig
 from fastovms.engine.draft import DraftModel
 from fastovms.engine.engine import Engine, EngineOutput
@@ -155,12 +156,15 @@ class PagedBackend:
             model_dir, device=config.device, properties=config.plugin_config
         )
         model = fit_vocabulary(model, paged_model.vocab_size)
+        model = fit_window(model, is_applied=paged_model.applies_sliding_window)
         draft_model = None
         if config.draft_model is not None:
             draft_model = load_draft_model(config.draft_model, model_dir, model, config)
         grammars = load_grammar_compiler(model_dir, model)
 
         def reserve(available: int) -> PagedBackend:
+            if paged_model.is_on_gpu:
+                available = paged_model.available_memory()
             return cls.over(paged_model, model, config, grammars, draft_model, available=available)
 
         return reserve

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
 from fastovms.engine.compilation import MAX_SMALL_STEP, CompiledVariants, compile_variants
+from fastovms.engine.devices import device_memory, find_device, is_gpu
 from fastovms.engine.inputs import StepInputs
-from fastovms.engine.memory import available_memory
-from fastovms.engine.paging import SAMPLED_TOKEN_INDICES, is_cache, read_paged_model
+from fastovms.engine.kv_cache import HostCache, KvCache, RemoteCache, cache_inputs
+from fastovms.engine.paging import (
+    SAMPLED_TOKEN_INDICES,
+    applies_sliding_window,
+    is_cache,
+    read_paged_model,
+)
 from fastovms.engine.scheduler import BlockCopy
 
 
@@ -40,17 +45,23 @@ class PagedModel:
 
     Attributes:
         vocab_size: width of the logits, or None where the model leaves it open.
+        applies_sliding_window: see `paging`.
+        is_on_gpu: whether its cache takes a GPU's memory, not the host's.
     """
 
-    def __init__(self, variants: CompiledVariants) -> None:
+    def __init__(
+        self, variants: CompiledVariants, *, device: str, applies_sliding_window: bool
+    ) -> None:
+        self.applies_sliding_window = applies_sliding_window
+        self.is_on_gpu = is_gpu(device)
+        self._device = device
         self._large = _Request(variants.large)
         self._small = self._large
         if variants.small is not variants.large:
             self._small = _Request(variants.small)
-        self._cache_inputs = [
-            _CacheInput.of(port) for port in variants.large.inputs if is_cache(port)
-        ]
-        self._cache: list[NDArray[np.uint8]] = []
+        self._compiled = variants.large
+        self._cache_inputs = cache_inputs(variants.large)
+        self._cache: KvCache = HostCache([], 0)
         values = [c for c in self._cache_inputs if c.name.startswith("value_cache")]
         self.block_size = values[0].block_shape[1]
         self.bytes_per_block = sum(c.bytes_per_block for c in self._cache_inputs)
@@ -67,6 +78,7 @@ class PagedModel:
             ConfigurationError: the model or the device cannot do it.
         """
         core = ov.Core()
+        device = find_device(core, device)
         model = read_paged_model(core, model_dir)
         variants = compile_variants(
             core,
@@ -74,25 +86,28 @@ class PagedModel:
             device,
             properties or {},
             weights_size=(model_dir / "openvino_model.bin").stat().st_size,
-            available=available_memory(),
+            available=device_memory(core, device),
         )
-        return cls(variants)
+        return cls(variants, device=device, applies_sliding_window=applies_sliding_window(model))
+
+    def available_memory(self) -> int:
+        """Free bytes where the cache will lie."""
+        return device_memory(ov.Core(), self._device)
 
     def allocate_cache(self, num_blocks: int) -> None:
-        """Reserves the KV tensors. The kernel commits their memory when it is first written."""
-        self._cache = []
-        for cache_input in self._cache_inputs:
-            memory = np.empty((num_blocks, cache_input.bytes_per_block), np.uint8)
-            shape = ov.Shape([num_blocks, *cache_input.block_shape])
-            for request in {self._large, self._small}:
-                tensor = ov.Tensor(memory, shape, cache_input.element_type)
-                request.set_tensor(cache_input.name, tensor)
-            self._cache.append(memory)
+        """Reserves the KV tensors."""
+        if self.is_on_gpu:
+            context = self._compiled.get_context()
+            self._cache = RemoteCache(self._cache_inputs, num_blocks, context)
+        else:
+            self._cache = HostCache(self._cache_inputs, num_blocks)
+        for request in {self._large, self._small}:
+            for name, tensor in self._cache.tensors.items():
+                request.set_tensor(name, tensor)
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
         for source, target in copies:
-            for memory in self._cache:
-                memory[target] = memory[source]
+            self._cache.copy_block(source, target)
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         """See `Model.infer`. Releases the GIL while the device computes."""
@@ -123,23 +138,3 @@ class _Request:
         output: NDArray[np.float32] = request.get_output_tensor(0).data
         logits = output.reshape(-1, output.shape[-1])
         return logits if self._samples_in_graph else logits[inputs.sampled_token_indices]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _CacheInput:
-    """One layer's key or value cache. `block_shape` is (kv heads, rows, columns): its shape and
-    type are the plugin's choice, known only after compilation (quantised ones hold their scales
-    in extra rows or columns)."""
-
-    name: str
-    element_type: ov.Type
-    block_shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, port: Any) -> _CacheInput:
-        shape = tuple(d.get_length() for d in list(port.get_partial_shape())[1:])
-        return cls(port.get_any_name(), port.get_element_type(), shape)
-
-    @property
-    def bytes_per_block(self) -> int:
-        return int(np.prod(self.block_shape)) * int(self.element_type.bitwidth) // 8

@@ -12,6 +12,7 @@ import openvino as ov
 from openvino import opset13
 from openvino._offline_transformations import paged_attention_transformation
 
+from fastovms.engine.forms import why_not_paged, why_not_wholly_paged
 from fastovms.engine.inputs import StepInputs
 from fastovms.errors import ConfigurationError
 
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 SAMPLED_TOKEN_INDICES = "sampled_token_indices"
 
 _STEP_INPUTS = frozenset(f.name for f in dataclasses.fields(StepInputs))
+_SLIDING_WINDOW_INPUT = 10
+"""Of a PagedAttentionExtension; 0 = none."""
+
 _ELEMENTWISE = frozenset({"Add", "Convert", "Divide", "Multiply", "Subtract", "Tanh"})
 
 
@@ -29,29 +33,39 @@ def read_paged_model(core: ov.Core, model_dir: Path) -> ov.Model:
     vocabulary, if the model has a place to put that input.
 
     Raises:
-        ConfigurationError: the model is broken, has no attention state to page, or needs inputs
-            that the engine has not got.
+        ConfigurationError: the model is broken, or of a form that cannot be paged.
     """
     try:
         model = core.read_model(model_dir / "openvino_model.xml")
-        _page(model)
     except RuntimeError as error:
         raise ConfigurationError(
             f"cannot read the model in {model_dir}: {reason_of(error)}"
         ) from error
-    unknown = sorted(
-        name
-        for port in model.inputs
-        if not is_cache(port) and (name := port.get_any_name()) not in _STEP_INPUTS
-    )
-    if unknown:
-        raise ConfigurationError(
-            f"the model in {model_dir} needs inputs that paged attention does not provide: "
-            + ", ".join(unknown)
-        )
-    if not any(map(is_cache, model.inputs)):
-        raise ConfigurationError(f"the model in {model_dir} keeps no attention state to page")
+    reason = why_not_paged(model)
+    if reason is None:
+        try:
+            _page(model)
+            reason = why_not_wholly_paged(model) or _why_not_fed(model)
+        except RuntimeError as error:
+            reason = reason_of(error)
+    if reason is not None:
+        raise ConfigurationError(f"the model in {model_dir} cannot be served: {reason}")
     return model
+
+
+def applies_sliding_window(model: ov.Model) -> bool:
+    """Whether a layer of a paged model sees only the last tokens. The transformation recognises
+    some forms of such masks, and takes every other mask for that of full attention."""
+    layers = [
+        target.get_node()
+        for port in model.inputs
+        if is_cache(port)
+        for target in port.get_target_inputs()
+    ]
+    windows = (layer.input_value(_SLIDING_WINDOW_INPUT).get_node() for layer in layers)
+    return any(
+        window.get_type_name() != "Constant" or int(window.data.sum()) != 0 for window in windows
+    )
 
 
 def is_cache(port: Any) -> bool:
@@ -87,9 +101,18 @@ def _page(model: ov.Model) -> None:
     model.validate_nodes_and_infer_types()
 
 
+def _why_not_fed(model: ov.Model) -> str | None:
+    names = {port.get_any_name() for port in model.inputs if not is_cache(port)}
+    unknown = sorted(names - _STEP_INPUTS)
+    if unknown:
+        return "it needs inputs that a text has not got: " + ", ".join(unknown)
+    return None
+
+
 def _vocabulary_projection(model: ov.Model) -> Any | None:
     """The last MatMul, which only elementwise operations (bias, scale, soft cap) may follow."""
     node = model.output("logits").get_node().input_value(0).get_node()
     while node.get_type_name() in _ELEMENTWISE:
-        node = node.input_value(0).get_node()
+        operands = [value.get_node() for value in node.input_values()]
+        node = next((n for n in operands if n.get_type_name() != "Constant"), operands[0])
     return node if node.get_type_name() == "MatMul" else None

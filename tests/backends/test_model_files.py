@@ -170,3 +170,20 @@ def test_the_operator_may_offer_less_context(model_dir):
         ConfigurationError, match=rf"at most {model.max_model_len}, .* not 10000000"
     ):
         limit_context(model, 10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("openvino_vision_embeddings_model.xml", "it is a vision model"),
+        ("openvino_encoder_model.xml", "it is an encoder-decoder model"),
+        ("adapter_config.json", r"it is an adapter \(LoRA\)"),
+        ("model-00001-of-00002.safetensors", "it is a PyTorch model; export it"),
+        ("model.onnx", "it is an ONNX model"),
+    ],
+)
+def test_a_directory_of_another_kind_is_named(model_dir, file, reason):
+    (model_dir / "openvino_model.xml").unlink()
+    (model_dir / file).write_text("")
+    with pytest.raises(ConfigurationError, match=reason):
+        read_model_info(model_dir)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import openvino as ov
 import pytest
 
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model import PagedModel
-from fastovms.engine.paging import SAMPLED_TOKEN_INDICES, read_paged_model
 from fastovms.params import FinishReason, SamplingParams
 from tests.engine.conftest import TINY_SHAPES
 from tests.engine.reference import EXACT, run, run_reference, tokens
@@ -48,14 +46,6 @@ def test_greedy_tokens_equal_the_reference(
             for _ in range(2):  # the second time from the prefix cache
                 outputs = run(engine, prompts, params)
                 assert [tokens(outputs[i, 0]) for i in range(len(prompts))] == expected
-
-
-@pytest.mark.parametrize("name", TINY_SHAPES)
-def test_only_sampled_tokens_are_projected_by_a_head_of_any_kind(
-    tiny_models: dict[str, Path], name: str
-) -> None:
-    model = read_paged_model(ov.Core(), tiny_models[name])
-    assert SAMPLED_TOKEN_INDICES in {port.get_any_name() for port in model.inputs}
 
 
 def test_any_of_several_end_tokens_ends_a_text(tiny_models: dict[str, Path]) -> None:

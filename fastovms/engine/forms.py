@@ -1,0 +1,59 @@
+"""Which graphs paged attention cannot run, in words for who exported the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import openvino as ov
+
+_EXPORT: Final = "optimum-cli export openvino --task text-generation-with-past"
+
+_Names = frozenset[str]
+
+_FOREIGN: Final[tuple[tuple[Callable[[_Names], bool], str], ...]] = (
+    (
+        lambda names: "inputs_embeds" in names,
+        "it takes embeddings in place of tokens, as the language part of a vision model does",
+    ),
+    (
+        lambda names: bool(names & {"decoder_input_ids", "encoder_hidden_states"}),
+        "it is part of an encoder-decoder model, which generates in another way",
+    ),
+    (
+        lambda names: bool(names & {"pixel_values", "input_features", "input_values"}),
+        "it takes images or sound in place of tokens",
+    ),
+    (
+        lambda names: any(name.startswith("past") for name in names),
+        f"it was exported without state; export it again with {_EXPORT}",
+    ),
+    (lambda names: "input_ids" not in names, "it has no input named input_ids"),
+)
+"""By the names of the inputs."""
+
+
+def why_not_paged(model: ov.Model) -> str | None:
+    """What keeps a model from being paged, as it was exported, or None."""
+    names = _names(model.inputs)
+    for is_foreign, reason in _FOREIGN:
+        if is_foreign(names):
+            return reason
+    if "logits" not in _names(model.outputs):
+        return "it has no output named logits, so it does not generate text"
+    if not model.get_sinks():
+        return f"it was exported without state; export it again with {_EXPORT}"
+    return None
+
+
+def why_not_wholly_paged(model: ov.Model) -> str | None:
+    """What the transformation has left that it should not have, or None."""
+    states = sorted(sink.get_variable_id() for sink in model.get_sinks())
+    if not states:
+        return None
+    shown = ", ".join(states[:3]) + (", ..." if len(states) > 3 else "")
+    return f"part of its state is not attention's ({shown}), as in recurrent and hybrid models"
+
+
+def _names(ports: list[ov.Output]) -> _Names:
+    return frozenset(name for port in ports for name in port.get_names())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Final, NoReturn
 
 from fastovms import __version__
@@ -28,6 +30,8 @@ _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 def run() -> NoReturn:
     """The process's entry."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
     code = main()
     if any(thread.daemon and thread.is_alive() for thread in threading.enumerate()):
         # Left inside native code, where it loads a model or hangs: the interpreter's orderly end
@@ -36,6 +40,11 @@ def run() -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """For signals that come before there is anything to shut down."""
+    sys.exit(0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

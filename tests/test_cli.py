@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -121,6 +122,23 @@ def test_help_does_not_wait_for_openvino():
         "except SystemExit: sys.exit('openvino' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_anything_is_served(number):
+    code = (
+        "import time; from fastovms import cli\n"
+        "cli.main = lambda: print('starting', flush=True) or time.sleep(60)\n"
+        "cli.run()"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"starting\n"
+        process.send_signal(number)
+        assert process.wait(10) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
 
 
 def test_version(capfd):

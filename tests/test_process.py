@@ -194,6 +194,31 @@ def test_the_drain_timeout_ends_requests_with_an_error():
         assert server.wait() == 0
 
 
+def test_a_second_signal_does_not_wait_for_an_engine_that_hangs():
+    with server_process("--drain-timeout", "3600", "--engine-timeout", "3600") as server:
+        with server.connect() as connection:
+            connection.sendall(completion(prompt=[HANG]))
+            server.wait_until(lambda metrics: metrics["num_requests_waiting"] == 1)
+            server.signal(signal.SIGTERM)
+            server.wait_until_refused()
+            server.signal(signal.SIGTERM)
+            answer = read_answer(connection)
+            assert answer.status == 503
+            assert "the server is shutting down" in answer.body.decode()
+        assert server.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_that_keep_coming(number):
+    """Up to the very end of the process."""
+    with server_process() as server:
+        while server.process.poll() is None:
+            server.signal(number)
+            time.sleep(0.0005)
+        assert server.wait() == 0
+    assert "Traceback" not in "".join(server.errors)
+
+
 class Clients:
     """Ask without a pause, some on new connections, some on kept ones, until told to stop."""
 
@@ -398,6 +423,7 @@ def test_reload(site):
     assert site.certificate() == before
     assert site.ask(get("/v1/models", bearer("delta"))).status == 200
     assert sum("not reloaded" in line for line in site.server.errors) == 2
+    assert "are reloaded, but for what could not be" in site.server.errors[-1]
     assert "delta" not in "".join(site.server.errors)
     deadline = time.monotonic() + 5
     while "/v1/models" not in (site.folder / "log").read_text() and time.monotonic() < deadline:

@@ -289,10 +289,10 @@ class PagedBackend:
             return
         self._closing = True
         self._commands.put(_Close())
+        self._end_all(FinishReason.ABORT, None)
         assert self._stopped is not None
         if self._failure is None:  # a thread that hangs is not waited for
             await self._wait_for_thread(self._stopped)
-        self._end_all(FinishReason.ABORT, None)
 
     # Event loop
 

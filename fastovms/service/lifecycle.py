@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Final
 
 from fastovms.api.served import ServedModels
@@ -85,6 +86,7 @@ class Lifecycle:
             try:
                 await self._run()
             finally:
+                await self._server.drain(self._http.drain_grace)
                 await self._server.close()
 
     async def _run(self) -> None:
@@ -106,8 +108,7 @@ class Lifecycle:
         finally:
             # Requests that still run end with an error of their own, which a client can tell from
             # a lost connection; only then are the connections cut.
-            await _close_all(backends)
-            await self._server.drain(self._http.drain_grace)
+            await self._close_all(backends)
 
     async def _load_models(self) -> ServedModels | None:
         """None = a signal came first; the thread is left to its work."""
@@ -170,6 +171,16 @@ class Lifecycle:
         if not self._stop_now.is_set():
             await _first_of(self._server.drain(http.drain_timeout), self._stop_now.wait())
 
+    async def _close_all(self, backends: Sequence[Backend]) -> None:
+        """An engine that does not stop is left behind."""
+        closing = [asyncio.ensure_future(backend.close()) for backend in backends]
+        await _first_of(asyncio.wait(closing, timeout=_ENGINE_STOP_TIMEOUT), self._stop_now.wait())
+        for backend, task in zip(backends, closing, strict=True):
+            if not task.done():
+                backend.fail("it does not stop")
+                task.cancel()
+        await asyncio.gather(*closing, return_exceptions=True)
+
     # What the service manager is told
 
     def _on_progress(self) -> None:
@@ -201,12 +212,14 @@ class Lifecycle:
             signal.SIGHUP: self._on_reload,
         }
         for number, handler in handlers.items():
-            loop.add_signal_handler(number, handler)
+            signal.signal(number, _on_loop(loop, handler))
         try:
             yield
         finally:
+            # The process is about to end, and in order: the default action would change its exit
+            # code. `loop.remove_signal_handler` restores that one, if only for a moment.
             for number in handlers:
-                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
 
     def _on_stop(self) -> None:
         (self._stop_now if self._stop.is_set() else self._stop).set()
@@ -215,14 +228,24 @@ class Lifecycle:
         serving = self._status.phase is Phase.SERVING
         if serving:
             self._notifier.reloading()
+        num_refused = 0
         for reload in self._reloads:
             try:
                 reload()
             except ConfigurationError as error:
+                num_refused += 1
                 logger.error("not reloaded: %s", error)
-        logger.info("certificates, keys and log files are reloaded")
+        but = ", but for what could not be" if num_refused else ""
+        logger.info("certificates, keys and log files are reloaded%s", but)
         if serving:
             self._notifier.ready(self._activity())
+
+
+def _on_loop(
+    loop: asyncio.AbstractEventLoop, handler: Callable[[], None]
+) -> Callable[[int, FrameType | None], object]:
+    """A signal may come between any two instructions; its handler runs between two callbacks."""
+    return lambda number, frame: loop.call_soon_threadsafe(handler)
 
 
 def _in_daemon_thread(load: Load) -> asyncio.Future[ServedModels]:
@@ -243,17 +266,6 @@ def _in_daemon_thread(load: Load) -> asyncio.Future[ServedModels]:
 
     threading.Thread(target=run, name="load", daemon=True).start()
     return future
-
-
-async def _close_all(backends: Sequence[Backend]) -> None:
-    """An engine that does not stop has its requests ended by force."""
-    closing = [asyncio.ensure_future(backend.close()) for backend in backends]
-    await asyncio.wait(closing, timeout=_ENGINE_STOP_TIMEOUT)
-    for backend, task in zip(backends, closing, strict=True):
-        if not task.done():
-            backend.fail("it does not stop")
-            task.cancel()
-    await asyncio.gather(*closing, return_exceptions=True)
 
 
 async def _first_of(*waits: Coroutine[object, object, object]) -> None:

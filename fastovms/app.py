@@ -28,6 +28,7 @@ from fastovms.config import (
     ApiConfig,
     HttpConfig,
     ModelConfig,
+    RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
 )
@@ -36,12 +37,14 @@ from fastovms.http.access_log import AccessLog
 from fastovms.http.cors import CorsPolicy
 from fastovms.http.metrics import HttpMetrics
 from fastovms.http.systemd import Notifier, inherited_sockets
+from fastovms.hub import Repository, default_root
 from fastovms.loading import check_models, load_models
 from fastovms.metrics import GenerationCollector
 from fastovms.service.guard import Guard
 from fastovms.service.lifecycle import Lifecycle
 from fastovms.service.log_lines import LineWriter
 from fastovms.service.ovms_metrics import OvmsMetrics
+from fastovms.sources import ModelFinder, ModelSource
 
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds. At Python's 5 ms the engine thread may wait a tenth of a step for the GIL."""
@@ -51,7 +54,8 @@ _SWITCH_INTERVAL: Final = 0.0005
 class ServerConfig:
     """Everything the operator chose."""
 
-    models: tuple[ModelConfig, ...]
+    models: tuple[ModelSource, ...]
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
@@ -68,8 +72,19 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
         ConfigurationError: the model, the device, an address or a file cannot be had.
         EngineFailed: the engine has died or hangs.
     """
-    check_models(config.models)
-    run(config, log, load=lambda: load_models(config.models))
+    root = config.repository.path or default_root(os.environ)
+    finder = ModelFinder(Repository(root), config.repository)
+
+    def find() -> list[ModelConfig]:
+        models = [finder.find(source) for source in config.models]
+        check_models(models)
+        return models
+
+    if any(map(finder.needs_network, config.models)):
+        run(config, log, load=lambda: load_models(find()))
+    else:
+        models = find()  # so that the commonest mistakes are found at once
+        run(config, log, load=lambda: load_models(models))
 
 
 def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModels]) -> None:

@@ -18,7 +18,8 @@ from typing import Final, NoReturn
 from fastovms import __version__
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.flags import add_flags, given, normalize, sections
-from fastovms.sources import ModelSource, find_model, parse_model, with_names
+from fastovms.hub import Repository, default_root, is_model_id
+from fastovms.sources import ModelSource, parse_model, with_names
 from fastovms.values import text
 
 DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     a failure that a restart may cure."""
     arguments = _parser().parse_args(normalize(sys.argv[1:] if argv is None else argv))
     try:
-        code = _serve(arguments)
+        code: int = arguments.run(arguments)
     except ConfigurationError as error:
         code = _complain(error, _USAGE_ERROR)
     except EngineFailed as error:
@@ -70,11 +71,24 @@ def _serve(arguments: argparse.Namespace) -> int:
     from fastovms.app import ServerConfig, serve
     from fastovms.service.log_lines import LineWriter
 
-    models = [find_model(source) for source in _sources(arguments)]
-    config = ServerConfig(tuple(models), **sections(arguments))
+    config = ServerConfig(tuple(_sources(arguments)), **sections(arguments))
     with closing(LineWriter()) as log:
         logging.basicConfig(level=config.service.log_level.upper(), format=_LOG_FORMAT, stream=log)
         serve(config, log)
+    return 0
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    """Prints where each model is."""
+    config = sections(arguments)["repository"]
+    for model_id in arguments.model_ids:
+        if not is_model_id(model_id):
+            raise ConfigurationError(f"a model of a hub is ORG/NAME, not {model_id!r}")
+    logging.basicConfig(level="INFO", format="%(message)s")
+    repository = Repository(config.path or default_root(os.environ))
+    for model_id in arguments.model_ids:
+        path = repository.pull(model_id, revision=config.revision, overwrite=config.overwrite)
+        print(path, flush=True)
     return 0
 
 
@@ -106,7 +120,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fastovms {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_serve(commands.add_parser)
+    _add_pull(commands.add_parser)
     return parser
+
+
+def _add_pull(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        "pull",
+        usage="%(prog)s [FLAG ...] ORG/NAME ...",
+        help="download models of a hub, so that they can be served without a network",
+        description="Downloads models in OpenVINO's format from a Hugging Face hub. A pull that "
+        "was cut short goes on where it was. HF_TOKEN, HF_ENDPOINT and the other variables of "
+        "huggingface_hub are heeded.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=_pull)
+    parser.add_argument("model_ids", metavar="ORG/NAME", nargs="+", help="id of a model")
+    add_flags(parser, titles=["models of a hub"])
 
 
 def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -120,12 +150,14 @@ def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "OpenVINO Model Server has them.",
         allow_abbrev=False,
     )
+    parser.set_defaults(run=_serve)
     parser.add_argument(
         "model",
         metavar="MODEL",
         nargs="?",
         type=text,
-        help="directory of a model exported by optimum-intel (default: the built-in demo model)",
+        help="directory of a model exported by optimum-intel, or ORG/NAME of one on a hub, which "
+        "is pulled unless it is there (default: the built-in demo model)",
     )
     parser.add_argument(
         "--model",
@@ -144,7 +176,7 @@ def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         nargs=1,
         type=text,
         default=[],
-        help="name that clients use for the only model (default: the directory's)",
+        help="name that clients use for the only model (default: the directory's, or ORG/NAME)",
     )
     parser.add_argument(
         "--served-model-name",

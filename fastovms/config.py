@@ -201,3 +201,18 @@ class ModelConfig:
     @property
     def name(self) -> str:
         return self.names[0]
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryConfig:
+    """Where models of a hub are kept, and what of them is taken.
+
+    Attributes:
+        path: ORG/NAME is below it; None = the user's cache directory.
+        revision: branch, tag or commit; None = the main branch.
+        overwrite: pull a model again that is there.
+    """
+
+    path: Path | None = None
+    revision: str | None = None
+    overwrite: bool = False

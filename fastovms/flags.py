@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastovms.config import ApiConfig, EngineConfig, HttpConfig, SecurityConfig, ServiceConfig
+from fastovms.config import (
+    ApiConfig,
+    EngineConfig,
+    HttpConfig,
+    RepositoryConfig,
+    SecurityConfig,
+    ServiceConfig,
+)
 from fastovms.values import (
     choice,
     integer,
@@ -34,6 +41,7 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "api": ApiConfig(),
     "security": SecurityConfig(),
     "service": ServiceConfig(),
+    "repository": RepositoryConfig(),
 }
 
 _seconds: Final = number("seconds")
@@ -67,6 +75,16 @@ class Flag:
         section, _, name = self.field.partition(".")
         return getattr(_SECTIONS[section], name)
 
+
+_repository = (
+    Flag("--model-repository-path", "repository.path", "DIR", path,
+         "where models of a hub are kept, in ORG/NAME (default: fastovms/models in the user's "
+         "cache directory)", shows_default=False),
+    Flag("--revision", "repository.revision", "REVISION", text,
+         "branch, tag or commit to pull (default: the main branch)", shows_default=False),
+    Flag("--overwrite-models", "repository.overwrite", "", None,
+         "pull models again that are there"),
+)  # fmt: skip
 
 _network = (
     Flag("--host", "http.host", "ADDRESS", text,
@@ -189,6 +207,7 @@ _operation = (
 )  # fmt: skip
 
 GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
+    "models of a hub": _repository,
     "network": _network,
     "access": _access,
     "batching and memory": _engine,
@@ -206,8 +225,11 @@ ALIASES: Final[Mapping[str, str]] = {
 """Other servers' names for flags that mean the same here."""
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser, titles: Collection[str] = GROUPS) -> None:
+    """Adds the groups with the given titles."""
     for title, flags in GROUPS.items():
+        if title not in titles:
+            continue
         group = parser.add_argument_group(title)
         for flag in flags:
             _add_flag(group, flag)

@@ -59,7 +59,7 @@ def test_model_chooses(url, prefix):
         (["--model", f"a={DEMO_MODEL}", "--model", f"a={DEMO_MODEL}"], "2 models have the name a"),
         (["--model", str(DEMO_MODEL), "--model", str(DEMO_MODEL)], "2 models have the name"),
         (["--model", "a=/nowhere"], "model directory /nowhere does not exist"),
-        (["--model", "a="], "--model must be DIR or NAME=DIR, not 'a='"),
+        (["--model", "a="], "--model must be MODEL or NAME=MODEL, not 'a='"),
         (["--model", "a=b", "c"], "MODEL cannot be used with --model"),
         (["--model", "a=b", "--model", "c", "--served-model-name", "x"], "for one model, not 2"),
         (["--max-model-len", "100k"], "--max-model-len must be at most"),

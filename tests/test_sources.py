@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fastovms.config import EngineConfig, ModelConfig
+from fastovms.config import EngineConfig, ModelConfig, RepositoryConfig
 from fastovms.errors import ConfigurationError
-from fastovms.sources import ModelSource, find_model, parse_model, with_names
+from fastovms.hub import Repository
+from fastovms.sources import ModelFinder, ModelSource, parse_model, with_names
+from tests.fake_hub import FakeHub, running
 
 
 @pytest.mark.parametrize(
@@ -29,7 +34,7 @@ def test_a_directory_may_have_an_equals_sign(tmp_path):
 
 @pytest.mark.parametrize("text", ["=models/a", "name="])
 def test_half_a_model_flag(text):
-    with pytest.raises(ConfigurationError, match="must be DIR or NAME=DIR"):
+    with pytest.raises(ConfigurationError, match="must be MODEL or NAME=MODEL"):
         parse_model(text)
 
 
@@ -41,9 +46,49 @@ def test_names():
         with_names([one, other], ["a"])
 
 
-def test_a_model_has_its_directorys_name(tmp_path, monkeypatch):
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with running(FakeHub({"org/tiny": {"openvino_model.xml": b"<net/>"}})) as hub:
+        yield hub
+
+
+def finder(hub: FakeHub, root: Path, **config: Any) -> ModelFinder:
+    return ModelFinder(Repository(root, endpoint=hub.url), RepositoryConfig(**config))
+
+
+def test_a_directory(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert find_model(ModelSource(".")).names == (tmp_path.name,)
-    found = find_model(ModelSource("x", ("a", "b"), {"max_num_seqs": 3}))
+    find = finder(hub, tmp_path / "models")
+    assert find.find(ModelSource(".")).names == (tmp_path.name,)
+    source = ModelSource("./x", ("a", "b"), {"max_num_seqs": 3})
+    assert not find.needs_network(source)
+    found = find.find(source)
     assert found == ModelConfig(Path("x"), ("a", "b"), EngineConfig(max_num_seqs=3))
     assert found.name == "a"
+    (tmp_path / "org" / "tiny").mkdir(parents=True)
+    local = ModelSource("org/tiny")
+    assert not find.needs_network(local), "a directory comes before the hub"
+    assert find.find(local) == ModelConfig(Path("org/tiny"), ("tiny",))
+    assert hub.downloads == []
+
+
+def test_a_model_of_the_hub(hub, tmp_path):
+    find = finder(hub, tmp_path)
+    source = ModelSource("org/tiny")
+    assert find.needs_network(source)
+    assert find.find(source) == ModelConfig(tmp_path / "org" / "tiny", ("org/tiny",))
+    assert not find.needs_network(source)
+    hub.status = 500
+    assert find.find(replace(source, names=("a",))).names == ("a",)
+    again = finder(hub, tmp_path, overwrite=True)
+    assert again.needs_network(source)
+    with pytest.raises(ConfigurationError, match="org/tiny is no directory here: cannot pull"):
+        again.find(source)
+
+
+def test_a_draft_model_of_the_hub(hub, tmp_path):
+    find = finder(hub, tmp_path)
+    source = ModelSource(str(tmp_path), engine={"draft_model": Path("org/tiny")})
+    assert find.needs_network(source)
+    assert find.find(source).engine.draft_model == tmp_path / "org" / "tiny"
+    assert not find.needs_network(source)

@@ -1,0 +1,133 @@
+"""Models of a Hugging Face hub, kept in a directory of their own.
+
+huggingface_hub does the work, with its environment variables (HF_TOKEN, HF_ENDPOINT,
+HF_HUB_OFFLINE, proxies) and its progress bars.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from fastovms.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+_MODEL_ID: Final = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+_IR: Final = re.compile(r"openvino_(language_)?model\.xml")
+_TIMEOUT: Final = 30.0
+"""Seconds for the hub to say what it has."""
+
+
+def is_model_id(text: str) -> bool:
+    """Whether it may name a model of a hub, "ORG/NAME"."""
+    return _MODEL_ID.fullmatch(text) is not None
+
+
+def default_root(environ: Mapping[str, str]) -> Path:
+    """Where models are kept unless the operator says otherwise."""
+    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "fastovms" / "models"
+
+
+class Repository:
+    """Models by their ids, each in ORG/NAME below `root`.
+
+    What is there is whole: a model that is being pulled is beside it, in NAME.partial, and a pull
+    that was cut short goes on with the files that it had not finished.
+    """
+
+    def __init__(self, root: Path, *, endpoint: str | None = None) -> None:
+        """Args: endpoint: the hub's address; None = as huggingface_hub has it."""
+        self.root = root
+        self._endpoint = endpoint
+
+    def find(self, model_id: str) -> Path | None:
+        """Where the model is, or None when it must be pulled first."""
+        path = self.root / model_id
+        return path if path.is_dir() else None
+
+    def pull(self, model_id: str, *, revision: str | None = None, overwrite: bool = False) -> Path:
+        """Downloads a model that is not there yet. Takes as long as the network does.
+
+        Args:
+            revision: branch, tag or commit; None = the main branch.
+            overwrite: take what the hub has now in the place of what is there.
+
+        Raises:
+            ConfigurationError: there is no such model, it is not for OpenVINO, or it cannot be had
+                from here.
+        """
+        path = self.root / model_id
+        if path.is_dir() and not overwrite:
+            return path
+        partial = path.with_name(f"{path.name}.partial")
+        logger.info("pulling %s into %s", model_id, path)
+        self._download(model_id, revision, partial)
+        try:
+            shutil.rmtree(partial / ".cache", ignore_errors=True)  # huggingface_hub's notes
+            if path.is_dir():
+                shutil.rmtree(path)
+            os.replace(partial, path)
+        except OSError as error:
+            raise _failure(model_id, f"{path}: {error.strerror or error}") from None
+        return path
+
+    def _download(self, model_id: str, revision: str | None, folder: Path) -> None:
+        # Imported here because it takes a moment that a model at hand need not wait.
+        from huggingface_hub import HfApi, snapshot_download
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            OfflineModeIsEnabled,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of every request
+        api = HfApi(endpoint=self._endpoint, library_name="fastovms")
+        try:
+            info = api.model_info(model_id, revision=revision, timeout=_TIMEOUT)
+            files = [sibling.rfilename for sibling in info.siblings or ()]
+            if not any(map(_IR.fullmatch, files)):
+                raise _failure(
+                    model_id,
+                    "it is not in OpenVINO's format: export it with optimum-cli, or pull a model "
+                    "of the organization OpenVINO",
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+            # With the commit, an interrupted pull is not taken for a whole one.
+            snapshot_download(
+                model_id, revision=info.sha, local_dir=folder, endpoint=self._endpoint
+            )
+        except GatedRepoError:
+            raise _failure(model_id, "ask for access on its page, and set HF_TOKEN") from None
+        except RepositoryNotFoundError:
+            reason = f"{api.endpoint} has no such model, or it is private: set HF_TOKEN"
+            raise _failure(model_id, reason) from None
+        except RevisionNotFoundError:
+            raise _failure(model_id, f"it has no revision {revision}") from None
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            raise _failure(model_id, f"{api.endpoint} answered {status}") from None
+        except HFValidationError as error:
+            raise _failure(model_id, str(error)) from None
+        except OfflineModeIsEnabled:
+            raise _failure(model_id, "HF_HUB_OFFLINE is set, and it is not here yet") from None
+        except ConfigurationError:
+            raise
+        except OSError as error:
+            raise _failure(model_id, str(error)) from None
+        except Exception as error:  # the network has many, of libraries below the hub's
+            reason = f"{api.endpoint} cannot be reached: {error or type(error).__name__}"
+            raise _failure(model_id, reason) from None
+
+
+def _failure(model_id: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"cannot pull {model_id}: {reason}")

@@ -1,0 +1,115 @@
+"""Models pulled from a hub on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastovms.errors import ConfigurationError
+from fastovms.hub import Repository, default_root, is_model_id
+from tests.fake_hub import FakeHub, files_of, running
+
+TINY = {"openvino_model.xml": b"<net/>", "openvino_model.bin": b"x" * 100, "more/notes.txt": b"hi"}
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with running(FakeHub({"org/tiny": TINY, "org/torch": {"model.safetensors": b"x"}})) as hub:
+        yield hub
+
+
+@pytest.fixture
+def repository(hub: FakeHub, tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "models", endpoint=hub.url)
+
+
+def refused(repository: Repository, model_id: str, **options: object) -> str:
+    with pytest.raises(ConfigurationError, match=f"^cannot pull {model_id}: ") as caught:
+        repository.pull(model_id, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("org/name", True),
+        ("OpenVINO/Qwen3-0.6B-int8-ov", True),
+        ("name", False),
+        ("a/b/c", False),
+        ("./name", False),
+        ("/org/name", False),
+        ("org/..", False),
+        ("org/", False),
+        ("org/na me", False),
+    ],
+)
+def test_model_id(text, expected):
+    assert is_model_id(text) is expected
+
+
+def test_default_root():
+    assert default_root({"XDG_CACHE_HOME": "/var/cache/x"}) == Path("/var/cache/x/fastovms/models")
+    assert default_root({}) == Path("~/.cache/fastovms/models").expanduser()
+
+
+def test_a_model_is_pulled_once(hub, repository):
+    assert repository.find("org/tiny") is None
+    path = repository.pull("org/tiny")
+    assert path == repository.root / "org" / "tiny" == repository.find("org/tiny")
+    assert files_of(repository.root) == {f"org/tiny/{name}": data for name, data in TINY.items()}
+    hub.status = 500
+    assert repository.pull("org/tiny") == path, "what is there needs no network"
+    assert sorted(hub.downloads) == sorted(TINY)
+
+
+def test_a_pull_that_was_cut_short_goes_on(hub, repository):
+    hub.broken = "openvino_model.bin"
+    assert "answered 500" in refused(repository, "org/tiny")
+    assert repository.find("org/tiny") is None
+    assert hub.broken in hub.downloads
+    hub.broken = None
+    finished = set(hub.downloads) & {
+        path.rpartition("partial/")[2] for path in files_of(repository.root)
+    }
+    hub.downloads.clear()
+    repository.pull("org/tiny")
+    assert set(hub.downloads) == set(TINY) - finished
+    assert files_of(repository.root / "org" / "tiny") == TINY
+
+
+def test_a_model_is_pulled_again_on_demand(hub, repository):
+    repository.pull("org/tiny")
+    hub.models = {"org/tiny": {**TINY, "openvino_model.bin": b"new"}}
+    assert "has no revision none" in refused(
+        repository, "org/tiny", revision="none", overwrite=True
+    )
+    assert repository.find("org/tiny") is not None, "a pull that fails takes nothing away"
+    repository.pull("org/tiny", revision="main", overwrite=True)
+    assert files_of(repository.root / "org" / "tiny")["openvino_model.bin"] == b"new"
+
+
+def test_what_cannot_be_pulled(hub, repository):
+    assert f"{hub.url} has no such model, or it is private" in refused(repository, "org/other")
+    assert "it is not in OpenVINO's format" in refused(repository, "org/torch")
+    hub.status = 503
+    assert refused(repository, "org/tiny").endswith("answered 503")
+    assert not repository.root.exists()
+
+
+def test_a_private_model(hub, repository, monkeypatch):
+    hub.token = "secret"
+    assert "set HF_TOKEN" in refused(repository, "org/tiny")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    assert repository.pull("org/tiny").is_dir()
+
+
+def test_no_network(tmp_path):
+    nowhere = Repository(tmp_path, endpoint="http://127.0.0.1:9")
+    assert "http://127.0.0.1:9 cannot be reached: " in refused(nowhere, "org/tiny")
+
+
+def test_no_place_to_keep_it(hub, tmp_path):
+    (tmp_path / "org").write_text("a file")
+    assert "org" in refused(Repository(tmp_path, endpoint=hub.url), "org/tiny")

@@ -1,0 +1,79 @@
+"""The command line against a hub on loopback, with the demo model in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastovms.cli import DEMO_MODEL
+from tests.fake_hub import FakeHub, files_of, running
+
+ID = "org/demo"
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[FakeHub]:
+    with running(FakeHub({ID: files_of(DEMO_MODEL)})) as hub:
+        yield hub
+
+
+def start(hub_url: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fastovms", *arguments],
+        env={**os.environ, "HF_ENDPOINT": hub_url, "XDG_CACHE_HOME": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(hub_url: str, folder: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start(hub_url, folder, *arguments)
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+def test_pull(hub, tmp_path):
+    path = tmp_path / "fastovms" / "models" / ID
+    code, output, errors = run(hub.url, tmp_path, "pull", ID)
+    assert (code, output) == (0, f"{path}\n"), errors
+    assert f"pulling {ID} into {path}" in errors
+    assert files_of(path) == files_of(DEMO_MODEL)
+    assert run("http://127.0.0.1:9", tmp_path, "pull", ID) == (0, f"{path}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [("pull",), ("serve", "--port", "0")])
+def test_no_network_is_one_line(tmp_path, arguments):
+
+    code, output, errors = run("http://127.0.0.1:9", tmp_path, *arguments, ID)
+    assert (code, output) == (2, "")
+    last = errors.splitlines()[-1]
+    assert last.startswith("fastovms: ")
+    assert f"cannot pull {ID}: http://127.0.0.1:9 cannot be reached" in last
+    assert "Traceback" not in errors
+
+
+def test_a_name_that_is_no_id(tmp_path):
+    code, _, errors = run("http://127.0.0.1:9", tmp_path, "pull", "demo")
+    assert (code, errors) == (2, "fastovms: a model of a hub is ORG/NAME, not 'demo'\n")
+
+
+def test_serve_pulls_and_later_needs_no_network(hub, tmp_path):
+    repository = ("--model-repository-path", str(tmp_path / "models"))
+    for url in (hub.url, "http://127.0.0.1:9"):
+        process = start(url, tmp_path, "serve", ID, *repository, "--port", "0")
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        assert process.stdout.readline().startswith(f"model {ID}: ")
+        with urllib.request.urlopen(f"{address}/v1/models", timeout=20) as answer:
+            assert json.load(answer)["data"][0]["id"] == ID
+        process.kill()
+        process.communicate()
+    assert files_of(tmp_path / "models" / ID) == files_of(DEMO_MODEL)

@@ -172,6 +172,27 @@ class ApiConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StateConfig:
+    """What is kept of responses and conversations beyond their requests.
+
+    Attributes:
+        enable_store: keep anything at all.
+        state_dir: directory; ":memory:" = until the process ends, None = systemd's or the user's.
+        max_age: seconds since the last use.
+        max_objects: responses and conversations.
+        max_bytes: of all of them with their items.
+        max_background: responses that run without a client.
+    """
+
+    enable_store: bool = True
+    state_dir: str | None = None
+    max_age: float = 30 * 24 * 3600.0
+    max_objects: int = 100_000
+    max_bytes: int = 512 * 1024 * 1024
+    max_background: int = 64
+
+
+@dataclass(frozen=True, slots=True)
 class ModelLimits:
     """What the operator of an OVMS graph may limit for each model.
 

@@ -54,5 +54,9 @@ class BackendUnavailable(BackendError):
     """The backend is loading, draining or closed."""
 
 
+class StateFailed(BackendUnavailable):
+    """What is kept of earlier requests cannot be read or written."""
+
+
 class EngineFailed(BackendError):
     """Inference failed; the request's work is lost."""

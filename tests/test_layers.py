@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "fastovms"
 LAYERS = (
     {"errors", "params"},
     {"config", "metrics"},
-    {"http", "text", "engine"},
+    {"http", "text", "engine", "state"},
     {"backends"},
     {"api"},
     {"service", "loading", "hub"},

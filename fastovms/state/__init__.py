@@ -1,0 +1,1 @@
+"""What outlives a request: responses, their items, conversations. Knows no HTTP and no model."""

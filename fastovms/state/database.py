@@ -1,0 +1,156 @@
+"""The state database: transactions of many operations, and its bounds. Synchronous: a thread of
+its own uses it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from fastovms.errors import StateFailed
+from fastovms.state.operations import Operations
+from fastovms.state.tables import Clock, Tables, Totals, open_connection
+
+_EVICTION_STEP: Final = 32
+"""Objects in one transaction."""
+
+Operation = Callable[[Operations], object]
+
+
+class Bounds(NamedTuple):
+    """What may be kept: seconds since the last use, objects, bytes."""
+
+    max_age: float
+    max_count: int
+    max_bytes: int
+
+
+class Outcome(NamedTuple):
+    """What an operation returned, or why it changed nothing."""
+
+    result: object = None
+    error: Exception | None = None
+
+
+class Database:
+    """One file, or ":memory:", which no other process may use at the same time.
+
+    Objects are evicted in the order of their last use once they are too old, too many or too large
+    together. Responses that still run are not.
+
+    Args:
+        clock: unix time in seconds; it goes on while no process runs.
+        on_close: called when the file is no longer used.
+
+    Raises:
+        sqlite3.Error: the file cannot be had, or is no such database.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        bounds: Bounds,
+        clock: Clock,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_close = on_close
+        self._bounds = bounds
+        self._clock = clock
+        self._connection = open_connection(path)
+        try:
+            self._tables = Tables(self._connection, clock)
+            self._tables.interrupt_running()
+        except BaseException:
+            self._connection.close()
+            raise
+        self._operations = Operations(self._tables)
+
+    @property
+    def totals(self) -> Totals:
+        return self._tables.totals
+
+    def transact(self, operations: Sequence[Operation]) -> list[Outcome]:
+        """Runs operations in one transaction. One that raises leaves the others alone; where the
+        transaction itself fails, all of them have."""
+        totals = self._tables.totals
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            outcomes = [self._attempt(operation) for operation in operations]
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back(totals)
+            failed = Outcome(error=StateFailed(f"the state cannot be written: {error}"))
+            return [failed] * len(operations)
+        return outcomes
+
+    def evict(self) -> bool:
+        """Evicts a few objects, where that is due. Returns whether more are.
+
+        Raises:
+            sqlite3.Error: nothing is evicted.
+        """
+        if not self._is_due():
+            return False
+        max_age, max_count, max_bytes = self._bounds
+        oldest_kept = self._clock() - max_age
+        count, num_bytes = totals = self._tables.totals
+        sizes: dict[int, int] = {}
+        for key, size, used_at in self._tables.oldest(_EVICTION_STEP):
+            if count <= max_count and num_bytes <= max_bytes and used_at > oldest_kept:
+                break
+            sizes[key] = size
+            count -= 1
+            num_bytes -= size
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._tables.delete_keys(sizes)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back(totals)
+            raise
+        return bool(sizes) and self._is_due()
+
+    def seconds_to_expiry(self) -> float | None:
+        """Until the next object is too old; None = there is none."""
+        oldest = self._tables.oldest_use()
+        if oldest is None:
+            return None
+        return max(0.0, oldest + self._bounds.max_age - self._clock())
+
+    def check(self) -> None:
+        """Raises AssertionError when what is kept contradicts itself. Reads everything."""
+        self._tables.check()
+
+    def close(self) -> None:
+        self._connection.close()
+        self._on_close()
+
+    def _attempt(self, operation: Operation) -> Outcome:
+        """Raises sqlite3.Error where SQLite has ended the whole transaction, as for a full disk."""
+        totals = self._tables.totals
+        self._connection.execute("SAVEPOINT operation")
+        try:
+            result = operation(self._operations)
+        except Exception as error:
+            if not self._connection.in_transaction:
+                raise
+            self._tables.totals = totals
+            self._connection.execute("ROLLBACK TO operation")
+            self._connection.execute("RELEASE operation")
+            if isinstance(error, sqlite3.Error):
+                error = StateFailed(f"the state cannot be read or written: {error}")
+            return Outcome(error=error)
+        self._connection.execute("RELEASE operation")
+        return Outcome(result)
+
+    def _roll_back(self, totals: Totals) -> None:
+        self._tables.totals = totals
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _is_due(self) -> bool:
+        count, num_bytes = self._tables.totals
+        if count > self._bounds.max_count or num_bytes > self._bounds.max_bytes:
+            return True
+        seconds = self.seconds_to_expiry()
+        return seconds is not None and seconds <= 0.0

@@ -1,0 +1,121 @@
+"""Where the state is kept, and that no other process keeps its own there."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fastovms.config import StateConfig
+from fastovms.errors import ConfigurationError
+from fastovms.state.database import Bounds, Database
+from fastovms.state.sqlite_store import SqliteStore
+from fastovms.state.tables import Clock
+
+logger = logging.getLogger(__name__)
+
+IN_MEMORY: Final = ":memory:"
+_FILE: Final = "state.db"
+
+
+class _Unusable(Exception):
+    """The directory cannot be used. The text says why."""
+
+
+def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> SqliteStore | None:
+    """The store that the operator chose; None = nothing is to be kept.
+
+    Where nobody chose a directory and the usual one cannot be had, as when another server uses it,
+    the state is kept in memory, with a warning.
+
+    Raises:
+        ConfigurationError: the directory that was chosen cannot be used.
+    """
+    if not config.enable_store:
+        return None
+    bounds = Bounds(config.max_age, config.max_objects, config.max_bytes)
+    if config.state_dir == IN_MEMORY:
+        return SqliteStore(Database(IN_MEMORY, bounds, clock))
+    directory = Path(config.state_dir or default_directory(environ))
+    try:
+        return SqliteStore(_open_file(directory, bounds, clock))
+    except _Unusable as error:
+        if config.state_dir is not None:
+            raise ConfigurationError(f"cannot keep the state in {directory}: {error}") from None
+        logger.warning(
+            "responses are kept in memory, until the server ends: %s: %s (choose a place with "
+            "--state-dir)",
+            directory,
+            error,
+        )
+        return SqliteStore(Database(IN_MEMORY, bounds, clock))
+
+
+def default_directory(environ: Mapping[str, str]) -> Path:
+    """systemd's, else the user's (XDG Base Directory Specification)."""
+    given = environ.get("STATE_DIRECTORY", "").split(":")[0]
+    if given:
+        return Path(given)
+    base = environ.get("XDG_STATE_HOME", "")
+    if not base.startswith("/"):
+        base = f"{environ.get('HOME') or '/nonexistent'}/.local/state"
+    return Path(base, "fastovms")
+
+
+def _open_file(directory: Path, bounds: Bounds, clock: Clock) -> Database:
+    """Raises _Unusable."""
+    path = directory / _FILE
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _lock(directory / f"{_FILE}.lock")
+        path.touch(mode=0o600)  # SQLite gives its other files the same permissions
+    except OSError as error:
+        raise _Unusable(error.strerror or str(error)) from None
+    unlock = partial(os.close, lock)
+    try:
+        return _open_database(path, bounds, clock, unlock)
+    except sqlite3.Error as error:
+        unlock()
+        raise _Unusable(str(error)) from None
+
+
+def _lock(path: Path) -> int:
+    """A descriptor that holds the lock as long as it is open, whatever ends the process.
+
+    Raises:
+        _Unusable: another process has the lock.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise _Unusable("another server uses it") from None
+    return lock
+
+
+def _open_database(
+    path: Path, bounds: Bounds, clock: Clock, on_close: Callable[[], None]
+) -> Database:
+    """A file that is no database is set aside: a box must serve again after its disk has failed.
+
+    Raises:
+        sqlite3.Error: the file cannot be read, or is of another version.
+    """
+    try:
+        return Database(str(path), bounds, clock, on_close)
+    except (sqlite3.OperationalError, sqlite3.NotSupportedError):
+        raise
+    except sqlite3.DatabaseError as error:
+        aside = path.with_name(f"{_FILE}.damaged")
+        logger.error("%s is damaged (%s): it is now %s, and a new one begins", path, error, aside)
+        path.replace(aside)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(f"{_FILE}{suffix}").unlink(missing_ok=True)
+        path.touch(mode=0o600)
+        return Database(str(path), bounds, clock, on_close)

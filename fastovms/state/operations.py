@@ -1,0 +1,162 @@
+"""What can be asked of the state database, each within a transaction; see `store.StateStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from fastovms.state.store import (
+    Context,
+    FoundResponse,
+    ItemPage,
+    Page,
+    Progress,
+    Side,
+    StoredItem,
+    StoredResponse,
+)
+from fastovms.state.tables import Kind, Tables
+
+
+class Operations:
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    # Responses
+
+    def add_response(
+        self, tenant: str, response: StoredResponse, conversation_id: str | None
+    ) -> None:
+        tables = self._tables
+        tables.delete(tenant, Kind.RESPONSE, response.id)
+        key = tables.insert(
+            tenant,
+            Kind.RESPONSE,
+            response.id,
+            response.body,
+            progress=response.progress,
+            previous_id=response.previous_id,
+            events=response.events,
+        )
+        tables.append(key, response.input, Side.INPUT)
+        tables.append(key, response.output, Side.OUTPUT)
+        if conversation_id is not None:
+            self.add_items(tenant, conversation_id, [*response.input, *response.output])
+
+    def finish_response(
+        self, tenant: str, response: StoredResponse, conversation_id: str | None
+    ) -> bool:
+        row = self._tables.find(tenant, Kind.RESPONSE, response.id, "progress")
+        if row is None or row[0] != Progress.RUNNING:
+            return False
+        self.add_response(tenant, response, conversation_id)
+        return True
+
+    def find_response(self, tenant: str, id: str) -> FoundResponse | None:
+        row = self._tables.find(tenant, Kind.RESPONSE, id, "key, body, progress")
+        if row is None:
+            return None
+        key, body, progress = cast("tuple[int, bytes, int]", row)
+        return FoundResponse(body, self._tables.items(key, Side.OUTPUT), Progress(progress))
+
+    def response_events(self, tenant: str, id: str) -> bytes | None:
+        row = self._tables.find(tenant, Kind.RESPONSE, id, "events")
+        return None if row is None else cast("bytes | None", row[0])
+
+    def delete_response(self, tenant: str, id: str) -> bool:
+        return self._tables.delete(tenant, Kind.RESPONSE, id)
+
+    def response_context(self, tenant: str, id: str, max_bytes: int) -> Context | None:
+        turns: list[Sequence[StoredItem]] = []
+        keys: list[int] = []
+        is_whole = True
+        missing_id: str | None = None
+        head = Progress.FINISHED
+        next_id: str | None = id
+        while next_id is not None:
+            row = self._tables.find(tenant, Kind.RESPONSE, next_id, "key, previous_id, progress")
+            if row is None:
+                missing_id = next_id
+                break
+            key, previous_id, progress = cast("tuple[int, str | None, int]", row)
+            if not keys:
+                head = Progress(progress)
+            keys.append(key)
+            if is_whole:
+                turn = self._tables.newest_items(key, max_bytes)
+                is_whole = turn.is_whole
+                max_bytes -= sum(len(item.body) for item in turn.items)
+                turns.append(turn.items)
+            next_id = previous_id
+        if not keys:
+            return None
+        self._tables.note_use(keys)
+        items = [item for turn_items in reversed(turns) for item in turn_items]
+        return Context(items, is_whole, missing_id, head)
+
+    def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
+        return self._page(tenant, Kind.RESPONSE, id, page)
+
+    # Conversations
+
+    def add_conversation(
+        self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
+    ) -> None:
+        key = self._tables.insert(tenant, Kind.CONVERSATION, id, body)
+        self._tables.append(key, items, Side.INPUT)
+
+    def find_conversation(self, tenant: str, id: str) -> bytes | None:
+        row = self._tables.find(tenant, Kind.CONVERSATION, id, "body")
+        return None if row is None else cast("bytes", row[0])
+
+    def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
+        key = self._use(tenant, id)
+        if key is None:
+            return False
+        self._tables.replace_body(key, body)
+        return True
+
+    def delete_conversation(self, tenant: str, id: str) -> bool:
+        return self._tables.delete(tenant, Kind.CONVERSATION, id)
+
+    def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool:
+        key = self._use(tenant, id)
+        if key is None:
+            return False
+        self._tables.append(key, items, Side.INPUT)
+        return True
+
+    def conversation_context(self, tenant: str, id: str, max_bytes: int) -> Context | None:
+        key = self._use(tenant, id)
+        return None if key is None else self._tables.newest_items(key, max_bytes)
+
+    def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
+        return self._page(tenant, Kind.CONVERSATION, id, page)
+
+    def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None:
+        key = self._key(tenant, Kind.CONVERSATION, id)
+        return None if key is None else self._tables.find_item(key, item_id)
+
+    def delete_item(self, tenant: str, id: str, item_id: str) -> bool:
+        key = self._key(tenant, Kind.CONVERSATION, id)
+        return key is not None and self._tables.delete_item(key, item_id)
+
+    # Items of either
+
+    def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
+        return self._tables.find_items(tenant, item_ids)
+
+    def _page(self, tenant: str, kind: Kind, id: str, page: Page) -> ItemPage | None:
+        key = self._key(tenant, kind, id)
+        return None if key is None else self._tables.page(key, page)
+
+    def _use(self, tenant: str, id: str) -> int | None:
+        """The key of a conversation that is being used."""
+        key = self._key(tenant, Kind.CONVERSATION, id)
+        if key is not None:
+            self._tables.note_use([key])
+        return key
+
+    def _key(self, tenant: str, kind: Kind, id: str) -> int | None:
+        row = self._tables.find(tenant, kind, id, "key")
+        return None if row is None else cast("int", row[0])

@@ -1,0 +1,93 @@
+"""`StateStore` over a `Database`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fastovms.state.database import Database
+from fastovms.state.store import (
+    Context,
+    FoundResponse,
+    ItemPage,
+    Page,
+    StoredItem,
+    StoredResponse,
+)
+from fastovms.state.worker import StateWorker
+
+
+class SqliteStore:
+    """See `StateStore`.
+
+    Args:
+        max_queued: operations; who asks for more waits.
+        timeout: seconds that one may take with its wait.
+    """
+
+    def __init__(
+        self, database: Database, *, max_queued: int = 1024, timeout: float = 30.0
+    ) -> None:
+        self._worker = StateWorker(database, max_queued=max_queued, timeout=timeout)
+        self._run = self._worker.run
+
+    async def add_response(
+        self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
+    ) -> None:
+        await self._run(lambda state: state.add_response(tenant, response, conversation_id))
+
+    async def finish_response(
+        self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
+    ) -> bool:
+        return await self._run(
+            lambda state: state.finish_response(tenant, response, conversation_id)
+        )
+
+    async def find_response(self, tenant: str, id: str) -> FoundResponse | None:
+        return await self._run(lambda state: state.find_response(tenant, id))
+
+    async def response_events(self, tenant: str, id: str) -> bytes | None:
+        return await self._run(lambda state: state.response_events(tenant, id))
+
+    async def delete_response(self, tenant: str, id: str) -> bool:
+        return await self._run(lambda state: state.delete_response(tenant, id))
+
+    async def response_context(self, tenant: str, id: str, *, max_bytes: int) -> Context | None:
+        return await self._run(lambda state: state.response_context(tenant, id, max_bytes))
+
+    async def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
+        return await self._run(lambda state: state.list_input(tenant, id, page))
+
+    async def add_conversation(
+        self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
+    ) -> None:
+        await self._run(lambda state: state.add_conversation(tenant, id, body, items))
+
+    async def find_conversation(self, tenant: str, id: str) -> bytes | None:
+        return await self._run(lambda state: state.find_conversation(tenant, id))
+
+    async def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
+        return await self._run(lambda state: state.update_conversation(tenant, id, body))
+
+    async def delete_conversation(self, tenant: str, id: str) -> bool:
+        return await self._run(lambda state: state.delete_conversation(tenant, id))
+
+    async def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool:
+        return await self._run(lambda state: state.add_items(tenant, id, items))
+
+    async def conversation_context(self, tenant: str, id: str, *, max_bytes: int) -> Context | None:
+        return await self._run(lambda state: state.conversation_context(tenant, id, max_bytes))
+
+    async def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
+        return await self._run(lambda state: state.list_items(tenant, id, page))
+
+    async def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None:
+        return await self._run(lambda state: state.find_item(tenant, id, item_id))
+
+    async def delete_item(self, tenant: str, id: str, item_id: str) -> bool:
+        return await self._run(lambda state: state.delete_item(tenant, id, item_id))
+
+    async def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
+        return await self._run(lambda state: state.find_items(tenant, item_ids))
+
+    async def close(self) -> None:
+        await self._worker.close()

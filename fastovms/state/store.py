@@ -1,0 +1,162 @@
+"""The seam between the API and whatever keeps its state: a file now, a shared database perhaps.
+
+Objects are JSON texts that the store does not read, with items in an order. Each belongs to a
+tenant, and is not there for any other. An operation that changes something returns when the change
+will survive the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NamedTuple, Protocol
+
+
+class StoredItem(NamedTuple):
+    """One item. `body` is its JSON text, the id included. Ids need not be unique: a client may
+    send an item back under the id that it got it with."""
+
+    id: str
+    body: bytes
+
+
+class Progress(IntEnum):
+    """How far a response has come. INTERRUPTED = it was RUNNING when a process ended."""
+
+    RUNNING = 0
+    FINISHED = 1
+    INTERRUPTED = 2
+
+
+class Side(Enum):
+    """Which of its items a response was given, and which it has made."""
+
+    INPUT = 0
+    OUTPUT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """
+    Attributes:
+        body: JSON object without its output.
+        input, output: its items; `input` without those of the responses before it.
+        previous_id: the response that it continues.
+        events: everything a stream of it has sent, in whatever form the API likes.
+    """
+
+    id: str
+    body: bytes
+    input: Sequence[StoredItem] = ()
+    output: Sequence[StoredItem] = ()
+    previous_id: str | None = None
+    progress: Progress = Progress.FINISHED
+    events: bytes | None = None
+
+
+class FoundResponse(NamedTuple):
+    """What is told of a stored response: without its input, which may be long."""
+
+    body: bytes
+    output: Sequence[StoredItem]
+    progress: Progress
+
+
+class Context(NamedTuple):
+    """What came before: the oldest items first.
+
+    Attributes:
+        is_whole: False = older items were left out, as asked.
+        missing_id: a response that it builds on and that is no longer there; None = all are.
+        progress: of the response asked for, or FINISHED.
+    """
+
+    items: Sequence[StoredItem]
+    is_whole: bool = True
+    missing_id: str | None = None
+    progress: Progress = Progress.FINISHED
+
+
+class Page(NamedTuple):
+    """Which items to list.
+
+    Attributes:
+        after: id of the item before the first one; None = from the beginning (or the end).
+    """
+
+    limit: int
+    ascending: bool
+    after: str | None = None
+
+
+class ItemPage(NamedTuple):
+    items: Sequence[StoredItem]
+    has_more: bool
+
+
+class UnknownCursor(Exception):
+    """`Page.after` is none of the items."""
+
+
+class StateStore(Protocol):
+    """Every method may raise `errors.StateFailed`; None and False mean: no such object."""
+
+    # Responses
+
+    async def add_response(
+        self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
+    ) -> None:
+        """Adds it, in place of an older one of the same id. Its items are appended to the
+        conversation as well, if that is still there."""
+
+    async def finish_response(
+        self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
+    ) -> bool:
+        """As `add_response`, in place of one that was added as RUNNING and has not been deleted."""
+
+    async def find_response(self, tenant: str, id: str) -> FoundResponse | None: ...
+
+    async def response_events(self, tenant: str, id: str) -> bytes | None: ...
+
+    async def delete_response(self, tenant: str, id: str) -> bool: ...
+
+    async def response_context(self, tenant: str, id: str, *, max_bytes: int) -> Context | None:
+        """Input and output of the response and of all that it continues, of these the newest that
+        have no more than `max_bytes` together. Counts as a use of all of them."""
+
+    async def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
+        """Raises UnknownCursor."""
+
+    # Conversations
+
+    async def add_conversation(
+        self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
+    ) -> None: ...
+
+    async def find_conversation(self, tenant: str, id: str) -> bytes | None: ...
+
+    async def update_conversation(self, tenant: str, id: str, body: bytes) -> bool: ...
+
+    async def delete_conversation(self, tenant: str, id: str) -> bool: ...
+
+    async def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool: ...
+
+    async def conversation_context(
+        self, tenant: str, id: str, *, max_bytes: int
+    ) -> Context | None: ...
+
+    async def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
+        """Raises UnknownCursor."""
+
+    async def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None: ...
+
+    async def delete_item(self, tenant: str, id: str, item_id: str) -> bool: ...
+
+    # Items of either
+
+    async def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
+        """The newest item of each id, of those that are found."""
+
+    async def close(self) -> None:
+        """Ends when everything asked before is done."""

@@ -1,0 +1,321 @@
+"""The rows of the state database, and how much they are together.
+
+An object is a response or a conversation; its items go with it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeVar
+
+from fastovms.state.store import (
+    Context,
+    ItemPage,
+    Page,
+    Progress,
+    Side,
+    StoredItem,
+    UnknownCursor,
+)
+
+VERSION: Final = 1
+"""Of the schema, as `PRAGMA user_version` has it."""
+
+_SCHEMA: Final = f"""
+BEGIN;
+CREATE TABLE objects (
+    key INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    kind INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    progress INTEGER NOT NULL,
+    previous_id TEXT,
+    body BLOB NOT NULL,
+    events BLOB,
+    size INTEGER NOT NULL,
+    used_at REAL NOT NULL,
+    UNIQUE (tenant, kind, id)
+) STRICT;
+CREATE INDEX objects_by_use ON objects (used_at) WHERE progress <> 0;
+CREATE TABLE items (
+    object INTEGER NOT NULL REFERENCES objects ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    side INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    body BLOB NOT NULL,
+    UNIQUE (object, position)
+) STRICT;
+CREATE INDEX items_by_id ON items (id);
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+
+_OVERHEAD: Final = 256
+"""Bytes that an object or an item takes beside its texts, about."""
+
+_USE_INTERVAL: Final = 60.0
+"""Seconds within which a second use of an object is not noted, so that a long chain is not
+written anew for each of its turns."""
+
+_MAX_VARIABLES: Final = 500
+"""In one statement."""
+
+Clock = Callable[[], float]
+Row = tuple[object, ...]
+T = TypeVar("T")
+
+
+class Kind(IntEnum):
+    RESPONSE = 0
+    CONVERSATION = 1
+
+
+class Totals(NamedTuple):
+    """Objects, and the bytes of them with their items."""
+
+    num_objects: int
+    num_bytes: int
+
+
+class Tables:
+    """Rows of an open database.
+
+    Args:
+        clock: unix time in seconds.
+
+    Attributes:
+        totals: what is kept now.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._execute = connection.execute
+        self._execute_many = connection.executemany
+        self._clock = clock
+        self.totals = self.count()
+
+    # Objects
+
+    def find(self, tenant: str, kind: Kind, id: str, columns: str) -> Row | None:
+        row: Row | None = self._execute(
+            f"SELECT {columns} FROM objects WHERE tenant = ? AND kind = ? AND id = ?",
+            (tenant, kind, id),
+        ).fetchone()
+        return row
+
+    def insert(
+        self,
+        tenant: str,
+        kind: Kind,
+        id: str,
+        body: bytes,
+        *,
+        progress: Progress = Progress.FINISHED,
+        previous_id: str | None = None,
+        events: bytes | None = None,
+    ) -> int:
+        """Returns its key."""
+        size = _OVERHEAD + len(body) + len(events or b"")
+        key = self._execute(
+            "INSERT INTO objects (tenant, kind, id, progress, previous_id, body, events, size, "
+            "used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (tenant, kind, id, progress, previous_id, body, events, size, self._clock()),
+        ).lastrowid
+        assert key is not None
+        self.totals = Totals(self.totals.num_objects + 1, self.totals.num_bytes + size)
+        return key
+
+    def replace_body(self, key: int, body: bytes) -> None:
+        [length] = self._execute(
+            "SELECT length(body) FROM objects WHERE key = ?", (key,)
+        ).fetchone()
+        self._execute("UPDATE objects SET body = ? WHERE key = ?", (body, key))
+        self._grow(key, len(body) - length)
+
+    def delete(self, tenant: str, kind: Kind, id: str) -> bool:
+        row = self._execute(
+            "DELETE FROM objects WHERE tenant = ? AND kind = ? AND id = ? RETURNING size",
+            (tenant, kind, id),
+        ).fetchone()
+        if row is None:
+            return False
+        self.totals = Totals(self.totals.num_objects - 1, self.totals.num_bytes - row[0])
+        return True
+
+    def note_use(self, keys: Sequence[int]) -> None:
+        now = self._clock()
+        for some in _slices(keys, _MAX_VARIABLES):
+            self._execute(
+                f"UPDATE objects SET used_at = ? WHERE used_at < ? AND key IN ({_marks(some)})",
+                (now, now - _USE_INTERVAL, *some),
+            )
+
+    # The least recently used, without responses that still run
+
+    def oldest_use(self) -> float | None:
+        [oldest] = self._execute("SELECT min(used_at) FROM objects WHERE progress <> 0").fetchone()
+        used_at: float | None = oldest
+        return used_at
+
+    def oldest(self, limit: int) -> list[tuple[int, int, float]]:
+        """(key, size, time of the last use) of each, in that order."""
+        return self._execute(
+            "SELECT key, size, used_at FROM objects WHERE progress <> 0 ORDER BY used_at LIMIT ?",
+            (limit,),
+        ).fetchall()
+
+    def delete_keys(self, sizes: Mapping[int, int]) -> None:
+        """Args: sizes: by key."""
+        self._execute(f"DELETE FROM objects WHERE key IN ({_marks(sizes)})", tuple(sizes))
+        count, num_bytes = self.totals
+        self.totals = Totals(count - len(sizes), num_bytes - sum(sizes.values()))
+
+    # Items of one object
+
+    def append(self, key: int, items: Iterable[StoredItem], side: Side) -> None:
+        [last] = self._execute(
+            "SELECT max(position) FROM items WHERE object = ?", (key,)
+        ).fetchone()
+        first = 0 if last is None else last + 1
+        rows = [
+            (key, position, side.value, item.id, item.body)
+            for position, item in enumerate(items, first)
+        ]
+        if rows:
+            self._execute_many("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)
+            self._grow(key, sum(len(row[-1]) + _OVERHEAD for row in rows))
+
+    def items(self, key: int, side: Side) -> list[StoredItem]:
+        rows = self._execute(
+            "SELECT id, body FROM items WHERE object = ? AND side = ? ORDER BY position",
+            (key, side.value),
+        )
+        return [StoredItem(*row) for row in rows]
+
+    def newest_items(self, key: int, max_bytes: int) -> Context:
+        """Those that have no more than `max_bytes` together."""
+        rows = self._execute(
+            "SELECT id, body FROM items WHERE object = ? ORDER BY position DESC", (key,)
+        )
+        items: list[StoredItem] = []
+        for id, body in rows:
+            max_bytes -= len(body)
+            if max_bytes < 0:
+                return Context(items[::-1], is_whole=False)
+            items.append(StoredItem(id, body))
+        return Context(items[::-1])
+
+    def find_item(self, key: int, item_id: str) -> bytes | None:
+        row = self._execute(
+            "SELECT body FROM items WHERE object = ? AND id = ? ORDER BY position DESC",
+            (key, item_id),
+        ).fetchone()
+        body: bytes | None = None if row is None else row[0]
+        return body
+
+    def delete_item(self, key: int, item_id: str) -> bool:
+        deleted = self._execute(
+            "DELETE FROM items WHERE object = ? AND id = ? RETURNING length(body)", (key, item_id)
+        ).fetchall()
+        self._grow(key, -sum(length + _OVERHEAD for (length,) in deleted))
+        return bool(deleted)
+
+    def page(self, key: int, page: Page) -> ItemPage:
+        """Of the items on the input's side. Raises UnknownCursor."""
+        order, comparison = ("", ">") if page.ascending else ("DESC", "<")
+        start = ""
+        values: list[object] = [key, Side.INPUT.value]
+        if page.after is not None:
+            cursor = self._execute(
+                "SELECT position FROM items WHERE object = ? AND side = ? AND id = ? "
+                f"ORDER BY position {order}",
+                (*values, page.after),
+            ).fetchone()
+            if cursor is None:
+                raise UnknownCursor(page.after)
+            start = f"AND position {comparison} ?"
+            values.append(cursor[0])
+        rows = self._execute(
+            f"SELECT id, body FROM items WHERE object = ? AND side = ? {start} "
+            f"ORDER BY position {order} LIMIT ?",
+            (*values, page.limit + 1),
+        ).fetchall()
+        items = [StoredItem(*row) for row in rows]
+        return ItemPage(items[: page.limit], has_more=len(items) > page.limit)
+
+    # All together
+
+    def find_items(self, tenant: str, item_ids: Sequence[str]) -> dict[str, bytes]:
+        """The newest item of each id."""
+        found: dict[str, bytes] = {}
+        for ids in _slices(list(dict.fromkeys(item_ids)), _MAX_VARIABLES):
+            rows = self._execute(
+                "SELECT items.id, items.body FROM items JOIN objects ON key = object "
+                f"WHERE items.id IN ({_marks(ids)}) AND tenant = ? ORDER BY object, position",
+                (*ids, tenant),
+            )
+            found.update(rows)
+        return found
+
+    def interrupt_running(self) -> None:
+        self._execute(
+            "UPDATE objects SET progress = ? WHERE progress = ?",
+            (Progress.INTERRUPTED, Progress.RUNNING),
+        )
+
+    def count(self) -> Totals:
+        """`totals` again, from the rows. Reads all of them."""
+        return Totals(
+            *self._execute("SELECT count(*), coalesce(sum(size), 0) FROM objects").fetchone()
+        )
+
+    def check(self) -> None:
+        """Raises AssertionError when what is kept contradicts itself. Reads everything."""
+        assert self._execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert self._execute("PRAGMA foreign_key_check").fetchall() == []
+        assert self.totals == self.count()
+        wrong_sizes = self._execute(
+            "SELECT id FROM objects WHERE size <> ? + length(body) + coalesce(length(events), 0) "
+            "+ coalesce((SELECT sum(length(body) + ?) FROM items WHERE object = key), 0)",
+            (_OVERHEAD, _OVERHEAD),
+        ).fetchall()
+        assert wrong_sizes == []
+
+    def _grow(self, key: int, num_bytes: int) -> None:
+        self._execute("UPDATE objects SET size = size + ? WHERE key = ?", (num_bytes, key))
+        self.totals = self.totals._replace(num_bytes=self.totals.num_bytes + num_bytes)
+
+
+def open_connection(path: str) -> sqlite3.Connection:
+    """A database with the tables in it, which any one thread may use.
+
+    Raises:
+        sqlite3.Error: the file cannot be had, or is no such database.
+    """
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA journal_mode = WAL")
+        # A commit is on the disk, not only in the system's memory: a box may lose its power.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA journal_size_limit = 8388608")
+        connection.execute("PRAGMA secure_delete = FAST")
+        [version] = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            connection.executescript(_SCHEMA)
+        elif version != VERSION:
+            raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _marks(values: Iterable[object]) -> str:
+    return ", ".join("?" for _ in values)
+
+
+def _slices(values: Sequence[T], length: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), length):
+        yield values[start : start + length]

@@ -1,0 +1,148 @@
+"""The thread that uses the state database, and its way to and from the event loop.
+
+What is asked while a transaction runs goes into the next one together: the more there is to do, the
+fewer commits are made for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar, cast
+
+from fastovms.errors import StateFailed
+from fastovms.state.database import Database, Operation, Outcome
+from fastovms.state.operations import Operations
+
+logger = logging.getLogger(__name__)
+
+_MAX_BATCH: Final = 256
+"""Operations in one transaction."""
+
+_MAX_WAIT: Final = 3600.0
+"""Seconds after which the thread looks for what is too old, at the latest."""
+
+_RETRY: Final = 10.0
+"""Seconds after which an eviction that failed is tried again."""
+
+T = TypeVar("T")
+
+
+class _Job(NamedTuple):
+    operation: Operation
+    future: asyncio.Future[object]
+
+
+class StateWorker:
+    """Runs operations in order.
+
+    Args:
+        max_queued: operations; who asks for more waits.
+        timeout: seconds that an operation may take with its wait, before it counts as failed.
+    """
+
+    def __init__(self, database: Database, *, max_queued: int, timeout: float) -> None:
+        self._database = database
+        self._timeout = timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._room = asyncio.Semaphore(max_queued)
+        self._changed = threading.Condition()
+        self._jobs: deque[_Job] = deque()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="state", daemon=True)
+
+    async def run(self, operation: Callable[[Operations], T]) -> T:
+        """What the operation returned, once its transaction has been committed. It is done also
+        when the caller is cancelled while it waits in the queue.
+
+        Raises:
+            StateFailed: it changed nothing, or takes longer than the timeout.
+            Exception: what it raised; it changed nothing.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._room.acquire()
+                return cast("T", await self._enqueue(operation))
+        except TimeoutError:
+            raise StateFailed(
+                f"the state was not written within {self._timeout:g} seconds"
+            ) from None
+
+    async def close(self) -> None:
+        """Ends the thread when its queue is empty, and closes the database."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._loop is None:
+            self._database.close()
+        else:
+            await asyncio.to_thread(self._thread.join)
+
+    def _enqueue(self, operation: Operation) -> asyncio.Future[object]:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._thread.start()
+        future: asyncio.Future[object] = self._loop.create_future()
+        with self._changed:
+            if self._closing:
+                self._room.release()
+                raise StateFailed("the state is closed")
+            self._jobs.append(_Job(operation, future))
+            self._changed.notify()
+        return future
+
+    def _settle(self, jobs: list[_Job], outcomes: list[Outcome]) -> None:
+        """On the loop."""
+        for job, (result, error) in zip(jobs, outcomes, strict=True):
+            self._room.release()
+            if job.future.done():
+                continue
+            if error is None:
+                job.future.set_result(result)
+            else:
+                job.future.set_exception(error)
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            wait = self._evict()
+            while (jobs := self._take(wait)) is not None:
+                if jobs:
+                    self._transact(jobs)
+                wait = self._evict()
+        except RuntimeError:
+            logger.debug("the event loop has ended before the state was closed")
+        finally:
+            self._database.close()
+
+    def _take(self, wait: float) -> list[_Job] | None:
+        """The next jobs; none when `wait` seconds have passed; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._closing, wait)
+            if self._closing and not self._jobs:
+                return None
+            return [self._jobs.popleft() for _ in range(min(len(self._jobs), _MAX_BATCH))]
+
+    def _transact(self, jobs: list[_Job]) -> None:
+        assert self._loop is not None
+        outcomes = self._database.transact([job.operation for job in jobs])
+        failures = [error for _, error in outcomes if isinstance(error, StateFailed)]
+        if failures:
+            logger.error("%d of %d operations: %s", len(failures), len(jobs), failures[0])
+        self._loop.call_soon_threadsafe(self._settle, jobs, outcomes)
+
+    def _evict(self) -> float:
+        """Returns after how many seconds to try again."""
+        try:
+            if self._database.evict():
+                return 0.0
+            expiry = self._database.seconds_to_expiry()
+        except sqlite3.Error as error:
+            logger.error("nothing is evicted from the state: %s", error)
+            return _RETRY
+        return _MAX_WAIT if expiry is None else min(expiry, _MAX_WAIT)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from fastovms.config import StateConfig
+from fastovms.errors import ConfigurationError
+from fastovms.state.location import default_directory, open_store
+
+
+@pytest.mark.parametrize(
+    ("environ", "directory"),
+    [
+        ({"STATE_DIRECTORY": "/var/lib/fastovms", "HOME": "/root"}, "/var/lib/fastovms"),
+        ({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}, "/var/lib/a"),
+        ({"XDG_STATE_HOME": "/s", "HOME": "/root"}, "/s/fastovms"),
+        ({"XDG_STATE_HOME": "relative", "HOME": "/root"}, "/root/.local/state/fastovms"),
+        ({"HOME": "/root"}, "/root/.local/state/fastovms"),
+        ({}, "/nonexistent/.local/state/fastovms"),
+    ],
+)
+def test_default_directory(environ, directory):
+    assert default_directory(environ) == Path(directory)
+
+
+def open_at(directory: Path | str | None, environ=None):
+    config = StateConfig(state_dir=None if directory is None else str(directory))
+    return open_store(config, environ or {}, time.time)
+
+
+async def test_the_state_is_there_again(tmp_path):
+    store = open_at(tmp_path / "new" / "state")
+    await store.add_conversation("t", "c", b"{}", [])
+    await store.close()
+    store = open_at(tmp_path / "new" / "state")
+    assert await store.find_conversation("t", "c") == b"{}"
+    for path in (tmp_path / "new" / "state").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    await store.close()
+
+
+def test_nothing_is_kept():
+    assert open_store(StateConfig(enable_store=False), {}, time.time) is None
+
+
+async def test_in_memory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = open_at(":memory:")
+    await store.add_conversation("t", "c", b"{}", [])
+    await store.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_two_servers_do_not_share_a_directory(tmp_path, caplog):
+    store = open_at(tmp_path)
+    with pytest.raises(ConfigurationError, match=f"{tmp_path}: another server uses it"):
+        open_at(tmp_path)
+    environ = {"STATE_DIRECTORY": str(tmp_path)}
+    other = open_at(None, environ)
+    assert "in memory" in caplog.text
+    assert await other.find_conversation("t", "c") is None
+    await store.close()
+    await open_at(tmp_path).close()
+    await other.close()
+
+
+def test_a_directory_that_cannot_be_had(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot keep the state"):
+        open_at(tmp_path / "file" / "below")
+
+
+async def test_a_usual_directory_that_cannot_be_had(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    store = open_at(None, {"STATE_DIRECTORY": str(tmp_path / "file")})
+    assert "--state-dir" in caplog.text
+    await store.close()
+
+
+async def test_a_damaged_file_is_set_aside(tmp_path, caplog):
+    (tmp_path / "state.db").write_bytes(os.urandom(10_000))
+    (tmp_path / "state.db-wal").write_bytes(os.urandom(10_000))
+    store = open_at(tmp_path)
+    assert "is damaged" in caplog.text
+    assert (tmp_path / "state.db.damaged").stat().st_size == 10_000
+    assert await store.find_conversation("t", "c") is None
+    await store.close()
+
+
+async def test_a_file_of_another_version_is_left_alone(tmp_path):
+    await open_at(tmp_path).close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(ConfigurationError, match="its format is 99, not 1"):
+        open_at(tmp_path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Template, TemplateError
+from jinja2.sandbox import SandboxedEnvironment
 
 from fastovms.errors import ConfigurationError, InvalidField, RequestError
 from fastovms.text.template_environment import make_environment
@@ -18,8 +20,7 @@ from fastovms.text.template_files import (
     read_text,
     special_tokens,
 )
-
-Message = Mapping[str, Any]
+from fastovms.text.template_messages import Message, TemplateForm, adapt, find_form
 
 MAX_PROMPT_LENGTH = 64 * 1024 * 1024
 """Characters that a template may write."""
@@ -27,6 +28,20 @@ MAX_PROMPT_LENGTH = 64 * 1024 * 1024
 _RESERVED: Final = {"messages", "tools", "documents", "add_generation_prompt"}
 _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 """Put behind the final message to find its end. transformers' own word."""
+
+
+_TRIED_TOOL: Final = {
+    "type": "function",
+    "function": {
+        "name": "some_function",
+        "description": "Does something.",
+        "parameters": {
+            "type": "object",
+            "properties": {"some_argument": {"type": "integer", "description": "A number."}},
+            "required": ["some_argument"],
+        },
+    },
+}
 
 
 class ChatTemplate:
@@ -42,12 +57,15 @@ class ChatTemplate:
         templates: Mapping[str, str],
         tokens: Mapping[str, Any],
         *,
+        content_format: str = "auto",
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         """
         Args:
             templates: sources by name; at least one.
             tokens: `bos_token` and so on.
+            content_format: "string" or "openai", a list of parts, for the content of messages;
+                "auto" = what the template reads.
             now: the local time.
 
         Raises:
@@ -57,11 +75,12 @@ class ChatTemplate:
         self.source = templates.get(DEFAULT) or next(iter(templates.values()))
         self.tool_source = templates.get(TOOL_USE) or self.source
         environment = make_environment(now)
-        try:
-            self._template = environment.from_string(self.source)
-            self._tool_template = environment.from_string(self.tool_source)
-        except TemplateError as error:
-            raise ConfigurationError(f"the chat template is malformed: {error}") from error
+        self._plain = _Prepared(environment, self.source, self._tokens, content_format)
+        self._with_tools = self._plain
+        if self.tool_source != self.source:
+            self._with_tools = _Prepared(
+                environment, self.tool_source, self._tokens, content_format
+            )
 
     @classmethod
     def load(
@@ -69,6 +88,7 @@ class ChatTemplate:
         model_dir: Path,
         override: Path | None = None,
         *,
+        content_format: str = "auto",
         now: Callable[[], datetime] = datetime.now,
     ) -> ChatTemplate | None:
         """The model's templates, or the file `override`; None if the model has none.
@@ -81,7 +101,7 @@ class ChatTemplate:
             templates = {DEFAULT: read_text(override)}
         if not any(templates.values()):
             return None
-        return cls(templates, special_tokens(model_dir), now=now)
+        return cls(templates, special_tokens(model_dir), content_format=content_format, now=now)
 
     def render(
         self,
@@ -107,21 +127,22 @@ class ChatTemplate:
             RequestError: the template refuses the chat, with its text.
             InvalidField: `kwargs` names a variable of our own, or two fields exclude each other.
         """
-        variables = self._variables(messages, tools, documents, kwargs or {})
-        template = self._tool_template if tools else self._template
+        variables = self._variables(tools, documents, kwargs or {})
+        prepared = self._with_tools if tools else self._plain
+        adapted = adapt(messages, prepared.form)
         if not continue_final_message:
-            return _render(template, variables, add_generation_prompt)
+            return _render(prepared.template, adapted, variables, add_generation_prompt)
         if add_generation_prompt:
             raise InvalidField(
                 "continue_final_message and add_generation_prompt cannot both be true",
                 param="continue_final_message",
             )
-        variables["messages"] = _with_tag(messages)
-        return _cut_at_tag(_render(template, variables, False))
+        return _cut_at_tag(
+            _render(prepared.template, _with_tag(messages, adapted), variables, False)
+        )
 
     def _variables(
         self,
-        messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None,
         documents: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any],
@@ -135,17 +156,50 @@ class ChatTemplate:
         return {
             **self._tokens,
             **kwargs,
-            "messages": [dict(message) for message in messages],
             "tools": list(tools) if tools else None,
             "documents": list(documents) if documents else None,
         }
 
 
-def _render(template: Template, variables: Mapping[str, Any], add_generation_prompt: bool) -> str:
+class _Prepared:
+    """A template and the form of its messages."""
+
+    def __init__(
+        self,
+        environment: SandboxedEnvironment,
+        source: str,
+        tokens: Mapping[str, Any],
+        content_format: str,
+    ) -> None:
+        try:
+            self.template = environment.from_string(source)
+        except TemplateError as error:
+            raise ConfigurationError(f"the chat template is malformed: {error}") from error
+        variables = {**tokens, "tools": [_TRIED_TOOL]}
+
+        def try_render(messages: Sequence[Message]) -> str | None:
+            try:
+                return _render(self.template, messages, variables, False)
+            except RequestError:
+                return None
+
+        self.form: TemplateForm = find_form(source, try_render)
+        if content_format != "auto":
+            self.form = replace(self.form, content_parts=content_format == "openai")
+
+
+def _render(
+    template: Template,
+    messages: Sequence[Message],
+    variables: Mapping[str, Any],
+    add_generation_prompt: bool,
+) -> str:
     pieces: list[str] = []
     length = 0
     try:
-        for piece in template.generate(**variables, add_generation_prompt=add_generation_prompt):
+        for piece in template.generate(
+            **variables, messages=messages, add_generation_prompt=add_generation_prompt
+        ):
             length += len(piece)
             if length > MAX_PROMPT_LENGTH:
                 raise _refused(f"the prompt is longer than {MAX_PROMPT_LENGTH} characters")
@@ -161,19 +215,19 @@ def _refused(reason: str) -> RequestError:
     return RequestError(f"the chat template cannot render the messages: {reason}", param="messages")
 
 
-def _with_tag(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    copies = [dict(message) for message in messages]
-    final = copies[-1]
-    content = final.get("content")
+def _with_tag(
+    messages: Sequence[Message], adapted: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The tag behind the last text of the final message."""
+    has_content = messages and messages[-1].get("content") is not None
+    content = adapted[-1]["content"] if has_content else None
     if isinstance(content, str):
-        final["content"] = content + _CONTINUE
-        return copies
+        return [*adapted[:-1], {**adapted[-1], "content": content + _CONTINUE}]
     parts = [dict(part) for part in content] if isinstance(content, list) else []
     for part in reversed(parts):
         if isinstance(part.get("text"), str):
             part["text"] += _CONTINUE
-            final["content"] = parts
-            return copies
+            return [*adapted[:-1], {**adapted[-1], "content": parts}]
     raise RequestError(
         "continue_final_message is set but the final message has no text to continue",
         param="continue_final_message",

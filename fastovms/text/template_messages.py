@@ -1,0 +1,175 @@
+"""Messages in the form that a template reads, which is found out by rendering some."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Message = Mapping[str, Any]
+TryRender = Callable[[Sequence[Message]], str | None]
+"""Renders messages with a tool; None if the template refuses them."""
+
+_TEXT = "some-text"
+_OTHER_TEXT = "other-text"
+_ARGUMENTS = {"some_argument": 1}
+_ARGUMENTS_TEXT = json.dumps(_ARGUMENTS)
+
+_THINKING = re.compile(r"""\.thinking\b|["']thinking["']""")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateForm:
+    """What a template reads.
+
+    Attributes:
+        content_parts: content as a list of parts only; else strings.
+        iterates_parts: lists of parts are read, so that parts which are no text have a place.
+        argument_objects: the arguments of calls as objects; else as JSON text, which keeps them
+            as the model wrote them.
+        null_content: None for the content of a message that has only calls; else "".
+        developer_role: messages of the developer; else they are the system's.
+        several_system_messages: each of them; else they are made one.
+        thinking: reasoning is read from `thinking` too, as gpt-oss and LFM2 have it.
+    """
+
+    content_parts: bool = False
+    iterates_parts: bool = False
+    argument_objects: bool = False
+    null_content: bool = True
+    developer_role: bool = False
+    several_system_messages: bool = True
+    thinking: bool = False
+
+
+def find_form(source: str, render: TryRender) -> TemplateForm:
+    """As llama.cpp does it, by rendering; the names of roles and members by looking for them."""
+    part = [{"type": "text", "text": _TEXT}]
+    takes_strings = _TEXT in (render([_user(_TEXT)]) or "")
+    as_parts = render([_user(part)]) or ""
+    takes_parts = _TEXT in as_parts and "'type'" not in as_parts and '"type"' not in as_parts
+    content_parts = takes_parts and not takes_strings
+    question = _user(part if content_parts else _TEXT)
+    with_text = render([question, *_called(_ARGUMENTS_TEXT, "")]) or ""
+    with_object = render([question, *_called(_ARGUMENTS, "")]) or ""
+    text_works = _ARGUMENTS_TEXT in with_text
+    arguments = _ARGUMENTS_TEXT if text_works else _ARGUMENTS
+    with_null = render([question, *_called(arguments, None)])
+    system = [{"role": "system", "content": text} for text in (_TEXT, _OTHER_TEXT)]
+    user = _user(part if content_parts else "")
+    several = render([*(_in_parts(m) if content_parts else m for m in system), user]) or ""
+    return TemplateForm(
+        content_parts=content_parts,
+        iterates_parts=takes_parts,
+        argument_objects=not text_works and "some_argument" in with_object,
+        null_content=with_null is not None and "None" not in with_null,
+        developer_role="developer" in source,
+        several_system_messages=_TEXT in several and _OTHER_TEXT in several,
+        thinking=_THINKING.search(source) is not None,
+    )
+
+
+def adapt(messages: Sequence[Message], form: TemplateForm) -> list[dict[str, Any]]:
+    """Copies of messages in OpenAI's form, changed to what the template reads."""
+    adapted = [_adapt(message, form) for message in messages]
+    if not form.several_system_messages:
+        return _merged(adapted)
+    return adapted
+
+
+def join_text(content: object) -> object:
+    """Text parts as one string, a line each, as vLLM and OVMS have it; else the content itself."""
+    if not isinstance(content, list):
+        return content
+    texts = [_text(part) for part in content]
+    return "\n".join(text for text in texts if text is not None) if None not in texts else content
+
+
+def _text(part: object) -> str | None:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        return None
+    text = part.get("text", part.get("refusal"))
+    return text if isinstance(text, str) else None
+
+
+def _adapt(message: Message, form: TemplateForm) -> dict[str, Any]:
+    adapted = dict(message)
+    if adapted.get("role") == "developer" and not form.developer_role:
+        adapted["role"] = "system"
+    content = join_text(adapted.get("content"))
+    if content is None and not form.null_content:
+        content = ""
+    adapted["content"] = content
+    if form.content_parts:
+        adapted = _in_parts(adapted)
+    calls = adapted.pop("tool_calls", None)
+    if calls:
+        adapted["tool_calls"] = [_adapt_call(call, form) for call in calls]
+    reasoning = adapted.get("reasoning_content") or adapted.get("reasoning")
+    if reasoning:
+        adapted |= {"reasoning_content": reasoning, "reasoning": reasoning}
+        # gpt-oss's template refuses content and thinking beside calls.
+        if form.thinking and not (calls and content):
+            adapted.setdefault("thinking", reasoning)
+    return adapted
+
+
+def _adapt_call(call: Message, form: TemplateForm) -> dict[str, Any]:
+    function = dict(call.get("function") or {})
+    arguments = function.get("arguments")
+    if arguments in (None, ""):
+        arguments = "{}"
+    if form.argument_objects:
+        arguments = _parsed(arguments)
+    elif not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {"type": "function", **call, "function": {**function, "arguments": arguments}}
+
+
+def _parsed(arguments: object) -> object:
+    """What is no JSON object stays text, for the template to make of it what it can."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def _merged(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One system message at the beginning in place of all."""
+    system = [m for m in messages if m.get("role") == "system"]
+    texts = [join_text(m.get("content")) for m in system]
+    if len(system) < 2 or not all(isinstance(text, str) for text in texts):
+        return messages
+    first = {**system[0], "content": "\n\n".join(map(str, texts))}
+    if isinstance(system[0]["content"], list):
+        first = _in_parts(first)
+    return [first, *(m for m in messages if m.get("role") != "system")]
+
+
+def _in_parts(message: Message) -> dict[str, Any]:
+    content = message.get("content")
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    return {**message, "content": content}
+
+
+def _user(content: object) -> Message:
+    return {"role": "user", "content": content}
+
+
+def _called(arguments: object, content: str | None) -> list[Message]:
+    # Mistral's templates want ids of nine characters and a result after the call.
+    call_id = "call00001"
+    function = {"name": "some_function", "arguments": arguments}
+    calls = [{"id": call_id, "type": "function", "function": function}]
+    return [
+        {"role": "assistant", "content": content, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": call_id, "name": "some_function", "content": _TEXT},
+    ]

@@ -9,17 +9,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.draft import load_draft_model
+from fastovms.backends.engine_loop import Abort, Close, Command, Submit, run_engine
+from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
 from fastovms.backends.vocabulary import fit_vocabulary, load_grammar_compiler
 from fastovms.backends.window import fit_window
 from fastovms.config import EngineConfig
 from fastovms.engine.draft import DraftModel
-from fastovms.engine.engine import Engine, EngineOutput
+from fastovms.engine.engine import Engine
 from fastovms.engine.grammar import GrammarCompiler
 from fastovms.engine.memory import available_memory, num_cache_blocks
 from fastovms.engine.model import Model, PagedModel
@@ -28,12 +29,9 @@ from fastovms.errors import (
     ConfigurationError,
     EngineFailed,
     InvalidField,
-    Overloaded,
-    RequestError,
 )
 from fastovms.params import (
     FinishReason,
-    GenerationOutput,
     GenerationRequest,
     Grammar,
     ModelInfo,
@@ -46,57 +44,6 @@ _CLOSE_TIMEOUT = 10.0
 
 _MAX_UNDELIVERED_STEPS = 8
 """Steps the engine may be ahead of the loop. More would only queue tokens nobody can send yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Submit:
-    request: GenerationRequest
-
-
-@dataclass(frozen=True, slots=True)
-class _Abort:
-    request_id: str
-    index: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Close:
-    pass
-
-
-_Command = _Submit | _Abort | _Close
-
-
-@dataclass(slots=True)
-class _InFlight:
-    """A request as the loop sees it.
-
-    Attributes:
-        on_output: whom to tell.
-        unfinished: the samples that have not finished.
-        submitted_at: None once it has left the queue.
-        queue_time: how long it was there; None until known, and once it was told.
-    """
-
-    on_output: OutputCallback
-    unfinished: set[int]
-    submitted_at: float | None
-    queue_time: float | None = None
-
-
-class _Step(NamedTuple):
-    """What the engine thread tells the loop.
-
-    Attributes:
-        admitted: the requests that left the queue for this step.
-        num_received: samples submitted that the engine has got to know.
-    """
-
-    outputs: list[EngineOutput]
-    admitted: list[str]
-    started_at: float
-    stats: BackendStats
-    num_received: int
 
 
 class PagedBackend:
@@ -120,17 +67,16 @@ class PagedBackend:
         self._grammars = grammars
         self._model = model
         self._config = config
-        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._undelivered = threading.Semaphore(_MAX_UNDELIVERED_STEPS)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
-        self._in_flight: dict[str, _InFlight] = {}
+        self._requests = RequestsInFlight(
+            max_num_waiting=config.max_num_queued_requests, abort=self.abort, clock=clock
+        )
         self._failure: str | None = None
         self._closing = False
-        self._stats = BackendStats()
-        self._num_submitted = 0
-        self._num_received = 0
 
     @classmethod
     def load(cls, model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
@@ -253,53 +199,34 @@ class PagedBackend:
             raise EngineFailed(f"the engine has failed: {self._failure}")
         if self._thread is None or self._closing:
             raise BackendUnavailable("the server is not ready to generate")
-        self._check_length(request)
+        check_length(request, self._model)
         self._engine.validate(request)
-        if self._num_waiting >= self._config.max_num_queued_requests:
-            raise Overloaded(
-                f"{self._num_waiting} requests are waiting, which is the limit; try again later"
-            )
-        assert request.request_id not in self._in_flight, "request ids are unique"
-        self._in_flight[request.request_id] = _InFlight(
-            on_output, set(range(request.params.n)), self._clock()
-        )
-        self._num_submitted += request.params.n
-        self._commands.put(_Submit(request))
+        self._requests.add(request, on_output)
+        self._commands.put(Submit(request))
 
     def abort(self, request_id: str, index: int | None = None) -> None:
-        in_flight = self._in_flight.get(request_id)
-        if in_flight is None:
-            return
-        if index is not None:
-            in_flight.unfinished.discard(index)
-        if index is None or not in_flight.unfinished:
-            del self._in_flight[request_id]
-        self._commands.put(_Abort(request_id, index))
+        if self._requests.discard(request_id, index):
+            self._commands.put(Abort(request_id, index))
 
     def stats(self) -> BackendStats:
-        return replace(self._stats, num_waiting=self._num_waiting)
+        return self._requests.stats
 
     def fail(self, reason: str) -> None:
         if self._failure is None:
             self._failure = reason
-            self._end_all(FinishReason.ERROR, reason)
+            self._requests.end_all(FinishReason.ERROR, reason)
 
     async def close(self) -> None:
         if self._thread is None or self._closing:
             return
         self._closing = True
-        self._commands.put(_Close())
-        self._end_all(FinishReason.ABORT, None)
+        self._commands.put(Close())
+        self._requests.end_all(FinishReason.ABORT, None)
         assert self._stopped is not None
         if self._failure is None:  # a thread that hangs is not waited for
             await self._wait_for_thread(self._stopped)
 
     # Event loop
-
-    @property
-    def _num_waiting(self) -> int:
-        """Samples that do not run yet, those still on their way to the thread included."""
-        return self._stats.num_waiting + self._num_submitted - self._num_received
 
     async def _wait_for_thread(self, stopped: asyncio.Future[None]) -> None:
         """A step that hangs must not keep the process from ending."""
@@ -307,98 +234,36 @@ class PagedBackend:
         if not done:
             logger.error("the engine is still in a step after %g s: leaving it", _CLOSE_TIMEOUT)
 
-    def _check_length(self, request: GenerationRequest) -> None:
-        num_tokens = len(request.prompt_token_ids)
-        if num_tokens >= self._model.max_model_len:
-            raise RequestError(
-                f"the prompt has {num_tokens} tokens, which leaves no room to generate in the "
-                f"context of {self._model.max_model_len} tokens",
-                param="prompt",
-                code="context_length_exceeded",
-            )
-
-    def _deliver(self, step: _Step) -> None:
-        self._stats = step.stats
-        self._num_received = step.num_received
+    def _deliver(self, step: Step) -> None:
         self._undelivered.release()
-        for request_id in step.admitted:
-            in_flight = self._in_flight.get(request_id)
-            if in_flight is not None and in_flight.submitted_at is not None:
-                in_flight.queue_time = step.started_at - in_flight.submitted_at
-                in_flight.submitted_at = None
-        for request_id, output in step.outputs:
-            in_flight = self._in_flight.get(request_id)
-            if in_flight is not None and output.index in in_flight.unfinished:
-                output.queue_time, in_flight.queue_time = in_flight.queue_time, None
-                self._tell(request_id, in_flight, output)
-
-    def _tell(self, request_id: str, in_flight: _InFlight, output: GenerationOutput) -> None:
-        if output.finish_reason is not None:
-            in_flight.unfinished.discard(output.index)
-            if not in_flight.unfinished:
-                del self._in_flight[request_id]
-        try:
-            in_flight.on_output(output)
-        except Exception:
-            # One request's fault must not cost the others their tokens.
-            logger.exception("request %s failed on its output", request_id)
-            self.abort(request_id)
-
-    def _end_all(self, reason: FinishReason, error: str | None) -> None:
-        for request_id in list(self._in_flight):
-            self._end(request_id, reason, error)
-
-    def _end(self, request_id: str, reason: FinishReason, error: str | None) -> None:
-        in_flight = self._in_flight.get(request_id)
-        if in_flight is not None:
-            for index in sorted(in_flight.unfinished):
-                output = GenerationOutput(index, (), reason, 0, error=error)
-                self._tell(request_id, in_flight, output)
+        self._requests.deliver(step)
 
     # Engine thread
 
     def _run(self) -> None:
         assert self._loop is not None
         assert self._stopped is not None
-        num_received = 0
         try:
-            while True:
-                commands = self._receive()
-                for command in commands:
-                    match command:
-                        case _Submit(request):
-                            num_received += request.params.n
-                            self._add(request)
-                        case _Abort(request_id, index):
-                            self._engine.abort(request_id, index)
-                        case _Close():
-                            return
-                started_at = self._clock()
-                outputs, admitted = [], []
-                if self._engine.has_work:
-                    outputs = self._engine.step()
-                    admitted = self._engine.admitted
-                self._undelivered.acquire()
-                step = _Step(outputs, admitted, started_at, self._take_stats(), num_received)
-                self._call_loop(self._deliver, step)
+            run_engine(
+                self._engine,
+                receive=self._receive,
+                take_stats=self._take_stats,
+                publish=self._publish,
+                clock=self._clock,
+            )
         except Exception as error:
             logger.exception("the engine has failed")
             self._call_loop(self.fail, f"{type(error).__name__}: {error}")
         finally:
             self._call_loop(_resolve, self._stopped)
 
-    def _add(self, request: GenerationRequest) -> None:
-        """A request that cannot even be queued fails alone."""
-        try:
-            self._engine.add(request)
-        except Exception as error:
-            logger.exception("request %s failed", request.request_id)
-            self._call_loop(self._end, request.request_id, FinishReason.ERROR, str(error))
+    def _publish(self, step: Step) -> None:
+        self._undelivered.acquire()
+        self._call_loop(self._deliver, step)
 
-    def _receive(self) -> list[_Command]:
-        """Takes every command there is; waits for one when there is nothing else to do."""
-        commands: list[_Command] = []
-        if not self._engine.has_work:
+    def _receive(self, wait: bool) -> list[Command]:
+        commands: list[Command] = []
+        if wait:
             commands.append(self._commands.get())
         while True:
             try:

@@ -156,8 +156,8 @@ def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="MODEL",
         nargs="?",
         type=text,
-        help="directory of a model exported by optimum-intel, or ORG/NAME of one on a hub, which "
-        "is pulled unless it is there (default: the built-in demo model)",
+        help="directory of a model exported by optimum-intel, a GGUF file, or ORG/NAME of a model "
+        "on a hub, which is pulled unless it is there (default: the built-in demo model)",
     )
     parser.add_argument(
         "--model",

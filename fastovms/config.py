@@ -22,6 +22,8 @@ class EngineConfig:
         enable_prompt_lookup: draft from earlier text where that pays, for every request.
         draft_model: directory of a smaller model with the same vocabulary, which drafts where
             that pays; None = none. Its KV cache is taken from `cache_size`.
+        cache_dir: directory for what makes the next start faster; None = the user's cache
+            directory, "" = nothing is kept.
         max_model_len: context length to offer; None = the model's.
     """
 
@@ -34,6 +36,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     enable_prompt_lookup: bool = True
     draft_model: Path | None = None
+    cache_dir: str | None = None
     max_model_len: int | None = None
 
 

@@ -150,6 +150,9 @@ _engine = (
     Flag("--draft-model", "engine.draft_model", "DIR", path,
          "directory of a smaller model with the same vocabulary, which guesses tokens where that "
          "pays (default: none)", shows_default=False),
+    Flag("--cache-dir", "engine.cache_dir", "DIR", str,
+         "directory for what makes the next start faster; \"\" = none (default: fastovms in "
+         "XDG_CACHE_HOME or ~/.cache)", shows_default=False),
 )  # fmt: skip
 
 _limits = (

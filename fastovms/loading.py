@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fastovms.api.served import ServedModel, ServedModels
+from fastovms.backends.gguf import find_gguf, model_directory
+from fastovms.backends.gguf_metadata import read_gguf_metadata
 from fastovms.backends.model_files import limit_context, read_model_info
 from fastovms.backends.paged import PagedBackend
 from fastovms.config import ModelConfig
+from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.memory import available_memory, share_memory
 from fastovms.errors import ConfigurationError
 from fastovms.metrics import GenerationMetrics
@@ -28,7 +35,11 @@ def check_models(models: Sequence[ModelConfig]) -> None:
         if count > 1:
             raise ConfigurationError(f"{count} models have the name {name}")
     for model in models:
-        read_info(model)
+        gguf = find_gguf(model.path)
+        if gguf is None:
+            read_info(model)
+        else:
+            read_gguf_metadata(gguf)
 
 
 def load_models(models: Sequence[ModelConfig]) -> ServedModels:
@@ -42,14 +53,26 @@ def load_models(models: Sequence[ModelConfig]) -> ServedModels:
     """
     check_models(models)
     loaded = []
-    for model in models:
-        tokenizer = Tokenizer.load(model.path)
-        reserve = PagedBackend.compile(model.path, read_info(model), model.engine)
-        loaded.append((model, tokenizer, reserve))
-    share = share_memory([model.engine.cache_size for model in models], available_memory())
-    return ServedModels(
-        [_served(model, tokenizer, reserve(share)) for model, tokenizer, reserve in loaded]
-    )
+    with TemporaryDirectory(prefix="fastovms-") as scratch:
+        for model in models:
+            cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
+            model = _as_directories(model, cache, Path(scratch))
+            tokenizer = Tokenizer.load(model.path)
+            reserve = PagedBackend.compile(model.path, read_info(model), model.engine)
+            loaded.append((model, tokenizer, reserve))
+        share = share_memory([model.engine.cache_size for model in models], available_memory())
+        return ServedModels(
+            [_served(model, tokenizer, reserve(share)) for model, tokenizer, reserve in loaded]
+        )
+
+
+def _as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> ModelConfig:
+    """Makes model directories of GGUF files."""
+    engine = model.engine
+    if engine.draft_model is not None:
+        draft_model = model_directory(engine.draft_model, cache, scratch)
+        engine = replace(engine, draft_model=draft_model)
+    return replace(model, path=model_directory(model.path, cache, scratch), engine=engine)
 
 
 def _served(model: ModelConfig, tokenizer: Tokenizer, backend: PagedBackend) -> ServedModel:

@@ -68,7 +68,7 @@ class ModelFinder:
         if "draft_model" in engine:
             engine["draft_model"] = self.locate(str(engine["draft_model"]))
         is_id = not Path(source.location).exists() and is_model_id(source.location)
-        names = source.names or (source.location if is_id else path.resolve().name,)
+        names = source.names or (source.location if is_id else _name_of(path),)
         return ModelConfig(path, names, EngineConfig(**engine))
 
     def locate(self, location: str) -> Path:
@@ -89,6 +89,11 @@ class ModelFinder:
         if Path(location).exists() or not is_model_id(location):
             return False
         return self._config.overwrite or self._repository.find(location) is None
+
+
+def _name_of(path: Path) -> str:
+    path = path.resolve()
+    return path.stem if path.suffix == ".gguf" else path.name
 
 
 def _locations(source: ModelSource) -> list[str]:

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "fastovms"
 
 LAYERS = (
     {"errors", "params"},
-    {"config", "metrics"},
+    {"config", "disk_cache", "metrics"},
     {"http", "text", "engine", "state"},
     {"backends"},
     {"api"},

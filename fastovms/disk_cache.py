@@ -1,0 +1,147 @@
+"""What is costly to compute and may be lost: a directory that several processes share.
+
+An entry is a directory of its own. It is filled under another name and then renamed, so that
+whoever finds it finds it whole; it is never changed. Nothing breaks when entries vanish or cannot
+be written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+MAX_SIZE: Final = 20 * 1024**3
+"""Bytes. The entries that were not used for longest go first."""
+
+_UNFINISHED: Final = ".unfinished-"
+_ENTRY_NAME: Final = re.compile(r"[a-z]+-[0-9a-f]{32}")
+_ABANDONED_AFTER: Final = 3600.0
+"""Seconds after which nobody fills an entry any more."""
+
+
+def cache_root(directory: str | None, environ: Mapping[str, str]) -> Path | None:
+    """Where the cache is: `directory`, or by default the user's cache directory (XDG Base
+    Directory Specification). None = there is none: `directory` is "", or the user has no home."""
+    if directory is not None:
+        return Path(directory) if directory else None
+    base = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # says the specification: relative paths are to be ignored
+        home = environ.get("HOME", "")
+        if not home:
+            return None
+        base = os.path.join(home, ".cache")
+    return Path(base) / "fastovms" / "derived"
+
+
+def key_of(*parts: object) -> str:
+    """The same for equal parts, which are of JSON's types."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def file_identity(paths: Iterable[Path]) -> list[object]:
+    """For keys: changes when a file is replaced or written. Files that do not exist count as such.
+
+    By place, size and time, as reading a model's weights would take longer than what is cached
+    saves."""
+    identity: list[object] = []
+    for path in paths:
+        try:
+            status = path.stat()
+            identity.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
+        except OSError:
+            identity.append([str(path), None])
+    return identity
+
+
+class DiskCache:
+    """Safe between processes and threads. None as the root makes it hold nothing."""
+
+    def __init__(self, root: Path | None, *, max_size: int = MAX_SIZE) -> None:
+        self._root = root
+        self._max_size = max_size
+
+    def find(self, kind: str, key: str) -> Path | None:
+        """An entry's directory, which now counts as used, or None."""
+        if self._root is None:
+            return None
+        entry = self._root / f"{kind}-{key}"
+        try:
+            os.utime(entry)
+        except OSError:
+            return None
+        return entry
+
+    def put(self, kind: str, key: str, fill: Callable[[Path], None]) -> Path | None:
+        """Makes an entry, by calling `fill` with an empty directory, and returns its directory.
+        None = it could not be kept. What `fill` raises is raised, but for OSError."""
+        if self._root is None:
+            return None
+        entry = self._root / f"{kind}-{key}"
+        unfinished: Path | None = None
+        try:
+            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
+            fill(unfinished)
+            _replace(unfinished, entry)
+        except OSError as error:
+            logger.info("nothing is kept in the cache %s: %s", self._root, error)
+            return None
+        finally:
+            if unfinished is not None:
+                shutil.rmtree(unfinished, ignore_errors=True)
+        self._evict(entry)
+        return entry
+
+    def discard(self, entry: Path) -> None:
+        """Drops an entry that turned out to be no good."""
+        logger.warning("the cache entry %s is broken: dropping it", entry)
+        shutil.rmtree(entry, ignore_errors=True)
+
+    def _evict(self, kept: Path) -> None:
+        assert self._root is not None
+        used: list[tuple[float, int, Path]] = []
+        for entry in filter(_is_ours, self._root.iterdir()):
+            try:
+                modified = entry.stat().st_mtime
+                size = sum(
+                    file.stat().st_size for file in entry.rglob("*") if not file.is_symlink()
+                )
+            except OSError:  # another process was faster
+                continue
+            if not entry.name.startswith(_UNFINISHED):
+                used.append((float("inf") if entry == kept else modified, size, entry))
+            elif modified < time.time() - _ABANDONED_AFTER:
+                shutil.rmtree(entry, ignore_errors=True)
+        total = sum(size for _, size, _ in used)
+        for _, size, entry in sorted(used):
+            if total <= self._max_size or entry == kept:
+                break
+            logger.info("making room in the cache: %s goes", entry.name)
+            shutil.rmtree(entry, ignore_errors=True)
+            total -= size
+
+
+def _is_ours(entry: Path) -> bool:
+    """What else lies in a directory that an operator named is not ours to remove."""
+    return entry.name.startswith(_UNFINISHED) or _ENTRY_NAME.fullmatch(entry.name) is not None
+
+
+def _replace(source: Path, target: Path) -> None:
+    """A directory that another process put there meanwhile is as good."""
+    try:
+        source.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import openvino_genai
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastovms.backends.gguf import find_gguf, model_directory
@@ -166,6 +166,7 @@ def test_a_broken_head_is_refused(tmp_path: Path, data: bytes, message: str) -> 
         read_gguf_metadata(tmp_path / "m.gguf")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_head_crashes_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "random.gguf"

@@ -68,7 +68,8 @@ class HttpConfig:
             and proxies (60 s), so that the client closes first.
         write_timeout: a client that takes nothing of its answer for so long is cut.
         linger_timeout: for reading what a client still sends after its request was refused.
-        close_timeout: for flushing the last answer to a client that reads slowly.
+        close_timeout: a client that takes nothing of its connection's last answer for so long is
+            cut.
         ping_interval: silence in an event stream before a comment is sent; 0 = never.
         drain_timeout: for running requests at shutdown.
         drain_grace: at shutdown, how long idle connections may still bring a request that was on

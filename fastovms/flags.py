@@ -183,7 +183,7 @@ _limits = (
     Flag("--linger-timeout", "http.linger_timeout", "SECONDS", _seconds,
          "for reading what a client still sends after its request was refused"),
     Flag("--close-timeout", "http.close_timeout", "SECONDS", _some_seconds,
-         "for the last answer to reach a client that reads slowly"),
+         "a client that reads nothing of its connection's last answer for so long is cut"),
     Flag("--ping-interval", "http.ping_interval", "SECONDS", _seconds,
          "silence in a stream before a comment is sent; 0 = never"),
 )  # fmt: skip

@@ -7,7 +7,9 @@ import ssl
 from fastovms.errors import ConfigurationError
 
 HANDSHAKE_TIMEOUT = 10.0
-SHUTDOWN_TIMEOUT = 5.0
+"""Seconds."""
+SHUTDOWN_TIMEOUT = 3600.0
+"""Seconds for the last answer too, which the wire has a nearer deadline for."""
 
 
 class TlsCredentials:

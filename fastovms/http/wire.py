@@ -7,6 +7,7 @@ import asyncio
 import logging
 import socket
 import struct
+import sys
 from enum import Enum, auto
 from typing import cast
 
@@ -16,6 +17,9 @@ from fastovms.http.deadline import Deadline
 logger = logging.getLogger(__name__)
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+# Where the kernel's struct tcp_info has tcpi_bytes_acked, a u64.
+_BYTES_ACKED = slice(120, 128)
 
 # uvloop's own low-water mark is 16 bytes.
 _HIGH_WATER = 64 * 1024
@@ -67,7 +71,7 @@ class Wire:
         "_config",
         "_deadline",
         "_loop",
-        "_num_flushed",
+        "_num_taken",
         "_outbox",
         "_transport",
         "_unsent",
@@ -84,7 +88,7 @@ class Wire:
         self._transport: asyncio.Transport | None = None
         self._deadline = Deadline(loop, self._expire)
         self._unsent = b""
-        self._num_flushed = 0
+        self._num_taken = 0
         self.num_written = 0
         self.paused = False
         self.state = WireState.OPEN
@@ -153,14 +157,31 @@ class Wire:
 
     def pause(self) -> None:
         self.paused = True
-        self._num_flushed = self.num_written - self.buffered
         if self.state is _OPEN:
-            self._deadline.set(self._loop.time() + self._config.write_timeout)
+            self._wait_for_reader(self._config.write_timeout)
 
     def resume(self) -> None:
         self.paused = False
         if self.state is _OPEN:
             self._deadline.clear()
+
+    def _wait_for_reader(self, timeout: float) -> None:
+        self._num_taken = self._count_taken()
+        self._deadline.set(self._loop.time() + timeout)
+
+    def _has_read_on(self) -> bool:
+        return self._count_taken() > self._num_taken
+
+    def _count_taken(self) -> int:
+        """A number that grows as the client takes what was written. For TCP it is what the client's
+        host has acknowledged: the kernel alone may hold megabytes, which on a slow line hide for
+        longer than a deadline that there is progress, and below TLS lies a buffer more."""
+        assert self._transport is not None
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.family == socket.AF_UNIX:
+            return self.num_written - self.buffered
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.stop)
+        return int.from_bytes(info[_BYTES_ACKED], sys.byteorder)
 
     # Ends
 
@@ -196,26 +217,27 @@ class Wire:
         if self.state is not WireState.CLOSED:
             self.flush()
             self.state = WireState.CLOSING
-            self._deadline.set(self._loop.time() + self._config.close_timeout)
+            self._wait_for_reader(self._config.close_timeout)
 
     def _close(self) -> None:
         """A transport never finishes closing towards a client that does not read, hence the
         deadline."""
         assert self._transport is not None
         self.state = WireState.CLOSING
+        self._wait_for_reader(self._config.close_timeout)
         self._transport.close()
-        self._deadline.set(self._loop.time() + self._config.close_timeout)
 
     def _expire(self) -> None:
         if self.state is WireState.LINGERING:
             self._close()
         elif self.state is WireState.CLOSING:
-            self.cut(reset=True)
+            if self._has_read_on():
+                self._wait_for_reader(self._config.close_timeout)
+            else:
+                self.cut(reset=True)
         elif self.paused:
-            num_flushed = self.num_written - self.buffered
-            if num_flushed > self._num_flushed:
-                self._num_flushed = num_flushed
-                self._deadline.set(self._loop.time() + self._config.write_timeout)
+            if self._has_read_on():
+                self._wait_for_reader(self._config.write_timeout)
             else:
                 logger.warning("%s has stopped reading: its connection is cut", self.client)
                 self.cut(reset=True)

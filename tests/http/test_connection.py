@@ -371,6 +371,19 @@ async def test_closing_towards_a_client_that_does_not_read() -> None:
     assert transport.aborted
 
 
+async def test_a_last_answer_may_take_its_time() -> None:
+    transport = Bench().connect()
+    transport.room = 0
+    transport.receive(get("/large", "Connection: close"))
+    await ticks()
+    while not transport.lost:
+        await asyncio.sleep(4)
+        transport.take(10_000)
+        await ticks()
+    assert statuses(transport) == [200]
+    assert not transport.aborted
+
+
 # The client goes
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import ssl
 import struct
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -16,6 +18,8 @@ from fastovms.http import CorsPolicy, HttpServer, Request, Response, Router
 from tests.http.client import read_until_quiet, split_answer, talk
 from tests.http.conftest import QUICK, Running, Start, render_error
 from tests.http.more_cases import get, post
+
+TLS = Path(__file__).parent / "tls"
 
 
 async def test_a_stream_is_chunked(start: Start) -> None:
@@ -264,6 +268,33 @@ async def test_a_large_answer_to_a_slow_reader(start: Start) -> None:
     assert len(answer.body) == 8 * 1024 * 1024
     assert rest == b""
     writer.transport.abort()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_last_answer_to_a_slow_reader(tls: bool, start: Start) -> None:
+    """What the kernel and TLS hold hides the client's progress from the transport."""
+    credentials = {"tls_certificate": str(TLS / "first.crt"), "tls_key": str(TLS / "first.key")}
+    running = await start(close_timeout=1.0, **(credentials if tls else {}))
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+    sock.connect(("127.0.0.1", running.port))
+    reader, writer = await asyncio.open_connection(
+        sock=sock,
+        limit=1024,
+        ssl=ssl.create_default_context(cafile=TLS / "first.crt") if tls else None,
+        server_hostname="localhost" if tls else None,
+    )
+    writer.write(get("/large", "Connection: close"))
+    received = b""
+    loop = asyncio.get_running_loop()
+    slow_until = loop.time() + 1.5
+    while piece := await reader.read(8 * 1024):
+        received += piece
+        if loop.time() < slow_until:
+            await asyncio.sleep(0.005)
+    answer, _ = split_answer(received)
+    assert answer.body is not None
+    writer.close()
 
 
 async def test_one_stalled_client_costs_the_others_nothing(start: Start) -> None:

@@ -65,10 +65,11 @@ def read_api_keys(path: Path | None, environ: Mapping[str, str]) -> list[str]:
     else:
         source = str(path)
         try:
-            lines = path.read_text().splitlines()
+            # Some editors begin a file with a byte order mark.
+            lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"cannot read the API keys in {path}: {error}") from None
-        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        keys = [line for line in lines if line and not line.startswith("#")]
         if not keys:
             raise ConfigurationError(f"{path} holds no API key")
     for key in keys:

@@ -19,6 +19,8 @@ from fastovms.http.address import Address, TcpAddress, UnixAddress, describe, pa
 
 logger = logging.getLogger(__name__)
 
+_MAX_UNIX_PATH = 107  # unix(7), less the final zero
+
 
 @dataclass(slots=True)
 class Listener:
@@ -130,10 +132,11 @@ def _bind_unix(path: Path, config: HttpConfig) -> Listener:
     either the old one or one that listens with the right mode."""
     address = UnixAddress(path)
     _check_unix_path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{os.getpid()}")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
+        temporary.unlink(missing_ok=True)
         sock.bind(str(temporary))
         temporary.chmod(config.unix_mode)
         sock.listen(config.backlog)
@@ -148,6 +151,10 @@ def _bind_unix(path: Path, config: HttpConfig) -> Listener:
 
 def _check_unix_path(path: Path) -> None:
     """Refuses a path that is taken: only a socket that nobody answers is replaced."""
+    if len(os.fsencode(path)) > _MAX_UNIX_PATH:
+        raise ConfigurationError(
+            f"cannot listen on unix:{path}: too long, {_MAX_UNIX_PATH} bytes at most"
+        )
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -157,10 +164,13 @@ def _check_unix_path(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise ConfigurationError(f"cannot listen on unix:{path}: it exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             return
+        except BlockingIOError:
+            pass  # its queue is full, so there is one
         except OSError as error:
             raise _cannot_listen(UnixAddress(path), error) from None
     raise ConfigurationError(f"cannot listen on unix:{path}: another server answers there")

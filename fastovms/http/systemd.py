@@ -9,6 +9,8 @@ import socket
 import time
 from collections.abc import MutableMapping
 
+from fastovms.errors import ConfigurationError
+
 logger = logging.getLogger(__name__)
 
 _FIRST_FD = 3
@@ -17,14 +19,27 @@ _LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 def inherited_sockets(environ: MutableMapping[str, str], pid: int) -> list[socket.socket]:
     """The listening sockets of a socket unit. Takes the variables out of the environment, so that
-    child processes do not believe the sockets theirs."""
+    child processes do not believe the sockets theirs.
+
+    Raises:
+        ConfigurationError: a descriptor is not what it should be.
+    """
     values = {name: environ.pop(name, "") for name in _LISTEN_VARIABLES}
     if values["LISTEN_PID"] != str(pid) or not values["LISTEN_FDS"].isdecimal():
         return []
     sockets = []
     for fd in range(_FIRST_FD, _FIRST_FD + int(values["LISTEN_FDS"])):
-        os.set_inheritable(fd, False)
-        sockets.append(socket.socket(fileno=fd))
+        try:
+            os.set_inheritable(fd, False)
+            sock = socket.socket(fileno=fd)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the inherited descriptor {fd} is no stream socket: {error.strerror}"
+            ) from None
+        if sock.type != socket.SOCK_STREAM:
+            sock.detach()
+            raise ConfigurationError(f"the inherited descriptor {fd} is no stream socket")
+        sockets.append(sock)
     return sockets
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import resource
 import shutil
 import socket
@@ -103,6 +105,31 @@ async def test_a_live_one_is_not(start: Start, tmp_path: Path) -> None:
         other.bind(str(path))
         await running.server.close()
         assert path.exists()
+
+
+async def test_a_live_one_that_accepts_nobody(start: Start, tmp_path: Path) -> None:
+    """Its queue is full: asking whether it lives must not wait for a place."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as busy, contextlib.ExitStack() as clients:
+        busy.bind(str(path))
+        busy.listen(0)
+        error = 0
+        while not error:
+            client = clients.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            error = client.connect_ex(str(path))
+        with pytest.raises(ConfigurationError, match="another server answers"):
+            await start(listen=(f"unix:{path}",))
+
+
+async def test_a_unix_path_as_long_as_may_be(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / ("s" * (107 - len(str(tmp_path)) - 1))
+    # Left by a process with the same id, as in containers, which was killed as it started.
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path.with_name(f".{os.getpid()}")))
+    await start(listen=(f"unix:{path}",))
+    assert b" 200 OK" in await unix_get(path)
+    assert os.listdir(tmp_path) == [path.name]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_no_keys() -> None:
 
 def test_keys_from_a_file_or_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    path.write_text("# ours\nalpha\n\n  beta  \n")
+    path.write_bytes(b"\xef\xbb\xbf# ours\r\nalpha\r\n\r\n  beta  \r\n  # and one more")
     assert read_api_keys(path, {"API_KEY": "gamma"}) == ["alpha", "beta"]
     assert read_api_keys(None, {"API_KEY": " gamma\n"}) == ["gamma"]
     assert read_api_keys(None, {}) == []

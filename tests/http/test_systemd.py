@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from fastovms.errors import ConfigurationError
+from fastovms.http import systemd
 from fastovms.http.systemd import Notifier, inherited_sockets
 
 _CHILD = """
@@ -55,22 +57,22 @@ def notifier(manager: socket.socket, **environ: str) -> Notifier:
 
 
 def test_messages(manager: socket.socket) -> None:
-    systemd = notifier(manager)
-    systemd.status("loading\nthe model")
+    service = notifier(manager)
+    service.status("loading\nthe model")
     assert manager.recv(100) == b"STATUS=loading the model"
-    systemd.extend_timeout(2.5)
+    service.extend_timeout(2.5)
     assert manager.recv(100) == b"EXTEND_TIMEOUT_USEC=2500000"
-    systemd.status("loading the model")  # nothing new
-    systemd.ready("serving")
+    service.status("loading the model")  # nothing new
+    service.ready("serving")
     assert manager.recv(100) == b"READY=1\nSTATUS=serving"
-    systemd.watchdog()
+    service.watchdog()
     assert manager.recv(100) == b"WATCHDOG=1"
     before = time.monotonic_ns() // 1000
-    systemd.reloading()
+    service.reloading()
     state, _, stamp = manager.recv(100).partition(b"\nMONOTONIC_USEC=")
     assert state == b"RELOADING=1"
     assert before <= int(stamp) <= time.monotonic_ns() // 1000
-    systemd.stopping("draining")
+    service.stopping("draining")
     assert manager.recv(100) == b"STOPPING=1\nSTATUS=draining"
 
 
@@ -115,6 +117,20 @@ def test_watchdog_interval(environ: dict[str, str], interval: float | None) -> N
 def test_sockets_that_are_not_ours(environ: dict[str, str]) -> None:
     assert inherited_sockets(environ, 7) == []
     assert environ == {}
+
+
+@pytest.mark.parametrize("kind", ["file", "datagram", "none"])
+def test_what_is_no_stream_socket(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Said in words, before a model is loaded."""
+    with (tmp_path / "file").open("w") as file, socket.socket(type=socket.SOCK_DGRAM) as datagram:
+        descriptor = {"file": file.fileno(), "datagram": datagram.fileno(), "none": 9999}[kind]
+        monkeypatch.setattr(systemd, "_FIRST_FD", descriptor)
+        with pytest.raises(
+            ConfigurationError, match=f"descriptor {descriptor} .* no stream socket"
+        ):
+            inherited_sockets({"LISTEN_PID": "7", "LISTEN_FDS": "1"}, 7)
 
 
 def test_a_server_on_inherited_sockets(manager: socket.socket, tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ def _sources(arguments: argparse.Namespace) -> list[ModelSource]:
             raise ConfigurationError("MODEL cannot be used with --model")
         named = [ModelSource(arguments.model)]
     sources = with_names(named or [ModelSource(str(DEMO_MODEL))], arguments.names)
-    engine = given(arguments, "engine")
-    return [replace(source, engine=engine) for source in sources]
+    engine, chat = given(arguments, "engine"), given(arguments, "chat")
+    return [replace(source, engine=engine, chat=chat) for source in sources]
 
 
 class _Parser(argparse.ArgumentParser):

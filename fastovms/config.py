@@ -197,6 +197,27 @@ class StateConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatConfig:
+    """How messages become prompts, and answers messages.
+
+    Attributes:
+        chat_template: Jinja file in place of the model's templates.
+        default_chat_template_kwargs: variables of templates that a request does not set itself.
+        trust_request_chat_template: a request may bring a template of its own.
+        tool_parser, reasoning_parser: names of the formats in which the model writes calls and
+            thoughts; "auto" = as its template says, "none" = it writes none.
+        response_role: of the messages that are generated.
+    """
+
+    chat_template: Path | None = None
+    default_chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    trust_request_chat_template: bool = False
+    tool_parser: str = "auto"
+    reasoning_parser: str = "auto"
+    response_role: str = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelLimits:
     """What the operator of an OVMS graph may limit for each model.
 
@@ -221,6 +242,7 @@ class ModelConfig:
     path: Path
     names: tuple[str, ...]
     engine: EngineConfig = field(default_factory=EngineConfig)
+    chat: ChatConfig = field(default_factory=ChatConfig)
     limits: ModelLimits = field(default_factory=ModelLimits)
 
     @property

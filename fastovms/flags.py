@@ -13,12 +13,15 @@ from typing import Any, Final
 
 from fastovms.config import (
     ApiConfig,
+    ChatConfig,
     EngineConfig,
     HttpConfig,
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
 )
+from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.tools import TOOL_FORMATS
 from fastovms.values import (
     choice,
     integer,
@@ -39,6 +42,7 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "engine": EngineConfig(),
     "http": HttpConfig(),
     "api": ApiConfig(),
+    "chat": ChatConfig(),
     "security": SecurityConfig(),
     "service": ServiceConfig(),
     "repository": RepositoryConfig(),
@@ -155,6 +159,26 @@ _engine = (
          "XDG_CACHE_HOME or ~/.cache)", shows_default=False),
 )  # fmt: skip
 
+_chat = (
+    Flag("--chat-template", "chat.chat_template", "FILE", path,
+         "Jinja template in place of the model's", shows_default=False),
+    Flag("--default-chat-template-kwargs", "chat.default_chat_template_kwargs", "JSON",
+         json_object,
+         "variables of the template that a request does not set, such as "
+         "'{\"enable_thinking\": false}'", shows_default=False),
+    Flag("--trust-request-chat-template", "chat.trust_request_chat_template", "", None,
+         "a request may bring a template of its own"),
+    Flag("--tool-parser", "chat.tool_parser", "NAME", choice("auto", "none", *TOOL_FORMATS),
+         f"format of the model's tool calls: {', '.join(TOOL_FORMATS)}, none, or auto = as its "
+         "template says"),
+    Flag("--reasoning-parser", "chat.reasoning_parser", "NAME",
+         choice("auto", "none", *REASONING_FORMATS),
+         f"format of the model's thoughts: {', '.join(REASONING_FORMATS)}, none, or auto = as its "
+         "template says"),
+    Flag("--response-role", "chat.response_role", "ROLE", text,
+         "role of the messages that are generated"),
+)  # fmt: skip
+
 _limits = (
     Flag("--max-request-line", "http.max_request_line", "SIZE", size, "414 beyond it", show_size),
     Flag("--max-head", "http.max_head", "SIZE", size,
@@ -214,6 +238,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "network": _network,
     "access": _access,
     "batching and memory": _engine,
+    "chat": _chat,
     "limits": _limits,
     "operation": _operation,
 }
@@ -224,6 +249,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "--target-device": "--device",
     "--draft-source-model": "--draft-model",
     "--metrics-enable": "--ovms-metrics",
+    "--tool-call-parser": "--tool-parser",
 }
 """Other servers' names for flags that mean the same here."""
 
@@ -261,12 +287,12 @@ def _help(flag: Flag) -> str:
 
 
 def sections(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The configuration's parts by name, with what the operator gave; but the engine's, which are
-    each model's own."""
+    """The configuration's parts by name, with what the operator gave; but those of engine and chat,
+    which are each model's own."""
     return {
         name: dataclasses.replace(default, **given(arguments, name))
         for name, default in _SECTIONS.items()
-        if name != "engine"
+        if name not in ("engine", "chat")
     }
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fastovms.api.chat_model import ChatModel
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.backends.gguf import find_gguf, model_directory
 from fastovms.backends.gguf_metadata import read_gguf_metadata
@@ -58,11 +59,15 @@ def load_models(models: Sequence[ModelConfig]) -> ServedModels:
             cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
             model = _as_directories(model, cache, Path(scratch))
             tokenizer = Tokenizer.load(model.path)
+            chat = ChatModel.load(model.path, model.chat)
             reserve = PagedBackend.compile(model.path, read_info(model), model.engine)
-            loaded.append((model, tokenizer, reserve))
+            loaded.append((model, tokenizer, chat, reserve))
         share = share_memory([model.engine.cache_size for model in models], available_memory())
         return ServedModels(
-            [_served(model, tokenizer, reserve(share)) for model, tokenizer, reserve in loaded]
+            [
+                _served(model, tokenizer, chat, reserve(share))
+                for model, tokenizer, chat, reserve in loaded
+            ]
         )
 
 
@@ -75,11 +80,13 @@ def _as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> Mode
     return replace(model, path=model_directory(model.path, cache, scratch), engine=engine)
 
 
-def _served(model: ModelConfig, tokenizer: Tokenizer, backend: PagedBackend) -> ServedModel:
+def _served(
+    model: ModelConfig, tokenizer: Tokenizer, chat: ChatModel, backend: PagedBackend
+) -> ServedModel:
     info = backend.model
     metrics = GenerationMetrics(
         info.name,
         backend.stats,
         labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
     )
-    return ServedModel(backend, tokenizer, metrics, model.limits, aliases=model.names[1:])
+    return ServedModel(backend, tokenizer, metrics, model.limits, chat, model.names[1:])

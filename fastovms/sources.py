@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fastovms.config import EngineConfig, ModelConfig, RepositoryConfig
+from fastovms.config import ChatConfig, EngineConfig, ModelConfig, RepositoryConfig
 from fastovms.errors import ConfigurationError
 from fastovms.hub import Repository, is_model_id
 
@@ -19,12 +19,13 @@ class ModelSource:
     Attributes:
         location: its directory, or its id on the hub, "ORG/NAME".
         names: by which clients may call it; none = the directory's, or the id.
-        engine: fields of `EngineConfig` that the operator has set.
+        engine, chat: fields of `EngineConfig` and `ChatConfig` that the operator has set.
     """
 
     location: str
     names: tuple[str, ...] = ()
     engine: Mapping[str, Any] = field(default_factory=dict)
+    chat: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_model(text: str) -> ModelSource:
@@ -69,7 +70,7 @@ class ModelFinder:
             engine["draft_model"] = self.locate(str(engine["draft_model"]))
         is_id = not Path(source.location).exists() and is_model_id(source.location)
         names = source.names or (source.location if is_id else _name_of(path),)
-        return ModelConfig(path, names, EngineConfig(**engine))
+        return ModelConfig(path, names, EngineConfig(**engine), ChatConfig(**source.chat))
 
     def locate(self, location: str) -> Path:
         """A directory, if need be after pulling it. One that does not exist is returned as it is,

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import orjson
 
+from fastovms.api.deltas import SampleDelta, Usage
 from fastovms.api.dialect import Dialect
 from fastovms.api.echo import Echo
 from fastovms.api.envelope import Envelope, usage_body
 from fastovms.api.errors import error_body
-from fastovms.api.generate import SampleDelta, TextGeneration, Usage
+from fastovms.api.generate import TextGeneration
 from fastovms.api.logprobs import LogprobArrays, logprob_arrays, prompt_logprobs_body
 from fastovms.api.report import TokenReport
 from fastovms.api.schemas import StreamOptions

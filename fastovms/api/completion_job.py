@@ -23,7 +23,7 @@ from fastovms.api.report import TokenReport, token_report
 from fastovms.api.schemas import CompletionRequest
 from fastovms.api.served import ServedModel
 from fastovms.api.structured import grammar_of
-from fastovms.api.terms import Terms, check_numbers, make_tasks, terms
+from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS
@@ -71,14 +71,7 @@ async def prepare(
     _check_echo(body, fim)
     asked = terms(body, _budget(body, model, dialect), report, model, dialect, config)
     texts = split_prompts(body.prompt, model.info, config, truncation=asked.truncation)
-    num_samples = asked.candidates.num_samples
-    if len(texts) * num_samples > config.max_choices:
-        name = "n" if num_samples == asked.candidates.n else "best_of"
-        raise InvalidField(
-            f"{name} must be at most {config.max_choices // len(texts)} with {len(texts)} "
-            f"prompts, not {num_samples}",
-            param=name,
-        )
+    check_num_choices(len(texts), asked.candidates, config)
     prompts, inputs = await _encode(body, texts, model, asked.truncation, fim)
     num_prompt_logprobs = _num_prompt_logprobs(body, report)
     tasks = await make_tasks(

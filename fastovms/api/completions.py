@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from functools import partial
 
 import orjson
 
+from fastovms.api.answer import MUCH, collect, format_cost, respond, stream_answer
 from fastovms.api.completion_format import (
     CompletionFrames,
     Opening,
@@ -17,23 +18,20 @@ from fastovms.api.completion_format import (
 )
 from fastovms.api.completion_job import CompletionJob, prepare
 from fastovms.api.context import ApiContext
+from fastovms.api.deltas import DeltaCallback, SampleDelta, merged
 from fastovms.api.dialect import Dialect
 from fastovms.api.echo import NO_ECHO, make_echo
 from fastovms.api.envelope import Envelope
 from fastovms.api.fim import find_fim_tokens
-from fastovms.api.generate import SampleDelta, TextGeneration, merged
+from fastovms.api.generate import TextGeneration
 from fastovms.api.ranking import best_samples
 from fastovms.api.report import num_values
 from fastovms.api.sampling import is_streamed
 from fastovms.api.schemas import CompletionRequest
 from fastovms.api.scoring import score_prompts
 from fastovms.api.served import ServedModel
-from fastovms.api.sse import ClientTooSlow, DeltaStream
 from fastovms.http.messages import Request, Response
 from fastovms.params import FinishReason, TokenLogprobs
-
-_MUCH: Final = 2000
-"""Tokens and log probabilities from which an answer is formatted in a thread."""
 
 PromptLogprobs = Sequence[Sequence[TokenLogprobs | None]]
 
@@ -90,8 +88,7 @@ class Completions:
         prompt_logprobs: PromptLogprobs | None,
     ) -> Response:
         report = job.terms.report
-        deltas: list[list[SampleDelta]] = [[] for _ in range(generation.num_samples)]
-        await _generate(job, generation, lambda delta: deltas[delta.choice].append(delta))
+        deltas = await collect(partial(_generate, job, generation), generation.num_samples)
         if prompt_logprobs is None and job.num_prompt_logprobs is not None:
             prompt_logprobs = generation.prompt_logprobs
 
@@ -101,12 +98,8 @@ class Completions:
             body = completion_body(envelope, samples, prompts, report, generation.usage)
             return orjson.dumps(body)
 
-        num_tokens = sum(len(delta.tokens) for parts in deltas for delta in parts)
-        if report.num_logprobs is not None:
-            num_tokens *= num_values(report.num_logprobs, model.info)
-        if num_tokens + _prompt_cost(job, model) < _MUCH:
-            return Response(200, encode())
-        return Response(200, await asyncio.to_thread(encode))
+        cost = format_cost(deltas, report, model.info) + _prompt_cost(job, model)
+        return await respond(encode, cost)
 
     async def _stream(
         self,
@@ -121,9 +114,8 @@ class Completions:
             prompts = _prompt_reports(job, model, envelope.dialect, prompt_logprobs)
             return [make_opening(prompt, job.terms.report) for prompt in prompts]
 
-        much = _prompt_cost(job, model) >= _MUCH
+        much = _prompt_cost(job, model) >= MUCH
         openings = await asyncio.to_thread(make_openings) if much else make_openings()
-        stream = request.stream()
         frames = CompletionFrames(
             envelope,
             generation,
@@ -131,25 +123,18 @@ class Completions:
             job.terms.report,
             openings=[opening for opening in openings for _ in range(job.terms.candidates.n)],
         )
-        deltas = DeltaStream(
-            stream,
+        await stream_answer(
+            request,
             frames,
-            num_samples=generation.num_samples,
+            partial(_generate, job, generation),
+            generation.num_samples,
+            self._context.config,
             handshake=envelope.dialect.handshake,
-            max_pending_chars=self._context.config.max_pending_chars,
         )
-        try:
-            await _generate(job, generation, deltas.push)
-        except ClientTooSlow:
-            return
-        except Exception as error:
-            if not stream.started:
-                raise
-            deltas.fail(error)
 
 
 async def _generate(
-    job: CompletionJob, generation: TextGeneration, on_delta: Callable[[SampleDelta], None]
+    job: CompletionJob, generation: TextGeneration, on_delta: DeltaCallback
 ) -> None:
     if job.generates:
         await generation.run(on_delta)

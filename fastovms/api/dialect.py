@@ -54,6 +54,7 @@ _COMMON_RANGES: Final[Mapping[str, Range]] = {
     "presence_penalty": Range(-2, 2),
     "repetition_penalty": Range(1e-37, 1e38),  # float32 holds it
     "max_tokens": Range(0, UINT32_MAX),
+    "max_completion_tokens": Range(1, UINT32_MAX),
     "n": Range(1),
     "best_of": Range(1),
     "min_tokens": Range(0, UINT32_MAX),
@@ -94,6 +95,14 @@ class Dialect:
         has_ids: responses carry `id`, `system_fingerprint` and `stop_reason`.
         stream_object: `object` of a completion's stream chunks.
         handshake: a stream opens with an empty chunk when its first token releases no text.
+        takes_text_for_messages: `messages` may be one text.
+        flat_tools: a tool's members may stand beside its type.
+        checks_tool_choice: a choice without tools, or of one that is not among them, is refused,
+            rather than leaving none to call.
+        reasoning_members: of a message.
+        lists_no_calls: a message without calls has an empty list of them.
+        has_null_content: a message that only calls has no content, rather than an empty one.
+        ends_named_call_with_stop: `finish_reason` of a call whose function the request names.
         text_length: the unit of `text_offset`.
         owned_by: on model cards; `describes_models` adds vLLM's fields to them.
     """
@@ -116,6 +125,13 @@ class Dialect:
     has_ids: bool
     stream_object: str
     handshake: bool
+    takes_text_for_messages: bool
+    flat_tools: bool
+    checks_tool_choice: bool
+    reasoning_members: tuple[str, ...]
+    lists_no_calls: bool
+    has_null_content: bool
+    ends_named_call_with_stop: bool
     text_length: Measure
     owned_by: str
     describes_models: bool
@@ -145,6 +161,13 @@ OPENAI: Final = Dialect(
     has_ids=True,
     stream_object="text_completion",
     handshake=False,
+    takes_text_for_messages=True,
+    flat_tools=False,
+    checks_tool_choice=True,
+    reasoning_members=("reasoning_content", "reasoning"),
+    lists_no_calls=False,
+    has_null_content=True,
+    ends_named_call_with_stop=True,
     text_length=len,
     owned_by="fastovms",
     describes_models=True,
@@ -174,6 +197,13 @@ OVMS: Final = Dialect(
     has_ids=False,
     stream_object="text_completion.chunk",
     handshake=True,
+    takes_text_for_messages=False,
+    flat_tools=True,
+    checks_tool_choice=False,
+    reasoning_members=("reasoning_content",),
+    lists_no_calls=True,
+    has_null_content=False,
+    ends_named_call_with_stop=False,
     text_length=utf8_length,
     owned_by="OVMS",
     describes_models=False,

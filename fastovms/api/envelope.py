@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fastovms.api.deltas import Usage
 from fastovms.api.dialect import Dialect
-from fastovms.api.generate import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +33,6 @@ def usage_body(usage: Usage) -> dict[str, object]:
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    if usage.reasoning_tokens is not None:
+        body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
     return body

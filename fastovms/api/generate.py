@@ -1,7 +1,8 @@
 """The one text pipeline of all endpoints: prompts to the backend, tokens to text deltas.
 
 The backend's outputs arrive as callbacks on the event loop and are pushed straight through
-detokenizer and stop strings to the consumer: no queue, and no task is woken for a token.
+detokenizer, stop strings and output parser to the consumer: no queue, and no task is woken for a
+token.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from fastovms.api.deltas import DeltaCallback, SampleDelta, Usage
 from fastovms.api.sampling import Queueing, Stopping
 from fastovms.api.served import ServedModel
 from fastovms.api.submission import submit_all
@@ -26,6 +28,7 @@ from fastovms.params import (
     TokenLogprobs,
 )
 from fastovms.text.detokenizer import Detokenizer
+from fastovms.text.output import OutputParser
 from fastovms.text.stream import TextStream
 from fastovms.text.tracking import Measure, TextToken, TrackingDetokenizer
 
@@ -37,46 +40,6 @@ class PromptTask(NamedTuple):
 
     token_ids: Sequence[int]
     params: SamplingParams
-
-
-class SampleDelta(NamedTuple):
-    """What one step added to the text of one sample.
-
-    Attributes:
-        choice: prompt position * n + sample.
-        text: new text, often empty: it may be held back.
-        finish_reason: set on the sample's last delta only.
-        stop_reason: the stop string that ended the sample, or the id among `stop_token_ids`.
-        num_tokens: tokens of the sample so far, as usage counts them.
-        tokens: those whose text begins in `text`, if they are tracked. Of the tokens that a stop
-            string has cut off none is.
-    """
-
-    choice: int
-    text: str
-    finish_reason: FinishReason | None = None
-    stop_reason: str | int | None = None
-    num_tokens: int = 0
-    tokens: Sequence[TextToken] = ()
-
-
-def merged(deltas: Sequence[SampleDelta]) -> SampleDelta:
-    """The last of a sample's consecutive deltas, with the texts and the tokens of all."""
-    return deltas[-1]._replace(
-        text="".join([delta.text for delta in deltas]),
-        tokens=[token for delta in deltas for token in delta.tokens],
-    )
-
-
-class Usage(NamedTuple):
-    """Tokens that a request has cost so far; a prompt counts once, however often it is sampled."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-
-
-DeltaCallback = Callable[[SampleDelta], None]
 
 
 class _Sample:
@@ -111,6 +74,7 @@ class TextGeneration:
         log_fields: dict[str, object],
         queueing: Queueing,
         continues_prompt: bool = False,
+        new_parser: Callable[[], OutputParser] | None = None,
         track: Measure | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -119,6 +83,7 @@ class TextGeneration:
             log_fields: always hold the tokens counted so far: whoever cancels a request reads them
                 at once.
             continues_prompt: the text goes on with the prompt's, instead of beginning a new one.
+            new_parser: makes the parser of one sample's text.
             track: report the tokens with the text, with offsets in this unit.
         """
         self._backend = model.backend
@@ -133,6 +98,7 @@ class TextGeneration:
             for position, task in enumerate(tasks)
         ]
         self._includes_stop = stopping.include
+        self._parses = new_parser is not None
         self._samples = [
             _new_sample(
                 model.tokenizer.detokenizer(
@@ -140,6 +106,7 @@ class TextGeneration:
                 ),
                 stopping,
                 track,
+                None if new_parser is None else new_parser(),
             )
             for task in tasks
             for _ in range(task.params.n)
@@ -180,15 +147,18 @@ class TextGeneration:
             self._num_prompt_tokens,
             self._num_completion_tokens,
             sum(self._num_cached),
+            sum(s.text.num_reasoning_tokens for s in self._samples) if self._parses else None,
         )
 
     def usage_of(self, choice: int) -> Usage:
         """The usage of one sample with its prompt."""
         position = choice // (len(self._samples) // len(self._requests))
+        sample = self._samples[choice]
         return Usage(
             len(self._requests[position].prompt_token_ids),
-            self._samples[choice].num_tokens,
+            sample.num_tokens,
             self._num_cached[position],
+            sample.text.num_reasoning_tokens if self._parses else None,
         )
 
     def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
@@ -256,10 +226,10 @@ class TextGeneration:
         if output.stop_token_id is not None and self._includes_stop:
             token_ids = (*token_ids, output.stop_token_id)
         delta = sample.text.push(token_ids)
-        text, stop = delta.text, delta.stop
+        text, stop, pieces = delta.text, delta.stop, delta.pieces
         if finish_reason is not None and stop is None:
             delta = sample.text.flush()
-            text, stop = text + delta.text, delta.stop
+            text, stop, pieces = text + delta.text, delta.stop, [*pieces, *delta.pieces]
         tokens: Sequence[TextToken] = ()
         if tracking is not None:
             tokens = tracking.take(text, ended=finish_reason is not None and stop is None)
@@ -270,6 +240,8 @@ class TextGeneration:
             if finish_reason is None:
                 self._backend.abort(self._requests[position].request_id, output.index)
             finish_reason = FinishReason.STOP
+        if self._parses:
+            text = ""  # it is in the pieces
         self._count(sample, num_tokens - sample.num_tokens)
         sample.finish_reason = finish_reason
         if finish_reason is not None:
@@ -277,7 +249,9 @@ class TextGeneration:
         assert self._on_delta is not None
         assert self._done is not None
         stop_reason = output.stop_token_id if stop is None else stop
-        self._on_delta(SampleDelta(choice, text, finish_reason, stop_reason, num_tokens, tokens))
+        self._on_delta(
+            SampleDelta(choice, text, finish_reason, stop_reason, num_tokens, tokens, pieces)
+        )
         if not self._num_unfinished:
             # Not after `await self._done`: a client that has its last event may be gone by then.
             self._metrics.request_finished(self._finished())
@@ -318,7 +292,14 @@ def failure(output: GenerationOutput) -> BackendError:
     return EngineFailed(output.error or "generation failed")
 
 
-def _new_sample(detokenizer: Detokenizer, stopping: Stopping, track: Measure | None) -> _Sample:
+def _new_sample(
+    detokenizer: Detokenizer,
+    stopping: Stopping,
+    track: Measure | None,
+    parser: OutputParser | None,
+) -> _Sample:
     tracking = None if track is None else TrackingDetokenizer(detokenizer, track)
-    text = TextStream(tracking or detokenizer, stopping.strings, include_stop=stopping.include)
+    text = TextStream(
+        tracking or detokenizer, stopping.strings, include_stop=stopping.include, parser=parser
+    )
     return _Sample(text, tracking)

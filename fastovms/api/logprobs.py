@@ -1,4 +1,4 @@
-"""Log probabilities in the forms of the completions API."""
+"""Log probabilities in the forms of the completions and chat APIs."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class TokenNames:
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes], *, as_ids: bool = False) -> None:
-        self._token_bytes = token_bytes
+        self.token_bytes = token_bytes
         self._as_ids = as_ids
 
     def __call__(self, token_id: int) -> str:
         return f"token_id:{token_id}" if self._as_ids else self.text(token_id)
 
     def text(self, token_id: int) -> str:
-        data = self._token_bytes(token_id)
+        data = self.token_bytes(token_id)
         try:
             return data.decode()
         except UnicodeDecodeError:
@@ -81,6 +81,36 @@ def _by_name(entry: TokenLogprobs, num_top: int, names: TokenNames) -> dict[str,
     for token_id, logprob, _ in likeliest(entry, num_top):
         found.setdefault(names(token_id), logprob)
     return found
+
+
+def chat_logprobs(
+    tokens: Sequence[TextToken], num_top: int, names: TokenNames
+) -> list[dict[str, object]]:
+    """The `content` of a chat choice's `logprobs`. Exactly the `num_top` likeliest tokens are
+    listed with each; of the token among `stop_token_ids` that ends a text nothing is known."""
+    return [
+        {
+            **_chat_entry(entry.token_id, entry.logprob, names),
+            "top_logprobs": [
+                _chat_entry(token_id, logprob, names)
+                for token_id, logprob in zip(
+                    entry.top_token_ids[: None if num_top == ALL_LOGPROBS else num_top],
+                    entry.top_logprobs,
+                    strict=False,
+                )
+            ],
+        }
+        for token in tokens
+        if (entry := token.logprobs) is not None
+    ]
+
+
+def _chat_entry(token_id: int, logprob: float, names: TokenNames) -> dict[str, object]:
+    return {
+        "token": names(token_id),
+        "logprob": finite(logprob),
+        "bytes": list(names.token_bytes(token_id)),
+    }
 
 
 def prompt_logprobs_body(

@@ -114,8 +114,13 @@ async def encode_prompts(
             name = prompt_name(position, len(prompts))
             text = prompt if isinstance(prompt, str) else None
             if isinstance(prompt, str):
-                token_ids: Sequence[int] = _encode_text(
-                    prompt, name, tokenizer, model, add_special_tokens, truncation
+                token_ids: Sequence[int] = encode_text(
+                    prompt,
+                    name,
+                    tokenizer,
+                    model,
+                    add_special_tokens=add_special_tokens,
+                    truncation=truncation,
                 )
             else:
                 token_ids = prompt
@@ -138,14 +143,16 @@ def prompt_name(position: int, num_prompts: int) -> str:
     return "prompt" if num_prompts == 1 else f"prompt[{position}]"
 
 
-def _encode_text(
+def encode_text(
     text: str,
     name: str,
     tokenizer: Tokenizer,
     model: ModelInfo,
+    *,
     add_special_tokens: bool,
     truncation: Truncation | None,
 ) -> list[int]:
+    """Raises InvalidField (`context_length_exceeded`) for one that is far too long."""
     limit = model.max_model_len if truncation is None else truncation.max_tokens + _CUT
     num_chars = limit * _USUAL_CHARS_PER_TOKEN
     keeps_end = truncation is not None and truncation.keeps_end

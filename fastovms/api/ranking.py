@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.api.candidates import Candidates
-from fastovms.api.generate import SampleDelta
+from fastovms.api.deltas import SampleDelta
 from fastovms.text.tracking import TextToken
 
 

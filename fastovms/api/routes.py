@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastovms.api.chat import ChatCompletions
 from fastovms.api.completions import Completions
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS, OPENAI, OVMS
@@ -17,6 +18,7 @@ def add_model_routes(router: Router, context: ApiContext) -> None:
     """What can be asked once the models are loaded."""
     models = context.models
     completions = Completions(context)
+    chat = ChatCompletions(context)
     tokenization = Tokenization(models)
     for dialect in DIALECTS:
         tokenize = tokenization.ovms_tokenize if dialect is OVMS else tokenization.tokenize
@@ -25,6 +27,7 @@ def add_model_routes(router: Router, context: ApiContext) -> None:
             router.add("GET", f"{prefix}/models", listing.list)
             router.add("GET", f"{prefix}/models/{{id:path}}", listing.get)
             router.add("POST", f"{prefix}/completions", endpoint(completions, dialect))
+            router.add("POST", f"{prefix}/chat/completions", endpoint(chat, dialect))
             router.add("POST", f"{prefix}/tokenize", endpoint(tokenize, dialect))
             router.add("POST", f"{prefix}/detokenize", endpoint(tokenization.detokenize, dialect))
     router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))

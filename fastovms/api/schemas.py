@@ -101,3 +101,37 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     suffix: str | None = None
+
+
+class ChatRequest(GenerationFields, frozen=True, kw_only=True):
+    """Body of `POST /chat/completions`."""
+
+    messages: str | list[dict[str, Any]] | None = None
+    max_tokens: int | UnsetType | None = UNSET
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    include_reasoning: bool | None = None
+    echo: bool | None = None
+    return_prompt_text: bool | None = None
+
+    modalities: list[str] | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    verbosity: str | None = None
+    prediction: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from fastovms.api.chat_model import ChatModel
 from fastovms.api.dialect import Dialect
 from fastovms.api.errors import model_not_found
 from fastovms.backends.base import Backend
@@ -27,6 +28,7 @@ class ServedModel:
     tokenizer: Tokenizer
     metrics: GenerationMetrics
     limits: ModelLimits = field(default_factory=ModelLimits)
+    chat: ChatModel = field(default_factory=ChatModel)
     aliases: tuple[str, ...] = ()
 
     @property

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final, Protocol
 
-from fastovms.api.generate import SampleDelta, merged
+from fastovms.api.deltas import SampleDelta, merged
 from fastovms.errors import FastovmsError
 from fastovms.http.messages import Stream
 
 DONE: Final = b"data: [DONE]\n\n"
-
-_TOKEN_COST: Final = 256
-"""Characters that a token with its log probabilities counts for while it waits."""
 
 
 class ClientTooSlow(FastovmsError):
@@ -22,7 +19,8 @@ class ClientTooSlow(FastovmsError):
 class Frames(Protocol):
     """Encodes the events of one stream."""
 
-    def delta(self, delta: SampleDelta) -> bytes: ...
+    def delta(self, delta: SampleDelta) -> bytes:
+        """Nothing if the client is told nothing of it yet."""
 
     def opening_length(self, choice: int) -> int:
         """Bytes that the choice's next event has before what its delta brings."""
@@ -64,15 +62,15 @@ class DeltaStream:
         """Raises ClientTooSlow, after which nothing can be sent any more."""
         if delta.finish_reason is not None:
             self._num_open -= 1
-        elif not delta.text and not self._handshake:
+        elif delta.is_empty and not self._handshake:
             return
         self._handshake = False
         if self._num_open == 0:
             self._stream.finish(self._take_held(delta) + self._frames.end())
         elif self._held or not self._stream.writable:
             self._hold(delta)
-        else:
-            self._stream.send(self._frames.delta(delta))
+        elif frames := self._frames.delta(delta):
+            self._stream.send(frames)
 
     def fail(self, error: Exception) -> None:
         """Ends the stream with an error event."""
@@ -81,7 +79,7 @@ class DeltaStream:
     def _hold(self, delta: SampleDelta) -> None:
         if delta.choice not in self._held:
             self._num_pending += self._frames.opening_length(delta.choice)
-        self._num_pending += len(delta.text) + _TOKEN_COST * len(delta.tokens)
+        self._num_pending += delta.size
         if self._num_pending > self._max_pending:
             self._held.clear()
             self._stream.abort()
@@ -89,8 +87,8 @@ class DeltaStream:
         self._held[delta.choice].append(delta)
 
     def _release(self) -> None:
-        if self._held:
-            self._stream.send(self._take_held())
+        if self._held and (frames := self._take_held()):
+            self._stream.send(frames)
 
     def _take_held(self, last: SampleDelta | None = None) -> bytes:
         """The events of everything held back, `last` being merged into its sample's."""

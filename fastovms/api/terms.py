@@ -27,6 +27,7 @@ from fastovms.api.served import ServedModel
 from fastovms.api.structured import compile_grammar
 from fastovms.api.token_rules import TokenRules, encode_bad_words, token_rules
 from fastovms.config import ApiConfig
+from fastovms.errors import InvalidField
 from fastovms.params import Grammar
 
 
@@ -75,6 +76,19 @@ def terms(
         skip_special_tokens=body.skip_special_tokens is not False,
         queueing=queueing(body),
         stream_options=stream_options(body, dialect),
+    )
+
+
+def check_num_choices(num_prompts: int, chosen: Candidates, config: ApiConfig) -> None:
+    """Raises InvalidField: more samples than one request may ask for."""
+    if num_prompts * chosen.num_samples <= config.max_choices:
+        return
+    name = "n" if chosen.num_samples == chosen.n else "best_of"
+    prompts = f" with {num_prompts} prompts" if num_prompts > 1 else ""
+    raise InvalidField(
+        f"{name} must be at most {config.max_choices // num_prompts}{prompts}, not "
+        f"{chosen.num_samples}",
+        param=name,
     )
 
 

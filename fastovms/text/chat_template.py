@@ -72,6 +72,7 @@ class ChatTemplate:
             ConfigurationError: a template is malformed.
         """
         self._tokens = dict(tokens)
+        self._now = now
         self.source = templates.get(DEFAULT) or next(iter(templates.values()))
         self.tool_source = templates.get(TOOL_USE) or self.source
         environment = make_environment(now)
@@ -102,6 +103,13 @@ class ChatTemplate:
         if not any(templates.values()):
             return None
         return cls(templates, special_tokens(model_dir), content_format=content_format, now=now)
+
+    def replaced(self, source: str) -> ChatTemplate:
+        """Another template for the same model. Raises RequestError: it is malformed."""
+        try:
+            return ChatTemplate({DEFAULT: source}, self._tokens, now=self._now)
+        except ConfigurationError as error:
+            raise RequestError(str(error), param="chat_template") from error
 
     def render(
         self,

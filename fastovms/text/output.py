@@ -9,8 +9,9 @@ and what follows the fault is content.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple, Protocol
 
 
 class Content(NamedTuple):
@@ -49,6 +50,23 @@ class CallEnd(NamedTuple):
 
 
 Piece = Content | Reasoning | CallBegin | CallArguments | CallEnd
+
+TEXT_PIECES: Final = (Content, Reasoning, CallArguments)
+"""Pieces that are a part of a text."""
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same with each text in one piece."""
+    found: list[Piece] = []
+    for _, run in groupby(pieces, key=lambda piece: (type(piece), piece[:-1])):
+        parts = list(run)
+        first = parts[0]
+        if len(parts) > 1 and isinstance(first, TEXT_PIECES):
+            texts = [part.text for part in parts if isinstance(part, TEXT_PIECES)]
+            found.append(first._replace(text="".join(texts)))
+        else:
+            found += parts
+    return found
 
 
 class OutputParser(Protocol):

@@ -1,4 +1,4 @@
-"""One sample's way from tokens to the text that a client may see."""
+"""One sample's way from tokens to the text, and the pieces of it, that a client may see."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fastovms.text.detokenizer import Detokenizer
+from fastovms.text.output import OutputParser, Piece
 from fastovms.text.stop import StopMatcher
 
 
@@ -17,44 +18,73 @@ class TextDelta(NamedTuple):
         stop: the stop string that ended the text; pushes after it add nothing.
         num_tokens: tokens pushed so far; of those pushed after the one that completed the stop
             string none is counted.
+        pieces: what the parser, if there is one, has found in the text.
     """
 
     text: str
     stop: str | None
     num_tokens: int
+    pieces: Sequence[Piece] = ()
 
 
 class TextStream:
-    """Detokenizes and ends at a stop string.
+    """Detokenizes, ends at a stop string and takes the text apart.
 
     Args:
         stop: non-empty strings.
         include_stop: keep the stop string at the end of the text.
+        parser: finds pieces in the text; it is handed the text of one token at a time, so that
+            what it makes of it does not depend on how many come at once.
+
+    Attributes:
+        num_reasoning_tokens: tokens that the parser has taken for reasoning so far.
     """
 
-    __slots__ = ("_detokenizer", "_matcher", "_num_tokens", "_stop")
+    __slots__ = (
+        "_detokenizer",
+        "_matcher",
+        "_num_tokens",
+        "_parser",
+        "_stop",
+        "num_reasoning_tokens",
+    )
 
     def __init__(
-        self, detokenizer: Detokenizer, stop: Sequence[str] = (), *, include_stop: bool = False
+        self,
+        detokenizer: Detokenizer,
+        stop: Sequence[str] = (),
+        *,
+        include_stop: bool = False,
+        parser: OutputParser | None = None,
     ) -> None:
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stop, include_stop) if stop else None
+        self._parser = parser
         self._stop: str | None = None
         self._num_tokens = 0
+        self.num_reasoning_tokens = 0
 
     def push(self, token_ids: Sequence[int]) -> TextDelta:
         """Adds tokens, without the end-of-text token."""
-        if self._matcher is None:
+        if self._matcher is None and self._parser is None:
             self._num_tokens += len(token_ids)
             return TextDelta(self._detokenizer.push(token_ids), None, self._num_tokens)
-        pieces = []
+        texts: list[str] = []
+        pieces: list[Piece] = []
         for token_id in token_ids:
             if self._stop is not None:
                 break
             self._num_tokens += 1
-            text, self._stop = self._matcher.push(self._detokenizer.push((token_id,)))
-            pieces.append(text)
-        return TextDelta("".join(pieces), self._stop, self._num_tokens)
+            text = self._detokenizer.push((token_id,))
+            if self._matcher is not None:
+                text, self._stop = self._matcher.push(text)
+            texts.append(text)
+            if self._parser is not None:
+                pieces += self._parser.push(text)
+                self.num_reasoning_tokens += self._parser.in_reasoning
+                if self._stop is not None:
+                    pieces += self._parser.finish()
+        return TextDelta("".join(texts), self._stop, self._num_tokens, pieces)
 
     def flush(self) -> TextDelta:
         """Ends the text: what was held back is released, unless it completes a stop string."""
@@ -62,4 +92,7 @@ class TextStream:
         if self._matcher is not None:
             text, self._stop = self._matcher.push(text)
             text += self._matcher.flush()
-        return TextDelta(text, self._stop, self._num_tokens)
+        pieces: Sequence[Piece] = ()
+        if self._parser is not None:
+            pieces = [*self._parser.push(text), *self._parser.finish()]
+        return TextDelta(text, self._stop, self._num_tokens, pieces)

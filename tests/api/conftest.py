@@ -10,6 +10,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
+from fastovms.api.chat_model import ChatModel
 from fastovms.api.context import ApiContext
 from fastovms.api.health import HealthRoutes
 from fastovms.api.routes import add_health_routes, add_model_routes
@@ -32,12 +33,13 @@ class Api:
         config: ApiConfig,
         limits: ModelLimits,
         tokenizer: ByteTokenizer,
+        chat: ChatModel,
     ) -> None:
         self.backend = backend
         self.registry = CollectorRegistry()
         self.metrics = GenerationMetrics(backend.model.name, backend.stats)
         self.registry.register(GenerationCollector([self.metrics]))
-        models = ServedModels([ServedModel(backend, tokenizer, self.metrics, limits)])
+        models = ServedModels([ServedModel(backend, tokenizer, self.metrics, limits, chat)])
         ids = count()
         self.router = Router()
         add_model_routes(
@@ -87,6 +89,7 @@ def make_api() -> Callable[..., Api]:
         config: ApiConfig | None = None,
         limits: ModelLimits | None = None,
         tokenizer: ByteTokenizer | None = None,
+        chat: ChatModel | None = None,
     ) -> Api:
         if isinstance(script, str):
             tokens = list(script.encode())
@@ -95,7 +98,11 @@ def make_api() -> Callable[..., Api]:
             play = script
         backend = FakeBackend(play, model or model_info(), tokens_per_step=tokens_per_step)
         return Api(
-            backend, config or ApiConfig(), limits or ModelLimits(), tokenizer or ByteTokenizer()
+            backend,
+            config or ApiConfig(),
+            limits or ModelLimits(),
+            tokenizer or ByteTokenizer(),
+            chat or ChatModel(),
         )
 
     return make

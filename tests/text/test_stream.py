@@ -19,10 +19,10 @@ def stream(*stop: str, include_stop: bool = False) -> TextStream:
 
 def test_without_stop_strings_text_passes() -> None:
     text = stream()
-    assert text.push(b"ab\xe2\x82") == ("ab", None, 4)
-    assert text.push(b"\xac") == ("€", None, 5)
-    assert text.push(b"\xe2") == ("", None, 6)
-    assert text.flush() == ("\N{REPLACEMENT CHARACTER}", None, 6)
+    assert text.push(b"ab\xe2\x82")[:3] == ("ab", None, 4)
+    assert text.push(b"\xac")[:3] == ("€", None, 5)
+    assert text.push(b"\xe2")[:3] == ("", None, 6)
+    assert text.flush()[:3] == ("\N{REPLACEMENT CHARACTER}", None, 6)
 
 
 @pytest.mark.parametrize(("include_stop", "shown"), [(False, "ab"), (True, "abEND")])
@@ -33,20 +33,20 @@ def test_tokens_behind_the_stop_string_are_not_counted(include_stop: bool, shown
     assert (first.stop, first.num_tokens) == (None, 3)
     assert (second.stop, second.num_tokens) == ("END", 5)
     assert first.text + second.text == shown
-    assert text.push(b"xyz") == ("", "END", 5)
-    assert text.flush() == ("", "END", 5)
+    assert text.push(b"xyz")[:3] == ("", "END", 5)
+    assert text.flush()[:3] == ("", "END", 5)
 
 
 def test_stop_string_is_found_in_characters_that_span_tokens() -> None:
     text = stream("€")
-    assert text.push(b"a\xe2\x82") == ("a", None, 3)
-    assert text.push(b"\xac!") == ("", "€", 4)
+    assert text.push(b"a\xe2\x82")[:3] == ("a", None, 3)
+    assert text.push(b"\xac!")[:3] == ("", "€", 4)
 
 
 def test_flush_may_complete_a_stop_string() -> None:
     text = stream("\N{REPLACEMENT CHARACTER}")
-    assert text.push(b"a\xe2") == ("a", None, 2)
-    assert text.flush() == ("", "\N{REPLACEMENT CHARACTER}", 2)
+    assert text.push(b"a\xe2")[:3] == ("a", None, 2)
+    assert text.flush()[:3] == ("", "\N{REPLACEMENT CHARACTER}", 2)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,56 @@
+"""A model that chats, over fakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastovms.api.chat_model import ChatModel
+from fastovms.config import ChatConfig
+from fastovms.text.chat_template import ChatTemplate
+from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.tools import TOOL_FORMATS
+
+SOURCE = """
+{%- for tool in tools or [] %}<tool {{ tool.function.name }}>{% endfor %}
+{%- for message in messages %}
+{%- if message.role == 'bad' %}{{ raise_exception('no such role: bad') }}{% endif %}
+{{- message.role[0] }}:{{ message.content }}
+{%- if message.reasoning_content %}({{ message.reasoning_content }}){% endif %}
+{%- for call in message.tool_calls or [] %}
+{{- '{' }}{{ call.function.name }} {{ call.function.arguments }}}
+{%- endfor %};
+{%- endfor %}
+{%- for document in documents or [] %}<doc {{ document.title }}>{% endfor %}
+{%- if reasoning_effort %}<effort {{ reasoning_effort }}>{% endif %}
+{%- if enable_thinking is defined %}<thinking {{ enable_thinking }}>{% endif %}
+{%- if style %}<style {{ style }}>{% endif %}
+{%- if add_generation_prompt %}>{% endif %}
+{%- if opened %}<think>{% endif %}"""
+"""Short, and showing everything that a template gets: `u:Hello;>`."""
+
+TEMPLATE = ChatTemplate({"default": SOURCE}, {"bos_token": "<s>"})
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+def chat_model(**config: Any) -> ChatModel:
+    return ChatModel(
+        TEMPLATE, TOOL_FORMATS["hermes3"], REASONING_FORMATS["qwen3"], ChatConfig(**config)
+    )
+
+
+def tool(name: str = "get_weather", **members: Any) -> dict[str, Any]:
+    function = {"name": name, "description": "A tool", "parameters": PARAMETERS, **members}
+    return {"type": "function", "function": function}
+
+
+def call_text(name: str = "get_weather", arguments: str = '{"city":"Paris"}') -> str:
+    """A call as the model writes it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'

@@ -94,7 +94,11 @@ class ByteTokenizer:
         return [self.named_tokens.get(piece) for piece in pieces]
 
     def detokenizer(
-        self, *, skip_special_tokens: bool = True, continues: bool = False
+        self,
+        *,
+        skip_special_tokens: bool = True,
+        continues: bool = False,
+        keep: frozenset[str] = frozenset(),
     ) -> ByteDetokenizer:
         return ByteDetokenizer()
 

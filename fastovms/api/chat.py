@@ -51,6 +51,7 @@ class ChatCompletions:
             log_fields=request.log_fields,
             queueing=terms.queueing,
             new_parser=job.new_parser,
+            keep=model.chat.tags,
             track=dialect.text_length if needs_tokens else None,
         )
         answer = self._stream if is_streamed(body) else self._complete

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from fastovms.api.body import show
 from fastovms.api.budget import TokenBudget, token_budget
 from fastovms.api.chat_format import MessageForm, PromptReport
+from fastovms.api.chat_grammar import chat_grammar
 from fastovms.api.chat_prompt import (
     TemplateOptions,
     encode_prompt,
@@ -27,7 +28,6 @@ from fastovms.api.prompts import Prompt
 from fastovms.api.report import token_report
 from fastovms.api.schemas import ChatRequest
 from fastovms.api.served import ServedModel
-from fastovms.api.structured import grammar_of
 from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
@@ -109,7 +109,7 @@ async def prepare(
         model,
         dialect,
         config,
-        grammar=grammar_of(body, config),
+        grammar=await chat_grammar(body, tools, prompt.text or "", model, config),
         echo=False,
         num_prompt_logprobs=report.num_prompt_logprobs,
     )

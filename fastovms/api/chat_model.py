@@ -11,6 +11,7 @@ from typing import TypeVar
 from fastovms.config import ChatConfig
 from fastovms.errors import ConfigurationError
 from fastovms.text.chat_template import ChatTemplate
+from fastovms.text.output_parser import kept_tags
 from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format
 from fastovms.text.tools import TOOL_FORMATS, ToolFormat, detect_tool_format
 
@@ -31,6 +32,11 @@ class ChatModel:
     reasoning_format: ReasoningFormat | None = None
     config: ChatConfig = field(default_factory=ChatConfig)
     missing: str = "has no chat template"
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """What must stay in the text, though it may be special tokens."""
+        return kept_tags(self.tool_format, self.reasoning_format)
 
     @classmethod
     def load(cls, model_dir: Path, config: ChatConfig) -> ChatModel:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastovms.api.body import show
 from fastovms.api.dialect import Dialect
 from fastovms.errors import InvalidField
-from fastovms.text.tools import Tool
+from fastovms.text.tools import CallChoice, Tool
 
 MAX_TOOLS: Final = 1024
 MAX_NAME: Final = 256
@@ -26,6 +26,7 @@ class ToolUse:
         is_required: at least one call must be made.
         is_named: the request names the one function to call.
         is_parallel: more than one call may be made.
+        is_strict: a tool insists that its arguments follow their schema.
     """
 
     tools: Sequence[Tool] = ()
@@ -33,6 +34,12 @@ class ToolUse:
     is_required: bool = False
     is_named: bool = False
     is_parallel: bool = True
+    is_strict: bool = False
+
+    @property
+    def choice(self) -> CallChoice:
+        """The same for the format of calls. There must be tools."""
+        return CallChoice(self.tools, required=self.is_required, parallel=self.is_parallel)
 
 
 def read_tools(
@@ -61,6 +68,7 @@ def read_tools(
         is_required=is_required and bool(names),
         is_named=is_named,
         is_parallel=parallel is not False and not is_named,
+        is_strict=any(shown[name]["function"].get("strict") for name in names),
     )
 
 
@@ -88,7 +96,7 @@ def _tool(tool: Mapping[str, Any], name: str, dialect: Dialect) -> tuple[dict[st
             raise InvalidField(
                 f"{name}.{key} must be {words}, not {show(value)}", param=f"{name}.{key}"
             )
-    read = Tool(called, function.get("parameters") or {}, strict=function.get("strict") is True)
+    read = Tool(called, function.get("parameters") or {})
     return {"type": "function", "function": function}, read
 
 

@@ -75,6 +75,7 @@ class TextGeneration:
         queueing: Queueing,
         continues_prompt: bool = False,
         new_parser: Callable[[], OutputParser] | None = None,
+        keep: frozenset[str] = frozenset(),
         track: Measure | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -84,6 +85,7 @@ class TextGeneration:
                 at once.
             continues_prompt: the text goes on with the prompt's, instead of beginning a new one.
             new_parser: makes the parser of one sample's text.
+            keep: special tokens that are shown though others are skipped.
             track: report the tokens with the text, with offsets in this unit.
         """
         self._backend = model.backend
@@ -102,7 +104,7 @@ class TextGeneration:
         self._samples = [
             _new_sample(
                 model.tokenizer.detokenizer(
-                    skip_special_tokens=skip_special_tokens, continues=continues_prompt
+                    skip_special_tokens=skip_special_tokens, continues=continues_prompt, keep=keep
                 ),
                 stopping,
                 track,

@@ -43,13 +43,18 @@ def grammar_of(body: GenerationFields, config: ApiConfig) -> Grammar | None:
     if not found:
         return None
     grammar = found[0]
+    check_length(grammar, config)
+    return grammar
+
+
+def check_length(grammar: Grammar, config: ApiConfig) -> None:
+    """Raises InvalidField: too much to compile."""
     if len(grammar.source) > config.max_grammar_length:
         raise InvalidField(
             f"{grammar.param} must be at most {config.max_grammar_length} characters, not "
             f"{len(grammar.source)}",
             param=grammar.param,
         )
-    return grammar
 
 
 async def compile_grammar(grammar: Grammar, backend: Backend) -> None:

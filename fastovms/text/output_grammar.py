@@ -33,14 +33,26 @@ def call_grammar(
 
 
 def answer_grammar(
-    grammar: Grammar, reasoning_format: ReasoningFormat | None, *, prompt: str
+    grammar: Grammar,
+    reasoning_format: ReasoningFormat | None,
+    *,
+    prompt: str,
+    calls: tuple[ToolFormat, CallChoice] | None = None,
 ) -> Grammar:
-    """A grammar that constrains the answer and leaves the reasoning before it free."""
-    if reasoning_format is None:
+    """A grammar that constrains the answer and leaves the reasoning before it free.
+
+    Args:
+        calls: they may be made in place of the answer.
+    """
+    if reasoning_format is None and calls is None:
         return grammar
     rules = Rules()
     before = _reasoning(rules, reasoning_format, prompt)
-    return replace(grammar, frame=rules.source(f"{before} @answer"))
+    answer = "@answer"
+    if calls is not None:
+        tool_format, choice = calls
+        answer = f"(@answer | {tool_format.rules(rules, replace(choice, required=True))})"
+    return replace(grammar, frame=rules.source(f"{before} {answer}"))
 
 
 def _reasoning(rules: Rules, reasoning_format: ReasoningFormat | None, prompt: str) -> str:

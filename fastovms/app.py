@@ -32,7 +32,7 @@ from fastovms.config import (
     SecurityConfig,
     ServiceConfig,
 )
-from fastovms.http import HttpServer, Observer, Router
+from fastovms.http import HttpServer, JsonOnly, Observer, Router
 from fastovms.http.access_log import AccessLog
 from fastovms.http.cors import CorsPolicy
 from fastovms.http.metrics import HttpMetrics
@@ -118,6 +118,7 @@ async def _run(
         router,
         render_error=render_error,
         authenticate=guard,
+        checks=[JsonOnly(render_error)],
         cross_origin=CorsPolicy(
             security.allowed_origins,
             security.allowed_methods,
@@ -130,10 +131,12 @@ async def _run(
         inherited=inherited,
     )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
+    router.more_to_come = True
 
     def on_loaded(models: ServedModels) -> None:
         registry.register(GenerationCollector([model.metrics for model in models]))
         add_model_routes(router, _context(config, models))
+        router.more_to_come = False
 
     def announce(models: ServedModels) -> None:
         text = _greeting(server.addresses, models, needs_key=guard.needs_key)

@@ -196,6 +196,17 @@ def test_a_full_queue(server, path):
         assert read_some(waiting) == b": ping\n\n", "a stream that waits is not silent"
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v3/completions", "/tokenize"])
+@pytest.mark.parametrize("field", ["Content-Type: text/plain", "Content-Encoding: gzip"])
+def test_a_body_that_is_no_json(server, path, field):
+    with server.connect() as connection:
+        answer = ask(connection, post(path, b"{}", field))
+        assert answer.status == 415
+        error = json.loads(answer.body)["error"]
+        assert "is not supported" in (error if path.startswith("/v3") else error["message"])
+        assert ask(connection, get("/health")).status == 200
+
+
 def read_some(connection: socket.socket) -> bytes:
     """The first chunk of a stream's body."""
     received = b""

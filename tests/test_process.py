@@ -93,6 +93,10 @@ def test_while_the_model_loads(manager):
             answer = server.ask(completion(path=path))
             assert (answer.status, answer.headers["retry-after"]) == (503, "1")
             assert "the model is loading" in answer.body.decode()
+        # A browser asks first, and must get as far as the 503.
+        preflight = get("/v1/completions", "Origin: a", "Access-Control-Request-Method: POST")
+        answer = server.ask(preflight.replace(b"GET", b"OPTIONS", 1))
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (204, "*")
         server.signal(signal.SIGTERM)
         assert "READY=1" not in manager.states_until("STOPPING=1")
         assert server.wait() == 0

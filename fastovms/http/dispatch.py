@@ -24,7 +24,7 @@ class Dispatcher:
     Args:
         render_error: gives errors the form that the path's clients expect.
         authenticate: runs before routing, so that strangers cannot probe for paths.
-        checks: run once the route is known, before the body is read.
+        checks: run once the route is known, before the body is read; not for GET, which has none.
         root_path: what a proxy may have left in front of every path, such as "/llm".
     """
 
@@ -63,10 +63,11 @@ class Dispatcher:
             message = f"{request.method} is not allowed for {request.path}"
             return self.error(request.path, 405, message, (("Allow", found.allowed),))
         handler, request.route, request.path_params = found
-        for check in self._checks:
-            refusal = check(request)
-            if refusal is not None:
-                return refusal
+        if request.method != "GET":
+            for check in self._checks:
+                refusal = check(request)
+                if refusal is not None:
+                    return refusal
         return handler
 
     def error(self, path: str, status: int, message: str, headers: HeaderPairs = ()) -> Response:

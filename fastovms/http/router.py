@@ -57,9 +57,14 @@ class _Pattern:
 
 
 class Router:
-    """Routes by pattern. Fixed paths come before patterns, patterns in the order of `add`."""
+    """Routes by pattern. Fixed paths come before patterns, patterns in the order of `add`.
+
+    Attributes:
+        more_to_come: so that an unknown path may yet be any of them.
+    """
 
     def __init__(self) -> None:
+        self.more_to_come = False
         self._fixed: dict[str, dict[str, Match]] = {}
         self._patterns: list[tuple[_Pattern, dict[str, Handler]]] = []
 
@@ -100,13 +105,15 @@ class Router:
 
     def allowed(self, raw_path: str) -> str | None:
         """The Allow value of a path; None = no such path. "*" stands for the whole server."""
-        if raw_path == "*":
-            every: set[str] = set().union(
-                *self._fixed.values(), *(known for _, known in self._patterns)
-            )
-            return _allow(every)
-        outcome = self.match("OPTIONS", raw_path)
-        return outcome.allowed if isinstance(outcome, MethodNotAllowed) else None
+        outcome = None if raw_path == "*" else self.match("OPTIONS", raw_path)
+        if isinstance(outcome, MethodNotAllowed):
+            return outcome.allowed
+        if raw_path != "*" and not self.more_to_come:
+            return None
+        every: set[str] = set().union(
+            *self._fixed.values(), *(known for _, known in self._patterns)
+        )
+        return _allow(every)
 
     def _match_patterns(self, method: str, segments: list[str]) -> Match | MethodNotAllowed | None:
         allowed: set[str] = set()

@@ -26,7 +26,8 @@ class HttpServer:
     Args:
         render_error: shapes every error that this layer answers.
         authenticate: refuses strangers, before routing; OPTIONS is exempt.
-        checks: further looks at the head of a routed request, before its body is read.
+        checks: further looks at the head of a routed request other than GET, before its body is
+            read.
         cross_origin: the fields that browsers of other origins ask for.
         observers: told of each request when it is over. They must be quick.
         inherited: listening sockets to use in place of the configured addresses.

@@ -95,6 +95,15 @@ def test_the_whole_server(router: Router) -> None:
     assert router.allowed("*") == "DELETE, GET, HEAD, OPTIONS, POST"
 
 
+def test_while_more_routes_are_to_come(router: Router) -> None:
+    router.more_to_come = True
+    assert router.allowed("/v1/later") == router.allowed("*")
+    assert router.allowed("/files/x") == "OPTIONS, POST"
+    assert router.match("GET", "/v1/later") is None
+    router.more_to_come = False
+    assert router.allowed("/v1/later") is None
+
+
 @pytest.mark.parametrize("pattern", ["v1", "/{a:path}/{b:path}"])
 def test_bad_patterns(pattern: str) -> None:
     with pytest.raises(ValueError, match="route"):

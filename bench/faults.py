@@ -4,7 +4,7 @@
     python -m bench.faults health [MODEL]    # /health and /metrics while 256 streams run
 
 In the first, server and client get a core each; in the second, they share the machine as they do
-in earnest.
+in earnest, and the questions come from a process of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import asyncio
 import os
 import re
 import resource
-import time
 from collections.abc import Callable, Sequence
 from typing import cast
 from urllib.request import urlopen
@@ -22,6 +21,7 @@ from urllib.request import urlopen
 import uvloop
 
 from bench.client import Target, completion, run_load
+from bench.prober import Latencies, probing
 from bench.process import server_process, two_cores
 from bench.report import machine, table
 
@@ -78,7 +78,7 @@ def measure_health(model: Sequence[str], num_streams: int, num_tokens: int) -> N
     ):
         target = Target.from_url(f"{url}/v1")
         bodies = [completion("m", [5, 6, 7], num_tokens) for _ in range(num_streams)]
-        latencies = runner.run(_ask_under_load(target, bodies, ("/health", "/metrics")))
+        latencies = runner.run(_run_after(1, target, bodies, ("/health", "/metrics")))
     rows = [
         [path, len(times), *(f"{1000 * _quantile(times, q):.1f}" for q in (0.5, 0.99, 1))]
         for path, times in latencies.items()
@@ -121,34 +121,15 @@ async def _connect_idle(target: Target, number: int) -> list[asyncio.Transport]:
     return transports
 
 
-async def _ask_under_load(
-    target: Target, bodies: list[dict[str, object]], paths: Sequence[str]
-) -> dict[str, list[float]]:
-    latencies: dict[str, list[float]] = {path: [] for path in paths}
+async def _run_after(
+    seconds: float, target: Target, bodies: list[dict[str, object]], paths: Sequence[str]
+) -> Latencies:
+    """Probes while the load runs, but for its first seconds, in which the streams begin."""
     load = asyncio.ensure_future(run_load(target, bodies))
-    reader, writer = await asyncio.open_connection(target.host, target.port)
-    try:
-        await asyncio.sleep(1)
-        while not load.done():
-            for path, times in latencies.items():
-                start = time.perf_counter()
-                await _get(reader, writer, path)
-                if not load.done():
-                    times.append(time.perf_counter() - start)
-            await asyncio.sleep(0.02)
-    finally:
-        writer.close()
-    await load
+    await asyncio.sleep(seconds)
+    with probing(target.host, target.port, paths) as latencies:
+        await load
     return latencies
-
-
-async def _get(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> None:
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-    head = await reader.readuntil(b"\r\n\r\n")
-    found = re.search(rb"Content-Length: (\d+)", head)
-    if not head.startswith(b"HTTP/1.1 200") or found is None:
-        raise SystemExit(f"{path} was answered with {head!r}")
-    await reader.readexactly(int(found[1]))
 
 
 def _gaps(runner: asyncio.Runner, target: Target, bodies: list[dict[str, object]]) -> list[float]:

@@ -202,6 +202,8 @@ class ChatConfig:
 
     Attributes:
         chat_template: Jinja file in place of the model's templates.
+        chat_template_content_format: how templates get the content of messages: "string", "openai"
+            (a list of parts), "auto" = as they read it.
         default_chat_template_kwargs: variables of templates that a request does not set itself.
         trust_request_chat_template: a request may bring a template of its own.
         tool_parser, reasoning_parser: names of the formats in which the model writes calls and
@@ -210,6 +212,7 @@ class ChatConfig:
     """
 
     chat_template: Path | None = None
+    chat_template_content_format: str = "auto"
     default_chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
     trust_request_chat_template: bool = False
     tool_parser: str = "auto"

@@ -162,6 +162,10 @@ _engine = (
 _chat = (
     Flag("--chat-template", "chat.chat_template", "FILE", path,
          "Jinja template in place of the model's", shows_default=False),
+    Flag("--chat-template-content-format", "chat.chat_template_content_format", "FORM",
+         choice("auto", "string", "openai"),
+         "the content of messages as templates get it: string, openai (a list of parts), or auto = "
+         "as they read it"),
     Flag("--default-chat-template-kwargs", "chat.default_chat_template_kwargs", "JSON",
          json_object,
          "variables of the template that a request does not set, such as "

@@ -1,9 +1,10 @@
 """What the answer to a chat must look like: calls that follow their tools' schemas, the format that
-the request asks for, or both, with reasoning before them."""
+the request asks for, or either, with reasoning before them."""
 
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.schemas import GenerationFields
@@ -17,44 +18,60 @@ from fastovms.text.output_grammar import answer_grammar, call_grammar
 logger = logging.getLogger(__name__)
 
 
-async def chat_grammar(
-    body: GenerationFields, tools: ToolUse, prompt: str, model: ServedModel, config: ApiConfig
-) -> Grammar | None:
-    """The constraint on one request's answer, if there is one.
+class Constraint(NamedTuple):
+    """`is_optional`: it may be left out where no grammar can be made of it."""
 
-    Where the model may choose to call, schemas that no grammar can be made of leave the arguments
-    free, unless a tool is strict.
+    grammar: Grammar
+    is_optional: bool = False
+
+
+def constraint(
+    body: GenerationFields, tools: ToolUse, prompt: str, model: ServedModel, config: ApiConfig
+) -> Constraint | None:
+    """The constraint on one request's answer, if there is one. Takes time in proportion to the
+    schemas.
 
     Args:
         prompt: the rendered one; it may have opened reasoning.
 
-    Raises InvalidField: fields contradict each other, or a grammar cannot be used.
+    Raises InvalidField: fields contradict each other, or are malformed.
     """
-    chat = model.chat
+    tool_format, reasoning_format = model.chat.tool_format, model.chat.reasoning_format
     asked = grammar_of(body, config)
-    if not tools.tools:
-        return asked and answer_grammar(asked, chat.reasoning_format, prompt=prompt)
-    if chat.tool_format is None:
-        if tools.is_required:
+    if tools.is_required:
+        if tool_format is None:
             raise InvalidField(
                 "tool_choice can only be auto or none: how this model writes calls is not known",
                 param="tool_choice",
             )
-        return asked and answer_grammar(asked, chat.reasoning_format, prompt=prompt)
+        if asked is not None and not asked.param.startswith("response_format"):
+            raise InvalidField(
+                f"{asked.param} cannot be used when tool_choice requires a call", param=asked.param
+            )
+    calls = (tool_format, tools.choice) if tool_format is not None and tools.tools else None
     if asked is not None and not tools.is_required:
-        calls = chat.tool_format, tools.choice
-        return answer_grammar(asked, chat.reasoning_format, prompt=prompt, calls=calls)
-    if asked is not None and not asked.param.startswith("response_format"):
-        raise InvalidField(
-            f"{asked.param} cannot be used when tool_choice requires a call", param=asked.param
-        )
-    grammar = call_grammar(chat.tool_format, chat.reasoning_format, tools.choice, prompt=prompt)
-    try:
-        check_length(grammar, config)
-        await compile_grammar(grammar, model.backend)
-    except InvalidField as error:
-        if tools.is_required or tools.is_strict:
-            raise
-        logger.info("arguments of calls are free: %s", error.message)
+        return Constraint(answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls))
+    if calls is None:
         return None
-    return grammar
+    grammar = call_grammar(calls[0], reasoning_format, calls[1], prompt=prompt)
+    return Constraint(grammar, is_optional=not (tools.is_required or tools.is_strict))
+
+
+async def usable(
+    wanted: Constraint | None, model: ServedModel, config: ApiConfig
+) -> Grammar | None:
+    """The grammar, made ready; None where there is none, or an optional one is of no use.
+
+    Raises InvalidField: it cannot be used.
+    """
+    if wanted is None:
+        return None
+    try:
+        check_length(wanted.grammar, config)
+        await compile_grammar(wanted.grammar, model.backend)
+    except InvalidField as error:
+        if not wanted.is_optional:
+            raise
+        logger.info("arguments of calls are not constrained: %s", error.message)
+        return None
+    return wanted.grammar

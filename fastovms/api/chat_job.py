@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 from msgspec import UNSET
 
 from fastovms.api.body import show
 from fastovms.api.budget import TokenBudget, token_budget
 from fastovms.api.chat_format import MessageForm, PromptReport
-from fastovms.api.chat_grammar import chat_grammar
+from fastovms.api.chat_grammar import Constraint, constraint, usable
 from fastovms.api.chat_prompt import (
+    LONG_BODY,
     TemplateOptions,
     encode_prompt,
     render_prompt,
@@ -33,9 +33,6 @@ from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
 from fastovms.text.output import OutputParser
 from fastovms.text.output_parser import output_parser
-
-_LONG_BODY: Final = 4000
-"""Bytes of a request from which its prompt is made in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +84,15 @@ async def prepare(
     check_num_choices(1, asked.candidates, config)
     options = _template_options(body, model)
 
-    def read() -> tuple[list[Message], ToolUse, Prompt]:
+    def read() -> tuple[list[Message], ToolUse, Prompt, Constraint | None]:
         messages = read_messages(body.messages, dialect)
         tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, dialect)
         text = render_prompt(messages, tools.shown, options, model)
         special = body.add_special_tokens is True
         prompt = encode_prompt(text, model, asked.truncation, add_special_tokens=special)
-        return messages, tools, prompt
+        return messages, tools, prompt, constraint(body, tools, text, model, config)
 
-    messages, tools, prompt = await asyncio.to_thread(read) if size >= _LONG_BODY else read()
+    messages, tools, prompt, wanted = await asyncio.to_thread(read) if size >= LONG_BODY else read()
     form = _form(body, messages, tools, options, model, new_call_id)
     if form.hides_reasoning:
         # What was thought could be read in them.
@@ -109,7 +106,7 @@ async def prepare(
         model,
         dialect,
         config,
-        grammar=await chat_grammar(body, tools, prompt.text or "", model, config),
+        grammar=await usable(wanted, model, config),
         echo=False,
         num_prompt_logprobs=report.num_prompt_logprobs,
     )
@@ -185,7 +182,7 @@ def _form(
     role = model.chat.config.response_role if options.add_generation_prompt else last["role"]
     return MessageForm(
         role=role,
-        prefix=last["content"] if body.echo and last["role"] == role else "",
+        prefix=(last["content"] or "") if body.echo and last["role"] == role else "",
         hides_reasoning=body.include_reasoning is False and model.chat.reasoning_format is not None,
         one_call=not tools.is_parallel,
         is_named=tools.is_named,

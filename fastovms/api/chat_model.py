@@ -47,7 +47,11 @@ class ChatModel:
         """
         missing = "has no chat template"
         try:
-            template = ChatTemplate.load(model_dir, config.chat_template)
+            template = ChatTemplate.load(
+                model_dir,
+                config.chat_template,
+                content_format=config.chat_template_content_format,
+            )
         except ConfigurationError as error:
             if config.chat_template is not None:
                 raise

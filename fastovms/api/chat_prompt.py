@@ -12,6 +12,9 @@ from fastovms.api.prompts import Prompt, Truncation, check_text, encode_text
 from fastovms.api.served import ServedModel
 from fastovms.errors import InvalidField
 
+LONG_BODY: Final = 2000
+"""Bytes of a request from which its prompt is made in a thread."""
+
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 

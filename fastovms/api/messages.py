@@ -72,6 +72,7 @@ def _add_answer(read: Message, message: Mapping[str, Any], name: str) -> None:
     calls = _calls(message, name)
     if calls:
         read["tool_calls"] = calls
+        read["content"] = read["content"] or None  # templates may tell the two apart
 
 
 def _content(content: object, name: str) -> str:

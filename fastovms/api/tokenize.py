@@ -10,8 +10,11 @@ import orjson
 from msgspec import UNSET, Struct, UnsetType
 
 from fastovms.api.body import decode, show
+from fastovms.api.chat_prompt import LONG_BODY, render_prompt, template_options
+from fastovms.api.chat_tools import read_tools
 from fastovms.api.dialect import Dialect
 from fastovms.api.logprobs import TokenNames
+from fastovms.api.messages import read_messages
 from fastovms.api.prompts import check_token_range, is_long_text
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.errors import InvalidField
@@ -35,9 +38,15 @@ class TokenizeRequest(Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Any] | None = None
+    messages: str | list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class DetokenizeRequest(Struct, frozen=True, kw_only=True):
@@ -65,24 +74,17 @@ class Tokenization:
         self._models = models
 
     async def tokenize(self, request: Request, dialect: Dialect) -> Response:
-        """Counts as `usage` does: special tokens are added unless the request says otherwise."""
+        """A prompt, or messages as the chat template writes them. Counts as `usage` does."""
         body = decode(request.body, TokenizeRequest)
         model = self._models.find(body.model, dialect)
         if (body.prompt is None) == (body.messages is None):
             reason = "is required" if body.prompt is None else "cannot be used with messages"
             raise InvalidField(f"prompt {reason}", param="prompt")
-        if body.prompt is None:
-            raise InvalidField(
-                "messages need a model with a chat template, which this one has not",
-                param="messages",
-            )
-        text = body.prompt
-        _check_length(text, "prompt", model.info)
 
         def answer() -> bytes:
-            token_ids = model.tokenizer.encode(
-                text, add_special_tokens=body.add_special_tokens is not False
-            )
+            text, name, special = _text(body, model, dialect)
+            _check_length(text, name, model.info)
+            token_ids = model.tokenizer.encode(text, add_special_tokens=special)
             names = TokenNames(model.tokenizer.token_bytes)
             return orjson.dumps(
                 {
@@ -93,7 +95,8 @@ class Tokenization:
                 }
             )
 
-        return Response(200, await asyncio.to_thread(answer) if is_long_text([text]) else answer())
+        is_long = len(request.body) >= LONG_BODY
+        return Response(200, await asyncio.to_thread(answer) if is_long else answer())
 
     async def detokenize(self, request: Request, dialect: Dialect) -> Response:
         """The text with its special tokens."""
@@ -132,6 +135,24 @@ class Tokenization:
             return orjson.dumps({"tokens": rows[0] if len(rows) == 1 else rows})
 
         return Response(200, await asyncio.to_thread(answer) if is_long_text(texts) else answer())
+
+
+def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[str, str, bool]:
+    """What is encoded, the name of its field, and whether special tokens are added to it unless
+    the request says otherwise: a template writes them itself."""
+    if body.prompt is not None:
+        return body.prompt, "prompt", body.add_special_tokens is not False
+    options = template_options(
+        model,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        source=body.chat_template,
+        kwargs=body.chat_template_kwargs,
+    )
+    messages = read_messages(body.messages, dialect)
+    tools = read_tools(body.tools, None, None, dialect)
+    text = render_prompt(messages, tools.shown, options, model)
+    return text, "messages", body.add_special_tokens is True
 
 
 def _texts(body: OvmsTokenizeRequest, model: ServedModel) -> list[str]:

@@ -72,6 +72,7 @@ class ChatTemplate:
             ConfigurationError: a template is malformed.
         """
         self._tokens = dict(tokens)
+        self._content_format = content_format
         self._now = now
         self.source = templates.get(DEFAULT) or next(iter(templates.values()))
         self.tool_source = templates.get(TOOL_USE) or self.source
@@ -107,7 +108,9 @@ class ChatTemplate:
     def replaced(self, source: str) -> ChatTemplate:
         """Another template for the same model. Raises RequestError: it is malformed."""
         try:
-            return ChatTemplate({DEFAULT: source}, self._tokens, now=self._now)
+            return ChatTemplate(
+                {DEFAULT: source}, self._tokens, content_format=self._content_format, now=self._now
+            )
         except ConfigurationError as error:
             raise RequestError(str(error), param="chat_template") from error
 
@@ -158,7 +161,7 @@ class ChatTemplate:
         for name in kwargs:
             if name in _RESERVED or name in self._tokens:
                 raise InvalidField(
-                    f"chat_template_kwargs must not name {name!r}, which the server sets",
+                    f"chat_template_kwargs.{name} is not allowed: the server sets it",
                     param=f"chat_template_kwargs.{name}",
                 )
         return {

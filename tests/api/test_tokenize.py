@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.api.tokenize import MAX_PADDED
+from tests.api.chat_models import MESSAGES, chat_model, tool
 from tests.fakes import EOS, model_info
 
 VLLM = ["/tokenize", "/v1/tokenize"]
@@ -134,3 +135,47 @@ async def test_counts_agree_with_usage(make_api):
     _, tokens = await api.post("/tokenize", {"prompt": text})
     _, of_ovms = await api.post("/v3/tokenize", {"model": "fake", "text": text})
     assert tokens["count"] == len(of_ovms["tokens"]) == completion["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
+        {"tools": [tool()]},
+        {"add_generation_prompt": False},
+        {"continue_final_message": True, "add_generation_prompt": False},
+        {"chat_template_kwargs": {"style": "terse"}},
+        {"messages": [{"role": "user", "content": "long " * 2000}]},
+    ],
+)
+async def test_counts_of_messages_agree_with_usage(make_api, fields):
+    api = make_api(model=model_info(max_model_len=20_000), chat=chat_model())
+    body = {"messages": MESSAGES, **fields}
+    _, used = await api.post("/v1/chat/completions", {**body, "return_token_ids": True})
+    for path in VLLM:
+        status, answer = await api.post(path, body)
+        assert status == 200, answer
+        assert answer["count"] == used["usage"]["prompt_tokens"] == len(answer["tokens"])
+        assert answer["tokens"] == used["prompt_token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"messages": [5]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"tools": [{}]}, "tools[0].type"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+        ({"add_generation_prompt": 1}, "add_generation_prompt"),
+        ({"continue_final_message": True, "add_generation_prompt": True},
+         "continue_final_message"),
+        ({"prompt": "a"}, "prompt"),
+    ],
+)  # fmt: skip
+async def test_bad_messages(make_api, fields, field):
+    api = make_api(chat=chat_model())
+    status, answer = await api.post("/tokenize", {"messages": MESSAGES, **fields})
+    assert (status, answer["error"]["param"]) == (400, field), answer
+    assert field in answer["error"]["message"]

@@ -1,0 +1,387 @@
+"""Every wrong value in a chat is refused with an error that names its field, in both dialects."""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fastovms.config import ModelLimits
+from tests.api.chat_models import MESSAGES, PARAMETERS, chat_model, tool
+from tests.api.test_bad_input import BOOLEAN, INTEGER, JSON, WRONG, names
+from tests.api.test_fields import FLAG, VALID
+from tests.fakes import FakeStream, model_info
+
+V1 = "/v1/chat/completions"
+V3 = "/v3/chat/completions"
+BODY = {"model": "fake", "messages": MESSAGES}
+
+OF_COMPLETIONS = {
+    "prompt", "prompt_embeds", "suffix", "logprobs", "max_tokens", "echo", "stream_options",
+}  # fmt: skip
+SHARED = {name: values for name, values in WRONG.items() if name not in OF_COMPLETIONS}
+
+
+def parts(*content: object) -> list:
+    return [{"role": "user", "content": list(content)}]
+
+
+def answer(**members: object) -> list:
+    return [*MESSAGES, {"role": "assistant", **members}]
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+FILE = {"type": "file", "file": {"file_id": "f"}}
+
+OF_CHAT: dict[str, list[object]] = {
+    "max_tokens": [*INTEGER, -1, 0, 2**32, 10**30],
+    "max_completion_tokens": [*INTEGER, -1, 0, 2**32, 10**30],
+    "logprobs": [*BOOLEAN, 5],
+    "top_logprobs": [*INTEGER, 1, -1],
+    "tools": [5, {}, "x", [5], [None], ["get_weather"]],
+    "tool_choice": [5, [], True, "maybe", "", "auto", "required", {}, {"type": "function"}],
+    "parallel_tool_calls": BOOLEAN,
+    "add_generation_prompt": BOOLEAN,
+    "continue_final_message": BOOLEAN,
+    "documents": [5, {}, "x", [5]],
+    "chat_template": [5, "{{ messages }}"],
+    "chat_template_kwargs": [5, [], "x"],
+    "reasoning_effort": [5, "", "much", True],
+    "enable_thinking": BOOLEAN,
+    "include_reasoning": BOOLEAN,
+    "return_prompt_text": BOOLEAN,
+    "echo": BOOLEAN,
+    "modalities": [5, "text", [5]],
+    "metadata": [5, [], "x"],
+    "store": BOOLEAN,
+    "service_tier": [5, []],
+    "prediction": [5, []],
+    "verbosity": [5],
+    "safety_identifier": [5],
+    "prompt_cache_key": [5],
+}
+CASES = [
+    *((name, value) for name, values in SHARED.items() for value in values),
+    *((name, value) for name, values in OF_CHAT.items() for value in values),
+    *(("messages", value) for value in (None, 5, True, {}, [], [5], ["Hi"], [None])),
+]
+
+WITHIN: list[tuple[str, dict[str, object]]] = [
+    ("messages[0].role", {"messages": [{}]}),
+    ("messages[0].role", {"messages": [{"role": None, "content": "a"}]}),
+    ("messages[1].role", {"messages": [*MESSAGES, {"role": "", "content": "a"}]}),
+    ("messages[0].role", {"messages": [{"role": ["user"]}]}),
+    ("messages[0].content", {"messages": [{"role": "user", "content": 5}]}),
+    ("messages[0].content", {"messages": [{"role": "user", "content": {"type": "text"}}]}),
+    ("messages[0].name", {"messages": [{"role": "user", "content": "a", "name": 5}]}),
+    ("messages[0].content[0]", {"messages": parts("a")}),
+    ("messages[0].content[1]", {"messages": parts({"type": "text", "text": "a"}, None)}),
+    ("messages[0].content[0].type", {"messages": parts({})}),
+    ("messages[0].content[0].type", {"messages": parts({"type": 5})}),
+    ("messages[0].content[0]", {"messages": parts({"type": "hologram"})}),
+    ("messages[0].content[0].text", {"messages": parts({"type": "text"})}),
+    ("messages[0].content[0].text", {"messages": parts({"type": "text", "text": ["a"]})}),
+    ("messages[0].content[0].refusal", {"messages": parts({"type": "refusal", "text": "a"})}),
+    ("messages[0].content[1]", {"messages": parts({"type": "text", "text": "a"}, IMAGE)}),
+    ("messages[0].content[0]", {"messages": parts(SOUND)}),
+    ("messages[0].content[0]", {"messages": parts(FILE)}),
+    ("messages[1].tool_calls", {"messages": answer(tool_calls=5)}),
+    ("messages[1].tool_calls[0]", {"messages": answer(tool_calls=["f"])}),
+    ("messages[1].tool_calls[0].type", {"messages": answer(tool_calls=[{"type": "custom"}])}),
+    ("messages[1].tool_calls[0].function", {"messages": answer(tool_calls=[{"id": "1"}])}),
+    ("messages[1].tool_calls[0].id",
+     {"messages": answer(tool_calls=[{"id": 1, "function": {"name": "f"}}])}),
+    ("messages[1].tool_calls[0].function.name",
+     {"messages": answer(tool_calls=[{"function": {"arguments": "{}"}}])}),
+    ("messages[1].tool_calls[0].function.arguments",
+     {"messages": answer(tool_calls=[{"function": {"name": "f", "arguments": [1]}}])}),
+    ("messages[1].function_call.name", {"messages": answer(function_call={})}),
+    ("messages[1].refusal", {"messages": answer(refusal=5)}),
+    ("messages[1].reasoning_content", {"messages": answer(reasoning_content=5)}),
+    ("messages[1].reasoning", {"messages": answer(reasoning=["a"])}),
+    ("messages[0].tool_call_id", {"messages": [{"role": "tool", "tool_call_id": 5}]}),
+    ("tools[0].type", {"tools": [{}]}),
+    ("tools[0].type", {"tools": [{"type": "web_search"}]}),
+    ("tools[1].type", {"tools": [tool(), {"type": "custom", "custom": {"name": "f"}}]}),
+    ("tools[0].function", {"tools": [{"type": "function", "function": 5}]}),
+    ("tools[0].function.name", {"tools": [{"type": "function", "function": {}}]}),
+    ("tools[0].function.name", {"tools": [tool("")]}),
+    ("tools[0].function.name", {"tools": [tool(name=5)]}),
+    ("tools[0].function.name", {"tools": [tool("x" * 300)]}),
+    ("tools[0].function.description", {"tools": [tool(description=5)]}),
+    ("tools[1].function.parameters", {"tools": [tool(), tool("b", parameters="{}")]}),
+    ("tools[0].function.strict", {"tools": [tool(strict="yes")]}),
+    ("tools", {"tools": [tool()] * 1025}),
+    ("tool_choice.function.name", {"tools": [tool()], "tool_choice":
+        {"type": "function", "function": {}}}),
+    ("tool_choice.function", {"tools": [tool()], "tool_choice":
+        {"type": "function", "function": 5}}),
+    ("tool_choice.allowed_tools", {"tools": [tool()], "tool_choice": {"type": "allowed_tools"}}),
+    ("tool_choice.allowed_tools.mode", {"tools": [tool()], "tool_choice":
+        {"type": "allowed_tools", "allowed_tools": {"mode": "never", "tools": []}}}),
+    ("tool_choice.allowed_tools.tools", {"tools": [tool()], "tool_choice":
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}),
+    ("tool_choice.allowed_tools.tools[0]", {"tools": [tool()], "tool_choice":
+        {"type": "allowed_tools", "allowed_tools": {"tools": [5]}}}),
+    ("modalities[1]", {"modalities": ["text", "audio"]}),
+    ("chat_template_kwargs.add_generation_prompt",
+     {"chat_template_kwargs": {"add_generation_prompt": 1}}),
+    ("chat_template_kwargs.messages", {"chat_template_kwargs": {"messages": []}}),
+    ("chat_template_kwargs.tools", {"chat_template_kwargs": {"tools": []}}),
+    ("chat_template_kwargs.bos_token", {"chat_template_kwargs": {"bos_token": "x"}}),
+    ("continue_final_message",
+     {"continue_final_message": True, "add_generation_prompt": True}),
+    ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
+    ("top_logprobs", {"logprobs": True, "top_logprobs": -1}),
+    ("top_logprobs", {"logprobs": False, "top_logprobs": 2}),
+    ("structured_outputs.regex", {"tools": [tool()], "tool_choice": "required",
+                                  "structured_outputs": {"regex": "a"}}),
+    ("guided_choice", {"tools": [tool()], "guided_choice": ["a"], "tool_choice":
+        {"type": "function", "function": {"name": "get_weather"}}}),
+    ("tools", {"tools": [tool("bad")], "tool_choice": "required"}),
+    ("tools", {"tools": [tool("bad", strict=True)]}),
+    ("messages", {"messages": [{"role": "bad", "content": "a"}]}),
+]  # fmt: skip
+ONLY_V1: list[tuple[str, dict[str, object]]] = [
+    ("tool_choice", {"tools": [tool()], "tool_choice":
+        {"type": "function", "function": {"name": "other"}}}),
+    ("tool_choice.allowed_tools.tools[0]", {"tools": [tool()], "tool_choice":
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools":
+            [{"type": "function", "function": {"name": "other"}}]}}}),
+    ("tool_choice.type", {"tools": [tool()], "tool_choice":
+        {"type": "custom", "custom": {"name": "f"}}}),
+    ("tools[0].function", {"tools": [{"type": "function", "name": "f"}]}),
+]  # fmt: skip
+ONLY_V3: list[tuple[str, dict[str, object]]] = [
+    ("messages", {"messages": "Hi"}),
+    ("max_tokens", {"max_tokens": None}),
+    ("tools[0].name", {"tools": [{"type": "function"}]}),
+    ("tool_choice.name", {"tools": [tool()], "tool_choice": {"type": "function"}}),
+]
+
+
+@pytest.fixture
+def make(make_api):
+    def make_chat(script="hello", **options):
+        return make_api(script, model=model_info(), chat=chat_model(), **options)
+
+    return make_chat
+
+
+def fault(body: dict, path: str) -> str:
+    return body["error"]["message"] if path == V1 else body["error"]
+
+
+@pytest.mark.parametrize(("field", "value"), CASES, ids=lambda value: repr(value)[:40])
+async def test_wrong_value(make, field, value):
+    for path in (V1, V3):
+        api = make()
+        body = {**BODY, field: value}
+        status, refused = await api.post(path, body)
+        if path == V3 and field == "tool_choice" and value in ("auto", "required"):
+            assert status == 200, "without tools there is nothing to choose"
+            continue
+        body_level = path == V3 and field in ("model", "stream")
+        assert status == (412 if body_level else 400), (path, refused)
+        param = refused["error"]["param"] if path == V1 else None
+        assert names(field, fault(refused, path), param), refused
+        assert api.backend.submitted == []
+
+
+@pytest.mark.parametrize(("place", "fields"), WITHIN, ids=lambda value: repr(value)[:60])
+async def test_a_fault_within_a_field_is_named(make, place, fields):
+    for path in (V1, V3):
+        api = make()
+        status, refused = await api.post(path, {**BODY, **fields})
+        assert status == 400, (path, refused)
+        assert place in fault(refused, path), refused
+        if path == V1:
+            assert refused["error"]["param"] == place
+        assert api.backend.submitted == []
+
+
+@pytest.mark.parametrize(("place", "fields"), ONLY_V1)
+async def test_a_fault_for_openai_alone(make, place, fields):
+    status, refused = await make().post(V1, {**BODY, **fields})
+    assert (status, refused["error"]["param"]) == (400, place)
+
+
+@pytest.mark.parametrize(("place", "fields"), ONLY_V3)
+async def test_a_fault_for_ovms_alone(make, place, fields):
+    status, refused = await make().post(V3, {**BODY, **fields})
+    assert (status, place in refused["error"]) == (400, True), refused
+
+
+async def test_a_part_that_is_no_text_is_named_with_its_type(make):
+    for part, kind in ((IMAGE, "image_url"), (SOUND, "input_audio"), (FILE, "file")):
+        messages = [{"role": "system", "content": "S"}, *parts(part)]
+        status, refused = await make().post(V1, {**BODY, "messages": messages})
+        assert (status, refused["error"]["message"]) == (
+            400,
+            f'messages[1].content[0] is of type "{kind}", but this model takes only text',
+        )
+
+
+async def test_a_schema_of_no_use_leaves_arguments_free_where_the_model_may_choose(make):
+    api = make()
+    status, _ = await api.post(V1, {**BODY, "tools": [tool("bad")]})
+    assert status == 200
+    assert api.backend.submitted[0].params.grammar is None
+
+
+async def test_limits_of_the_operator(make):
+    api = make(limits=ModelLimits(max_tokens_limit=10))
+    for path, field, value, status in (
+        (V3, "max_tokens", 9, 200),
+        (V3, "max_tokens", 10, 400),
+        (V3, "max_completion_tokens", 10, 200),
+        (V3, "max_completion_tokens", 11, 400),
+        (V1, "max_completion_tokens", 11, 200),
+    ):
+        found, body = await api.post(path, {**BODY, field: value})
+        assert found == status, (path, field, value)
+        if status == 400:
+            assert field in fault(body, path)
+        else:
+            assert api.backend.submitted[-1].params.max_tokens == min(value, 10)
+
+
+async def test_a_required_call_needs_a_model_whose_calls_are_known(make_api):
+    chat = chat_model()
+    plain = type(chat)(chat.template)
+    api = make_api(model=model_info(), chat=plain)
+    for choice, status in (("required", 400), ("auto", 200)):
+        found, body = await api.post(V1, {**BODY, "tools": [tool()], "tool_choice": choice})
+        assert found == status
+        assert status == 200 or body["error"]["param"] == "tool_choice"
+
+
+async def test_the_model_is_the_first_fault_for_ovms(make):
+    status, body = await make().post(V3, {"messages": 5})
+    assert (status, "model" in body["error"]) == (412, True)
+
+
+CHAT_VALID: dict[str, list[object]] = {
+    **{name: values for name, values in VALID.items() if name not in OF_COMPLETIONS},
+    "messages": [
+        MESSAGES,
+        parts({"type": "text", "text": "a"}),
+        [{"role": "developer", "content": "D"}, *MESSAGES],
+        answer(content="A", reasoning="why", tool_calls=[]),
+        answer(tool_calls=[{"id": "1", "type": "function",
+                            "function": {"name": "f", "arguments": "{}"}}]),
+        [*MESSAGES, {"role": "tool", "tool_call_id": "1", "content": "18"}],
+    ],
+    "stream_options": [None],
+    "max_tokens": [1, 50],
+    "max_completion_tokens": [1, 50, None],
+    "logprobs": FLAG,
+    "top_logprobs": [0, 3, 20, None],
+    "tools": [[], [tool()], [tool(), tool("b", strict=True)], [tool(parameters=None)], None],
+    "tool_choice": ["none", "auto", "required", None,
+                    {"type": "function", "function": {"name": "get_weather"}}],
+    "parallel_tool_calls": FLAG,
+    "add_generation_prompt": FLAG,
+    "continue_final_message": FLAG,
+    "documents": [[], [{"title": "a", "text": "b"}], None],
+    "chat_template_kwargs": [{}, {"enable_thinking": True}, {"opened": True}, None],
+    "reasoning_effort": ["none", "minimal", "low", "medium", "high", "xhigh", "max", None],
+    "enable_thinking": FLAG,
+    "include_reasoning": FLAG,
+    "echo": FLAG,
+    "return_prompt_text": FLAG,
+    "modalities": [["text"], [], None],
+    "response_format": [{"type": "text"}, {"type": "json_object"}, None,
+                        {"type": "json_schema", "json_schema":
+                            {"name": "x", "strict": True, "schema": PARAMETERS}}],
+    "metadata": [{"a": "b"}, None],
+    "store": FLAG,
+    "service_tier": ["auto", None],
+    "verbosity": ["low", None],
+    "prediction": [{"type": "content", "content": "a"}, None],
+    "functions": [[{"name": "f"}]],
+    "web_search_options": [{}],
+}  # fmt: skip
+SCRIPTS = [
+    "zyx!",
+    "<think>hm</think>z",
+    '<tool_call>{"name": "get_weather", "arguments": {"city":"é"}}</tool_call>',
+    '<tool_call>{"name": "broken',
+]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    fields=st.fixed_dictionaries(
+        {}, optional={name: st.sampled_from(values) for name, values in CHAT_VALID.items()}
+    ),
+    path=st.sampled_from([V1, V3]),
+    streamed=st.booleans(),
+    script=st.sampled_from(SCRIPTS),
+)
+async def test_fields_together_are_taken_or_named(make_api, fields, path, streamed, script):
+    """Of values that are each valid, some contradict each other: the message names one of them."""
+    api = make_api(script, model=model_info(max_model_len=500), chat=chat_model())
+    stream = FakeStream()
+    body = json.dumps({**BODY, **fields, "stream": streamed}).encode()
+    response = await api.call("POST", path, body, stream)
+    assert api.backend.stats().num_running == 0
+    if response is None:
+        assert stream.events[-1] == "[DONE]"
+        assert not any("error" in event for event in stream.events[:-1])
+    elif response.status == 200:
+        assert not streamed
+        assert orjson.loads(response.body)["usage"]["prompt_tokens"] > 0
+    else:
+        assert response.status == 400, response.body
+        message = fault(orjson.loads(response.body), path)
+        assert any(name in message for name in (*fields, "messages", "max_tokens")), message
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    name=st.sampled_from(sorted({*SHARED, *OF_CHAT, "messages"})),
+    value=JSON,
+    path=st.sampled_from([V1, V3]),
+)
+async def test_random_values_answer_or_name_the_field(make_api, name, value, path):
+    api = make_api("x", model=model_info(max_model_len=500), chat=chat_model())
+    body = json.dumps({**BODY, name: value}).encode()
+    response = await api.call("POST", path, body, FakeStream())
+    if response is None or response.status == 200:
+        return
+    assert response.status in (400, 404, 412)
+    if response.status != 404:
+        message = fault(orjson.loads(response.body), path)
+        assert name in message or "body" in message
+
+
+MEMBERS = st.sampled_from(
+    ["role", "content", "name", "tool_calls", "function", "type", "arguments", "reasoning", "text",
+     "tool_call_id", "refusal", "function_call", "id", "image_url"]
+)  # fmt: skip
+TREES = st.recursive(
+    st.sampled_from(["user", "assistant", "tool", "text", "function", None, 5, "", "{}", True]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(MEMBERS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    field=st.sampled_from(["messages", "tools", "tool_choice"]),
+    tree=TREES,
+    path=st.sampled_from([V1, V3]),
+)
+async def test_random_trees_answer_or_name_the_field(make_api, field, tree, path):
+    api = make_api("x", model=model_info(max_model_len=500), chat=chat_model())
+    body = {**BODY, **({"tools": [tool()]} if field == "tool_choice" else {}), field: tree}
+    response = await api.call("POST", path, json.dumps(body).encode(), FakeStream())
+    assert response is not None
+    if response.status != 200:
+        assert response.status == 400, response.body
+        assert field in fault(orjson.loads(response.body), path)

@@ -59,6 +59,10 @@ class Phase(Enum):
 _BETWEEN, _BODY, _DONE = Phase.BETWEEN, Phase.BODY, Phase.DONE
 
 
+# Knows nobody to call back.
+_INERT = httptools.HttpRequestParser(None)
+
+
 class RequestParser:
     """Feeds a sink from the bytes of one connection.
 
@@ -132,6 +136,7 @@ class RequestParser:
         self._budget.give_back(self._held)
         self._held = 0
         self._sink = None
+        self._parser = _INERT
         self._last = None
         self._begin_message()
 

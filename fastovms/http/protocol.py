@@ -7,10 +7,10 @@ import logging
 from collections import deque
 from typing import NamedTuple
 
-from fastovms.http.deadline import Deadline
 from fastovms.http.faults import Fault, InputRefused
 from fastovms.http.framing import Phase, RequestParser
 from fastovms.http.messages import Handler, HeaderPairs, Request, Response, Stream
+from fastovms.http.read_deadline import ReadDeadline
 from fastovms.http.response import CONTINUE
 from fastovms.http.state import Exchange, ServerState
 from fastovms.http.stream import ResponseStream
@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 # Reading a refused body to its end keeps the connection; past this size it costs less to close.
 _MAX_DISCARDED_BODY = 64 * 1024
 _CLIENT_CLOSED_REQUEST = 499
-_EVENT_STREAM_FIELDS = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
 
 # Look-ups in an Enum class are slow.
 _OPEN = WireState.OPEN
@@ -44,11 +43,7 @@ class _Turn(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """Serves requests one after the other, in the order in which they came.
-
-    Deadlines for reading are absolute: further bytes do not move them, only the end of what they
-    wait for does.
-    """
+    """Serves requests one after the other, in the order in which they came."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
@@ -56,9 +51,9 @@ class Connection(asyncio.Protocol):
         self._config = server.config
         self._wire = Wire(server.config, server.loop, server.outbox)
         self._parser = RequestParser(server.config, server.body_budget, server.head_cache, self)
-        self._deadline = Deadline(server.loop, self._expire)
-        self._timed_phase = _BETWEEN
-        self._body_started = 0.0
+        self._deadline = ReadDeadline(
+            server.loop, server.config, self._parser, self._on_late, self._on_idle
+        )
         self._num_served = 0
         self._num_discarded = 0
         self._admitted: Handler | Response | None = None
@@ -91,8 +86,8 @@ class Connection(asyncio.Protocol):
         parser.feed(data)
         if parser.awaiting_continue:
             self._send_continue()
-        if parser.phase is not self._timed_phase:
-            self._time_phase(parser.phase)
+        if parser.phase is not self._deadline.phase:
+            self._deadline.follow()
 
     def eof_received(self) -> None:
         """The client will send no more; with a request in flight that means it has gone. Returns
@@ -150,7 +145,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def on_request(self, request: Request, keep_alive: bool) -> None:
-        self._timed_phase = _BETWEEN
+        self._deadline.phase = _BETWEEN
         admitted = self._admitted
         assert admitted is not None
         if self._request is None and not self._queue and not self._wire.paused:
@@ -214,7 +209,7 @@ class Connection(asyncio.Protocol):
         elif outcome is None:
             self._end_stream()
         else:
-            if self._timed_phase is _BETWEEN:
+            if self._deadline.phase is _BETWEEN:
                 self._deadline.clear()
             self._task = task = asyncio.ensure_future(outcome, loop=self._loop)
             self._server.tasks.add(task)
@@ -268,7 +263,7 @@ class Connection(asyncio.Protocol):
         elif not stream.closed:
             self._fail(RuntimeError("the handler left its stream open"))
         else:
-            self._final = self._final or stream.aborted
+            self._final = stream.is_last or stream.aborted
             self._finish(completed=not stream.aborted)
 
     def _fail(self, error: BaseException) -> None:
@@ -332,34 +327,18 @@ class Connection(asyncio.Protocol):
     ) -> Stream:
         if self._request is not request or self._stream is not None:
             raise RuntimeError("a request is answered once, and while its client is there")
-        chunked = request.http_version != "1.0"
-        is_event_stream = content_type.startswith("text/event-stream")
-        if is_event_stream:
-            headers = _EVENT_STREAM_FIELDS + headers
         self._status = status
-
-        def render_head() -> bytes:
-            server = self._server
-            self._final = self._final or not chunked or server.draining
-            policy = server.dispatcher.cross_origin
-            return server.writer.render_stream_head(
-                status,
-                content_type,
-                headers if policy is None else headers + policy.response_fields(request),
-                request,
-                close=self._final,
-                chunked=chunked,
-            )
-
-        self._stream = ResponseStream(
+        self._stream = stream = ResponseStream(
             self._wire,
-            self._loop,
-            render_head,
-            chunked=chunked,
-            muted=request.method == "HEAD",
-            ping_interval=self._config.ping_interval if ping and is_event_stream else 0,
+            self._server,
+            request,
+            status,
+            content_type,
+            headers,
+            is_last=self._final,
+            ping=ping,
         )
-        return self._stream
+        return stream
 
     # Waiting for the client
 
@@ -369,34 +348,15 @@ class Connection(asyncio.Protocol):
             self._parser.awaiting_continue = False
             self._wire.write(CONTINUE)
 
-    def _time_phase(self, phase: Phase) -> None:
-        """Sets the deadline of what the parser has begun to wait for."""
-        self._timed_phase = phase
-        if phase is Phase.HEAD:
-            self._deadline.set(self._loop.time() + self._config.head_timeout)
-        elif phase is Phase.BODY:
-            self._body_started = self._loop.time()
-            self._deadline.set(self._body_started + self._config.body_timeout)
-
-    def _expire(self) -> None:
-        phase = self._parser.phase
-        if phase is Phase.HEAD:
-            self._time_out("the head did not arrive in time")
-        elif phase is Phase.BODY:
-            config = self._config
-            allowance = config.body_timeout + self._parser.body_size / config.min_body_rate
-            if self._body_started + allowance > self._loop.time():
-                self._deadline.set(self._body_started + allowance)
-            else:
-                self._time_out("the body did not arrive in time")
-        elif self._queue or self._wire.buffered:
-            # Not idle: the client is still reading, for which the wire has a deadline of its own.
+    def _on_idle(self) -> None:
+        if self._queue or self._wire.buffered:
+            # The client is still reading, for which the wire has a deadline of its own.
             self._deadline.set(self._loop.time() + self._config.keep_alive_timeout)
         elif self._request is None:
             self._parser.close()
             self._wire.finish(linger=False)
 
-    def _time_out(self, message: str) -> None:
+    def _on_late(self, message: str) -> None:
         request = self._parser.unfinished()
         self._parser.close()
         self.on_fault(Fault(408, message, request=request))

@@ -5,32 +5,41 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from fastovms.http.messages import HeaderPairs, Request
+from fastovms.http.state import ServerState
 from fastovms.http.wire import Wire
 
 PING = b": ping\n\n"
+
+_EVENT_STREAM_FIELDS = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
 
 
 class ResponseStream:
     """Implements `messages.Stream`.
 
     Args:
-        render_head: called when the first byte is due.
-        chunked: False = the message ends with the connection (HTTP/1.0).
-        muted: only the head is sent (the answer to HEAD).
-        ping_interval: seconds of silence after which an SSE comment is sent; 0 = never.
+        ping: send an SSE comment whenever an event stream has been silent for a while.
+
+    Attributes:
+        is_last: the connection ends with it. Decided when the head is sent.
     """
 
     __slots__ = (
         "_chunked",
+        "_content_type",
+        "_headers",
         "_last_sent",
         "_loop",
         "_muted",
         "_ping_interval",
         "_ping_timer",
-        "_render_head",
+        "_request",
+        "_server",
+        "_status",
         "_wire",
         "aborted",
         "closed",
+        "is_last",
         "on_writable",
         "started",
     )
@@ -38,28 +47,37 @@ class ResponseStream:
     def __init__(
         self,
         wire: Wire,
-        loop: asyncio.AbstractEventLoop,
-        render_head: Callable[[], bytes],
+        server: ServerState,
+        request: Request,
+        status: int,
+        content_type: str,
+        headers: HeaderPairs,
         *,
-        chunked: bool,
-        muted: bool,
-        ping_interval: float,
+        is_last: bool,
+        ping: bool,
     ) -> None:
+        is_event_stream = content_type.startswith("text/event-stream")
         self._wire = wire
-        self._loop = loop
-        self._render_head = render_head
-        self._chunked = chunked
-        self._muted = muted
+        self._server = server
+        self._loop = loop = server.loop
+        self._request = request
+        self._status = status
+        self._content_type = content_type
+        self._headers = _EVENT_STREAM_FIELDS + headers if is_event_stream else headers
+        # Towards HTTP/1.0 the message ends with the connection (RFC 9112 6.1).
+        self._chunked = request.http_version != "1.0"
+        self._muted = request.method == "HEAD"
+        self.is_last = is_last or not self._chunked
         self.started = False
         self.closed = False
         self.aborted = False
         self.on_writable: Callable[[], None] | None = None
-        self._ping_interval = ping_interval
+        self._ping_interval = server.config.ping_interval if ping and is_event_stream else 0
         self._ping_timer: asyncio.TimerHandle | None = None
         self._last_sent = 0.0
-        if ping_interval:
+        if self._ping_interval:
             self._last_sent = loop.time()
-            self._ping_timer = loop.call_later(ping_interval, self._on_silence)
+            self._ping_timer = loop.call_later(self._ping_interval, self._on_silence)
 
     @property
     def writable(self) -> bool:
@@ -110,6 +128,21 @@ class ResponseStream:
             if self._ping_interval:
                 self._last_sent = self._loop.time()
             self._wire.write(data)
+
+    def _render_head(self) -> bytes:
+        server, request, headers = self._server, self._request, self._headers
+        self.is_last = self.is_last or server.draining
+        policy = server.dispatcher.cross_origin
+        if policy is not None:
+            headers += policy.response_fields(request)
+        return server.writer.render_stream_head(
+            self._status,
+            self._content_type,
+            headers,
+            request,
+            close=self.is_last,
+            chunked=self._chunked,
+        )
 
     def _on_silence(self) -> None:
         """Runs once an interval at most: `send` only notes the time."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import socket
 import ssl
 import struct
+import weakref
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -15,6 +17,7 @@ import pytest
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http import CorsPolicy, HttpServer, Request, Response, Router
+from fastovms.http.protocol import Connection
 from tests.http.client import read_until_quiet, split_answer, talk
 from tests.http.conftest import QUICK, Running, Start, render_error
 from tests.http.more_cases import get, post
@@ -209,6 +212,36 @@ async def test_what_a_handler_sees(start: Start) -> None:
     assert first.route == "/health"
     assert first.client.startswith("127.0.0.1:")
     assert (second.body, second.headers.get("content-length")) == (b"hi", "2")
+
+
+@pytest.mark.parametrize("path", ["/health", "/stream", "/slow", "/nothing"])
+async def test_a_lost_connection_leaves_nothing_behind(path: str, start: Start) -> None:
+    """Not even for the garbage collector."""
+    running = await start()
+    state = running.server._state
+    assert state is not None
+    gc.collect()
+    gc.disable()
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(get(path))
+        while not state.connections:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        (connection,) = state.connections
+        assert isinstance(connection, Connection)
+        left = [weakref.ref(part) for part in (connection, connection._parser)]
+        del connection
+        writer.transport.abort()
+        await wait_for_no_connection(running)
+        running.site.exchanges.clear()
+        running.site.requests.clear()
+        while state.tasks:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [part() for part in left] == [None, None]
+    finally:
+        gc.enable()
 
 
 async def wait_for_no_connection(running: Running) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -140,7 +140,8 @@ async def _run(
 
     def announce(models: ServedModels) -> None:
         text = _greeting(server.addresses, models, needs_key=guard.needs_key)
-        print(text, flush=True)
+        with suppress(OSError):  # perhaps nobody reads it any more
+            os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
     await Lifecycle(
         server,

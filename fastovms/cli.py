@@ -31,6 +31,7 @@ _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 def run() -> NoReturn:
     """The process's entry."""
+    _open_standard_streams()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     code = main()
@@ -41,6 +42,18 @@ def run() -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Some start a process without them. Their descriptors would go to sockets, which libuv takes
+    for a mistake."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest one that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

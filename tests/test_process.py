@@ -9,6 +9,8 @@ import signal
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -100,6 +102,32 @@ def test_while_the_model_loads(manager):
         server.signal(signal.SIGTERM)
         assert "READY=1" not in manager.states_until("STOPPING=1")
         assert server.wait() == 0
+
+
+@pytest.mark.parametrize(
+    "streams", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full", "> >(true) 2> >(true)"]
+)
+def test_whatever_becomes_of_the_standard_streams(streams):
+    """Closed descriptors are not given to sockets, and nobody has to read the greeting."""
+    port = free_port()
+    command = f"{sys.executable} -m tests.controlled_server 0 serve --port {port} {streams}"
+    process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=Path(__file__).parents[1])
+    server = ServerProcess(process, [f"http://127.0.0.1:{port}"])
+    try:
+        deadline = time.monotonic() + DEADLINE
+        status = 0
+        while status != 200:
+            assert time.monotonic() < deadline
+            assert process.poll() is None, "it has ended"
+            time.sleep(0.05)
+            with contextlib.suppress(ConnectionError):
+                status = server.status("/ready")
+        assert server.ask(completion(max_tokens=2)).status == 200
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 # Supervision

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,14 +55,15 @@ def load_models(models: Sequence[ModelConfig]) -> ServedModels:
     """
     check_models(models)
     loaded = []
-    with TemporaryDirectory(prefix="fastovms-") as scratch:
+    with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in models:
             cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
             model = _as_directories(model, cache, Path(scratch))
-            tokenizer = Tokenizer.load(model.path)
-            chat = ChatModel.load(model.path, model.chat)
+            # Compilation uses one core for most of its time.
+            tokenizer = beside.submit(Tokenizer.load, model.path)
+            chat = beside.submit(ChatModel.load, model.path, model.chat)
             reserve = PagedBackend.compile(model.path, read_info(model), model.engine)
-            loaded.append((model, tokenizer, chat, reserve))
+            loaded.append((model, tokenizer.result(), chat.result(), reserve))
         share = share_memory([model.engine.cache_size for model in models], available_memory())
         return ServedModels(
             [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import openvino as ov
@@ -74,10 +75,13 @@ def compile_variants(
     if 2 * weights_size > available * _TWO_VARIANTS_SHARE:
         logger.warning("not enough memory to compile the model for small steps too")
         return _single(core, model, device, properties, KV_CACHE_PRECISIONS)
-    large = _compile(core, model, device, properties, SHARED_KV_CACHE_PRECISIONS)
-    small = _compile(
-        core, model, device, {**properties, _PRECISION: "f32"}, SHARED_KV_CACHE_PRECISIONS
-    )
+    exact = {**properties, _PRECISION: "f32"}
+    with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
+        future = beside.submit(
+            _compile, core, model.clone(), device, exact, SHARED_KV_CACHE_PRECISIONS
+        )
+        large = _compile(core, model, device, properties, SHARED_KV_CACHE_PRECISIONS)
+        small = future.result()
     if _cache_layout(large) != _cache_layout(small):
         logger.warning("large and small steps cannot share a KV cache of the given precision")
         return CompiledVariants(large, large)

@@ -1,0 +1,173 @@
+"""What a decoding step costs, against the number of sequences and the length of their context,
+beside `openvino_genai.ContinuousBatchingPipeline` on the same model.
+
+All sequences of a cell begin with the same prompt, which both engines compute once (prefix
+cache), so that long contexts of many sequences need neither hours nor a hundred gigabytes. What
+is timed are steps in which every sequence gets one token. Ours and theirs run in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+
+from bench.report import machine, median, table
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.engine.model import PagedModel
+from fastovms.params import GenerationRequest, SamplingParams
+
+NUM_SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CONTEXTS = (128, 512, 1024, 4096)
+CACHE_SIZE = 2
+RANDOM_TOKEN_IDS = (5, 400)
+"""Ids that every vocabulary has."""
+
+_SPARE_STEPS = 4
+"""Before the first one that is timed: all sequences decode by then."""
+
+
+class Stepper(Protocol):
+    def start(self, prompt: list[int], num_sequences: int, num_steps: int) -> None:
+        """Adds requests, and steps until all of them decode."""
+
+    def step(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class Ours:
+    def __init__(self, model_dir: Path, properties: dict[str, str]) -> None:
+        self._model = PagedModel.load(model_dir, properties=properties)
+        self._num_blocks = CACHE_SIZE * 1024**3 // self._model.bytes_per_block
+        self._model.allocate_cache(self._num_blocks)
+
+    def start(self, prompt: list[int], num_sequences: int, num_steps: int) -> None:
+        config = EngineConfig(max_num_seqs=max(NUM_SEQUENCES), enable_prompt_lookup=False)
+        max_model_len = self._num_blocks * self._model.block_size
+        self._engine = Engine(
+            self._model, config, num_blocks=self._num_blocks, max_model_len=max_model_len
+        )
+        max_tokens = num_steps + _SPARE_STEPS + num_sequences
+        params = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
+        self._engine.add(GenerationRequest("first", prompt, params))
+        self._engine.step()
+        while self._engine.scheduler.running[0].num_uncomputed_tokens > 1:
+            self._engine.step()
+        for i in range(num_sequences - 1):
+            self._engine.add(GenerationRequest(str(i), prompt, params))
+        while len(self._engine.scheduler.running) < num_sequences:
+            self._engine.step()
+        for _ in range(_SPARE_STEPS):
+            self._engine.step()
+
+    def step(self) -> None:
+        self._engine.step()
+
+    def finish(self) -> None:
+        for sequence in list(self._engine.scheduler.running):
+            self._engine.abort(sequence.request_id)
+
+
+class Genai:
+    def __init__(self, model_dir: Path, properties: dict[str, str]) -> None:
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.cache_size = CACHE_SIZE
+        scheduler.enable_prefix_caching = True
+        scheduler.max_num_seqs = max(NUM_SEQUENCES)
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+            str(model_dir), scheduler, "CPU", properties
+        )
+        self._ids = iter(range(10**9))
+
+    def start(self, prompt: list[int], num_sequences: int, num_steps: int) -> None:
+        tensor = ov.Tensor(np.array([prompt], np.int64))
+        self._run(tensor, 1)  # fills the prefix cache
+        config = _greedy(num_steps + _SPARE_STEPS + num_sequences)
+        self._handles = [
+            self._pipeline.add_request(next(self._ids), tensor, config)
+            for _ in range(num_sequences)
+        ]
+        waiting = list(self._handles)
+        while waiting:
+            self._pipeline.step()
+            waiting = [handle for handle in waiting if not handle.can_read()]
+        for _ in range(_SPARE_STEPS):
+            self._pipeline.step()
+
+    def _run(self, prompt: ov.Tensor, num_tokens: int) -> None:
+        self._pipeline.add_request(next(self._ids), prompt, _greedy(num_tokens))
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+
+    def step(self) -> None:
+        self._pipeline.step()
+
+    def finish(self) -> None:
+        for handle in self._handles:
+            handle.cancel()
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+
+
+def _greedy(num_tokens: int) -> openvino_genai.GenerationConfig:
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = num_tokens
+    config.ignore_eos = True
+    config.do_sample = False
+    return config
+
+
+def step_times(engine: Stepper, prompt: list[int], num_sequences: int, num: int) -> list[float]:
+    """Milliseconds."""
+    engine.start(prompt, num_sequences, num)
+    times = []
+    for _ in range(num):
+        start = time.perf_counter()
+        engine.step()
+        times.append(1000 * (time.perf_counter() - start))
+    engine.finish()
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m bench.steps", description=__doc__)
+    parser.add_argument("model_dir", type=Path)
+    parser.add_argument("-n", "--num-sequences", type=int, nargs="+", default=NUM_SEQUENCES)
+    parser.add_argument("-c", "--contexts", type=int, nargs="+", default=CONTEXTS)
+    parser.add_argument("-s", "--steps", type=int, default=12, help="timed steps of each cell")
+    parser.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an OpenVINO property for both, such as KV_CACHE_PRECISION=u8",
+    )
+    arguments = parser.parse_args()
+    properties = dict(item.split("=", 1) for item in arguments.property)
+    ours, genai = Ours(arguments.model_dir, properties), Genai(arguments.model_dir, properties)
+    rng = np.random.default_rng(0)
+    rows: dict[int, list[object]] = {n: [n] for n in arguments.num_sequences}
+    for context in arguments.contexts:
+        prompt = rng.integers(*RANDOM_TOKEN_IDS, context).tolist()
+        for num_sequences, row in rows.items():
+            times: tuple[list[float], list[float]] = ([], [])
+            for _ in range(2):
+                for engine, measured in zip((ours, genai), times, strict=True):
+                    measured += step_times(engine, prompt, num_sequences, arguments.steps // 2)
+            our_ms, their_ms = map(median, times)
+            row.append(f"{our_ms:.1f} / {their_ms:.1f} ({their_ms / our_ms:.2f})")
+    print(machine())
+    print("milliseconds a step: ours / genai (their time over ours)\n")
+    header = ("sequences", *(f"context {context}" for context in arguments.contexts))
+    print(table(header, rows.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -34,7 +34,11 @@ class InvalidField(RequestError):
     """A field has a wrong type or a value outside its range."""
 
 
-class ModelNotFound(RequestError):
+class NotFound(RequestError):
+    """What the request names is not there, or is somebody else's."""
+
+
+class ModelNotFound(NotFound):
     """The named model is not served here."""
 
 

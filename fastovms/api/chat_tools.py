@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fastovms.api.body import show
 from fastovms.api.dialect import Dialect
@@ -42,13 +42,34 @@ class ToolUse:
         return CallChoice(self.tools, required=self.is_required, parallel=self.is_parallel)
 
 
+class _Forms(NamedTuple):
+    """Which forms of tools and choices there are.
+
+    Attributes:
+        flat: members beside the type.
+        skips_others: tools of other types than functions are passed over.
+        checks_choice: it must be of tools that there are.
+    """
+
+    flat: bool
+    skips_others: bool
+    checks_choice: bool
+
+
 def read_tools(
     given: Sequence[Mapping[str, Any]] | None,
     choice: str | Mapping[str, Any] | None,
     parallel: bool | None,
     dialect: Dialect,
+    *,
+    flat: bool = False,
+    skipped: list[str] | None = None,
 ) -> ToolUse:
     """Tools that must not be called are not shown to the model either.
+
+    Args:
+        flat: a tool's and a choice's members may stand beside the type, in every dialect.
+        skipped: takes the names of tools of other types than functions; None = they are refused.
 
     Raises InvalidField: a tool or the choice is malformed, or they do not go together.
     """
@@ -58,10 +79,15 @@ def read_tools(
         )
     shown = {}
     tools = {}
+    forms = _Forms(flat or dialect.flat_tools, skipped is not None, dialect.checks_tool_choice)
     for position, tool in enumerate(given or ()):
-        form, read = _tool(tool, f"tools[{position}]", dialect)
+        kind = tool.get("type")
+        if skipped is not None and isinstance(kind, str) and kind != "function":
+            skipped.append(f"tools[{position}] of type {kind[:MAX_NAME]}")
+            continue
+        form, read = _tool(tool, f"tools[{position}]", forms)
         shown[read.name], tools[read.name] = form, read
-    names, is_required, is_named = _chosen(choice, tools, dialect)
+    names, is_required, is_named = _chosen(choice, tools, forms)
     return ToolUse(
         [tools[name] for name in names],
         [shown[name] for name in names],
@@ -72,14 +98,14 @@ def read_tools(
     )
 
 
-def _tool(tool: Mapping[str, Any], name: str, dialect: Dialect) -> tuple[dict[str, Any], Tool]:
+def _tool(tool: Mapping[str, Any], name: str, forms: _Forms) -> tuple[dict[str, Any], Tool]:
     kind = tool.get("type")
     if kind != "function":
         raise InvalidField(
             f'{name}.type must be "function", not {show(kind)}', param=f"{name}.type"
         )
     function = tool.get("function")
-    if function is None and dialect.flat_tools:
+    if function is None and forms.flat:
         function = {key: value for key, value in tool.items() if key != "type"}
     else:
         name = f"{name}.function"
@@ -115,7 +141,7 @@ def _name(function: Mapping[str, Any], name: str) -> str:
 
 
 def _chosen(
-    choice: str | Mapping[str, Any] | None, tools: Mapping[str, Tool], dialect: Dialect
+    choice: str | Mapping[str, Any] | None, tools: Mapping[str, Tool], forms: _Forms
 ) -> tuple[Sequence[str], bool, bool]:
     """The names of the functions that may be called, whether one must be, and whether the choice
     is by its name."""
@@ -129,26 +155,29 @@ def _chosen(
             )
         if choice == "none":
             return [], False, False
-        _check_any(tools, dialect)
+        _check_any(tools, forms)
         return list(tools), choice == "required", False
     if choice.get("type") == "allowed_tools":
-        return _allowed(choice, tools, dialect)
-    name = _named(choice, "tool_choice", dialect)
-    _check_any(tools, dialect)
-    return _known([(name, "tool_choice")], tools, dialect), True, True
+        return _allowed(choice, tools, forms)
+    name = _named(choice, "tool_choice", forms)
+    _check_any(tools, forms)
+    return _known([(name, "tool_choice")], tools, forms), True, True
 
 
 def _allowed(
-    choice: Mapping[str, Any], tools: Mapping[str, Tool], dialect: Dialect
+    choice: Mapping[str, Any], tools: Mapping[str, Tool], forms: _Forms
 ) -> tuple[Sequence[str], bool, bool]:
     name = "tool_choice.allowed_tools"
     allowed = choice.get("allowed_tools")
+    if allowed is None and forms.flat:
+        name, allowed = "tool_choice", choice
     if not isinstance(allowed, dict):
         raise InvalidField(f"{name} must be an object, not {show(allowed)}", param=name)
     mode = allowed.get("mode", "auto")
-    if mode not in ("auto", "required"):
+    if mode not in _WORDS:
         raise InvalidField(
-            f'{name}.mode must be "auto" or "required", not {show(mode)}', param=f"{name}.mode"
+            f"{name}.mode must be one of {', '.join(_WORDS)}, not {show(mode)}",
+            param=f"{name}.mode",
         )
     name = f"{name}.tools"
     listed = allowed.get("tools")
@@ -159,21 +188,24 @@ def _allowed(
         place = f"{name}[{position}]"
         if not isinstance(tool, dict):
             raise InvalidField(f"{place} must be an object, not {show(tool)}", param=place)
-        names.append((_named(tool, place, dialect), place))
-    _check_any(tools, dialect)
-    return _known(names, tools, dialect), mode == "required", False
+        if forms.skips_others and tool.get("type") != "function":
+            continue
+        names.append((_named(tool, place, forms), place))
+    _check_any(tools, forms)
+    known = _known(names, tools, forms)
+    return [] if mode == "none" else known, mode == "required", False
 
 
-def _named(choice: Mapping[str, Any], name: str, dialect: Dialect) -> str:
+def _named(choice: Mapping[str, Any], name: str, forms: _Forms) -> str:
     """`{"type": "function", "function": {"name"}}`, or with the name beside the type."""
     kind = choice.get("type")
-    function = choice.get("function")
-    if function is None and dialect.flat_tools:
-        function = choice
-    elif not dialect.flat_tools and kind != "function":
+    if forms.checks_choice and kind != "function":
         raise InvalidField(
             f'{name}.type must be "function", not {show(kind)}', param=f"{name}.type"
         )
+    function = choice.get("function")
+    if function is None and forms.flat:
+        function = choice
     else:
         name = f"{name}.function"
     if not isinstance(function, dict):
@@ -181,16 +213,14 @@ def _named(choice: Mapping[str, Any], name: str, dialect: Dialect) -> str:
     return _name(function, name)
 
 
-def _check_any(tools: Mapping[str, Tool], dialect: Dialect) -> None:
-    if not tools and dialect.checks_tool_choice:
+def _check_any(tools: Mapping[str, Tool], forms: _Forms) -> None:
+    if not tools and forms.checks_choice:
         raise InvalidField("tool_choice is only allowed with tools", param="tool_choice")
 
 
-def _known(
-    names: Sequence[tuple[str, str]], tools: Mapping[str, Tool], dialect: Dialect
-) -> list[str]:
+def _known(names: Sequence[tuple[str, str]], tools: Mapping[str, Tool], forms: _Forms) -> list[str]:
     for name, place in names:
-        if name not in tools and dialect.checks_tool_choice:
+        if name not in tools and forms.checks_choice:
             raise InvalidField(
                 f"{place} names {show(name)}, which is not among the tools", param=place
             )

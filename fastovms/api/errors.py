@@ -15,6 +15,7 @@ from fastovms.errors import (
     InvalidField,
     MalformedBody,
     ModelNotFound,
+    NotFound,
     Overloaded,
     RequestError,
 )
@@ -38,8 +39,7 @@ def model_not_found(name: str) -> ModelNotFound:
 
 
 def error_response(error: Exception, dialect: Dialect) -> Response:
-    """The answer to a request that ended with `error`. Unexpected errors are logged here, and
-    tell the client nothing about the server's insides."""
+    """The answer to a request that ended with `error`."""
     status = _status(error, dialect)
     headers: tuple[tuple[str, str], ...] = ()
     if status in (429, 503):
@@ -50,14 +50,18 @@ def error_response(error: Exception, dialect: Dialect) -> Response:
 
 def error_body(error: Exception, dialect: Dialect) -> bytes:
     """The JSON that tells of `error`, also as the last frame of a stream that had begun."""
+    return _render(dialect, _status(error, dialect), *describe(error))
+
+
+def describe(error: Exception) -> tuple[str, str | None, str | None]:
+    """The message, the field at fault and the reason's code that a client is told. Unexpected
+    errors are logged here, and tell it nothing about the server's insides."""
     if isinstance(error, RequestError):
-        message, param, code = error.message, error.param, error.code
-    elif isinstance(error, BackendError):
-        message, param, code = str(error), None, None
-    else:
-        log.error("request failed", exc_info=error)
-        message, param, code = "internal server error", None, None
-    return _render(dialect, _status(error, dialect), message, param, code)
+        return error.message, error.param, error.code
+    if isinstance(error, BackendError):
+        return str(error), None, None
+    log.error("request failed", exc_info=error)
+    return "internal server error", None, None
 
 
 def render_error(path: str, status: int, message: str) -> Response:
@@ -71,7 +75,7 @@ def _status(error: Exception, dialect: Dialect) -> int:
             return dialect.malformed_body_status
         case InvalidField() if error.param in dialect.body_level_fields:
             return dialect.malformed_body_status
-        case ModelNotFound():
+        case NotFound():
             return 404
         case RequestError():
             return 400

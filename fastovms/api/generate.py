@@ -170,14 +170,20 @@ class TextGeneration:
         self._is_scored = True
 
     async def run(self, on_delta: DeltaCallback) -> None:
-        """Submits the prompts and returns when every sample is finished.
+        """Submits the prompts and returns when every sample is finished. Raises as `submit` and
+        `finished` do."""
+        self.submit(on_delta)
+        await self.finished()
+
+    def submit(self, on_delta: DeltaCallback) -> None:
+        """Queues the prompts.
 
         `on_delta` is called on the event loop for every step of every sample; what it raises ends
         the run.
 
         Raises:
             RequestError: a prompt can never run.
-            BackendError: the backend cannot take the prompts, or failed on the way.
+            BackendError: the backend cannot take the prompts.
         """
         self._on_delta = on_delta
         self._done = asyncio.get_running_loop().create_future()
@@ -189,6 +195,10 @@ class TextGeneration:
                 for position, request in enumerate(self._requests)
             ],
         )
+
+    async def finished(self) -> None:
+        """Returns when every sample is finished. Raises BackendError, or what `on_delta` raised."""
+        assert self._done is not None
         await self._done
 
     def _abort(self) -> None:

@@ -13,6 +13,9 @@ from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import Tokenizer
 
+CONTEXT_EXCEEDED: Final = "context_length_exceeded"
+"""The code of errors about what is longer than the context."""
+
 _LONG_TEXT: Final = 2000
 _CALL_COST: Final = 500
 """Characters from which encoding is done in a thread, so that the event loop never waits for it,
@@ -172,7 +175,7 @@ def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
     return InvalidField(
         f"This model's maximum context length is {model.max_model_len} tokens, but {reason}.",
         param=name,
-        code="context_length_exceeded",
+        code=CONTEXT_EXCEEDED,
     )
 
 

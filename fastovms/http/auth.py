@@ -15,7 +15,7 @@ _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
 
 
 class ApiKeys:
-    """A check that refuses requests without one of the keys.
+    """A check that refuses requests without one of the keys, and notes whose the others are.
 
     Args:
         exempt: paths that anybody may ask, such as health; a trailing slash is overlooked.
@@ -44,6 +44,7 @@ class ApiKeys:
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         if scheme.lower() != "bearer" or not any(matches):
             return self._refuse(request, "the API key is not valid")
+        request.tenant = digest.hex()
         return None
 
     def _refuse(self, request: Request, message: str) -> Response:

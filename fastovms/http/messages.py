@@ -106,6 +106,7 @@ class Request:
         id: the client's X-Request-Id when it is a sane token, else one made here.
         received_at: loop time at the end of the head.
         log_fields: what the handler wants in the access log, such as token counts.
+        tenant: what tells apart those who ask with different keys; "" where none is needed.
     """
 
     __slots__ = (
@@ -123,6 +124,7 @@ class Request:
         "raw_path",
         "received_at",
         "route",
+        "tenant",
     )
 
     def __init__(
@@ -150,6 +152,7 @@ class Request:
         self.route = ""
         self.path_params: dict[str, str] = {}
         self.received_at = 0.0
+        self.tenant = ""
         self._open_stream = open_stream
         self._log_fields: dict[str, object] | None = None
 

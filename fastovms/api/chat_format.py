@@ -32,6 +32,7 @@ class MessageForm:
         role: of the message.
         prefix: what its content begins with: the end of the prompt, where it is echoed.
         hides_reasoning: pieces of reasoning are left out.
+        hides_content: so is content; of an answer that must be calls only broken ones are any.
         one_call: calls after the first are left out.
         is_named: the request names the function to call.
         drops_cut_call: of a call that is not complete nothing is told, in an answer that is whole.
@@ -41,6 +42,7 @@ class MessageForm:
     role: str
     prefix: str
     hides_reasoning: bool
+    hides_content: bool
     one_call: bool
     is_named: bool
     drops_cut_call: bool
@@ -50,14 +52,15 @@ class MessageForm:
         """Those that the client gets."""
         for piece in pieces:
             match piece:
+                case Content():
+                    if not self.hides_content:
+                        yield piece
                 case Reasoning():
                     if not self.hides_reasoning:
                         yield piece
-                case CallBegin() | CallArguments() | CallEnd():
+                case _:
                     if not (self.one_call and piece.call_index):
                         yield piece
-                case _:
-                    yield piece
 
     def finish_reason(self, reason: FinishReason, has_called: bool, dialect: Dialect) -> str:
         is_plain_stop = self.is_named and dialect.ends_named_call_with_stop

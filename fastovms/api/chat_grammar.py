@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from fastovms.api.chat_prompt import TemplateOptions
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.schemas import GenerationFields
 from fastovms.api.served import ServedModel
@@ -14,6 +15,7 @@ from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar
 from fastovms.text.output_grammar import answer_grammar, call_grammar
+from fastovms.text.output_parser import opens_reasoning
 
 logger = logging.getLogger(__name__)
 
@@ -26,17 +28,25 @@ class Constraint(NamedTuple):
 
 
 def constraint(
-    body: GenerationFields, tools: ToolUse, prompt: str, model: ServedModel, config: ApiConfig
+    body: GenerationFields,
+    tools: ToolUse,
+    prompt: str,
+    options: TemplateOptions,
+    model: ServedModel,
+    config: ApiConfig,
 ) -> Constraint | None:
     """The constraint on one request's answer, if there is one. Takes time in proportion to the
     schemas.
 
     Args:
         prompt: the rendered one; it may have opened reasoning.
+        options: with which it was rendered. They may say that there is to be no reasoning.
 
     Raises InvalidField: fields contradict each other, or are malformed.
     """
     tool_format, reasoning_format = model.chat.tool_format, model.chat.reasoning_format
+    if reasoning_format is not None and options.kwargs.get("enable_thinking") is False:
+        reasoning_format = reasoning_format if opens_reasoning(reasoning_format, prompt) else None
     asked = grammar_of(body, config)
     if tools.is_required:
         if tool_format is None:

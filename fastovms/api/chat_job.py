@@ -90,7 +90,7 @@ async def prepare(
         text = render_prompt(messages, tools.shown, options, model)
         special = body.add_special_tokens is True
         prompt = encode_prompt(text, model, asked.truncation, add_special_tokens=special)
-        return messages, tools, prompt, constraint(body, tools, text, model, config)
+        return messages, tools, prompt, constraint(body, tools, text, options, model, config)
 
     messages, tools, prompt, wanted = await asyncio.to_thread(read) if size >= LONG_BODY else read()
     form = _form(body, messages, tools, options, model, new_call_id)
@@ -184,6 +184,7 @@ def _form(
         role=role,
         prefix=(last["content"] or "") if body.echo and last["role"] == role else "",
         hides_reasoning=body.include_reasoning is False and model.chat.reasoning_format is not None,
+        hides_content=tools.is_required,
         one_call=not tools.is_parallel,
         is_named=tools.is_named,
         drops_cut_call=tools.is_required,

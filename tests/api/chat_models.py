@@ -51,6 +51,10 @@ def tool(name: str = "get_weather", **members: Any) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+def tool_choice(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
 def call_text(name: str = "get_weather", arguments: str = '{"city":"Paris"}') -> str:
     """A call as the model writes it."""
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'

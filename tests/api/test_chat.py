@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fastovms.config import ApiConfig
-from fastovms.params import SamplingDefaults
-from tests.api.chat_models import MESSAGES, call_text, chat_model, tool
+from fastovms.params import GrammarKind, SamplingDefaults
+from tests.api.chat_models import MESSAGES, call_text, chat_model, tool, tool_choice
 from tests.fakes import FakeStream, model_info
 
 V1 = "/v1/chat/completions"
@@ -528,6 +528,37 @@ async def test_a_call_that_is_cut(make):
         [call["function"]["name"], call["function"]["arguments"]]
         for call in choice["message"]["tool_calls"]
     ]
+
+
+@pytest.mark.parametrize("choice", ["required", tool_choice("get_weather")])
+@pytest.mark.parametrize("max_tokens", [5, 20, 50])
+async def test_of_a_required_call_that_is_cut_nothing_is_told(make, choice, max_tokens):
+    body = {**BODY, "tools": [tool()], "tool_choice": choice, "max_tokens": max_tokens}
+    _, answer = await make(call_text()).post(V1, body)
+    choice = answer["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"] == {"role": "assistant", "content": "", "refusal": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "choice", "content", "reason"),
+    [
+        (V1, "required", None, "tool_calls"),
+        (V1, tool_choice("get_weather"), "", "stop"),
+        (V3, "required", "", "tool_calls"),
+        (V3, tool_choice("get_weather"), "", "tool_calls"),
+    ],
+)
+async def test_required_calls(make, path, choice, content, reason):
+    body = {**BODY, "tools": [tool(), tool("add")], "tool_choice": choice}
+    api = make(call_text())
+    _, answer = await api.post(path, body)
+    [found] = answer["choices"]
+    assert (found["message"]["content"], found["finish_reason"]) == (content, reason)
+    assert len(found["message"]["tool_calls"]) == 1
+    joined = join(await api.stream(path, body))[0]
+    assert (joined["finish_reason"], joined["calls"][0][0]) == (reason, "get_weather")
+    assert api.backend.submitted[0].params.grammar.kind is GrammarKind.TAGGED_RULES
 
 
 async def test_stop_string_in_an_answer(make):

@@ -76,5 +76,7 @@ def tagged_calls(
     several = choice.parallel and between is not None
     if choice.required:
         return f"{begin} {block}" + (f" ({between} {begin} {block})*" if several else "")
-    repeat = "*" if several else "?"
-    return f"(until_{begin} {block}){repeat} without_{begin}"
+    if several:
+        return f"(until_{begin} {block})* without_{begin}"
+    # The answer ends with its only call: what would have been the next one has no place.
+    return f"(until_{begin} {block} | without_{begin})"

@@ -66,7 +66,7 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
     """Serves until a signal has drained the server.
 
     Args:
-        log: for the access log, unless it has a file of its own.
+        log: the log's, for the access log too unless that has a file of its own.
 
     Raises:
         ConfigurationError: the model, the device, an address or a file cannot be had.
@@ -101,17 +101,20 @@ def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModel
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         _access_log(config.service, log) as access_lines,
     ):
-        runner.run(_run(config, access_lines, load_and_settle))
+        runner.run(_run(config, log, access_lines, load_and_settle))
 
 
 async def _run(
-    config: ServerConfig, access_lines: LineWriter | None, load: Callable[[], ServedModels]
+    config: ServerConfig,
+    log: LineWriter,
+    access_lines: LineWriter | None,
+    load: Callable[[], ServedModels],
 ) -> None:
     security = config.security
     router = Router()
     registry = CollectorRegistry()
     status = ServerStatus()
-    guard = Guard(status, security.api_key_file, os.environ)
+    guard = Guard(status, security, os.environ)
     inherited = inherited_sockets(os.environ, os.getpid())
     server = HttpServer(
         config.http,
@@ -154,7 +157,7 @@ async def _run(
         reloads=[
             server.reload_tls,
             guard.reload,
-            *([] if access_lines is None else [access_lines.reopen]),
+            *(lines.reopen for lines in {log, access_lines} if lines is not None),
         ],
         listens_early=not inherited,
         announce=announce,

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line's entry."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from fastovms import __version__
+from fastovms.chosen import DEMO_MODEL, chosen_models
+from fastovms.command_line import PULL, USAGE_ERROR, parse
+from fastovms.config_edit import add_model, list_models, remove_model
+from fastovms.environment import extra_arguments, read_environment, unused_variables
 from fastovms.errors import ConfigurationError, EngineFailed
-from fastovms.flags import add_flags, given, normalize, sections
+from fastovms.flags import sections, settings_of
+from fastovms.foreign_flags import unused_flags
 from fastovms.hub import Repository, default_root, is_model_id
-from fastovms.sources import ModelSource, parse_model, with_names
-from fastovms.values import text
 
-DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
+__all__ = ["DEMO_MODEL", "main", "run"]
 
 _FAILURE: Final = 1
-_USAGE_ERROR: Final = 2
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_LOG_LEVELS: Final = {"trace": "DEBUG"}
+
+logger = logging.getLogger(__name__)
 
 
 def run() -> NoReturn:
@@ -64,14 +67,17 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit code: 2 for what the operator can put right, 1 for
     a failure that a restart may cure."""
-    arguments = _parser().parse_args(normalize(sys.argv[1:] if argv is None else argv))
+    environ = os.environ
     try:
-        code: int = arguments.run(arguments)
+        extra = extra_arguments(environ)
+        arguments = parse(sys.argv[1:] if argv is None else argv, extra)
+        settings = {**read_environment(environ), **settings_of(arguments)}
+        _command(arguments)(arguments, settings)
     except ConfigurationError as error:
-        code = _complain(error, _USAGE_ERROR)
+        return _complain(error, USAGE_ERROR)
     except EngineFailed as error:
-        code = _complain(error, _FAILURE)
-    return code
+        return _complain(error, _FAILURE)
+    return 0
 
 
 def _complain(error: Exception, code: int) -> int:
@@ -79,125 +85,87 @@ def _complain(error: Exception, code: int) -> int:
     return code
 
 
-def _serve(arguments: argparse.Namespace) -> int:
+Command = Callable[[argparse.Namespace, Mapping[str, Any]], None]
+"""Is given the arguments and all settings, by "section.field"."""
+
+
+def _command(arguments: argparse.Namespace) -> Command:
+    """What to do: OVMS has flags for what are commands here."""
+    if arguments.command == PULL:
+        return _pull
+    if arguments.pull:
+        return _pull_for_ovms
+    if arguments.list_models:
+        return _list_models
+    if arguments.add_to_config is not None:
+        return _add_to_config
+    if arguments.remove_from_config is not None:
+        return _remove_from_config
+    return _serve
+
+
+def _serve(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
     # Imported here because OpenVINO takes a moment that --help and a wrong flag need not wait.
     from fastovms.app import ServerConfig, serve
     from fastovms.service.log_lines import LineWriter
 
-    config = ServerConfig(tuple(_sources(arguments)), **sections(arguments))
-    with closing(LineWriter()) as log:
-        logging.basicConfig(level=config.service.log_level.upper(), format=_LOG_FORMAT, stream=log)
+    models, of_list = chosen_models(arguments, settings)
+    config = ServerConfig(tuple(models), **sections({**of_list, **settings}))
+    level = config.service.log_level
+    with closing(LineWriter(config.service.log_file)) as log:
+        logging.basicConfig(
+            level=_LOG_LEVELS.get(level, level.upper()), format=_LOG_FORMAT, stream=log
+        )
+        for line in (*unused_flags(arguments), *unused_variables(os.environ)):
+            logger.warning("%s", line)
         serve(config, log)
-    return 0
 
 
-def _pull(arguments: argparse.Namespace) -> int:
+def _pull(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    _pull_models(arguments.model_ids, settings)
+
+
+def _pull_for_ovms(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    """The model, and its draft model if there is one."""
+    if arguments.source_model is None:
+        raise ConfigurationError("--pull needs --source-model")
+    draft = settings.get("engine.draft_model")
+    drafts = [] if draft is None or draft.exists() else [str(draft)]
+    _pull_models([arguments.source_model, *drafts], settings)
+
+
+def _pull_models(model_ids: Sequence[str], settings: Mapping[str, Any]) -> None:
     """Prints where each model is."""
-    config = sections(arguments)["repository"]
-    for model_id in arguments.model_ids:
+    for model_id in model_ids:
         if not is_model_id(model_id):
             raise ConfigurationError(f"a model of a hub is ORG/NAME, not {model_id!r}")
     logging.basicConfig(level="INFO", format="%(message)s")
+    config = sections(settings)["repository"]
     repository = Repository(config.path or default_root(os.environ))
-    for model_id in arguments.model_ids:
+    for model_id in model_ids:
         path = repository.pull(model_id, revision=config.revision, overwrite=config.overwrite)
         print(path, flush=True)
-    return 0
 
 
-def _sources(arguments: argparse.Namespace) -> list[ModelSource]:
-    """The models that the operator names; none = the demo model."""
-    named = [parse_model(text) for text in arguments.models]
-    if arguments.model is not None:
-        if named:
-            raise ConfigurationError("MODEL cannot be used with --model")
-        named = [ModelSource(arguments.model)]
-    sources = with_names(named or [ModelSource(str(DEMO_MODEL))], arguments.names)
-    engine, chat = given(arguments, "engine"), given(arguments, "chat")
-    return [replace(source, engine=engine, chat=chat) for source in sources]
+def _list_models(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    for name in list_models(settings.get("repository.path", default_root(os.environ))):
+        print(name)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_USAGE_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="fastovms",
-        description="OpenAI-compatible LLM server for OpenVINO models.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"fastovms {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_serve(commands.add_parser)
-    _add_pull(commands.add_parser)
-    return parser
+def _add_to_config(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    name = _only_name(arguments, "--add-to-config")
+    root: Path | None = settings.get("repository.path")
+    if arguments.model_path is None and root is None:
+        raise ConfigurationError("--add-to-config needs --model-path or --model-repository-path")
+    add_model(arguments.add_to_config, name, arguments.model_path or Path(root or "", name))
 
 
-def _add_pull(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = add_parser(
-        "pull",
-        usage="%(prog)s [FLAG ...] ORG/NAME ...",
-        help="download models of a hub, so that they can be served without a network",
-        description="Downloads models in OpenVINO's format from a Hugging Face hub. A pull that "
-        "was cut short goes on where it was. HF_TOKEN, HF_ENDPOINT and the other variables of "
-        "huggingface_hub are heeded.",
-        allow_abbrev=False,
-    )
-    parser.set_defaults(run=_pull)
-    parser.add_argument("model_ids", metavar="ORG/NAME", nargs="+", help="id of a model")
-    add_flags(parser, titles=["models of a hub"])
+def _remove_from_config(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    remove_model(arguments.remove_from_config, _only_name(arguments, "--remove-from-config"))
 
 
-def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = add_parser(
-        "serve",
-        usage="%(prog)s [FLAG ...] [MODEL]",
-        help="serve models over HTTP",
-        description="Serves models over HTTP, with the APIs of OpenAI and vLLM below /v1 and of "
-        "OpenVINO Model Server below /v3.",
-        epilog="Sizes may be written as 64K, 16M or 1G. Flags may be written with underscores, as "
-        "OpenVINO Model Server has them.",
-        allow_abbrev=False,
-    )
-    parser.set_defaults(run=_serve)
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        type=text,
-        help="directory of a model exported by optimum-intel, a GGUF file, or ORG/NAME of a model "
-        "on a hub, which is pulled unless it is there (default: the built-in demo model)",
-    )
-    parser.add_argument(
-        "--model",
-        metavar="[NAME=]MODEL",
-        dest="models",
-        action="append",
-        type=text,
-        default=[],
-        help="the same, and the name that clients use; may be given several times, to serve "
-        "several models",
-    )
-    parser.add_argument(
-        "--model-name",
-        metavar="NAME",
-        dest="names",
-        nargs=1,
-        type=text,
-        default=[],
-        help="name that clients use for the only model (default: the directory's, or ORG/NAME)",
-    )
-    parser.add_argument(
-        "--served-model-name",
-        metavar="NAME",
-        dest="names",
-        nargs="+",
-        type=text,
-        default=[],
-        help="the same, or several names, of which answers carry the first",
-    )
-    add_flags(parser)
+def _only_name(arguments: argparse.Namespace, flag: str) -> str:
+    if len(arguments.names) != 1:
+        raise ConfigurationError(f"{flag} needs --model-name")
+    name: str = arguments.names[0]
+    return name

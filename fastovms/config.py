@@ -110,13 +110,16 @@ class SecurityConfig:
     """Who may ask, and which scripts.
 
     Attributes:
-        api_key_file: one key a line; None = the environment's API_KEY, else anybody may ask.
+        api_key_file: one key a line.
+        api_keys: further keys. Without any, and without a file, the environment's API_KEY or
+            VLLM_API_KEY is the key; without that, anybody may ask.
         allowed_origins, allowed_methods, allowed_headers: for scripts of other origins; lists
             separated by commas, "*" = any.
         allow_credentials: let those scripts send cookies.
     """
 
     api_key_file: Path | None = None
+    api_keys: tuple[str, ...] = ()
     allowed_origins: str = "*"
     allowed_methods: str = "*"
     allowed_headers: str = "*"
@@ -134,9 +137,10 @@ class ServiceConfig:
             end of the process.
         drain_delay: at shutdown, how long requests are still taken while readiness says no, so
             that balancers may notice first.
-        log_level: "debug", "info", "warning" or "error".
+        log_level: "trace" (the same as "debug"), "debug", "info", "warning" or "error".
+        log_file: appended to, opened anew on SIGHUP; None = stderr.
         access_log: a line a request, "text" or "json"; "off" = none.
-        access_log_file: appended to, opened anew on SIGHUP; None = stderr.
+        access_log_file: as `log_file`; None = where the log goes.
         ovms_metrics: export the request counters of OpenVINO Model Server too.
     """
 
@@ -144,6 +148,7 @@ class ServiceConfig:
     failure_grace: float = 2.0
     drain_delay: float = 0.0
     log_level: str = "info"
+    log_file: Path | None = None
     access_log: str = "text"
     access_log_file: Path | None = None
     ovms_metrics: bool = False
@@ -240,6 +245,8 @@ class ModelConfig:
     Attributes:
         path: directory of an exported model.
         names: by which clients may call it; the first one is the one that answers carry.
+        generation_config: file in place of the directory's generation_config.json.
+        has_defaults: of requests, from that file.
     """
 
     path: Path
@@ -247,6 +254,8 @@ class ModelConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
     limits: ModelLimits = field(default_factory=ModelLimits)
+    generation_config: Path | None = None
+    has_defaults: bool = True
 
     @property
     def name(self) -> str:

@@ -48,9 +48,12 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "repository": RepositoryConfig(),
 }
 
+_OF_MODELS: Final = ("model", "engine", "plugin", "chat")
+"""Parts of which each model has its own. The fields of "plugin" are properties of the device."""
+
 _seconds: Final = number("seconds")
 _some_seconds: Final = number("seconds", positive=True)
-_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_LOG_LEVELS: Final = ("trace", "debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Flag:
     @property
     def default(self) -> object:
         section, _, name = self.field.partition(".")
-        return getattr(_SECTIONS[section], name)
+        return getattr(_SECTIONS.get(section), name, None)
 
 
 _repository = (
@@ -119,7 +122,11 @@ _network = (
 _access = (
     Flag("--api-key-file", "security.api_key_file", "FILE", path,
          "file with the keys that clients may use, one a line; read again on SIGHUP (default: the "
-         "one in the environment's API_KEY, else anybody may ask)", shows_default=False),
+         "one in the environment's API_KEY or VLLM_API_KEY, else anybody may ask)",
+         shows_default=False),
+    Flag("--api-key", "security.api_keys", "KEY", text,
+         "a key that clients may use; may be given several times. Other users of the machine can "
+         "see it: prefer --api-key-file", shows_default=False, repeats=True),
     Flag("--allowed-origins", "security.allowed_origins", "ORIGINS", text,
          "origins whose scripts may ask, separated by commas (CORS)"),
     Flag("--allowed-methods", "security.allowed_methods", "METHODS", text,
@@ -140,6 +147,12 @@ _engine = (
     Flag("--max-model-len", "engine.max_model_len", "TOKENS", model_length,
          "context length to offer, such as 8192 or 8k; auto = the model's",
          shows_default=False),
+    Flag("--generation-config", "model.generation_config", "WHENCE", path,
+         "where the defaults of requests come from: auto = the model's generation_config.json, "
+         "vllm = no file, or a directory or file in its place", shows_default=False),
+    Flag("--kv-cache-precision", "plugin.KV_CACHE_PRECISION", "PRECISION",
+         choice("u8", "f16", "bf16", "f32"),
+         "of the KV cache: u8, f16, bf16 or f32 (default: the fastest that the device has)"),
     Flag("--max-num-seqs", "engine.max_num_seqs", "N", integer(1),
          "sequences that run at the same time; more wait"),
     Flag("--max-num-batched-tokens", "engine.max_num_batched_tokens", "TOKENS", integer(1),
@@ -184,6 +197,8 @@ _chat = (
 )  # fmt: skip
 
 _limits = (
+    Flag("--max-logprobs", "api.max_logprobs", "N", integer(-1),
+         "log probabilities of one token that a request may ask for; -1 = of every token there is"),
     Flag("--max-request-line", "http.max_request_line", "SIZE", size, "414 beyond it", show_size),
     Flag("--max-head", "http.max_head", "SIZE", size,
          "request line and headers together; 431 beyond it", show_size),
@@ -229,16 +244,21 @@ _operation = (
          "between the failure of an engine and the end of the process, with exit code 1"),
     Flag("--log-level", "service.log_level", "LEVEL", choice(*_LOG_LEVELS),
          ", ".join(_LOG_LEVELS)),
+    Flag("--log-file", "service.log_file", "FILE", path,
+         "append the log to a file, opened anew on SIGHUP (default: stderr)", shows_default=False),
     Flag("--access-log", "service.access_log", "FORM", choice("off", "text", "json"),
          "a line a request: off, text or json"),
     Flag("--access-log-file", "service.access_log_file", "FILE", path,
-         "append it to a file, opened anew on SIGHUP (default: stderr)", shows_default=False),
+         "append it to a file of its own, opened anew on SIGHUP (default: where the log goes)",
+         shows_default=False),
     Flag("--ovms-metrics", "service.ovms_metrics", "", None,
          "export the ovms_requests_* counters of OpenVINO Model Server too"),
 )  # fmt: skip
 
+HUB_FLAGS: Final = "models of a hub"
+
 GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
-    "models of a hub": _repository,
+    HUB_FLAGS: _repository,
     "network": _network,
     "access": _access,
     "batching and memory": _engine,
@@ -246,16 +266,6 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "limits": _limits,
     "operation": _operation,
 }
-
-ALIASES: Final[Mapping[str, str]] = {
-    "--rest-port": "--port",
-    "--rest-bind-address": "--host",
-    "--target-device": "--device",
-    "--draft-source-model": "--draft-model",
-    "--metrics-enable": "--ovms-metrics",
-    "--tool-call-parser": "--tool-parser",
-}
-"""Other servers' names for flags that mean the same here."""
 
 
 def add_flags(parser: argparse.ArgumentParser, titles: Collection[str] = GROUPS) -> None:
@@ -290,23 +300,36 @@ def _help(flag: Flag) -> str:
     return f"{flag.help} (default: {shown})".replace("%", "%%")
 
 
-def sections(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The configuration's parts by name, with what the operator gave; but those of engine and chat,
-    which are each model's own."""
+def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the operator gave, by "section.field"."""
     return {
-        name: dataclasses.replace(default, **given(arguments, name))
-        for name, default in _SECTIONS.items()
-        if name not in ("engine", "chat")
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(arguments).items()
+        if "." in name
     }
 
 
-def given(arguments: argparse.Namespace, section: str) -> dict[str, Any]:
-    """The fields of one part that the operator gave."""
-    fields = {}
-    for destination, value in vars(arguments).items():
-        of, separator, name = destination.partition(".")
-        if separator and of == section:
-            fields[name] = value
+def sections(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of the configuration that are not a model's own, by name."""
+    return {
+        name: dataclasses.replace(default, **_fields(settings, name))
+        for name, default in _SECTIONS.items()
+        if name not in _OF_MODELS
+    }
+
+
+def model_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that each model has for itself."""
+    return {name: value for name, value in settings.items() if name.partition(".")[0] in _OF_MODELS}
+
+
+def _fields(settings: Mapping[str, Any], section: str) -> dict[str, Any]:
+    prefix = f"{section}."
+    fields = {
+        name.removeprefix(prefix): value
+        for name, value in settings.items()
+        if name.startswith(prefix)
+    }
     if section == "http":
         _settle_addresses(fields)
     return fields
@@ -323,27 +346,3 @@ def _settle_addresses(http: dict[str, Any]) -> None:
     port = http.get("port", _SECTIONS["http"].port)
     further = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts[1:]]
     http["listen"] = (*further, *listen)
-
-
-def normalize(argv: Sequence[str]) -> list[str]:
-    """Other servers' spellings in this one's: `--max_num_seqs`, `--rest_port`, and switches with
-    a value (`--allow_credentials true`)."""
-    switches = {flag.name for flags in GROUPS.values() for flag in flags if flag.parse is None}
-    normal: list[str] = []
-    for argument in argv:
-        if normal and normal[-1] in switches and argument.lower() in ("true", "false"):
-            normal[-1] = _switch(normal[-1], argument)
-            continue
-        name, separator, value = argument.partition("=")
-        if name.startswith("--"):
-            name = name.replace("_", "-")
-            name = ALIASES.get(name, name)
-            if name in switches and value.lower() in ("true", "false"):
-                normal.append(_switch(name, value))
-                continue
-        normal.append(f"{name}{separator}{value}")
-    return normal
-
-
-def _switch(name: str, value: str) -> str:
-    return name if value.lower() == "true" else f"--no-{name.removeprefix('--')}"

@@ -21,13 +21,15 @@ from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.memory import available_memory, share_memory
 from fastovms.errors import ConfigurationError
 from fastovms.metrics import GenerationMetrics
-from fastovms.params import ModelInfo
+from fastovms.params import ModelInfo, SamplingDefaults
 from fastovms.text.tokenizer import Tokenizer
 
 
 def read_info(model: ModelConfig) -> ModelInfo:
     """What the model's files say of it, and the operator. Quick. Raises ConfigurationError."""
-    info = read_model_info(model.path, name=model.name)
+    info = read_model_info(model.path, name=model.name, generation_config=model.generation_config)
+    if not model.has_defaults:
+        info = replace(info, defaults=SamplingDefaults())
     return limit_context(info, model.engine.max_model_len)
 
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from fastovms.config import ChatConfig, EngineConfig, ModelConfig, RepositoryConfig
+from fastovms.config import ChatConfig, EngineConfig, ModelConfig, ModelLimits, RepositoryConfig
 from fastovms.errors import ConfigurationError
+from fastovms.graph import GRAPH_FILE, read_graph
 from fastovms.hub import Repository, is_model_id
+from fastovms.plugin_config import parse_plugin_config, read_plugin_config
+
+logger = logging.getLogger(__name__)
+
+_OWN_DEFAULTS: Final = Path("auto")
+_NO_DEFAULTS: Final = Path("vllm")
+"""What `--generation-config` may be beside a path, in vLLM's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +26,16 @@ class ModelSource:
     """A model as the operator names it.
 
     Attributes:
-        location: its directory, or its id on the hub, "ORG/NAME".
+        location: its directory or GGUF file, a graph of OVMS or the directory of one, or its id on
+            the hub, "ORG/NAME".
         names: by which clients may call it; none = the directory's, or the id.
-        engine, chat: fields of `EngineConfig` and `ChatConfig` that the operator has set.
+        settings: what the operator has set, by "section.field" of `ModelConfig`. It goes before
+            what a graph says.
     """
 
     location: str
     names: tuple[str, ...] = ()
-    engine: Mapping[str, Any] = field(default_factory=dict)
-    chat: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_model(text: str) -> ModelSource:
@@ -62,15 +72,29 @@ class ModelFinder:
         return any(self._is_missing(location) for location in _locations(source))
 
     def find(self, source: ModelSource) -> ModelConfig:
-        """Raises ConfigurationError: it cannot be pulled. Whether what is there is a model is not
-        looked at."""
+        """Raises ConfigurationError: it cannot be pulled, or its graph is wrong. Whether what is
+        there is a model is not looked at."""
         path = self.locate(source.location)
-        engine = dict(source.engine)
-        if "draft_model" in engine:
-            engine["draft_model"] = self.locate(str(engine["draft_model"]))
         is_id = not Path(source.location).exists() and is_model_id(source.location)
-        names = source.names or (source.location if is_id else _name_of(path),)
-        return ModelConfig(path, names, EngineConfig(**engine), ChatConfig(**source.chat))
+        graph = path / GRAPH_FILE if path.is_dir() else path
+        settings: dict[str, Any] = {}
+        if graph.suffix == Path(GRAPH_FILE).suffix and graph.is_file():
+            settings, path = _graph_settings(graph), graph.parent
+        name = source.location if is_id else _name_of(path)
+        path = settings.pop("model.path", path)
+        settings = _merged(settings, source.settings)
+        whence: Path = settings.get("model.generation_config", _OWN_DEFAULTS)
+        if (draft := settings.get("engine.draft_model")) is not None:
+            settings["engine.draft_model"] = self.locate(str(draft))
+        return ModelConfig(
+            path,
+            source.names or (name,),
+            EngineConfig(**_section(settings, "engine")),
+            ChatConfig(**_section(settings, "chat")),
+            ModelLimits(**_section(settings, "limits")),
+            _generation_config(whence),
+            has_defaults=whence != _NO_DEFAULTS,
+        )
 
     def locate(self, location: str) -> Path:
         """A directory, if need be after pulling it. One that does not exist is returned as it is,
@@ -98,5 +122,53 @@ def _name_of(path: Path) -> str:
 
 
 def _locations(source: ModelSource) -> list[str]:
-    draft = source.engine.get("draft_model")
+    draft = source.settings.get("engine.draft_model")
     return [source.location, *([] if draft is None else [str(draft)])]
+
+
+def _generation_config(whence: Path) -> Path | None:
+    """The file, if it is not the model's own."""
+    if whence in (_OWN_DEFAULTS, _NO_DEFAULTS):
+        return None
+    path = whence / "generation_config.json" if whence.is_dir() else whence
+    if not path.is_file():
+        raise ConfigurationError(f"--generation-config: there is no file {path}")
+    return path
+
+
+def _graph_settings(graph: Path) -> dict[str, Any]:
+    node = read_graph(graph)
+    for line in node.unused:
+        logger.warning("%s: %s", graph, line)
+    try:
+        config = parse_plugin_config(node.settings.pop("engine.plugin_config", ""))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{graph}: {error}") from None
+    return {**node.settings, "engine.plugin_config": config}
+
+
+def _merged(of_graph: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of which the given ones win, each device property by itself."""
+    settings = {**of_graph, **given}
+    config = read_plugin_config(
+        {
+            **of_graph.get("engine.plugin_config", {}),
+            **given.get("engine.plugin_config", {}),
+            **_section(given, "plugin"),
+        }
+    )
+    for line in config.unused:
+        logger.warning("%s", line)
+    settings["engine.plugin_config"] = config.properties
+    if config.prompt_lookup is not None:
+        settings.setdefault("engine.enable_prompt_lookup", config.prompt_lookup)
+    return settings
+
+
+def _section(settings: Mapping[str, Any], section: str) -> dict[str, Any]:
+    prefix = f"{section}."
+    return {
+        name.removeprefix(prefix): value
+        for name, value in settings.items()
+        if name.startswith(prefix)
+    }

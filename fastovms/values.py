@@ -119,8 +119,42 @@ def choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def name_of(*allowed: str) -> Callable[[str], str]:
+    """One of the names, as they are written."""
+
+    def parse(value: str) -> str:
+        if value not in allowed:
+            raise argparse.ArgumentTypeError(f"must be {_or(allowed)}, not {value!r}")
+        return value
+
+    return parse
+
+
+def refused(reason: str) -> Callable[[str], str]:
+    """No value at all."""
+
+    def parse(value: str) -> str:
+        raise argparse.ArgumentTypeError(reason)
+
+    return parse
+
+
 def _or(words: tuple[str, ...]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def boolean(value: str) -> bool:
+    """As Runpod's worker reads its environment."""
+    parsed = _BOOLEANS.get(value.lower())
+    if parsed is None:
+        raise argparse.ArgumentTypeError(f"must be true or false, not {value!r}")
+    return parsed
+
+
+_BOOLEANS: Final = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
 
 
 def json_object(value: str) -> dict[str, object]:

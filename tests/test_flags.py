@@ -6,19 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from fastovms import flags
 from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig
-from fastovms.flags import GROUPS, add_flags, given, normalize, sections
+from fastovms.flags import GROUPS, add_flags, model_settings, sections, settings_of
+from fastovms.foreign_flags import FOREIGN_FLAGS, add_foreign_flags, unused_flags
+from fastovms.spelling import ALIASES, normalize
 
 
 def arguments_of(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("command")
     add_flags(parser)
-    return parser.parse_args(normalize(arguments))
+    add_foreign_flags(parser)
+    return parser.parse_args(normalize(["serve", *arguments]))
 
 
 def parse(*arguments: str):
-    return sections(arguments_of(*arguments))
+    return sections(settings_of(arguments_of(*arguments)))
 
 
 FLAGS = [flag for group in GROUPS.values() for flag in group]
@@ -81,10 +84,12 @@ def test_defaults_can_be_written_as_flags(flag):
 )
 def test_values(arguments, field, value):
     section, _, name = field.partition(".")
-    found = arguments_of(*arguments)
-    assert given(found, section)[name] == value
-    if section != "engine":
-        assert getattr(sections(found)[section], name) == value
+    settings = settings_of(arguments_of(*arguments))
+    if section in sections({}):
+        assert getattr(sections(settings)[section], name) == value
+        assert model_settings(settings) == {}
+    else:
+        assert model_settings(settings) == {field: value}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +122,7 @@ def test_addresses(arguments, host, port, listen):
         (["--uds-mode", "rw"], "must be three octal digits, such as 660, not 'rw'"),
         (["--uds-mode", "888"], "not '888'"),
         (["--access-log", "yes"], "must be off, text or json, not 'yes'"),
-        (["--log-level", "7"], "must be debug, info, warning or error, not '7'"),
+        (["--log-level", "7"], "must be trace, debug, info, warning or error, not '7'"),
         (["--max-connections", "0"], "must be an integer at least 1, not '0'"),
         (["--uds", ""], "must not be empty"),
         (["--root-path", "v2"], "must be a path that begins with /, not 'v2'"),
@@ -139,7 +144,128 @@ def test_values_are_left_alone():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("line", "normal"),
+    [
+        ("", ""),
+        ("pull org/a_b", "pull org/a_b"),
+        ("--help", "--help"),
+        ("-h", "-h"),
+        ("--version", "--version"),
+        ("--port 1", "serve --port 1"),
+        ("serve --port 1", "serve --port 1"),
+        ("--pull true --source_model a/b", "serve --pull --source-model a/b"),
+        ("--dynamic_split_fuse=false", "serve --no-dynamic-split-fuse"),
+        # In OVMS's lines --port is for gRPC, wherever it stands, and the default address any.
+        ("--port 9000 --rest_port 8000",
+         "serve --grpc-port 9000 --port 8000 --host 0.0.0.0"),
+        ("--rest_port=8000 --port=9000", "serve --port=8000 --grpc-port=9000 --host 0.0.0.0"),
+        ("serve --rest-port 8000 --rest_bind_address ::1", "serve --port 8000 --host ::1"),
+        ("--rest_port 8000 --uds /s", "serve --port 8000 --uds /s"),
+    ],
+)  # fmt: skip
+def test_lines_of_other_servers(line, normal):
+    assert normalize(line.split()) == normal.split()
+
+
 def test_aliases_name_flags():
     names = {flag.name for flag in FLAGS}
-    assert set(flags.ALIASES.values()) <= names | {"--model-name"}
-    assert not names & set(flags.ALIASES)
+    assert set(ALIASES.values()) <= names
+    assert not names & set(ALIASES)
+
+
+OVMS_LINE = """
+--port 9000 --rest_port 8000 --grpc_bind_address 0.0.0.0 --rest_bind_address 127.0.0.1
+--rest_workers 4 --grpc_workers 1 --task text_generation --target_device CPU --log_level TRACE
+--log_path log --cache_size 2 --max_num_seqs 16 --max_num_batched_tokens 512
+--enable_prefix_caching true --dynamic_split_fuse true --pipeline_type LM_CB
+--kv_cache_precision u8 --draft_source_model org/draft --max_prompt_len 1024
+--model_distribution_policy TENSOR_PARALLEL --enable_tool_guided_generation true
+--cache_interval_multiplier 8 --file_system_poll_wait_seconds 0 --metrics_enable
+--metrics_list ovms_requests_success,ovms_streams --api_key_file keys --verbose_response false
+--allowed_local_media_path /media --allowed_media_domains all --allow_credentials false
+--allowed_headers * --allowed_methods * --allowed_origins * --weight-format int8
+--model_repository_path /models --overwrite_models
+--plugin_config {"PERFORMANCE_HINT":"LATENCY"}
+"""
+
+
+def test_a_line_of_ovms():
+    arguments = arguments_of(*OVMS_LINE.split())
+    settings = settings_of(arguments)
+    parts = sections(settings)
+    assert (parts["http"].host, parts["http"].port) == ("127.0.0.1", 8000)
+    assert parts["service"].log_file == Path("log")
+    assert parts["service"].ovms_metrics is True
+    assert parts["repository"].path == Path("/models")
+    assert model_settings(settings) == {
+        "engine.device": "CPU",
+        "engine.cache_size": 2.0,
+        "engine.max_num_seqs": 16,
+        "engine.max_num_batched_tokens": 512,
+        "engine.enable_prefix_caching": True,
+        "engine.draft_model": Path("org/draft"),
+        "engine.plugin_config": {"PERFORMANCE_HINT": "LATENCY"},
+        "plugin.KV_CACHE_PRECISION": "u8",
+    }
+    told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
+    assert told == {
+        "--grpc-port", "--grpc-bind-address", "--grpc-workers", "--rest-workers",
+        "--max-prompt-len", "--model-distribution-policy", "--enable-tool-guided-generation",
+        "--cache-interval-multiplier", "--metrics-list", "--allowed-local-media-path",
+        "--allowed-media-domains", "--weight-format",
+    }  # fmt: skip
+
+
+VLLM_LINE = """
+--host 0.0.0.0 --port 8000 --api-key a --api-key b --max-model-len 4k --max-num-seqs 8 --dtype auto
+--gpu-memory-utilization 0.9 --tensor-parallel-size 1 --enable-prefix-caching
+--enable-chunked-prefill --root-path /x --generation-config vllm --enable-auto-tool-choice
+--disable-log-requests --no-enable-log-requests --trust-remote-code --max-logprobs 5
+--uvicorn-log-level info --swap-space 0
+"""
+
+
+def test_a_line_of_vllm():
+    arguments = arguments_of(*VLLM_LINE.split())
+    settings = settings_of(arguments)
+    parts = sections(settings)
+    assert parts["security"].api_keys == ("a", "b")
+    assert parts["http"].root_path == "/x"
+    assert parts["api"].max_logprobs == 5
+    assert model_settings(settings) == {
+        "engine.max_model_len": 4000,
+        "engine.max_num_seqs": 8,
+        "engine.enable_prefix_caching": True,
+        "model.generation_config": Path("vllm"),
+    }
+    told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
+    assert told == {"--gpu-memory-utilization", "--trust-remote-code", "--uvicorn-log-level"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rest_workers", "0"], "must be an integer at least 1, not '0'"),
+        (["--task", "embeddings"], "must be text_generation, not 'embeddings'"),
+        (["--pipeline_type", "cb"], "must be AUTO, LM, VLM, LM_CB, VLM_CB or OMNI, not 'cb'"),
+        (["--model_distribution_policy", "X"], "must be TENSOR_PARALLEL or PIPELINE_PARALLEL"),
+        (["--gguf_filename", "a.gguf"], "GGUF files are not served, only OpenVINO models"),
+        (["--kv_cache_precision", "u9"], "must be u8, f16, bf16 or f32, not 'u9'"),
+        (["--gpu-memory-utilization", "much"], "must be a number of shares"),
+        (["--dtype", "int1"], "not 'int1'"),
+        (["--file_system_poll_wait_seconds", "-1"], "must be an integer at least 0"),
+    ],
+)
+def test_wrong_values_of_flags_without_use(arguments, message):
+    with pytest.raises(argparse.ArgumentError) as caught:
+        arguments_of(*arguments)
+    assert message in str(caught.value)
+
+
+def test_flags_without_use_are_not_those_with_one():
+    names = [flag.name for flag in (*FLAGS, *FOREIGN_FLAGS)]
+    assert len(names) == len(set(names))
+    assert not set(names) & set(ALIASES)
+    for flag in FOREIGN_FLAGS:
+        assert flag.reason or flag.neutral or flag.name == "--gguf-filename"

@@ -60,7 +60,7 @@ def test_a_directory(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     find = finder(hub, tmp_path / "models")
     assert find.find(ModelSource(".")).names == (tmp_path.name,)
-    source = ModelSource("./x", ("a", "b"), {"max_num_seqs": 3})
+    source = ModelSource("./x", ("a", "b"), {"engine.max_num_seqs": 3})
     assert not find.needs_network(source)
     found = find.find(source)
     assert found == ModelConfig(Path("x"), ("a", "b"), EngineConfig(max_num_seqs=3))
@@ -88,7 +88,7 @@ def test_a_model_of_the_hub(hub, tmp_path):
 
 def test_a_draft_model_of_the_hub(hub, tmp_path):
     find = finder(hub, tmp_path)
-    source = ModelSource(str(tmp_path), engine={"draft_model": Path("org/tiny")})
+    source = ModelSource(str(tmp_path), settings={"engine.draft_model": Path("org/tiny")})
     assert find.needs_network(source)
     assert find.find(source).engine.draft_model == tmp_path / "org" / "tiny"
     assert not find.needs_network(source)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from fastovms.config import HttpConfig, ServiceConfig
-from fastovms.flags import add_flags, normalize, sections
+from fastovms.flags import add_flags, sections, settings_of
+from fastovms.spelling import normalize
 
 UNITS = Path(__file__).parents[1] / "systemd"
 SERVICES = ("fastovms.service", "fastovms@.service")
@@ -88,5 +89,7 @@ def test_the_environment_file():
     assert set(variables) == set(re.findall(r"\$(FASTOVMS_\w+)", setting(SERVICES[0], "ExecStart")))
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    flags = parser.parse_args(normalize(shlex.split(variables["FASTOVMS_FLAGS"])))
-    assert sections(flags)["http"].port == 8000
+    parser.add_argument("command")
+    line = ["serve", *shlex.split(variables["FASTOVMS_FLAGS"])]
+    flags = parser.parse_args(normalize(line))
+    assert sections(settings_of(flags))["http"].port == 8000

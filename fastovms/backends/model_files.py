@@ -62,7 +62,9 @@ _SAMPLING_RANGES: Final[Mapping[str, Callable[[float], bool]]] = {
 }
 
 
-def read_model_info(model_dir: Path, *, name: str | None = None) -> ModelInfo:
+def read_model_info(
+    model_dir: Path, *, name: str | None = None, generation_config: Path | None = None
+) -> ModelInfo:
     """What the model is called and what it can do.
 
     `do_sample` is not looked at: a request that gives no temperature samples, as with vLLM and
@@ -70,6 +72,7 @@ def read_model_info(model_dir: Path, *, name: str | None = None) -> ModelInfo:
 
     Args:
         name: the name clients use; None = the directory's.
+        generation_config: file in place of the directory's generation_config.json.
 
     Raises:
         ConfigurationError: a file is missing, broken, or lacks what the server needs to know.
@@ -79,7 +82,7 @@ def read_model_info(model_dir: Path, *, name: str | None = None) -> ModelInfo:
     config = _read_json(config_path)
     text_config = config.get("text_config")
     scopes = [config, text_config] if isinstance(text_config, dict) else [config]
-    generation_path = model_dir / "generation_config.json"
+    generation_path = generation_config or model_dir / "generation_config.json"
     generation = _read_json(generation_path) if generation_path.exists() else {}
 
     vocab_size = _first_integer(scopes, ("vocab_size",))

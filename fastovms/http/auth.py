@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fastovms.errors import ConfigurationError
 from fastovms.http.messages import ErrorRenderer, Request, Response
 
+_VARIABLES = ("API_KEY", "VLLM_API_KEY")
 _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
 
 
@@ -52,31 +53,37 @@ class ApiKeys:
         return dataclasses.replace(response, headers=response.headers + _CHALLENGE)
 
 
-def read_api_keys(path: Path | None, environ: Mapping[str, str]) -> list[str]:
-    """The keys of a file, one a line (blank lines and those that begin with # are skipped), else
-    the one in the environment's API_KEY; empty = no authentication.
+def read_api_keys(
+    path: Path | None, environ: Mapping[str, str], given: Sequence[str] = ()
+) -> list[str]:
+    """The given keys and those of a file, one a line (blank lines and those that begin with # are
+    skipped), else the one in the environment's API_KEY or VLLM_API_KEY; empty = no authentication.
 
     Raises:
         ConfigurationError: the file cannot be read, or holds no key or one with a blank in it.
     """
-    if path is None:
-        keys = [environ.get("API_KEY", "").strip()]
-        keys = [key for key in keys if key]
-        source = "API_KEY"
-    else:
-        source = str(path)
-        try:
-            # Some editors begin a file with a byte order mark.
-            lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"cannot read the API keys in {path}: {error}") from None
-        keys = [line for line in lines if line and not line.startswith("#")]
-        if not keys:
-            raise ConfigurationError(f"{path} holds no API key")
-    for key in keys:
+    keys = [("--api-key", key) for key in given]
+    if path is not None:
+        keys += [(str(path), key) for key in _read_keys(path)]
+    elif not keys:
+        found = [(name, environ.get(name, "").strip()) for name in _VARIABLES]
+        keys = [(name, key) for name, key in found if key][:1]
+    for source, key in keys:
         if not (key.isascii() and key.isprintable()) or " " in key:
             # The key itself must not appear in a log.
             raise ConfigurationError(f"{source}: an API key is visible ASCII without blanks")
+    return [key for _, key in keys]
+
+
+def _read_keys(path: Path) -> list[str]:
+    try:
+        # Some editors begin a file with a byte order mark.
+        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the API keys in {path}: {error}") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigurationError(f"{path} holds no API key")
     return keys
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from fastovms.api.errors import render_error
 from fastovms.api.status import HEALTH_PATHS, ServerStatus
+from fastovms.config import SecurityConfig
 from fastovms.http.auth import ApiKeys, read_api_keys
 from fastovms.http.messages import Request, Response
 
@@ -19,10 +19,10 @@ class Guard:
     """
 
     def __init__(
-        self, status: ServerStatus, key_file: Path | None, environ: Mapping[str, str]
+        self, status: ServerStatus, config: SecurityConfig, environ: Mapping[str, str]
     ) -> None:
         self._status = status
-        self._key_file = key_file
+        self._config = config
         self._environ = environ
         self._keys = self._read_keys()
 
@@ -42,5 +42,5 @@ class Guard:
         self._keys = self._read_keys()
 
     def _read_keys(self) -> ApiKeys | None:
-        keys = read_api_keys(self._key_file, self._environ)
+        keys = read_api_keys(self._config.api_key_file, self._environ, self._config.api_keys)
         return ApiKeys(keys, render_error, HEALTH_PATHS) if keys else None

@@ -1,0 +1,75 @@
+"""Device properties as OpenVINO Model Server takes them: some are meant for the pipeline above the
+device, which has other names for them here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from fastovms.errors import ConfigurationError
+
+_PROMPT_LOOKUP: Final = "prompt_lookup"
+_FOR_NPU: Final = "it is for NPUs"
+_UNUSED: Final[Mapping[str, str]] = {
+    "MAX_PROMPT_LEN": _FOR_NPU,
+    "MIN_RESPONSE_LEN": _FOR_NPU,
+    "ATTENTION_BACKEND": "attention is always paged",
+}
+"""With the reason."""
+
+
+class PluginConfig(NamedTuple):
+    """
+    Attributes:
+        properties: for the device.
+        prompt_lookup: whether to draft from earlier text; None = nothing is said.
+        unused: a line on each property that has no use here.
+    """
+
+    properties: dict[str, object]
+    prompt_lookup: bool | None
+    unused: list[str]
+
+
+def parse_plugin_config(text: str) -> dict[str, object]:
+    """JSON as it stands in a graph; nothing = none. Raises ConfigurationError."""
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"plugin_config must be a JSON object, not {text!r}")
+    return value
+
+
+def read_plugin_config(config: Mapping[str, object]) -> PluginConfig:
+    """Sorts the properties by whom they are for. Raises ConfigurationError for a value that none
+    can have."""
+    properties: dict[str, object] = {}
+    unused: list[str] = []
+    for name, value in config.items():
+        if name == _PROMPT_LOOKUP:
+            continue
+        if name in _UNUSED:
+            unused.append(f"plugin_config {name} is not used: {_UNUSED[name]}")
+        elif isinstance(value, (str, int, float, bool)):
+            properties[name] = value
+        else:
+            raise ConfigurationError(
+                f"plugin_config {name} must be a string, a number or a boolean, not "
+                f"{json.dumps(value)}"
+            )
+    return PluginConfig(properties, _prompt_lookup(config.get(_PROMPT_LOOKUP)), unused)
+
+
+def _prompt_lookup(value: object) -> bool | None:
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower(), value)
+    if value is None or isinstance(value, bool):
+        return value
+    raise ConfigurationError(
+        f"plugin_config {_PROMPT_LOOKUP} must be true or false, not {json.dumps(value)}"
+    )

@@ -124,8 +124,6 @@ VLLM_FLAGS: Final = (
     ForeignFlag("--uvicorn-log-level", text, _LOGGED),
     ForeignFlag("--guided-decoding-backend", text, "there is one, llguidance", ("auto",)),
     ForeignFlag("--structured-outputs-config", json_object, "there is one, llguidance"),
-    ForeignFlag("--chat-template-content-format", choice("auto", "string", "openai"),
-                "templates are read to find out", ("auto",)),
     ForeignFlag("--limit-mm-per-prompt", json_object, _MEDIA),
     ForeignFlag("--shutdown-timeout", number("seconds"), "see --drain-timeout"),
 )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from fastovms.chosen import DEMO_MODEL, chosen_models
 from fastovms.command_line import parse
-from fastovms.config import EngineConfig, ModelConfig, ModelLimits, RepositoryConfig
+from fastovms.config import ChatConfig, EngineConfig, ModelConfig, ModelLimits, RepositoryConfig
 from fastovms.environment import read_environment
 from fastovms.errors import ConfigurationError
 from fastovms.flags import settings_of
@@ -102,6 +102,7 @@ def test_models_of_the_repository(tmp_path):
 GRAPH_OPTIONS = """
     models_path: "model" max_num_seqs: 9 cache_size: 3 max_tokens_limit: 99 best_of_limit: 4
     plugin_config: '{"prompt_lookup": false, "A": "graph", "B": "graph"}' device: "GPU"
+    tool_parser: "hermes3"
 """
 
 
@@ -118,6 +119,7 @@ def test_a_graph(tmp_path):
             plugin_config={"A": "graph", "B": "graph"},
             enable_prompt_lookup=False,
         ),
+        ChatConfig(tool_parser="hermes3"),
         ModelLimits(max_tokens_limit=99, best_of_limit=4),
     )
     for location in (tmp_path, graph):

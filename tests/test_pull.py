@@ -69,11 +69,13 @@ def test_serve_pulls_and_later_needs_no_network(hub, tmp_path):
     repository = ("--model-repository-path", str(tmp_path / "models"))
     for url in (hub.url, "http://127.0.0.1:9"):
         process = start(url, tmp_path, "serve", ID, *repository, "--port", "0")
-        assert process.stdout is not None
-        address = process.stdout.readline().split()[-1]
-        assert process.stdout.readline().startswith(f"model {ID}: ")
-        with urllib.request.urlopen(f"{address}/v1/models", timeout=20) as answer:
-            assert json.load(answer)["data"][0]["id"] == ID
-        process.kill()
-        process.communicate()
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().split()[-1]
+            assert process.stdout.readline().startswith(f"model {ID}: ")
+            with urllib.request.urlopen(f"{address}/v1/models", timeout=20) as answer:
+                assert json.load(answer)["data"][0]["id"] == ID
+        finally:
+            process.kill()
+            process.communicate()
     assert files_of(tmp_path / "models" / ID) == files_of(DEMO_MODEL)

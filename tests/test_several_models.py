@@ -22,15 +22,17 @@ def url() -> Iterator[str]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert process.stdout is not None
-    greeting = [process.stdout.readline() for _ in range(4)]
-    assert greeting[1:3] == [
-        "model one: context of 1000 tokens\n",
-        "model org/two: context of 1000 tokens\n",
-    ]
-    yield greeting[0].split()[-1]
-    process.kill()
-    process.communicate()
+    try:
+        assert process.stdout is not None
+        greeting = [process.stdout.readline() for _ in range(4)]
+        assert greeting[1:3] == [
+            "model one: context of 1000 tokens\n",
+            "model org/two: context of 1000 tokens\n",
+        ]
+        yield greeting[0].split()[-1]
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import Model
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
+from fastovms.engine.step_costs import StepCosts
 from fastovms.engine.waiting import rank_of
 from fastovms.errors import RequestError
 from fastovms.params import (
@@ -42,7 +44,7 @@ class EngineOutput(NamedTuple):
 
 
 class Engine:
-    """Runs requests over a model with `num_blocks` KV blocks. Knows no threads and no clock.
+    """Runs requests over a model with `num_blocks` KV blocks. Knows no threads.
 
     The caller keeps `request_id`s unique and prompts shorter than `max_model_len`.
 
@@ -61,9 +63,11 @@ class Engine:
         grammars: GrammarCompiler | None = None,
         draft_model: DraftModel | None = None,
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`max_model_len` tokens must fit in the cache. Without `grammars`, no request may have
-        one. `draft_model` has its cache already. `new_seed` seeds the unseeded requests."""
+        one. `draft_model` has its cache already. `new_seed` seeds the unseeded requests. `clock`
+        tells in seconds what steps cost."""
         assert max_model_len <= num_blocks * model.block_size
         self.blocks = BlockManager(
             num_blocks,
@@ -86,6 +90,8 @@ class Engine:
         self._max_model_len = max_model_len
         self._grammars = grammars
         self._new_seed = new_seed
+        self._clock = clock
+        self._costs = StepCosts()
         self._seq_ids = count()
         self._arrivals = count()
         self._requests: dict[str, list[Sequence]] = {}
@@ -162,12 +168,18 @@ class Engine:
     def step(self) -> list[EngineOutput]:
         """Computes one plan and returns what it added, at most one output a sample."""
         self.drafting.propose(self.scheduler.running)
-        plan = self.scheduler.plan()
+        plan = self.scheduler.plan(self._costs.max_prefill_tokens)
         assert plan.chunks, "there is work, but none of it can go on"
         if plan.block_copies:
             self._model.copy_blocks(plan.block_copies)
         batch = build_batch(plan.chunks, self.blocks.block_size)
+        start = self._clock()
         logits = self._model.infer(batch.inputs)
+        self._costs.learn(
+            num_decodes=plan.num_decodes,
+            num_prefill_tokens=plan.num_prefill_tokens,
+            seconds=self._clock() - start,
+        )
         self.scheduler.mark_computed(plan)
         self.num_steps += 1
         self.admitted = [sequence.request_id for sequence in plan.admitted]

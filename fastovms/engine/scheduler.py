@@ -35,12 +35,18 @@ class Plan:
     """One step: block copies first, then every chunk in one inference.
 
     Attributes:
+        num_decodes: chunks of sequences that decode; they come first.
         admitted: what left the queue for it, after a preemption not for the first time.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
+    num_decodes: int = 0
     block_copies: list[BlockCopy] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        return sum(chunk.num_tokens for chunk in self.chunks[self.num_decodes :])
 
 
 def _is_decoding(sequence: Sequence) -> bool:
@@ -98,12 +104,22 @@ class Scheduler:
         self._blocks.free(sequence.block_table)
         sequence.status = SequenceStatus.FINISHED
 
-    def plan(self) -> Plan:
-        """Chooses the next step's chunks. Allocates their blocks, preempting where it must."""
+    def plan(self, max_prefill_tokens: int | None = None) -> Plan:
+        """Chooses the next step's chunks. Allocates their blocks, preempting where it must.
+
+        Args:
+            max_prefill_tokens: what prompts may have of the step, whatever the budget, where
+                those who decode are not fewer than those who wait for prompts.
+        """
         plan = Plan()
         num_decoded = self._plan_decodes(plan)
+        plan.num_decodes = len(plan.chunks)
+        budget = self._max_num_batched_tokens - num_decoded
+        num_others = len(self.running) - plan.num_decodes + len(self.waiting)
+        if max_prefill_tokens is not None and plan.num_decodes >= num_others:
+            budget = min(budget, max_prefill_tokens)
         # However many decode, a prompt advances by at least a block a step.
-        budget = max(self._max_num_batched_tokens - num_decoded, self._blocks.block_size)
+        budget = max(budget, self._blocks.block_size)
         budget = self._plan_prefills(plan, budget)
         self._admit(plan, budget)
         return plan

@@ -31,6 +31,7 @@ def make_engine(
         num_blocks=num_blocks,
         max_model_len=max_model_len,
         new_seed=lambda: 0,
+        clock=lambda: 0.0,
     )
     return engine, model
 

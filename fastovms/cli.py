@@ -59,20 +59,32 @@ def _open_standard_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
+class _Stopped(SystemExit):
+    """A signal came while there was no server yet to shut down."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number  # as shells have it
+        super().__init__(self.exit_code)
+
+
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """For signals that come before there is anything to shut down."""
-    sys.exit(0)
+    raise _Stopped(number)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit code: 2 for what the operator can put right, 1 for
     a failure that a restart may cure."""
     environ = os.environ
+    command: Command | None = None
     try:
         extra = extra_arguments(environ)
         arguments = parse(sys.argv[1:] if argv is None else argv, extra)
         settings = {**read_environment(environ), **settings_of(arguments)}
-        _command(arguments)(arguments, settings)
+        command = _command(arguments)
+        command(arguments, settings)
+    except _Stopped as stopped:
+        # That is how a server ends; of other commands something is left undone.
+        return 0 if command is _serve else stopped.exit_code
     except ConfigurationError as error:
         return _complain(error, USAGE_ERROR)
     except EngineFailed as error:

@@ -125,18 +125,20 @@ def test_help_does_not_wait_for_openvino():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_before_anything_is_served(number):
+@pytest.mark.parametrize("arguments", [("serve",), ("pull", "a/b")])
+def test_a_signal_before_anything_is_served(number, arguments):
     code = (
         "import time; from fastovms import cli\n"
-        "cli.main = lambda: print('starting', flush=True) or time.sleep(60)\n"
+        "def wait(*_):\n  print('starting', flush=True)\n  time.sleep(60)\n"
+        "cli._serve, cli._pull = lambda *_: wait(), wait\n"
         "cli.run()"
     )
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"starting\n"
         process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(10) == (0 if arguments == ("serve",) else 128 + number)
         assert process.stderr is not None
         assert process.stderr.read() == b""
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fastovms.engine.sampler import GREEDY_TEMPERATURE, choose, likeliest
+from fastovms.engine.sampler import GREEDY_TEMPERATURE, choose, likeliest, top_p_ids
 from fastovms.engine.sequence import Sequence
 from fastovms.params import SamplingParams
 
@@ -155,3 +156,34 @@ def test_logits_are_left_alone() -> None:
 def test_rows_without_a_positive_logit() -> None:
     logits = np.array([[-3, -1, -2], [-0.0, -1, -2], [-1, 0.0, -2]], np.float32)
     assert sample(logits, [row(SamplingParams(temperature=0))] * 3) == [1, 0, 1]
+
+
+LOGITS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
+    "almost flat": lambda rng, size: rng.normal(0, 0.05, size),
+    "flat": lambda rng, size: rng.normal(0, 1, size),
+    "long tail": lambda rng, size: rng.normal(0, 2.5, size),
+    "peaked": lambda rng, size: rng.normal(0, 8, size),
+    "ordered": lambda rng, size: np.linspace(0, -3, size),
+    "equal": lambda rng, size: np.zeros(size),
+    "two values": lambda rng, size: rng.choice([0.0, -1.0], size),
+    "few values": lambda rng, size: np.round(rng.normal(0, 1, size), 1),
+    "few left": lambda rng, size: np.where(rng.random(size) < 0.01, rng.normal(0, 1, size), -1e9),
+    "one and a flat rest": lambda rng, size: np.append(rng.normal(-9, 0.1, size - 1), 0.0),
+    "waves as long as a stride": lambda rng, size: np.cos(np.arange(size) * 2048 * np.pi / size),
+}
+
+
+@pytest.mark.parametrize("size", [3000, 50_000])
+@pytest.mark.parametrize("name", LOGITS)
+def test_top_p_keeps_what_a_full_sort_keeps(name: str, size: int) -> None:
+    logits = LOGITS[name](np.random.default_rng(0), size).astype(np.float32)
+    weights = np.exp(logits - logits.max())
+    order = np.argsort(-weights, kind="stable")
+    running = weights[order].cumsum(dtype=np.float64)
+    for top_p in (0.01, 0.3, 0.5, 0.9, 0.95, 0.999):
+        expected = int(np.searchsorted(running, top_p * weights.sum(dtype=np.float64))) + 1
+        kept = top_p_ids(weights, top_p)
+        assert (np.diff(kept) > 0).all()
+        # Sums in another order may differ in their last digits.
+        assert abs(kept.size - expected) <= 1
+        np.testing.assert_array_equal(kept, np.sort(order[: kept.size]))

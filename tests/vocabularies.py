@@ -59,17 +59,19 @@ class Vocabulary:
 
         Args:
             hints: texts to try instead of a random token, so that open ends find their close.
-            num_tokens: after about so many, hints are tried nearly always.
+            num_tokens: after about so many, hints are tried and the end is taken nearly always.
         """
         rng = random.Random(seed)
         matcher = self.matcher(grammar)
         hint_ids = [self.encode(hint) for hint in hints]
         token_ids: list[int] = []
         while len(token_ids) < 20 * num_tokens:
-            if matcher.is_stopped() or (matcher.is_accepting() and rng.random() < 0.3):
-                return str(self.tokenizer.decode_bytes(token_ids).decode())
+            is_long = len(token_ids) >= num_tokens
+            may_end = matcher.is_accepting() and rng.random() < (0.9 if is_long else 0.3)
+            if matcher.is_stopped() or may_end:
+                return str(self.tokenizer.decode_bytes(token_ids).decode(errors="replace"))
             taken = matcher.compute_ff_tokens()
-            if not taken and rng.random() < (0.3 if len(token_ids) < num_tokens else 0.9):
+            if not taken and rng.random() < (0.9 if is_long else 0.3):
                 fitting = [ids for ids in hint_ids if matcher.validate_tokens(ids) == len(ids)]
                 taken = rng.choice(fitting) if fitting else []
             if not taken:

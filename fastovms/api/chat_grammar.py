@@ -19,6 +19,8 @@ from fastovms.text.output_parser import opens_reasoning
 
 logger = logging.getLogger(__name__)
 
+_NOT_CONSTRAINED = "arguments of calls are not constrained: %s"
+
 
 class Constraint(NamedTuple):
     """`is_optional`: it may be left out where no grammar can be made of it."""
@@ -63,8 +65,15 @@ def constraint(
         return Constraint(answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls))
     if calls is None:
         return None
-    grammar = call_grammar(calls[0], reasoning_format, calls[1], prompt=prompt)
-    return Constraint(grammar, is_optional=not (tools.is_required or tools.is_strict))
+    is_optional = not (tools.is_required or tools.is_strict)
+    try:
+        grammar = call_grammar(calls[0], reasoning_format, calls[1], prompt=prompt)
+    except InvalidField as error:
+        if not is_optional:
+            raise
+        logger.info(_NOT_CONSTRAINED, error.message)
+        return None
+    return Constraint(grammar, is_optional)
 
 
 async def usable(
@@ -82,6 +91,6 @@ async def usable(
     except InvalidField as error:
         if not wanted.is_optional:
             raise
-        logger.info("arguments of calls are not constrained: %s", error.message)
+        logger.info(_NOT_CONSTRAINED, error.message)
         return None
     return wanted.grammar

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fastovms.params import Grammar, GrammarKind
+from fastovms.text.messages import MessageForm
 from fastovms.text.output_parser import opens_reasoning
 from fastovms.text.reasoning import ReasoningFormat
 from fastovms.text.rules import Rules
@@ -22,9 +23,14 @@ def call_grammar(
 
     Where calls are required, the answer is calls that validate. Else it is free until a call
     begins; such a grammar may be left out if it turns out not to compile.
+
+    Raises:
+        InvalidField: a schema cannot be kept to in the model's format of calls.
     """
     rules = Rules()
-    before = _reasoning(rules, reasoning_format, prompt)
+    # Where nothing has to be, messages of every kind may come.
+    is_free = isinstance(tool_format.parse, MessageForm) and not choice.required
+    before = "" if is_free else _reasoning(rules, reasoning_format, prompt)
     return Grammar(
         GrammarKind.TAGGED_RULES,
         rules.source(f"{before} {tool_format.rules(rules, choice)}"),
@@ -49,9 +55,11 @@ def answer_grammar(
     rules = Rules()
     before = _reasoning(rules, reasoning_format, prompt)
     answer = "@answer"
+    if reasoning_format is not None and reasoning_format.open_answer is not None:
+        answer = f"{reasoning_format.open_answer(rules)} {answer}"
     if calls is not None:
         tool_format, choice = calls
-        answer = f"(@answer | {tool_format.rules(rules, replace(choice, required=True))})"
+        answer = f"({answer} | {tool_format.rules(rules, replace(choice, required=True))})"
     return replace(grammar, frame=rules.source(f"{before} {answer}"))
 
 

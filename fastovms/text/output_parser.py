@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from fastovms.text.messages import MessageForm, parse_messages
 from fastovms.text.output import OutputParser, PlainParser
 from fastovms.text.reasoning import ReasoningFormat
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output, StepsParser
 from fastovms.text.tools import Tool, ToolFormat
+
+_LOOK_BACK = 200
+"""Characters of a prompt's end that tell whether reasoning has been opened."""
 
 
 def output_parser(
@@ -32,15 +37,34 @@ def output_parser(
         return PlainParser()
     is_inside = reasoning_format is not None and opens_reasoning(reasoning_format, prompt)
 
-    def parse(scan: Scanner, out: Output) -> Steps[None]:
-        if reasoning_format is not None:
-            yield from reasoning_format.parse(scan, out, is_inside)
-        if tool_format is not None:
-            yield from tool_format.parse(scan, out, tools)
-        else:
-            yield from scan.rest(out.content)
+    return StepsParser(partial(_parse, tool_format, reasoning_format, tools, is_inside))
 
-    return StepsParser(parse)
+
+def _parse(
+    tool_format: ToolFormat | None,
+    reasoning_format: ReasoningFormat | None,
+    tools: Sequence[Tool],
+    is_inside: bool,
+    scan: Scanner,
+    out: Output,
+) -> Steps[None]:
+    for found in (tool_format, reasoning_format):
+        if found is not None and isinstance(found.parse, MessageForm):
+            yield from parse_messages(
+                scan,
+                out,
+                found.parse,
+                tools=tools if tool_format is not None else None,
+                tells_reasoning=reasoning_format is not None,
+                is_inside=is_inside,
+            )
+            return
+    if reasoning_format is not None and not isinstance(reasoning_format.parse, MessageForm):
+        yield from reasoning_format.parse(scan, out, is_inside)
+    if tool_format is not None and not isinstance(tool_format.parse, MessageForm):
+        yield from tool_format.parse(scan, out, tools)
+    else:
+        yield from scan.rest(out.content)
 
 
 def kept_tags(
@@ -52,5 +76,8 @@ def kept_tags(
 
 
 def opens_reasoning(reasoning_format: ReasoningFormat, prompt: str) -> bool:
-    """Whether the prompt's end has opened reasoning."""
-    return prompt.rstrip().endswith(reasoning_format.begin)
+    """Whether an answer to the prompt begins within reasoning."""
+    prompt = prompt[-_LOOK_BACK:].rstrip()
+    if reasoning_format.end is not None:
+        return not prompt.endswith(reasoning_format.end)
+    return prompt.endswith(reasoning_format.begin)

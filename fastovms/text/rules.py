@@ -43,6 +43,12 @@ class Rules:
         self._lines.append(f"%text {name} {end} {body}")
         return name
 
+    def terminal(self, expression: str) -> str:
+        """A terminal, where `&` and `~` may be used."""
+        name = f"TERMINAL{len(self._lines)}"
+        self._lines.append(f"{name}: {expression}")
+        return name
+
     def rule(self, expression: str) -> str:
         name = f"rule{len(self._lines)}"
         self._lines.append(f"{name}: {expression}")

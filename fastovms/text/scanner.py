@@ -40,6 +40,11 @@ class Scanner:
         """There will be no more text."""
         self.is_ended = True
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all text so far has been read."""
+        return self._at == len(self._text)
+
     def record(self) -> None:
         """Keeps what is read from here on for `recorded`."""
         self._recorded = []
@@ -56,11 +61,16 @@ class Scanner:
         if self._recorded is not None:
             self._recorded = ["".join(self._recorded).removesuffix(text)]
 
-    def peek(self, count: int = 1) -> Steps[str]:
-        """The next `count` characters; fewer only at the end. Does not read them."""
-        while len(self._text) - self._at < count and not self.is_ended:
+    def peek(self, count: int = 1, expected: str = "") -> Steps[str]:
+        """The next `count` characters; fewer only at the end, or where what is there is not what
+        `expected`, if given, begins with. Does not read them."""
+        while True:
+            ahead = self._text[self._at : self._at + count]
+            if len(ahead) == count or self.is_ended:
+                return ahead
+            if expected and not expected.startswith(ahead):
+                return ahead
             yield
-        return self._text[self._at : self._at + count]
 
     def read(self, count: int) -> Steps[str]:
         """Reads `count` characters; fewer only at the end."""

@@ -44,6 +44,12 @@ class Output:
     def content(self, text: str) -> None:
         self._add(Content, self._content.hold(text))
 
+    def begin_content(self) -> None:
+        """A message to the user. Of several, each is told after a space, as in OVMS."""
+        self._content.trim()
+        if self._content.has_text:
+            self._content.held = [" "]
+
     def begin_reasoning(self) -> None:
         """Of several thoughts each begins a line."""
         self._content.trim()

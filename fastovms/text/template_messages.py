@@ -17,6 +17,7 @@ _OTHER_TEXT = "other-text"
 _ARGUMENTS = {"some_argument": 1}
 _ARGUMENTS_TEXT = json.dumps(_ARGUMENTS)
 
+_JSON_ARGUMENT = re.compile(r'"some_argument":\s*1')
 _THINKING = re.compile(r"""\.thinking\b|["']thinking["']""")
 
 
@@ -54,7 +55,9 @@ def find_form(source: str, render: TryRender) -> TemplateForm:
     question = _user(part if content_parts else _TEXT)
     with_text = render([question, *_called(_ARGUMENTS_TEXT, "")]) or ""
     with_object = render([question, *_called(_ARGUMENTS, "")]) or ""
-    text_works = _ARGUMENTS_TEXT in with_text
+    # A template that writes arguments in a notation of its own may take text, but as that.
+    is_json = not with_object or _JSON_ARGUMENT.search(with_object) is not None
+    text_works = is_json and _ARGUMENTS_TEXT in with_text
     arguments = _ARGUMENTS_TEXT if text_works else _ARGUMENTS
     with_null = render([question, *_called(arguments, None)])
     system = [{"role": "system", "content": text} for text in (_TEXT, _OTHER_TEXT)]

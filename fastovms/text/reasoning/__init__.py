@@ -6,15 +6,45 @@ from collections.abc import Mapping
 from typing import Final
 
 from fastovms.text.reasoning.base import ReasoningFormat
-from fastovms.text.reasoning.think import QWEN3
+from fastovms.text.reasoning.messages import GPTOSS, ONYX
+from fastovms.text.reasoning.think import THINK, think_format
 
 __all__ = ["REASONING_FORMATS", "ReasoningFormat", "detect_reasoning_format"]
 
+# Granite 3.2 thinks in words, later ones between tags.
+_GRANITE = [
+    THINK,
+    ("Here is my thought process:", "Here is my response:"),
+    ("Here's my thought process:", "Here's my response:"),
+]
+
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {
-    format.name: format for format in (QWEN3,)
+    reasoning_format.name: reasoning_format
+    for reasoning_format in (
+        think_format("deepseek"),
+        think_format("deepseek_r1", is_assumed=True),
+        think_format("gemma4", [("<|channel>thought", "<channel|>")]),
+        GPTOSS,
+        think_format("granite", _GRANITE),
+        think_format("lfm2"),
+        think_format("minicpm5"),
+        ONYX,
+        think_format("qwen3"),
+    )
 }
 
-_MARKERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (("qwen3", ("<think>",)),)
+_MARKERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("gptoss", ("<|channel|>",)),
+    ("onyx", ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>")),
+    ("gemma4", ("<|tool_call>call:",)),
+    ("gemma4", ("<|channel>thought",)),
+    ("minicpm5", ('<param name="',)),
+    ("lfm2", ("<|tool_call_start|>", "message.thinking")),
+    ("granite", ("Here is my thought process:",)),
+    ("deepseek", ("<｜Assistant｜>", "<think>")),
+    ("qwen3", ("<think>",)),
+    ("qwen3", ("content.split('</think>')",)),
+)
 """What a template that teaches a format holds, all of it; the first match wins."""
 
 

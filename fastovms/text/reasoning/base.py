@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fastovms.text.messages import MessageForm
 from fastovms.text.rules import Rules
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
@@ -25,13 +26,17 @@ class ReasoningFormat:
         name: as `--reasoning-parser` takes it.
         tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
             the decoded text.
-        parse: finds the reasoning.
+        parse: finds the reasoning; or the form of messages that reasoning is a kind of.
         rules: what constrains it: it has to end before a constrained answer begins.
         begin: what opens reasoning. A prompt that ends with it leaves the answer within.
+        end: str | None = None
+    open_answer: writes the rules of the markup, if any, between reasoning and content.
     """
 
     name: str
     tags: tuple[str, ...]
-    parse: Parse
+    parse: Parse | MessageForm
     rules: WriteRules
     begin: str
+    end: str | None = None
+    open_answer: Callable[[Rules], str] | None = None

@@ -1,31 +1,63 @@
-"""Qwen 3, DeepSeek and many others: `<think>why</think>answer`."""
+"""Reasoning between two tags, before the answer: `<think>why</think>answer`."""
 
 from __future__ import annotations
 
-from fastovms.text.reasoning.base import ReasoningFormat
-from fastovms.text.rules import Rules
+from collections.abc import Sequence
+
+from fastovms.text.reasoning.base import Parse, ReasoningFormat, WriteRules
+from fastovms.text.rules import Rules, one_of
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 
-BEGIN = "<think>"
-END = "</think>"
+Tags = tuple[str, str]
+"""What reasoning begins and ends with."""
+
+THINK: Tags = ("<think>", "</think>")
 
 
-def parse(scan: Scanner, out: Output, is_inside: bool) -> Steps[None]:
-    """Reasoning comes first or not at all. Without an end, all is reasoning."""
-    if not is_inside:
+def think_format(
+    name: str, pairs: Sequence[Tags] = (THINK,), *, is_assumed: bool = False
+) -> ReasoningFormat:
+    """
+    Args:
+        pairs: what reasoning may be written between; where a prompt has begun it, the first.
+        is_assumed: answers are reasoning from the beginning, unless the prompt has ended it.
+    """
+    begin, end = pairs[0]
+    return ReasoningFormat(
+        name,
+        tags=tuple(tag for pair in pairs for tag in pair),
+        parse=_parser(pairs),
+        rules=_rules_writer(pairs),
+        begin=begin,
+        end=end if is_assumed else None,
+    )
+
+
+def _parser(pairs: Sequence[Tags]) -> Parse:
+    def parse(scan: Scanner, out: Output, is_inside: bool) -> Steps[None]:
+        """Reasoning comes first or not at all. Without an end, all is reasoning."""
         space = yield from scan.space()
-        if not (yield from scan.take(BEGIN)):
+        end = pairs[0][1] if is_inside else None
+        for begin, its_end in pairs:
+            if (yield from scan.take(begin)):
+                end = its_end
+                break
+        if end is None:
             out.content(space)
             return
-    out.begin_reasoning()
-    yield from scan.until((END,), out.reasoning)
-    out.end_reasoning()
+        out.begin_reasoning()
+        yield from scan.until((end,), out.reasoning)
+        out.end_reasoning()
+
+    return parse
 
 
-def write_rules(rules: Rules, is_inside: bool) -> str:
-    reasoning = f"until_{rules.tag(END)} /\\n*/"
-    return reasoning if is_inside else f"({rules.tag(BEGIN)} {reasoning})?"
+def _rules_writer(pairs: Sequence[Tags]) -> WriteRules:
+    def write(rules: Rules, is_inside: bool) -> str:
+        if is_inside:
+            return f"until_{rules.tag(pairs[0][1])} /\\n*/"
+        thoughts = [f"{rules.tag(begin)} until_{rules.tag(end)}" for begin, end in pairs]
+        return f"({one_of(thoughts)} /\\n*/)?"
 
-
-QWEN3 = ReasoningFormat("qwen3", tags=(BEGIN, END), parse=parse, rules=write_rules, begin=BEGIN)
+    return write

@@ -1,42 +1,15 @@
-"""What a tool is, and what a format of calls consists of."""
+"""What a format of calls consists of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from fastovms.text.messages import MessageForm
 from fastovms.text.rules import Rules
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A function that the model may call.
-
-    Attributes:
-        parameters: JSON schema of the arguments; empty = the function takes none.
-    """
-
-    name: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class CallChoice:
-    """Which calls a request lets the model make.
-
-    Attributes:
-        tools: at least one.
-        required: the answer is calls and nothing else; else it may be text, with calls or without.
-        parallel: more than one call.
-    """
-
-    tools: Sequence[Tool]
-    required: bool = False
-    parallel: bool = True
-
+from fastovms.text.tool import CallChoice, Tool
 
 Parse = Callable[[Scanner, Output, Sequence[Tool]], Steps[None]]
 """Reads an answer, or what follows the reasoning in it, to its end."""
@@ -53,13 +26,13 @@ class ToolFormat:
         name: as `--tool-parser` takes it.
         tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
             the decoded text.
-        parse: finds the calls.
+        parse: finds the calls; or the form of messages that calls are a kind of.
         rules: what constrains them: their arguments follow the schemas once a call has begun.
     """
 
     name: str
     tags: tuple[str, ...]
-    parse: Parse
+    parse: Parse | MessageForm
     rules: WriteRules
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from fastovms.text.rules import Rules
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
-from fastovms.text.tools.base import CallChoice, Tool, ToolFormat, tagged_calls
-from fastovms.text.tools.json_call import json_calls, read_call
+from fastovms.text.tool import CallChoice, Tool
+from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.json_call import json_call, read_call
 
 BEGIN = "<tool_call>"
 END = "</tool_call>"
@@ -22,7 +23,7 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
 
 
 def write_rules(rules: Rules, choice: CallChoice) -> str:
-    block = f"/\\n?/ {json_calls(choice.tools)} /\\n?/ {rules.tag(END)}"
+    block = f"/\\n?/ {json_call(choice.tools)} /\\n?/ {rules.tag(END)}"
     return tagged_calls(
         rules, choice, begin=rules.tag(BEGIN), block=rules.rule(block), between=r"/\n?/"
     )

@@ -1,20 +1,21 @@
-"""A call that is written as one JSON object: `{"name": "add", "arguments": {"a": 1}}`."""
+"""Calls that are written as JSON objects: `{"name": "add", "arguments": {"a": 1}}`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
-from fastovms.text.json_text import copy_string, copy_value
+from fastovms.text.json_text import copy_json, read_string
 from fastovms.text.rules import json_arguments, literal, one_of
-from fastovms.text.scanner import Emit, Scanner, Steps
+from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
-from fastovms.text.tools.base import Tool
+from fastovms.text.tool import Tool
 
-ARGUMENTS = ("arguments", "parameters")
+_ARGUMENTS = ("arguments", "parameters")
+_OTHERS = ("id", "type", "index")
 
 
-def json_calls(tools: Sequence[Tool], member: str = ARGUMENTS[0]) -> str:
+def json_call(tools: Sequence[Tool], member: str = "arguments") -> str:
     """The expression of a call to one of `tools`, its arguments in `member`."""
     beginnings = [f'{{"name": {json.dumps(tool.name)}, "{member}": ' for tool in tools]
     return one_of(
@@ -25,12 +26,39 @@ def json_calls(tools: Sequence[Tool], member: str = ARGUMENTS[0]) -> str:
     )
 
 
+def json_calls(tools: Sequence[Tool], *, parallel: bool, begin: str = "[") -> str:
+    """The expression of a list of calls. `begin` is what is missing of its beginning."""
+    call = json_call(tools)
+    more = f" ({literal(', ')} {call})*" if parallel else ""
+    return f"{literal(begin)} {call}{more} {literal(']')}"
+
+
+def read_calls(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
+    """Reads one call or a list of them and says whether they were whole; else as `read_call`."""
+    opening += yield from scan.space()
+    if not (yield from scan.take("[")):
+        return (yield from read_call(scan, out, opening))
+    opening += "["
+    while True:
+        opening += yield from scan.space()
+        if not (yield from read_call(scan, out, opening)):
+            return False
+        opening = yield from scan.space()
+        if (yield from scan.take("]")):
+            return True
+        if not (yield from scan.take(",")):
+            out.content(opening)
+            return False
+        opening += ","
+
+
 def read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
     """Reads a call and says whether all of its arguments were there.
 
     The arguments are passed on as they are generated once the name is known. What breaks before,
     `opening` included, becomes content; what breaks later ends the call, and the rest is next to
-    be read. Members other than the two are skipped; arguments that are absent, null or "" are `{}`.
+    be read. Further members are skipped, but none of unknown meaning comes before the name, so
+    that other JSON is soon known. Arguments that are absent, null or "" are `{}`.
 
     Args:
         opening: the markup that has been read before it.
@@ -88,7 +116,8 @@ def _read_members(scan: Scanner, call: _Call) -> Steps[bool]:
     if not (yield from scan.take("{")):
         return False
     while True:
-        key = yield from _read_string(scan)
+        yield from scan.space()
+        key = yield from read_string(scan)
         yield from scan.space()
         if key is None or not (yield from scan.take(":")):
             return False
@@ -104,13 +133,14 @@ def _read_members(scan: Scanner, call: _Call) -> Steps[bool]:
 
 def _read_member(scan: Scanner, call: _Call, key: str) -> Steps[bool]:
     if key == "name" and call.name is None:
-        name = yield from _read_string(scan)
+        name = yield from read_string(scan)
         if not name:
             return False
         call.set_name(name)
         return True
-    if key not in ARGUMENTS or call.is_complete:
-        return (yield from copy_value(scan, _skip))
+    if key not in _ARGUMENTS or call.is_complete:
+        is_known = call.name is not None or key in _OTHERS
+        return is_known and (yield from copy_json(scan, _skip))
     for empty in ("null", '""'):
         if (yield from scan.take(empty)):
             return True
@@ -118,17 +148,5 @@ def _read_member(scan: Scanner, call: _Call, key: str) -> Steps[bool]:
         return False
     if call.name is not None:
         call.begin()
-    call.is_complete = yield from copy_value(scan, call.arguments)
+    call.is_complete = yield from copy_json(scan, call.arguments)
     return call.is_complete
-
-
-def _read_string(scan: Scanner) -> Steps[str | None]:
-    yield from scan.space()
-    if (yield from scan.peek()) != '"':
-        return None
-    pieces: list[str] = []
-    emit: Emit = pieces.append
-    if not (yield from copy_string(scan, emit)):
-        return None
-    text: str = json.loads("".join(pieces))
-    return text

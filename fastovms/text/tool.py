@@ -1,0 +1,34 @@
+"""Functions that the model may call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call.
+
+    Attributes:
+        parameters: JSON schema of the arguments; empty = the function takes none.
+    """
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CallChoice:
+    """Which calls a request lets the model make.
+
+    Attributes:
+        tools: at least one.
+        required: the answer is calls and nothing else; else it may be text, with calls or without.
+        parallel: more than one call.
+    """
+
+    tools: Sequence[Tool]
+    required: bool = False
+    parallel: bool = True

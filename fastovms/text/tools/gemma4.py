@@ -1,0 +1,116 @@
+"""Gemma 4: `<|tool_call>call:add{a:1,s:<|"|>x<|"|>}<tool_call|>`, several calls in one block or in
+several. Keys are bare; in nested objects they may be quoted like strings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fastovms.text import json_text
+from fastovms.text.json_text import escape
+from fastovms.text.literals import Notation, copy_value, read_word
+from fastovms.text.parameters import Parameter, parameters_of
+from fastovms.text.python_text import PYTHON
+from fastovms.text.rules import Rules, json_value, literal, one_of
+from fastovms.text.scanner import Emit, Scanner, Steps
+from fastovms.text.steps import Output
+from fastovms.text.text_values import constants, text_body
+from fastovms.text.tool import CallChoice, Tool
+from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.pythonic_call import separated
+
+BEGIN = "<|tool_call>"
+END = "<tool_call|>"
+CALL = "call:"
+QUOTE = '<|"|>'
+
+_KEY = re.compile(r"[^\s:,{}\[\]<\"]+")
+
+
+def _copy_string(scan: Scanner, emit: Emit) -> Steps[bool]:
+    if not (yield from scan.take(QUOTE)):
+        return (yield from json_text.copy_string(scan, emit))
+    emit('"')
+    is_whole = (yield from scan.until((QUOTE,), lambda text: emit(escape(text)))) is not None
+    if is_whole:
+        emit('"')
+    return is_whole
+
+
+def _copy_key(scan: Scanner, emit: Emit) -> Steps[bool]:
+    if (yield from scan.peek()) in ("<", '"'):
+        return (yield from _copy_string(scan, emit))
+    pieces: list[str] = []
+    yield from scan.run(_KEY, pieces.append)
+    if pieces:
+        emit(f'"{escape("".join(pieces))}"')
+    return bool(pieces)
+
+
+NOTATION = Notation(
+    quotes=(QUOTE, '"'),
+    copy_string=_copy_string,
+    copy_key=_copy_key,
+    convert=PYTHON.convert,
+    convert_cut=PYTHON.convert_cut,
+    brackets={"{": "}", "[": "]"},
+)
+
+
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+    while (yield from scan.until((BEGIN,), out.content)):
+        num_calls = out.num_calls
+        opening = BEGIN + (yield from scan.space())
+        while (yield from scan.take(CALL)):
+            if not (yield from _read_call(scan, out, opening + CALL)):
+                break
+            opening = yield from scan.space()
+            if (yield from scan.take(",")):  # some models put commas between calls
+                opening += "," + (yield from scan.space())
+        else:
+            is_closed = yield from scan.take(END)
+            if out.num_calls == num_calls:
+                out.content(opening + END if is_closed else opening)
+            elif not is_closed:
+                out.content(opening)
+
+
+def _read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
+    scan.record()
+    name = yield from read_word(scan)
+    yield from scan.space()
+    if not name or (yield from scan.peek()) != "{":
+        out.content(opening + scan.recorded())
+        return False
+    scan.recorded()
+    out.begin(name)
+    is_whole = yield from copy_value(scan, out.arguments, NOTATION)
+    out.end(complete=is_whole)
+    return is_whole
+
+
+def write_rules(rules: Rules, choice: CallChoice) -> str:
+    calls = []
+    for tool in choice.tools:
+        arguments = [
+            (_argument(rules, parameter), parameter.is_required)
+            for parameter in parameters_of(tool.parameters, tool.name)
+        ]
+        begin = literal(f"{CALL}{tool.name}{{")
+        calls.append(f"{begin} {separated(rules, arguments, ',')} {literal('}')}")
+    call = rules.rule(f"{one_of(calls)} {rules.tag(END)}")
+    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=call, between='""')
+
+
+def _argument(rules: Rules, parameter: Parameter) -> str:
+    begin = literal(f"{parameter.name}:")
+    if not parameter.is_text:
+        return rules.rule(f"{begin} {json_value(parameter.whole_schema)}")
+    quote = rules.tag(QUOTE)
+    values = constants(parameter)
+    if values is not None:
+        return rules.rule(f"{begin} {quote} {one_of([literal(v) for v in values])} {quote}")
+    return rules.rule(f"{begin} {quote} {rules.text(quote, text_body(parameter, QUOTE))}")
+
+
+GEMMA4 = ToolFormat("gemma4", tags=(BEGIN, END, QUOTE), parse=parse, rules=write_rules)

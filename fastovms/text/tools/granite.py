@@ -1,0 +1,32 @@
+"""Granite 3: `<|tool_call|>[{"name": "add", "arguments": {"a": 1}}, ...]`. Granite 3.1 and 4 write
+`<tool_call>` for the tag, Granite 4 a call at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastovms.text.rules import Rules
+from fastovms.text.scanner import Scanner, Steps
+from fastovms.text.steps import Output
+from fastovms.text.tool import CallChoice, Tool
+from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.json_call import json_calls, read_calls
+
+BEGIN = "<|tool_call|>"
+OTHER_BEGIN = "<tool_call>"
+END = "</tool_call>"
+
+
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+    while opening := (yield from scan.until((BEGIN, OTHER_BEGIN), out.content)):
+        if (yield from read_calls(scan, out, opening)):
+            yield from scan.space()
+            yield from scan.take(END)
+
+
+def write_rules(rules: Rules, choice: CallChoice) -> str:
+    calls = rules.rule(json_calls(choice.tools, parallel=choice.parallel))
+    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=calls, between=None)
+
+
+GRANITE = ToolFormat("granite", tags=(BEGIN, OTHER_BEGIN, END), parse=parse, rules=write_rules)

@@ -1,0 +1,48 @@
+"""LFM 2: `<|tool_call_start|>[add(a=1), now()]<|tool_call_end|>`; also with calls in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastovms.text.rules import Rules
+from fastovms.text.scanner import Scanner, Steps
+from fastovms.text.steps import Output
+from fastovms.text.tool import CallChoice, Tool
+from fastovms.text.tools import json_call, pythonic_call
+from fastovms.text.tools.base import ToolFormat, tagged_calls
+
+BEGIN = "<|tool_call_start|>"
+END = "<|tool_call_end|>"
+
+
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+    while (yield from scan.until((BEGIN,), out.content)):
+        if (yield from read_list(scan, out, BEGIN)):
+            yield from scan.space()
+            yield from scan.take(END)
+
+
+def read_list(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
+    """Reads a list of calls, pythonic or in JSON, and says whether they were whole. What breaks
+    before the first, `opening` included, becomes content."""
+    opening += yield from scan.space()
+    if (yield from scan.peek()) == "{":
+        return (yield from json_call.read_calls(scan, out, opening))
+    if not (yield from scan.take("[")):
+        out.content(opening)
+        return False
+    opening += "["
+    space = yield from scan.space()
+    if (yield from scan.peek()) != "{":
+        return (yield from pythonic_call.read_calls(scan, out, opening + space))
+    scan.put_back("[" + space)
+    return (yield from json_call.read_calls(scan, out, opening.removesuffix("[")))
+
+
+def write_rules(rules: Rules, choice: CallChoice) -> str:
+    calls = pythonic_call.pythonic_calls(rules, choice)
+    block = rules.rule(f"{calls} {rules.tag(END)}")
+    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=block, between=None)
+
+
+LFM2 = ToolFormat("lfm2", tags=(BEGIN, END), parse=parse, rules=write_rules)

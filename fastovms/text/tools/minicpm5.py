@@ -1,0 +1,43 @@
+"""MiniCPM 5: `<function name="add"><param name="a">1</param></function>`. Values with markup or
+line breaks in them are wrapped in CDATA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastovms.text.rules import Rules
+from fastovms.text.scanner import Scanner, Steps
+from fastovms.text.steps import Output
+from fastovms.text.tool import CallChoice, Tool
+from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.xml_call import XmlForm, read_call, xml_calls
+
+TOKENS = ("<function", "<param")
+FORM = XmlForm(
+    function=('<function name="', '">'),
+    function_end="</function>",
+    parameter=('<param name="', '">'),
+    parameter_end="</param>",
+    has_cdata=True,
+    tokens=TOKENS,
+)
+
+
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+    begin = FORM.function[0]
+    while (yield from scan.until((begin,), out.content)):
+        yield from read_call(scan, out, tools, FORM, begin)
+
+
+def write_rules(rules: Rules, choice: CallChoice) -> str:
+    begin, _ = TOKENS
+    call = rules.rule(xml_calls(rules, choice.tools, FORM, begun=begin))
+    return tagged_calls(rules, choice, begin=rules.tag(begin), block=call, between=r"/\n?/")
+
+
+MINICPM5 = ToolFormat(
+    "minicpm5",
+    tags=(*TOKENS, FORM.function_end, FORM.parameter_end),
+    parse=parse,
+    rules=write_rules,
+)

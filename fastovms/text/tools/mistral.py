@@ -1,0 +1,72 @@
+"""Mistral: `[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}, ...]`; an answer that begins with
+`[{"` is calls too. Since version 11 of its tokenizer, and in Devstral, each call has the tag:
+`[TOOL_CALLS]add[ARGS]{"a": 1}`, at first without `[ARGS]`. Both parsers read both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastovms.text.rules import Rules
+from fastovms.text.scanner import Scanner, Steps
+from fastovms.text.steps import Output
+from fastovms.text.tool import CallChoice, Tool
+from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.json_call import json_calls, read_calls
+from fastovms.text.tools.named_call import named_call, read_arguments
+
+BEGIN = "[TOOL_CALLS]"
+ARGUMENTS = "[ARGS]"
+_CALL_ID = "[CALL_ID]"
+_BARE = '[{"'
+
+
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+    space = yield from scan.space()
+    out.content(space)
+    if (yield from scan.peek(len(_BARE), _BARE)) == _BARE:
+        yield from read_calls(scan, out, "")
+    while (yield from scan.until((BEGIN,), out.content)):
+        opening = BEGIN + (yield from scan.space())
+        if (yield from scan.peek()) in ("[", "{"):
+            yield from read_calls(scan, out, opening)
+        else:
+            yield from _read_named(scan, out, opening)
+
+
+def _read_named(scan: Scanner, out: Output, opening: str) -> Steps[None]:
+    pieces: list[str] = []
+    tag = yield from scan.until((ARGUMENTS, _CALL_ID, BEGIN, "{"), pieces.append)
+    name = "".join(pieces)
+    opening += name
+    if tag == _CALL_ID:
+        pieces.clear()
+        tag = yield from scan.until((ARGUMENTS, BEGIN, "{"), pieces.append)
+        opening += _CALL_ID + "".join(pieces)
+    if tag == "{":
+        scan.put_back(tag)
+    elif tag != ARGUMENTS:
+        if tag:
+            scan.put_back(tag)
+        out.content(opening)
+        return
+    else:
+        opening += tag
+    yield from read_arguments(scan, out, name.strip(), opening, (BEGIN,))
+
+
+def write_list_rules(rules: Rules, choice: CallChoice) -> str:
+    calls = rules.rule(f"/ ?/ {json_calls(choice.tools, parallel=choice.parallel)}")
+    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=calls, between=None)
+
+
+def write_named_rules(rules: Rules, choice: CallChoice) -> str:
+    call = rules.rule(named_call(choice.tools, rules.tag(ARGUMENTS)))
+    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=call, between='""')
+
+
+MISTRAL = ToolFormat(
+    "mistral", tags=(BEGIN, ARGUMENTS, _CALL_ID), parse=parse, rules=write_list_rules
+)
+DEVSTRAL = ToolFormat(
+    "devstral", tags=(BEGIN, ARGUMENTS, _CALL_ID), parse=parse, rules=write_named_rules
+)

@@ -1,0 +1,101 @@
+"""Onyx: messages whose recipient says what they are, with calls as elements in them:
+
+to=self<|message|>why<|eom|>
+<|start|>assistant to=add<|message|><atem:function_calls>
+<atem:invoke name="add">
+<atem:parameter name="a">1</atem:parameter>
+</atem:invoke>
+</atem:function_calls><|eom|>
+<|start|>assistant to=user<|message|>answer<|eot|>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fastovms.text.messages import Header, Kind, MessageForm
+from fastovms.text.rules import Rules, literal, one_of
+from fastovms.text.scanner import Scanner, Steps
+from fastovms.text.steps import Output
+from fastovms.text.tool import CallChoice, Tool
+from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.xml_call import XmlForm, read_call, xml_calls
+
+START, MESSAGE = "<|start|>", "<|message|>"
+END_MESSAGE, END_TURN = "<|eom|>", "<|eot|>"
+BEGIN = "<atem:function_calls>"
+END = "</atem:function_calls>"
+FORM = XmlForm(
+    function=('<atem:invoke name="', '">'),
+    function_end="</atem:invoke>",
+    parameter=('<atem:parameter name="', '">'),
+    parameter_end="</atem:parameter>",
+    gap="\n",
+)
+_ENDS = (END_MESSAGE, END_TURN)
+_KINDS = {"user": Kind.CONTENT, "self": Kind.REASONING}
+_RECIPIENT = re.compile(r"to=([^\s<]+)")
+
+
+def _read_header(text: str) -> Header:
+    match = _RECIPIENT.search(text)
+    recipient = match[1] if match is not None else "user"
+    kind = _KINDS.get(recipient, Kind.CALL)
+    return Header(kind, recipient if kind is Kind.CALL else "")
+
+
+def _read_call(
+    scan: Scanner, out: Output, tools: Sequence[Tool], function: str, opening: str
+) -> Steps[None]:
+    """The elements name the functions, not the header."""
+    invoke = FORM.function[0]
+    while (found := (yield from scan.until((BEGIN, invoke, *_ENDS), out.content))) is not None:
+        if found in _ENDS:
+            scan.put_back(found)
+            return
+        opening = found
+        if found == BEGIN:
+            opening += yield from scan.space()
+            if not (yield from scan.take(invoke)):
+                out.content(opening)
+                continue
+            opening += invoke
+        while (yield from read_call(scan, out, tools, FORM, opening)):
+            yield from scan.space()
+            opening = invoke
+            if not (yield from scan.take(invoke)):
+                yield from scan.take(END)
+                break
+
+
+MESSAGES = MessageForm(
+    begins=(START,),
+    more_begins=("to=", MESSAGE),
+    body=MESSAGE,
+    ends=_ENDS,
+    read_header=_read_header,
+    read_call=_read_call,
+)
+
+
+def write_rules(rules: Rules, choice: CallChoice) -> str:
+    line, end = literal("\n"), literal(END)
+    if not choice.required:
+        calls = rules.rule(f"{line} {xml_calls(rules, choice.tools, FORM)} {line} {end}")
+        return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=calls, between='""')
+    call = rules.rule(
+        one_of(
+            [
+                f"{literal(f' to={tool.name}')} {rules.tag(MESSAGE)} {literal(BEGIN)} {line}"
+                f" {xml_calls(rules, [tool], FORM)} {line} {end}"
+                for tool in choice.tools
+            ]
+        )
+    )
+    more = f" ({rules.tag(END_MESSAGE)} {rules.tag(START)} {literal('assistant')} {call})*"
+    return f"{call}{more if choice.parallel else ''}"
+
+
+TAGS = (START, MESSAGE, END_MESSAGE, END_TURN)
+ONYX = ToolFormat("onyx", tags=TAGS, parse=MESSAGES, rules=write_rules)

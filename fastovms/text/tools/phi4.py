@@ -1,0 +1,34 @@
+"""Phi 4 mini: `functools[{"name": "add", "arguments": {"a": 1}}, ...]`, and the same between
+`<|tool_call|>` and `<|/tool_call|>`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastovms.text.rules import Rules
+from fastovms.text.scanner import Scanner, Steps
+from fastovms.text.steps import Output
+from fastovms.text.tool import CallChoice, Tool
+from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.json_call import json_calls, read_calls
+
+BEGIN = "functools["
+TAG = "<|tool_call|>"
+END = "<|/tool_call|>"
+
+
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+    while opening := (yield from scan.until((BEGIN, TAG), out.content)):
+        if opening == BEGIN:
+            scan.put_back("[")
+        if (yield from read_calls(scan, out, opening.removesuffix("["))):
+            yield from scan.space()
+            yield from scan.take(END)
+
+
+def write_rules(rules: Rules, choice: CallChoice) -> str:
+    calls = rules.rule(json_calls(choice.tools, parallel=choice.parallel, begin=""))
+    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=calls, between=None)
+
+
+PHI4 = ToolFormat("phi4", tags=(TAG, END), parse=parse, rules=write_rules)

@@ -1,0 +1,57 @@
+"""Qwen 3 Coder, Qwen 3.5 and later:
+
+    <tool_call>
+    <function=add>
+    <parameter=a>
+    1
+    </parameter>
+    </function>
+    </tool_call>
+
+The outer tags may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastovms.text.rules import Rules, literal
+from fastovms.text.scanner import Scanner, Steps
+from fastovms.text.steps import Output
+from fastovms.text.tool import CallChoice, Tool
+from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.xml_call import XmlForm, read_call, xml_calls
+
+BEGIN = "<tool_call>"
+END = "</tool_call>"
+FORM = XmlForm(
+    function=("<function=", ">"),
+    function_end="</function>",
+    parameter=("<parameter=", ">"),
+    parameter_end="</parameter>",
+    line="\n",
+    gap="\n",
+)
+
+
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+    function = FORM.function[0]
+    while opening := (yield from scan.until((BEGIN, function), out.content)):
+        if opening == BEGIN:
+            opening += yield from scan.space()
+            if not (yield from scan.take(function)):
+                out.content(opening)
+                continue
+            opening += function
+        if (yield from read_call(scan, out, tools, FORM, opening)):
+            yield from scan.space()
+            yield from scan.take(END)
+
+
+def write_rules(rules: Rules, choice: CallChoice) -> str:
+    line = literal("\n")
+    call = rules.rule(f"{line} {xml_calls(rules, choice.tools, FORM)} {line} {rules.tag(END)}")
+    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=call, between=r"/\n?/")
+
+
+QWEN3CODER = ToolFormat("qwen3coder", tags=(BEGIN, END), parse=parse, rules=write_rules)

@@ -1,0 +1,233 @@
+"""Calls that are written as elements, each argument one of its own:
+`<function=add><parameter=a>1</parameter></function>`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastovms.text.json_text import copy_json, escape
+from fastovms.text.parameters import ANY_TYPE, Parameter, find_parameters, parameters_of, value_of
+from fastovms.text.rules import ANY_TEXT, Rules, json_value, literal, one_of
+from fastovms.text.scanner import Emit, Scanner, Steps
+from fastovms.text.steps import Output
+from fastovms.text.text_values import constants, text_body
+from fastovms.text.tool import Tool
+
+_CDATA = "<![CDATA["
+_CDATA_END = "]]>"
+_JSON_BEGINS = ("{", "[", '"')
+
+
+@dataclass(frozen=True, slots=True)
+class XmlForm:
+    """How a format writes elements.
+
+    Attributes:
+        function: what stands before and after a function's name.
+        parameter: the same of a parameter.
+        line: what stands around a value: a line break or nothing. One line break at either end
+            of a value is not part of it in any case.
+        gap: what stands after a tag that is not beside a value.
+        has_cdata: a value may be wrapped in `<![CDATA[` and `]]>`.
+        tokens: beginnings of tags that may be special tokens.
+    """
+
+    function: tuple[str, str]
+    function_end: str
+    parameter: tuple[str, str]
+    parameter_end: str
+    line: str = ""
+    gap: str = ""
+    has_cdata: bool = False
+    tokens: tuple[str, ...] = ()
+
+
+def read_call(
+    scan: Scanner, out: Output, tools: Sequence[Tool], form: XmlForm, opening: str
+) -> Steps[bool]:
+    """Reads a call from its function's name on and says whether it was a whole one.
+
+    String arguments are passed on as they are generated, others as soon as they are whole, since
+    what a text stands for may depend on its end. What breaks before the first argument, `opening`
+    included, becomes content; what breaks later ends the call, and the rest is next to be read.
+
+    Args:
+        opening: the markup that has been read before it.
+    """
+    scan.record()
+    name = yield from _read_name(scan, form.function[1])
+    yield from scan.space()
+    starts = name and (yield from _starts_with(scan, form.parameter[0], form.function_end))
+    if not name or not starts:
+        out.content(opening + scan.recorded())
+        return False
+    scan.recorded()
+    out.begin(name)
+    parameters = next((find_parameters(t.parameters) for t in tools if t.name == name), {})
+    is_whole = yield from _read_arguments(scan, out, parameters, form)
+    if is_whole:
+        out.arguments("}")
+    out.end(complete=is_whole)
+    return is_whole
+
+
+def _starts_with(scan: Scanner, *tags: str) -> Steps[bool]:
+    for tag in tags:
+        if (yield from scan.peek(len(tag), tag)) == tag:
+            return True
+    return False
+
+
+def _read_name(scan: Scanner, end: str) -> Steps[str]:
+    """Empty where no name comes; it has no tags and no line breaks in it."""
+    pieces: list[str] = []
+    found = yield from scan.until((end, "<", "\n"), pieces.append)
+    if found is not None and found != end:
+        scan.put_back(found)
+        return ""
+    return "".join(pieces).strip() if found else ""
+
+
+def _read_arguments(
+    scan: Scanner, out: Output, parameters: dict[str, Parameter], form: XmlForm
+) -> Steps[bool]:
+    told: set[str] = set()
+    while True:
+        yield from scan.space()
+        if (yield from scan.take(form.function_end)):
+            if not told:
+                out.arguments("{")
+            return True
+        if not (yield from scan.take(form.parameter[0])):
+            return False
+        name = yield from _read_name(scan, form.parameter[1])
+        if not name:
+            return False
+        emit = out.arguments
+        if name in told:  # the first one counts
+            emit = _skip
+        emit(f'{"," if told else "{"}"{escape(name)}":')
+        told.add(name)
+        parameter = parameters.get(name)
+        if parameter is not None and parameter.is_text:
+            is_whole = yield from _copy_text(scan, emit, form)
+        else:
+            is_whole = yield from _copy_other(scan, emit, form, parameter)
+        if not is_whole:
+            return False
+
+
+def _copy_other(
+    scan: Scanner, emit: Emit, form: XmlForm, parameter: Parameter | None
+) -> Steps[bool]:
+    """A value whose type its text decides.
+
+    JSON, where the schema asks for it, ends where it ends, since a string in it may hold the tag
+    behind it. What only begins like JSON is read again, up to the tag; at the end of the text that
+    may be much, and happens once.
+    """
+    if parameter is not None and not parameter.is_free and not scan.is_ended:
+        scan.record()
+        yield from scan.space()
+        if (yield from scan.peek()) in _JSON_BEGINS:
+            pieces: list[str] = []
+            is_json = yield from copy_json(scan, pieces.append)
+            yield from scan.space()
+            if is_json and (yield from scan.take(form.parameter_end)):
+                scan.recorded()
+                emit(value_of("".join(pieces), parameter.types))
+                return True
+        scan.put_back(scan.recorded())
+    pieces = []
+    is_whole = yield from _read_text(scan, pieces.append, form)
+    if is_whole:
+        emit(value_of("".join(pieces), parameter.types if parameter is not None else ANY_TYPE))
+    return is_whole
+
+
+def _skip(text: str) -> None:
+    """Where a repeated argument goes."""
+
+
+def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
+    emit('"')
+    is_whole = yield from _read_text(scan, lambda text: emit(escape(text)), form)
+    if is_whole:
+        emit('"')
+    return is_whole
+
+
+def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
+    """Passes on a value without the line breaks around it, and reads the tag behind it."""
+    yield from scan.take("\n")
+    if form.has_cdata and (yield from scan.take(_CDATA)):
+        if (yield from scan.until((_CDATA_END,), emit)) is None:
+            return False
+        yield from scan.space()
+        return (yield from scan.take(form.parameter_end))
+    # A line break is held until it is known that it is not the last.
+    return (
+        yield from scan.until((f"\n{form.parameter_end}", form.parameter_end), emit)
+    ) is not None
+
+
+def xml_calls(rules: Rules, tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> str:
+    """The expression of a call to one of `tools`.
+
+    Args:
+        begun: what stands there already of the function's tag.
+
+    Raises:
+        InvalidField: a schema cannot be kept to in this form.
+    """
+    calls = []
+    for tool in tools:
+        text = f"{form.function[0]}{tool.name}{form.function[1]}{form.gap}"
+        parts = [_markup(rules, form, text.removeprefix(begun))]
+        for parameter in parameters_of(tool.parameters, tool.name):
+            argument = _argument(rules, parameter, form)
+            parts.append(argument if parameter.is_required else f"({argument})?")
+        calls.append(" ".join([*parts, rules.tag(form.function_end)]))
+    return one_of(calls)
+
+
+def _markup(rules: Rules, form: XmlForm, text: str) -> str:
+    """Text that begins with a tag, if a token may be one."""
+    for tag in form.tokens:
+        if text.startswith(tag):
+            return f"{rules.tag(tag)} {literal(text.removeprefix(tag))}"
+    return literal(text)
+
+
+def _argument(rules: Rules, parameter: Parameter, form: XmlForm) -> str:
+    text = f"{form.parameter[0]}{parameter.name}{form.parameter[1]}{form.line}"
+    begin = _markup(rules, form, text)
+    end = rules.tag(form.parameter_end)
+    line = literal(form.line) if form.line else ""
+    gap = literal(form.gap) if form.gap else ""
+    if not parameter.is_text and not parameter.is_free:
+        return f"{begin} {json_value(parameter.whole_schema)} {line} {end} {gap}"
+    values = constants(parameter)
+    if values is not None:
+        return f"{begin} {one_of([literal(value) for value in values])} {line} {end} {gap}"
+    body = text_body(parameter, form.parameter_end)
+    if body != ANY_TEXT:
+        body += _NO_MARKUP[form.has_cdata] if not line else ""
+        body = f"({body}) {line}"
+    elif form.has_cdata:
+        body = _NOT_CDATA
+    argument = rules.text(end, body)
+    if form.has_cdata and body == _NOT_CDATA:
+        cdata = f"{literal(_CDATA)} {rules.text(rules.tag(_CDATA_END))} {end}"
+        argument = f"({argument} | {cdata})"
+    return f"{begin} {argument} {gap}"
+
+
+# A value that the reader would take for something else: line breaks at its ends are not part of
+# it, and CDATA is unwrapped.
+_NO_MARKUP = {
+    False: r" & ~/\n(.|\n)*/ & ~/(.|\n)*\n/",
+    True: r" & ~/[\n<](.|\n)*/ & ~/(.|\n)*\n/",
+}
+_NOT_CDATA = r"/([^\n<](.|\n)*)?/"

@@ -1,0 +1,106 @@
+"""What holds for every format, tried on texts put together from its own markup."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastovms.text.messages import MessageForm
+from fastovms.text.output import CallArguments, CallBegin, CallEnd, Content
+from fastovms.text.output_grammar import call_grammar
+from fastovms.text.output_parser import output_parser
+from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.tools import TOOL_FORMATS, CallChoice, ToolFormat
+from tests.text.parsing import parse
+from tests.text.tools.checks import SHOP, check_walks, follows
+from tests.vocabularies import vocabulary
+
+# Pieces of calls in all formats.
+FRAGMENTS = [
+    '{"name": "search", "arguments": {"query": "te', '"name": "now"', '"parameters"', "{", "}",
+    "[", "]", ", ", ": ", '"', "'", "\\", "\\u00", "1", "-", "true", "None", "\n", " ", "x", "ü",
+    "search(", "query=", "now()", ")", "<function=search>", "<parameter=query>", "</parameter>",
+    "</function>", '<function name="search">', '<param name="query">', "</param>", "<![CDATA[",
+    "]]>", "functools[", '<atem:invoke name="search">', '<atem:parameter name="query">',
+    "</atem:parameter>", "</atem:invoke>", "<atem:function_calls>", "</atem:function_calls>",
+    "call:search{", "query:", " to=functions.search", " to=self", "commentary", "analysis", "final",
+    "function", "search", "\n```json\n", "\n```", "<think>", "</think>",
+]  # fmt: skip
+CLOSERS = [
+    '"', "}", "]", "}]", "}\n```", "</parameter>", "</param>", "</function>", "]]>",
+    "</atem:parameter>", '<|"|>',
+]  # fmt: skip
+ANY_FORMAT = pytest.mark.parametrize("tool_format", TOOL_FORMATS.values(), ids=lambda f: f.name)
+
+
+@st.composite
+def cut_texts(draw: st.DrawFn, tags: tuple[str, ...]) -> list[str]:
+    """A text in pieces."""
+    fragments = draw(st.lists(st.sampled_from([*FRAGMENTS, *tags, *tags, *tags]), max_size=14))
+    text = "".join(fragments)
+    positions = sorted(draw(st.sets(st.integers(0, len(text)), max_size=6)) | {0, len(text)})
+    return [text[a:b] for a, b in itertools.pairwise(positions)]
+
+
+@ANY_FORMAT
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_text_in_any_pieces(tool_format: ToolFormat, data: st.DataObject) -> None:
+    texts = data.draw(cut_texts(tool_format.tags))
+    text = "".join(texts)
+    reasoning = data.draw(st.sampled_from([None, REASONING_FORMATS.get(tool_format.name)]))
+
+    def pieces(texts):
+        return parse(output_parser(tool_format, reasoning, prompt="", tools=SHOP), texts)
+
+    whole = pieces([text])
+    assert pieces(texts) == whole
+    assert pieces(text) == whole
+    begun = [piece.call_index for piece in whole if isinstance(piece, CallBegin)]
+    ended = [piece.call_index for piece in whole if isinstance(piece, CallEnd)]
+    assert begun == ended == list(range(len(begun)))
+    for told, end in itertools.pairwise(whole):
+        if isinstance(told, CallArguments) and isinstance(end, CallEnd) and end.complete:
+            assert isinstance(json.loads(told.text), dict)
+    is_plain = not begun and reasoning is None and not isinstance(tool_format.parse, MessageForm)
+    if is_plain:
+        assert whole == ([Content(text)] if text else [])
+
+
+@ANY_FORMAT
+def test_required_calls_follow_their_schemas(tool_format: ToolFormat) -> None:
+    check_walks(tool_format, SHOP, [*CLOSERS, *tool_format.tags])
+
+
+@ANY_FORMAT
+def test_calls_that_the_model_chooses_follow_their_schemas(tool_format: ToolFormat) -> None:
+    schemas = {tool.name: tool.parameters for tool in SHOP}
+    begin = {
+        "gptoss": "<|channel|>commentary to=functions.",
+        "llama3": '{"name": "',
+        "onyx": ' to=now<|message|><atem:function_calls>\n<atem:invoke name="now">',
+        "phi4": "functools[",
+        "pythonic": "[now(",
+    }.get(tool_format.name, tool_format.tags[0])
+    hints = [*CLOSERS, *[begin] * len(CLOSERS)]
+    num_calls = 0
+    for specials in ((), tool_format.tags):
+        for parallel in (False, True):
+            choice = CallChoice(SHOP, parallel=parallel)
+            grammar = call_grammar(tool_format, None, choice, prompt="")
+            accepts = vocabulary(*specials).accepts
+            assert accepts(grammar, "Plain text, { and [1] and <b>.") is True
+            for seed in range(8):
+                text = vocabulary(*specials).walk(grammar, hints, seed)
+                pieces = parse(output_parser(tool_format, None, prompt="", tools=SHOP), [text])
+                names = [piece.name for piece in pieces if isinstance(piece, CallBegin)]
+                told = [piece.text for piece in pieces if isinstance(piece, CallArguments)]
+                assert all(piece.complete for piece in pieces if isinstance(piece, CallEnd)), text
+                for name, arguments in zip(names, told, strict=True):
+                    assert follows(json.loads(arguments), schemas[name]), text
+                num_calls += len(names)
+    assert num_calls

@@ -21,6 +21,7 @@ from fastovms import __version__
 from fastovms.api.context import ApiContext
 from fastovms.api.errors import render_error
 from fastovms.api.health import HealthRoutes
+from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModels
 from fastovms.api.status import ServerStatus
@@ -31,6 +32,7 @@ from fastovms.config import (
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
+    StateConfig,
 )
 from fastovms.http import HttpServer, JsonOnly, Observer, Router
 from fastovms.http.access_log import AccessLog
@@ -45,9 +47,13 @@ from fastovms.service.lifecycle import Lifecycle
 from fastovms.service.log_lines import LineWriter
 from fastovms.service.ovms_metrics import OvmsMetrics
 from fastovms.sources import ModelFinder, ModelSource
+from fastovms.state.location import open_store
 
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds. At Python's 5 ms the engine thread may wait a tenth of a step for the GIL."""
+
+_LAST_WRITES: Final = 5.0
+"""Seconds in which responses in the background, which then have ended, must have been kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class ServerConfig:
     api: ApiConfig = field(default_factory=ApiConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
+    state: StateConfig = field(default_factory=StateConfig)
 
 
 def serve(config: ServerConfig, log: LineWriter) -> None:
@@ -134,11 +141,14 @@ async def _run(
         inherited=inherited,
     )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
+    runs = BackgroundRuns(config.state.max_background)
+    store = open_store(config.state, os.environ, time.time)
+    state = None if store is None else ResponsesState(store, runs)
     router.more_to_come = True
 
     def on_loaded(models: ServedModels) -> None:
         registry.register(GenerationCollector([model.metrics for model in models]))
-        add_model_routes(router, _context(config, models))
+        add_model_routes(router, _context(config, models, state))
         router.more_to_come = False
 
     def announce(models: ServedModels) -> None:
@@ -146,22 +156,28 @@ async def _run(
         with suppress(OSError):  # perhaps nobody reads it any more
             os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
-    await Lifecycle(
-        server,
-        status,
-        Notifier(os.environ, os.getpid()),
-        config.http,
-        config.service,
-        load=load,
-        on_loaded=on_loaded,
-        reloads=[
-            server.reload_tls,
-            guard.reload,
-            *(lines.reopen for lines in {log, access_lines} if lines is not None),
-        ],
-        listens_early=not inherited,
-        announce=announce,
-    ).run()
+    try:
+        await Lifecycle(
+            server,
+            status,
+            Notifier(os.environ, os.getpid()),
+            config.http,
+            config.service,
+            load=load,
+            on_loaded=on_loaded,
+            reloads=[
+                server.reload_tls,
+                guard.reload,
+                *(lines.reopen for lines in {log, access_lines} if lines is not None),
+            ],
+            listens_early=not inherited,
+            announce=announce,
+            drains=[runs.drain],
+        ).run()
+    finally:
+        await runs.drain(_LAST_WRITES)
+        if store is not None:
+            await store.close()
 
 
 def _observers(
@@ -184,13 +200,16 @@ def _observers(
     return observers
 
 
-def _context(config: ServerConfig, models: ServedModels) -> ApiContext:
+def _context(
+    config: ServerConfig, models: ServedModels, state: ResponsesState | None
+) -> ApiContext:
     return ApiContext(
         models,
         config.api,
         new_id=lambda: uuid.uuid4().hex,
         unix_time=time.time,
         system_fingerprint=f"fastovms-{__version__}",
+        state=state,
     )
 
 

@@ -19,6 +19,7 @@ from fastovms.config import (
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
+    StateConfig,
 )
 from fastovms.text.reasoning import REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMATS
@@ -46,6 +47,7 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "security": SecurityConfig(),
     "service": ServiceConfig(),
     "repository": RepositoryConfig(),
+    "state": StateConfig(),
 }
 
 _OF_MODELS: Final = ("model", "engine", "plugin", "chat")
@@ -257,6 +259,22 @@ _operation = (
 
 HUB_FLAGS: Final = "models of a hub"
 
+_state = (
+    Flag("--enable-store", "state.enable_store", "", None,
+         "keep responses and conversations for later requests"),
+    Flag("--state-dir", "state.state_dir", "DIR", text,
+         "directory for them; :memory: keeps them until the end only (default: $STATE_DIRECTORY, "
+         "else $XDG_STATE_HOME/fastovms)", shows_default=False),
+    Flag("--state-max-age", "state.max_age", "SECONDS", _some_seconds,
+         "since their last use, then they are deleted"),
+    Flag("--state-max-objects", "state.max_objects", "N", integer(1),
+         "responses and conversations that are kept"),
+    Flag("--state-max-size", "state.max_bytes", "SIZE", size,
+         "of all of them together; the ones not used for longest are deleted", show_size),
+    Flag("--max-background-responses", "state.max_background", "N", integer(1),
+         "responses that run without a client; more are refused with 429"),
+)  # fmt: skip
+
 GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     HUB_FLAGS: _repository,
     "network": _network,
@@ -265,6 +283,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "chat": _chat,
     "limits": _limits,
     "operation": _operation,
+    "stored responses": _state,
 }
 
 

@@ -287,12 +287,20 @@ class FakeStream:
 
     @property
     def events(self) -> list[object]:
-        """The data of every event, parsed."""
+        """The data of every event, parsed. An `event:` line must be its type."""
         frames = b"".join(self.writes).split(b"\n\n")
         assert frames.pop() == b""
-        assert all(frame.startswith(b"data: ") for frame in frames)
-        data = [frame.removeprefix(b"data: ") for frame in frames]
-        return [item.decode() if item == b"[DONE]" else orjson.loads(item) for item in data]
+        return [_parsed(frame) for frame in frames]
+
+
+def _parsed(frame: bytes) -> object:
+    name, _, data = frame.rpartition(b"data: ")
+    if data == b"[DONE]":
+        assert not name
+        return data.decode()
+    event = orjson.loads(data)
+    assert not name or name == b"event: %b\n" % event["type"].encode()
+    return event
 
 
 def make_request(

@@ -40,7 +40,7 @@ class ChatCompletions:
         )
         terms = job.terms
         new_id = context.new_id()
-        envelope = context.envelope("chatcmpl", new_id, body, model, dialect)
+        envelope = context.envelope("chatcmpl-", new_id, body, model, dialect)
         needs_tokens = terms.report.needs_tokens or terms.candidates.are_ranked
         generation = TextGeneration(
             model,

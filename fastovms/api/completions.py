@@ -50,7 +50,7 @@ class Completions:
         job = await prepare(body, model, dialect, context.config, self._fim[model.info.name])
         terms = job.terms
         new_id = context.new_id()
-        envelope = context.envelope("cmpl", new_id, body, model, dialect)
+        envelope = context.envelope("cmpl-", new_id, body, model, dialect)
         needs_tokens = terms.report.needs_tokens or terms.candidates.are_ranked
         generation = TextGeneration(
             model,

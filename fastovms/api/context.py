@@ -9,6 +9,7 @@ from typing import TypeVar
 from fastovms.api.body import decode
 from fastovms.api.dialect import Dialect
 from fastovms.api.envelope import Envelope
+from fastovms.api.responses.background import ResponsesState
 from fastovms.api.sampling import is_streamed, request_id
 from fastovms.api.schemas import GenerationFields, ModelField
 from fastovms.api.served import ServedModel, ServedModels
@@ -24,6 +25,7 @@ class ApiContext:
     """
     Attributes:
         new_id: makes unique ids of 32 hexadecimal digits.
+        state: what outlives requests; None = nothing does.
     """
 
     models: ServedModels
@@ -31,6 +33,7 @@ class ApiContext:
     new_id: Callable[[], str]
     unix_time: Callable[[], float]
     system_fingerprint: str
+    state: ResponsesState | None = None
 
     def read(
         self, request: Request, schema: type[Body], dialect: Dialect
@@ -55,9 +58,13 @@ class ApiContext:
     def envelope(
         self, prefix: str, new_id: str, body: GenerationFields, model: ServedModel, dialect: Dialect
     ) -> Envelope:
-        """Args: new_id: the answer's, unless the client has given one."""
+        """
+        Args:
+            prefix: of the answer's id.
+            new_id: the rest of it, unless the client has given one.
+        """
         return Envelope(
-            id=f"{prefix}-{request_id(body, new_id)}",
+            id=f"{prefix}{request_id(body, new_id)}",
             created=int(self.unix_time()),
             model=model.info.name,
             system_fingerprint=self.system_fingerprint,

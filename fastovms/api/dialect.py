@@ -55,6 +55,8 @@ _COMMON_RANGES: Final[Mapping[str, Range]] = {
     "repetition_penalty": Range(1e-37, 1e38),  # float32 holds it
     "max_tokens": Range(0, UINT32_MAX),
     "max_completion_tokens": Range(1, UINT32_MAX),
+    "max_output_tokens": Range(1, UINT32_MAX),
+    "max_tool_calls": Range(1),
     "n": Range(1),
     "best_of": Range(1),
     "min_tokens": Range(0, UINT32_MAX),
@@ -68,6 +70,38 @@ _COMMON_RANGES: Final[Mapping[str, Range]] = {
     "priority": Range(*INT64),
     "stream_interval": Range(1),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesStyle:
+    """What the dialects of the Responses API differ in.
+
+    Attributes:
+        id_separator: between an id's prefix and the rest.
+        names_events: frames have an `event:` line.
+        has_error_events: one comes before `response.failed`.
+        length_reason: why an answer that became too long is incomplete.
+        summarizes_reasoning: reasoning is told as a summary, rather than as text.
+        efforts: of reasoning.
+        skips_unknown_types: items and tools of types that the server does not have are passed over
+            with a warning, rather than refused.
+        takes_empty_input: an empty text or list.
+        outputs_need_call_ids: of function calls.
+        takes_stream_options: at all.
+        takes_logprobs_field: `logprobs` in a stream.
+    """
+
+    id_separator: str
+    names_events: bool
+    has_error_events: bool
+    length_reason: str
+    summarizes_reasoning: bool
+    efforts: tuple[str, ...]
+    skips_unknown_types: bool
+    takes_empty_input: bool
+    outputs_need_call_ids: bool
+    takes_stream_options: bool
+    takes_logprobs_field: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +137,7 @@ class Dialect:
         lists_no_calls: a message without calls has an empty list of them.
         has_null_content: a message that only calls has no content, rather than an empty one.
         ends_named_call_with_stop: `finish_reason` of a call whose function the request names.
+        responses: of the Responses API.
         text_length: the unit of `text_offset`.
         owned_by: on model cards; `describes_models` adds vLLM's fields to them.
     """
@@ -132,6 +167,7 @@ class Dialect:
     lists_no_calls: bool
     has_null_content: bool
     ends_named_call_with_stop: bool
+    responses: ResponsesStyle
     text_length: Measure
     owned_by: str
     describes_models: bool
@@ -168,6 +204,19 @@ OPENAI: Final = Dialect(
     lists_no_calls=False,
     has_null_content=True,
     ends_named_call_with_stop=True,
+    responses=ResponsesStyle(
+        id_separator="_",
+        names_events=True,
+        has_error_events=True,
+        length_reason="max_output_tokens",
+        summarizes_reasoning=False,
+        efforts=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+        skips_unknown_types=True,
+        takes_empty_input=True,
+        outputs_need_call_ids=True,
+        takes_stream_options=True,
+        takes_logprobs_field=True,
+    ),
     text_length=len,
     owned_by="fastovms",
     describes_models=True,
@@ -204,6 +253,19 @@ OVMS: Final = Dialect(
     lists_no_calls=True,
     has_null_content=False,
     ends_named_call_with_stop=False,
+    responses=ResponsesStyle(
+        id_separator="-",
+        names_events=False,
+        has_error_events=False,
+        length_reason="max_tokens",
+        summarizes_reasoning=True,
+        efforts=("low", "medium", "high"),
+        skips_unknown_types=False,
+        takes_empty_input=False,
+        outputs_need_call_ids=False,
+        takes_stream_options=False,
+        takes_logprobs_field=False,
+    ),
     text_length=utf8_length,
     owned_by="OVMS",
     describes_models=False,

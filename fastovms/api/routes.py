@@ -5,10 +5,13 @@ from __future__ import annotations
 from fastovms.api.chat import ChatCompletions
 from fastovms.api.completions import Completions
 from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DIALECTS, OPENAI, OVMS
+from fastovms.api.dialect import DIALECTS, OPENAI, OVMS, Dialect
 from fastovms.api.endpoint import endpoint
 from fastovms.api.health import HealthRoutes
 from fastovms.api.models import ModelRoutes
+from fastovms.api.responses.conversations import Conversations
+from fastovms.api.responses.create import Responses
+from fastovms.api.responses.retrieve import StoredResponses
 from fastovms.api.servables import ServableRoutes
 from fastovms.api.tokenize import Tokenization
 from fastovms.http.router import Router
@@ -30,9 +33,36 @@ def add_model_routes(router: Router, context: ApiContext) -> None:
             router.add("POST", f"{prefix}/chat/completions", endpoint(chat, dialect))
             router.add("POST", f"{prefix}/tokenize", endpoint(tokenize, dialect))
             router.add("POST", f"{prefix}/detokenize", endpoint(tokenization.detokenize, dialect))
+        _add_response_routes(router, context, dialect)
     router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))
     router.add("POST", "/detokenize", endpoint(tokenization.detokenize, OPENAI))
     _add_servable_routes(router, ServableRoutes(models))
+
+
+def _add_response_routes(router: Router, context: ApiContext, dialect: Dialect) -> None:
+    responses = Responses(context)
+    stored = StoredResponses(context)
+    conversations = Conversations(context)
+    item = "/conversations/{id}/items/{item_id}"
+    handlers = (
+        ("POST", "/responses", responses.create),
+        ("POST", "/responses/input_tokens", responses.count_input),
+        ("GET", "/responses/{id}", stored.get),
+        ("DELETE", "/responses/{id}", stored.delete),
+        ("POST", "/responses/{id}/cancel", stored.cancel),
+        ("GET", "/responses/{id}/input_items", stored.list_input),
+        ("POST", "/conversations", conversations.create),
+        ("GET", "/conversations/{id}", conversations.get),
+        ("POST", "/conversations/{id}", conversations.update),
+        ("DELETE", "/conversations/{id}", conversations.delete),
+        ("POST", "/conversations/{id}/items", conversations.add_items),
+        ("GET", "/conversations/{id}/items", conversations.list_items),
+        ("GET", item, conversations.get_item),
+        ("DELETE", item, conversations.delete_item),
+    )
+    for prefix in dialect.prefixes:
+        for method, path, handler in handlers:
+            router.add(method, f"{prefix}{path}", endpoint(handler, dialect))
 
 
 def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:

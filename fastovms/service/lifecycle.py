@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -45,6 +45,7 @@ class Lifecycle:
         listens_early: answer 503 while the model loads. Not with inherited sockets: in those,
             clients wait for the answer that they want, also across a restart.
         announce: called once the models can be asked.
+        drains: what else may end by itself at shutdown; each takes the seconds that it has.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Lifecycle:
         reloads: Sequence[Callable[[], None]],
         listens_early: bool,
         announce: Callable[[ServedModels], None],
+        drains: Sequence[Callable[[float], Awaitable[None]]],
     ) -> None:
         self._server = server
         self._status = status
@@ -71,6 +73,7 @@ class Lifecycle:
         self._reloads = reloads
         self._listens_early = listens_early
         self._announce = announce
+        self._drains = tuple(drains)
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
@@ -169,7 +172,7 @@ class Lifecycle:
         await _first_of(asyncio.sleep(config.drain_delay), self._stop_now.wait())
         self._status.phase = Phase.DRAINING
         if not self._stop_now.is_set():
-            await _first_of(self._server.drain(http.drain_timeout), self._stop_now.wait())
+            await _first_of(self._drain_all(http.drain_timeout), self._stop_now.wait())
 
     async def _close_all(self, backends: Sequence[Backend]) -> None:
         """An engine that does not stop is left behind."""
@@ -180,6 +183,10 @@ class Lifecycle:
                 backend.fail("it does not stop")
                 task.cancel()
         await asyncio.gather(*closing, return_exceptions=True)
+
+    async def _drain_all(self, seconds: float) -> None:
+        drains = (self._server.drain, *self._drains)
+        await asyncio.gather(*(drain(seconds) for drain in drains))
 
     # What the service manager is told
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from fastovms.api.chat_model import ChatModel
 from fastovms.api.context import ApiContext
 from fastovms.api.health import HealthRoutes
+from fastovms.api.responses.background import ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.api.status import ServerStatus
@@ -34,6 +35,7 @@ class Api:
         limits: ModelLimits,
         tokenizer: ByteTokenizer,
         chat: ChatModel,
+        state: ResponsesState | None,
     ) -> None:
         self.backend = backend
         self.registry = CollectorRegistry()
@@ -50,17 +52,27 @@ class Api:
                 new_id=lambda: f"{next(ids):032x}",
                 unix_time=lambda: 1_750_000_000.5,
                 system_fingerprint="fp_test",
+                state=state,
             ),
         )
         self.status = ServerStatus.serving(models)
         add_health_routes(self.router, HealthRoutes(self.status, self.registry, "1.2.3"))
 
     async def call(
-        self, method: str, path: str, body: object = None, stream: FakeStream | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        stream: FakeStream | None = None,
+        *,
+        tenant: str = "",
     ) -> Response | None:
-        match = self.router.match(method, path)
+        raw_path, _, query = path.partition("?")
+        match = self.router.match(method, raw_path)
         assert isinstance(match, Match), path
-        request = make_request(path, body, method=method, stream=stream)
+        request = make_request(raw_path, body, method=method, stream=stream)
+        request.query = query
+        request.tenant = tenant
         request.path_params = match.path_params
         answer = match.handler(request)
         return await answer if inspect.isawaitable(answer) else answer
@@ -90,6 +102,7 @@ def make_api() -> Callable[..., Api]:
         limits: ModelLimits | None = None,
         tokenizer: ByteTokenizer | None = None,
         chat: ChatModel | None = None,
+        state: ResponsesState | None = None,
     ) -> Api:
         if isinstance(script, str):
             tokens = list(script.encode())
@@ -103,6 +116,7 @@ def make_api() -> Callable[..., Api]:
             limits or ModelLimits(),
             tokenizer or ByteTokenizer(),
             chat or ChatModel(),
+            state,
         )
 
     return make

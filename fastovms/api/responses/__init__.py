@@ -1,0 +1,1 @@
+"""The Responses API, with its state: responses, their items, conversations, background runs."""

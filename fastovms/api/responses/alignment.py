@@ -1,0 +1,46 @@
+"""Which tokens a piece of an answer was made of."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from fastovms.text.tracking import TextToken
+
+
+class TokenAligner:
+    """Finds the pieces of a text, in order, in the tokens that it was generated as: between them
+    are tokens of markup, and one token may reach into two pieces.
+
+    Args:
+        token_bytes: the bytes of a token by its id.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._tokens: deque[tuple[TextToken, int]] = deque()
+        self._data = bytearray()
+
+    def push(self, tokens: Iterable[TextToken]) -> None:
+        for token in tokens:
+            data = self._token_bytes(token.token_id)
+            self._tokens.append((token, len(data)))
+            self._data += data
+
+    def take(self, piece: str) -> list[TextToken]:
+        """The tokens that the piece ends or begins in, and those between; what is before them is
+        forgotten. None where the piece is not a part of the text."""
+        data = piece.encode()
+        start = self._data.find(data)
+        if start < 0:
+            return []
+        end = start + len(data)
+        taken: list[TextToken] = []
+        position = 0
+        while self._tokens and position < end:
+            token, length = self._tokens.popleft()
+            position += length
+            if position > start:
+                taken.append(token)
+        del self._data[:position]
+        return taken

@@ -1,0 +1,194 @@
+"""Responses that run without a client: queued, in progress, ended, and cancelled at any point."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastovms.api.deltas import SampleDelta
+from fastovms.api.generate import TextGeneration
+from fastovms.api.responses.event_log import EventLog
+from fastovms.api.responses.events import ResponseRun
+from fastovms.api.responses.records import to_record
+from fastovms.errors import Overloaded, StateFailed
+from fastovms.state.store import Progress, StateStore, StoredItem, StoredResponse
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whom a response belongs to."""
+
+    tenant: str
+    conversation_id: str | None = None
+
+
+class BackgroundRun:
+    """One response.
+
+    Attributes:
+        log: what its stream says. The last event comes when the response is kept.
+    """
+
+    def __init__(
+        self,
+        run: ResponseRun,
+        generation: TextGeneration,
+        input: Sequence[StoredItem],
+        owner: Owner,
+        store: StateStore,
+    ) -> None:
+        self.log = EventLog()
+        self._run = run
+        self._generation = generation
+        self._input = input
+        self._owner = owner
+        self._store = store
+        loop = asyncio.get_running_loop()
+        self._accepted: asyncio.Future[None] = loop.create_future()
+        self._ended: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def id(self) -> str:
+        return self._run.form.id
+
+    def body(self) -> dict[str, object]:
+        """The response as of now."""
+        return self._run.body()
+
+    def submit(self) -> None:
+        """Raises RequestError or BackendError: it can never run, or not now."""
+        self._run.open(is_queued=True)
+        self.log.append(self._run.take_events())
+        self._generation.submit(self._on_delta)
+
+    async def accepted(self) -> None:
+        """Returns once the response is kept, so that a restart will not forget it.
+
+        Raises StateFailed: it is not, and does not run.
+        """
+        await asyncio.shield(self._accepted)
+
+    def cancel(self) -> None:
+        """Stops it, unless it has ended. `drive` then keeps it as cancelled."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+            self._run.cancel(self._generation.usage)
+
+    async def drive(self) -> None:
+        """Runs what was submitted to its end."""
+        with self._generation:
+            try:
+                await self._store.add_response(self._owner.tenant, self._record(Progress.RUNNING))
+            except StateFailed as error:
+                self._accepted.set_exception(error)
+                self._accepted.exception()  # asyncio complains about one that nobody has seen
+                return
+            self._accepted.set_result(None)
+            await self._finished()
+        await self._keep()
+
+    async def _finished(self) -> None:
+        finished = asyncio.ensure_future(self._generation.finished())
+        await asyncio.wait((finished, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        if self._ended.done():
+            finished.cancel()
+            return
+        self._ended.set_result(None)
+        error = finished.exception()
+        if isinstance(error, Exception):
+            self._run.fail(error)
+
+    async def _keep(self) -> None:
+        run = self._run
+        run.end()
+        last = run.take_events()
+        owner = self._owner
+        try:
+            await self._store.finish_response(
+                owner.tenant,
+                self._record(Progress.FINISHED, events=self.log.dump(last)),
+                conversation_id=owner.conversation_id,
+            )
+        except StateFailed as error:
+            logger.error("response %s is lost: %s", self.id, error)
+        finally:
+            self.log.append(last, closes=True)
+
+    def _on_delta(self, delta: SampleDelta) -> None:
+        if self._ended.done():
+            return
+        self._run.start()
+        self._run.push(delta, self._generation.usage)
+        self.log.append(self._run.take_events())
+
+    def _record(self, progress: Progress, *, events: bytes | None = None) -> StoredResponse:
+        run = self._run
+        return to_record(
+            run.form,
+            run.state,
+            self._input,
+            run.output.items,
+            progress=progress,
+            events=events,
+        )
+
+
+class BackgroundRuns:
+    """Those that have not ended.
+
+    Args:
+        max_runs: more are refused.
+    """
+
+    def __init__(self, max_runs: int) -> None:
+        self._max_runs = max_runs
+        self._runs: dict[tuple[str, str], BackgroundRun] = {}
+        self._tasks: dict[BackgroundRun, asyncio.Task[None]] = {}
+
+    def check_room(self) -> None:
+        """Raises Overloaded."""
+        if len(self._tasks) >= self._max_runs:
+            raise Overloaded(f"{self._max_runs} responses run in the background already")
+
+    def start(self, tenant: str, run: BackgroundRun) -> None:
+        """Raises as `BackgroundRun.submit` does."""
+        run.submit()
+        key = tenant, run.id
+        task = asyncio.ensure_future(run.drive())
+        self._runs[key] = run
+        self._tasks[run] = task
+
+        def end(task: asyncio.Task[None]) -> None:
+            del self._tasks[run]
+            if self._runs.get(key) is run:
+                del self._runs[key]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("response %s is lost", run.id, exc_info=error)
+
+        task.add_done_callback(end)
+
+    def find(self, tenant: str, id: str) -> BackgroundRun | None:
+        return self._runs.get((tenant, id))
+
+    async def cancel(self, run: BackgroundRun) -> None:
+        """Returns when it is kept as cancelled, or as what it had become."""
+        run.cancel()
+        if run in self._tasks:
+            await asyncio.wait((self._tasks[run],))
+
+    async def drain(self, seconds: float) -> None:
+        """Waits until all have ended, but no longer."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesState:
+    """What outlives requests."""
+
+    store: StateStore
+    runs: BackgroundRuns

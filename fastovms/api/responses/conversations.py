@@ -1,0 +1,128 @@
+"""`/conversations`: items that responses begin with and add to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from fastovms.api.body import decode
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import Dialect
+from fastovms.api.responses.create import item_ids, warning_headers
+from fastovms.api.responses.fields import read_metadata
+from fastovms.api.responses.input_items import Reading, ReadItems, read_items
+from fastovms.api.responses.query import Query, found, list_body
+from fastovms.api.responses.records import to_items
+from fastovms.api.responses.schema import ConversationRequest, ItemsRequest
+from fastovms.errors import InvalidField, RequestError
+from fastovms.http.messages import Request, Response
+from fastovms.state.store import ItemPage, StateStore, UnknownCursor
+
+_MAX_ITEMS: Final = 20
+"""In one request, as OpenAI has it."""
+
+T = TypeVar("T")
+
+
+class Conversations:
+    """Handlers. Each raises NotFound for a conversation or an item that is not kept here."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def create(self, request: Request, dialect: Dialect) -> Response:
+        store = self._store()
+        asked = decode(request.body or b"{}", ConversationRequest)
+        metadata = read_metadata(asked.metadata)
+        read = self._read(asked.items or (), dialect)
+        id = item_ids(self._context, dialect)("conv")
+        body = orjson.dumps(
+            {
+                "id": id,
+                "object": "conversation",
+                "created_at": int(self._context.unix_time()),
+                "metadata": metadata,
+            }
+        )
+        await store.add_conversation(request.tenant, id, body, to_items(read.items))
+        return Response(200, body, headers=warning_headers(read.skipped))
+
+    async def get(self, request: Request, dialect: Dialect) -> Response:
+        return Response(200, await self._body(request))
+
+    async def update(self, request: Request, dialect: Dialect) -> Response:
+        """Its metadata."""
+        store = self._store()
+        metadata = read_metadata(decode(request.body, ConversationRequest).metadata)
+        body = orjson.loads(await self._body(request))
+        updated = orjson.dumps({**body, "metadata": metadata})
+        is_there = await store.update_conversation(request.tenant, _id(request), updated)
+        return Response(200, _found(updated if is_there else None, request))
+
+    async def delete(self, request: Request, dialect: Dialect) -> Response:
+        id = _id(request)
+        is_deleted = await self._store().delete_conversation(request.tenant, id)
+        body = {"id": id, "object": "conversation.deleted", "deleted": True}
+        return Response(200, orjson.dumps(_found(body if is_deleted else None, request)))
+
+    async def add_items(self, request: Request, dialect: Dialect) -> Response:
+        read = self._read(decode(request.body, ItemsRequest).items, dialect)
+        items = to_items(read.items)
+        is_there = await self._store().add_items(request.tenant, _id(request), items)
+        page = _found(ItemPage(items, has_more=False) if is_there else None, request)
+        return Response(200, list_body(page), headers=warning_headers(read.skipped))
+
+    async def list_items(self, request: Request, dialect: Dialect) -> Response:
+        page = Query(request).page()
+        try:
+            items = await self._store().list_items(request.tenant, _id(request), page)
+        except UnknownCursor:
+            raise InvalidField(
+                f"after: the conversation has no item with id '{page.after}'", param="after"
+            ) from None
+        return Response(200, list_body(_found(items, request)))
+
+    async def get_item(self, request: Request, dialect: Dialect) -> Response:
+        Query(request)
+        item_id = request.path_params["item_id"]
+        store = self._store()
+        body = await store.find_item(request.tenant, _id(request), item_id)
+        return Response(200, found(body, "Item", item_id))
+
+    async def delete_item(self, request: Request, dialect: Dialect) -> Response:
+        """Answers with the conversation, as OpenAI does."""
+        item_id = request.path_params["item_id"]
+        body = await self._body(request)
+        is_deleted = await self._store().delete_item(request.tenant, _id(request), item_id)
+        return Response(200, found(body if is_deleted else None, "Item", item_id))
+
+    def _read(self, items: Sequence[Mapping[str, Any]], dialect: Dialect) -> ReadItems:
+        if len(items) > _MAX_ITEMS:
+            raise InvalidField(
+                f"items must have at most {_MAX_ITEMS} entries, not {len(items)}", param="items"
+            )
+        reading = Reading(dialect, item_ids(self._context, dialect))
+        read = read_items(items, "items", reading)
+        for item in read.items:
+            if item["type"] == "item_reference":
+                raise InvalidField("items must not be references to items", param="items")
+        return read
+
+    async def _body(self, request: Request) -> bytes:
+        id = _id(request)
+        return _found(await self._store().find_conversation(request.tenant, id), request)
+
+    def _store(self) -> StateStore:
+        if self._context.state is None:
+            raise RequestError("this server keeps no conversations")
+        return self._context.state.store
+
+
+def _id(request: Request) -> str:
+    return request.path_params["id"]
+
+
+def _found(result: T | None, request: Request) -> T:
+    return found(result, "Conversation", _id(request))

@@ -1,0 +1,270 @@
+"""`POST /responses`: answers in one piece, as a stream, or in the background. Also counts what it
+would be asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from fastovms.api import offload
+from fastovms.api.answer import MUCH, collect, format_cost
+from fastovms.api.context import ApiContext
+from fastovms.api.deltas import SampleDelta, merged
+from fastovms.api.dialect import Dialect
+from fastovms.api.generate import TextGeneration
+from fastovms.api.ranking import best_samples
+from fastovms.api.responses.background import BackgroundRun, Owner, ResponsesState
+from fastovms.api.responses.events import ResponseRun
+from fastovms.api.responses.fields import Fields, read_fields
+from fastovms.api.responses.form import output_form, response_form
+from fastovms.api.responses.history import History, read_history
+from fastovms.api.responses.input_items import NewId, Reading
+from fastovms.api.responses.job import ResponsesJob, count_tokens, prepare
+from fastovms.api.responses.records import to_items, to_record
+from fastovms.api.responses.replay import replay
+from fastovms.api.responses.schema import ResponsesRequest
+from fastovms.api.sampling import is_streamed
+from fastovms.api.served import ServedModel
+from fastovms.api.sse import DONE, ClientTooSlow, DeltaSender
+from fastovms.errors import StateFailed
+from fastovms.http.messages import HeaderPairs, Request, Response
+
+logger = logging.getLogger(__name__)
+
+_CALL_ID_LENGTH: Final = 24
+_MAX_WARNING: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One request, ready to run."""
+
+    request: Request
+    dialect: Dialect
+    fields: Fields
+    history: History
+    job: ResponsesJob
+    model: ServedModel
+    generation: TextGeneration
+    run: ResponseRun
+    streams: bool
+
+    @property
+    def headers(self) -> HeaderPairs:
+        skipped = [*self.history.warnings, *self.job.warnings]
+        return warning_headers(skipped)
+
+
+class Responses:
+    """Handlers of what makes responses, for every dialect."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def create(self, request: Request, dialect: Dialect) -> Response | None:
+        """Raises RequestError or BackendError while the answer has not begun."""
+        context, state = self._context, self._context.state
+        body, model = context.read(request, ResponsesRequest, dialect)
+        fields = read_fields(body, dialect, keeps=state is not None)
+        if fields.background and state is not None:
+            state.runs.check_room()
+        history = await self._history(request, body, fields, model, dialect)
+        job = await prepare(body, fields, history, model, dialect, context.config)
+        task = self._task(request, body, dialect, fields, history, job, model)
+        if fields.background:
+            assert state is not None
+            return await self._in_background(task, state)
+        with task.generation:
+            return await (self._stream(task) if is_streamed(body) else self._complete(task))
+
+    async def count_input(self, request: Request, dialect: Dialect) -> Response:
+        """The tokens that a request's prompt would have. Raises RequestError."""
+        body, model = self._context.read(request, ResponsesRequest, dialect)
+        fields = read_fields(body, dialect, keeps=self._context.state is not None)
+        history = await self._history(request, body, fields, model, dialect)
+        count = await count_tokens(body, fields, history, model, dialect)
+        counted = {"object": "response.input_tokens", "input_tokens": count}
+        return Response(200, orjson.dumps(counted))
+
+    async def _history(
+        self,
+        request: Request,
+        body: ResponsesRequest,
+        fields: Fields,
+        model: ServedModel,
+        dialect: Dialect,
+    ) -> History:
+        state = self._context.state
+        return await read_history(
+            body,
+            fields,
+            len(request.body),
+            request.tenant,
+            None if state is None else state.store,
+            model.info,
+            Reading(dialect, item_ids(self._context, dialect)),
+        )
+
+    def _task(
+        self,
+        request: Request,
+        body: ResponsesRequest,
+        dialect: Dialect,
+        fields: Fields,
+        history: History,
+        job: ResponsesJob,
+        model: ServedModel,
+    ) -> _Task:
+        context = self._context
+        new_id = context.new_id()
+        prefix = f"resp{dialect.responses.id_separator}"
+        envelope = context.envelope(prefix, new_id, body, model, dialect)
+        form = output_form(
+            body, fields, job, model, dialect, item_ids(context, dialect), self._new_call_id
+        )
+        terms = job.terms
+        needs_tokens = terms.report.needs_tokens or terms.candidates.are_ranked
+        return _Task(
+            request,
+            dialect,
+            fields,
+            history,
+            job,
+            model,
+            TextGeneration(
+                model,
+                [job.task],
+                request_id=new_id,
+                stopping=terms.stopping,
+                skip_special_tokens=terms.skip_special_tokens,
+                # The access log's line is written before a response in the background has ended.
+                log_fields={} if fields.background else request.log_fields,
+                queueing=terms.queueing,
+                new_parser=job.new_parser,
+                keep=model.chat.tags,
+                track=dialect.text_length if needs_tokens else None,
+            ),
+            ResponseRun(
+                response_form(body, fields, job, envelope),
+                form,
+                dialect,
+                unix_time=context.unix_time,
+                tells=is_streamed(body) or fields.background,
+            ),
+            is_streamed(body),
+        )
+
+    def _new_call_id(self) -> str:
+        return f"call_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
+
+    async def _complete(self, task: _Task) -> Response:
+        generation, run, terms = task.generation, task.run, task.job.terms
+        deltas = await collect(generation.run, generation.num_samples)
+
+        def build() -> None:
+            samples = [merged(parts) for parts in deltas]
+            for sample in best_samples(samples, terms.candidates):
+                run.push(sample, generation.usage)
+
+        much = format_cost(deltas, terms.report, task.model.info) >= MUCH
+        await offload.run(build, is_long=much)
+        await self._keep(task)
+        data = await offload.run(lambda: orjson.dumps(run.body()), is_long=much)
+        return Response(200, data, headers=task.headers)
+
+    async def _stream(self, task: _Task) -> None:
+        generation, run = task.generation, task.run
+        stream = task.request.stream(headers=task.headers)
+        limit = self._context.config.max_pending_chars
+        sender = DeltaSender(stream, _Frames(run, generation), max_pending_chars=limit)
+        last: SampleDelta | None = None
+
+        def on_delta(delta: SampleDelta) -> None:
+            nonlocal last
+            if delta.finish_reason is not None:
+                last = delta  # goes out with what ends the stream
+            elif not delta.is_empty:
+                sender.send(delta)
+
+        generation.submit(on_delta)
+        run.open()
+        stream.send(b"".join(run.take_events()))
+        failure: Exception | None = None
+        try:
+            await generation.finished()
+        except ClientTooSlow:
+            return
+        except Exception as error:
+            failure = error
+        rest = sender.rest(last)
+        if failure is not None:
+            run.fail(failure)
+        await self._keep(task)
+        run.end()
+        stream.finish(rest + b"".join(run.take_events()) + DONE)
+
+    async def _in_background(self, task: _Task, state: ResponsesState) -> Response | None:
+        fields, tenant = task.fields, task.request.tenant
+        background = BackgroundRun(
+            task.run,
+            task.generation,
+            to_items(task.history.input),
+            Owner(tenant, fields.conversation_id),
+            state.store,
+        )
+        state.runs.start(tenant, background)
+        body = orjson.dumps(background.body())
+        await background.accepted()
+        if not task.streams:
+            return Response(200, body, headers=task.headers)
+        await replay(task.request, background.log, 0, task.dialect, headers=task.headers)
+        return None
+
+    async def _keep(self, task: _Task) -> None:
+        """Whoever gets an answer gets it also when it cannot be kept; it then says so."""
+        fields, run, state = task.fields, task.run, self._context.state
+        if not fields.store or state is None:
+            return
+        try:
+            record = to_record(run.form, run.state, to_items(task.history.input), run.output.items)
+            await state.store.add_response(
+                task.request.tenant, record, conversation_id=fields.conversation_id
+            )
+        except StateFailed as error:
+            logger.error("response %s is not kept: %s", run.form.id, error)
+            run.note_not_kept()
+
+
+class _Frames:
+    """`sse.DeltaFrames` of a response."""
+
+    def __init__(self, run: ResponseRun, generation: TextGeneration) -> None:
+        self._run = run
+        self._generation = generation
+
+    def delta(self, delta: SampleDelta) -> bytes:
+        self._run.push(delta, self._generation.usage)
+        return b"".join(self._run.take_events())
+
+    def opening_length(self, choice: int) -> int:
+        return 0
+
+
+def item_ids(context: ApiContext, dialect: Dialect) -> NewId:
+    """Makes ids of items in the dialect's form."""
+    separator = dialect.responses.id_separator
+    return lambda prefix: f"{prefix}{separator}{context.new_id()}"
+
+
+def warning_headers(skipped: Sequence[str]) -> HeaderPairs:
+    """Says what was passed over: agents offer every server the tools of OpenAI's."""
+    if not skipped:
+        return ()
+    text = ", ".join(skipped).replace("\\", "").replace('"', "'")
+    return (
+        ("Warning", f'299 - "passed over, as this server does not have it: {text[:_MAX_WARNING]}"'),
+    )

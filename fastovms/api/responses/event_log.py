@@ -1,0 +1,105 @@
+"""Everything that the stream of one response says, for those who come later."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from operator import sub
+from typing import Final
+
+_CHUNK: Final = 64 * 1024
+"""Bytes of frames that are compressed together: events of one kind are much alike."""
+
+_LEVEL: Final = 1
+_HEADER: Final = struct.Struct(">II")
+"""Of a chunk that is dumped: its frames, its bytes."""
+
+_END: Final = b"\n\n"
+"""Of a frame, and nowhere else in it."""
+
+
+class EventLog:
+    """Frames by their sequence numbers, which begin with 0.
+
+    Attributes:
+        is_closed: there will be no more.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._chunks: list[bytes] = []
+        self._open: list[bytes] = []
+        self._open_start = 0
+        self._open_size = 0
+        self._listeners: dict[object, Callable[[], None]] = {}
+        self.is_closed = False
+
+    @property
+    def num_events(self) -> int:
+        return self._open_start + len(self._open)
+
+    def append(self, frames: Sequence[bytes], *, closes: bool = False) -> None:
+        """Adds frames and tells those who listen."""
+        for frame in frames:
+            self._open.append(frame)
+            self._open_size += len(frame)
+            if self._open_size >= _CHUNK:
+                self._seal()
+        self.is_closed = closes
+        for listener in list(self._listeners.values()):
+            listener()
+
+    def read(self, start: int) -> Sequence[bytes]:
+        """Some of the frames from number `start` on; none where there is none yet."""
+        if start >= self._open_start:
+            return self._open[start - self._open_start :]
+        index = bisect_right(self._starts, start) - 1
+        frames = zlib.decompress(self._chunks[index]).split(_END)
+        return [frame + _END for frame in frames[start - self._starts[index] : -1]]
+
+    def listen(self, key: object, listener: Callable[[], None]) -> None:
+        """Calls `listener` whenever there is more, until `forget` is called with the key."""
+        self._listeners[key] = listener
+
+    def forget(self, key: object) -> None:
+        self._listeners.pop(key, None)
+
+    def dump(self, last: Sequence[bytes]) -> bytes:
+        """All of it, for `load`. Args: last: further frames, at its end."""
+        ends = [*self._starts[1:], self._open_start]
+        rest = [*self._open, *last]
+        return b"".join(
+            _HEADER.pack(num_events, len(chunk)) + chunk
+            for num_events, chunk in [
+                *zip(map(sub, ends, self._starts), self._chunks, strict=True),
+                (len(rest), _compress(rest)),
+            ]
+        )
+
+    @classmethod
+    def load(cls, dumped: bytes) -> EventLog:
+        """A log that is closed."""
+        log = cls()
+        position = 0
+        while position < len(dumped):
+            num_events, length = _HEADER.unpack_from(dumped, position)
+            position += _HEADER.size
+            log._starts.append(log._open_start)
+            log._chunks.append(dumped[position : position + length])
+            log._open_start += num_events
+            position += length
+        log.is_closed = True
+        return log
+
+    def _seal(self) -> None:
+        self._starts.append(self._open_start)
+        self._chunks.append(_compress(self._open))
+        self._open_start += len(self._open)
+        self._open = []
+        self._open_size = 0
+
+
+def _compress(frames: Iterable[bytes]) -> bytes:
+    return zlib.compress(b"".join(frames), _LEVEL)

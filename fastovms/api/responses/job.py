@@ -1,0 +1,233 @@
+"""What a responses request asks for, checked in every respect and ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from fastovms.api import offload
+from fastovms.api.budget import TokenBudget, token_budget
+from fastovms.api.chat_grammar import Constraint, constraint, usable
+from fastovms.api.chat_prompt import (
+    LONG_BODY,
+    TemplateOptions,
+    encode_prompt,
+    render_prompt,
+    template_options,
+)
+from fastovms.api.chat_tools import ToolUse, read_tools
+from fastovms.api.dialect import Dialect
+from fastovms.api.generate import PromptTask
+from fastovms.api.messages import Message
+from fastovms.api.prompts import Prompt
+from fastovms.api.report import token_report
+from fastovms.api.responses.fields import Fields
+from fastovms.api.responses.history import History
+from fastovms.api.responses.input_items import Item
+from fastovms.api.responses.messages import to_messages
+from fastovms.api.responses.schema import ResponsesRequest
+from fastovms.api.responses.truncation import fitting
+from fastovms.api.served import ServedModel
+from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
+from fastovms.config import ApiConfig
+from fastovms.errors import InvalidField, RequestError
+from fastovms.text.output import OutputParser
+from fastovms.text.output_parser import output_parser
+
+_USUAL_ANSWER_SHARE: Final = 8
+"""Where older messages may be dropped, one part in so many of the context is kept free for an
+answer of no stated length."""
+
+_CHAT_NAMES: Final = {
+    "messages": "input",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+"""Fields of chats that stand for fields of responses."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesJob:
+    """
+    Attributes:
+        new_parser: makes the parser of one sample's text.
+        warnings: what of the request is passed over.
+    """
+
+    terms: Terms
+    task: PromptTask
+    tools: ToolUse
+    new_parser: Callable[[], OutputParser]
+    warnings: Sequence[str]
+
+
+async def prepare(
+    body: ResponsesRequest,
+    fields: Fields,
+    history: History,
+    model: ServedModel,
+    dialect: Dialect,
+    config: ApiConfig,
+) -> ResponsesJob:
+    """Long contexts are rendered and encoded, and grammars compiled, in a thread.
+
+    Raises:
+        RequestError: a field is at fault.
+    """
+    if fields.response_format is not None:
+        body = msgspec.structs.replace(body, response_format=fields.response_format)
+    with _named_as_responses(has_format=fields.response_format is not None):
+        check_numbers(body, dialect)
+        top_logprobs = (body.top_logprobs or 0) if fields.logprobs else None
+        report = token_report(body, top_logprobs, "top_logprobs", model, config)
+        budget = _budget(body, model, dialect)
+        asked = terms(body, budget, report, model, dialect, config)
+        check_num_choices(1, asked.candidates, config)
+        warnings: list[str] = []
+        tools = _tools(body, dialect, warnings)
+        options = _template_options(body, fields, history, model)
+        make = _prompt_maker(body, fields, history, tools, options, model, budget)
+
+        def read() -> tuple[Prompt, Constraint | None]:
+            prompt = make()
+            return prompt, constraint(body, tools, prompt.text or "", options, model, config)
+
+        prompt, wanted = await offload.run(read, is_long=history.size >= LONG_BODY)
+        [task] = await make_tasks(
+            body,
+            asked,
+            [prompt.token_ids],
+            ["input"],
+            model,
+            dialect,
+            config,
+            grammar=await usable(wanted, model, config),
+            echo=False,
+            num_prompt_logprobs=None,
+        )
+    new_parser = partial(
+        output_parser,
+        model.chat.tool_format,
+        model.chat.reasoning_format,
+        prompt=prompt.text or "",
+        tools=tools.tools,
+    )
+    return ResponsesJob(asked, task, tools, new_parser, warnings)
+
+
+async def count_tokens(
+    body: ResponsesRequest,
+    fields: Fields,
+    history: History,
+    model: ServedModel,
+    dialect: Dialect,
+) -> int:
+    """Of the prompt that `prepare` would make. Raises RequestError."""
+    with _named_as_responses(has_format=False):
+        tools = _tools(body, dialect, [])
+        options = _template_options(body, fields, history, model)
+        budget = TokenBudget(None, None)
+        make = _prompt_maker(body, fields, history, tools, options, model, budget)
+        prompt = await offload.run(make, is_long=history.size >= LONG_BODY)
+    return len(prompt.token_ids)
+
+
+def _prompt_maker(
+    body: ResponsesRequest,
+    fields: Fields,
+    history: History,
+    tools: ToolUse,
+    options: TemplateOptions,
+    model: ServedModel,
+    budget: TokenBudget,
+) -> Callable[[], Prompt]:
+    """What makes the prompt, in time in proportion to the history. It raises RequestError."""
+
+    def encode(messages: Sequence[Message]) -> Prompt:
+        text = render_prompt(messages, tools.shown, options, model)
+        special = body.add_special_tokens is True
+        return encode_prompt(text, model, None, add_special_tokens=special)
+
+    def render() -> Prompt:
+        messages = to_messages(history.items, body.instructions)
+        if not history.items:
+            messages.append({"role": "user", "content": ""})
+        if not fields.truncates:
+            return encode(messages)
+        return fitting(messages, encode, _longest_prompt(model, budget))
+
+    return render
+
+
+def _template_options(
+    body: ResponsesRequest, fields: Fields, history: History, model: ServedModel
+) -> TemplateOptions:
+    return template_options(
+        model,
+        add_generation_prompt=None,
+        continue_final_message=_is_unfinished(history.items),
+        kwargs=body.chat_template_kwargs,
+        reasoning_effort=fields.reasoning["effort"],
+        enable_thinking=body.enable_thinking,
+    )
+
+
+def _tools(body: ResponsesRequest, dialect: Dialect, warnings: list[str]) -> ToolUse:
+    # "auto" says nothing that its absence does not.
+    choice = None if body.tool_choice == "auto" else body.tool_choice
+    skipped = warnings if dialect.responses.skips_unknown_types else None
+    return read_tools(
+        body.tools, choice, body.parallel_tool_calls, dialect, flat=True, skipped=skipped
+    )
+
+
+def _budget(body: ResponsesRequest, model: ServedModel, dialect: Dialect) -> TokenBudget:
+    name = "max_output_tokens"
+    requested = body.max_output_tokens
+    if requested is not None and requested > model.info.max_model_len:
+        raise InvalidField(
+            f"{name} must be at most the context length of {model.info.max_model_len} tokens, not "
+            f"{requested}",
+            param=name,
+        )
+    return token_budget(requested, model, dialect, name=name, default=None, may_reach_limit=True)
+
+
+def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
+    """What is left for the prompt where older messages may be dropped."""
+    context = model.info.max_model_len
+    if budget.requested is None:
+        return context - context // _USUAL_ANSWER_SHARE
+    return context - min(budget.requested, context // 2)
+
+
+def _is_unfinished(items: Sequence[Item]) -> bool:
+    """Whether the model has to go on with what it was saying."""
+    last = items[-1] if items else {}
+    return last.get("role") == "assistant" and last.get("status") in ("in_progress", "incomplete")
+
+
+@contextmanager
+def _named_as_responses(*, has_format: bool) -> Iterator[None]:
+    """Errors that name a field of chats name the one that stands for it here.
+
+    Args:
+        has_format: the format is that of `text.format`.
+    """
+    try:
+        yield
+    except RequestError as error:
+        for chat_name, name in _CHAT_NAMES.items():
+            if name.startswith("text") and not has_format:
+                continue
+            if error.param is not None and error.param.startswith(chat_name):
+                message = error.message.replace(chat_name, name)
+                param = error.param.replace(chat_name, name, 1)
+                raise type(error)(message, param=param, code=error.code) from None
+        raise

@@ -1,0 +1,46 @@
+"""Responses as they are kept, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import orjson
+
+from fastovms.api.responses.body import ResponseForm, State, failed
+from fastovms.api.responses.input_items import Item
+from fastovms.state.store import FoundResponse, Progress, StoredItem, StoredResponse
+
+INTERRUPTED = failed("the server was stopped before the response was finished")
+
+
+def to_items(items: Iterable[Item]) -> list[StoredItem]:
+    return [StoredItem(item["id"], orjson.dumps(item)) for item in items]
+
+
+def to_record(
+    form: ResponseForm,
+    state: State,
+    input: Sequence[StoredItem],
+    output: Sequence[Item],
+    *,
+    progress: Progress = Progress.FINISHED,
+    events: bytes | None = None,
+) -> StoredResponse:
+    return StoredResponse(
+        form.id,
+        orjson.dumps(form.body(state, None)),
+        input=input,
+        output=to_items(output),
+        previous_id=form.members["previous_response_id"],
+        progress=progress,
+        events=events,
+    )
+
+
+def from_record(found: FoundResponse) -> bytes:
+    """The response object, as JSON."""
+    body = found.body
+    if found.progress is Progress.INTERRUPTED:
+        body = orjson.dumps({**orjson.loads(body), **INTERRUPTED.members()})
+    output = b",".join(item.body for item in found.output)
+    return body[:-1] + b',"output":[' + output + b"]}"

@@ -1,0 +1,104 @@
+"""`/responses/{id}`: what is kept of a response, and what becomes of one in the background."""
+
+from __future__ import annotations
+
+import orjson
+
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import Dialect
+from fastovms.api.responses.background import BackgroundRun, ResponsesState
+from fastovms.api.responses.event_log import EventLog
+from fastovms.api.responses.query import Query, found, list_body
+from fastovms.api.responses.records import from_record
+from fastovms.api.responses.replay import replay
+from fastovms.errors import InvalidField, NotFound
+from fastovms.http.messages import Request, Response
+from fastovms.state.store import UnknownCursor
+
+
+class StoredResponses:
+    """Handlers of what is below `/responses/{id}`. Each raises NotFound for a response that is not
+    kept here, or is somebody else's."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._state = context.state
+
+    async def get(self, request: Request, dialect: Dialect) -> Response | None:
+        state, id = self._find(request)
+        query = Query(request)
+        start = query.number("starting_after", 0)
+        if query.flag("stream"):
+            log = await self._log(state, request.tenant, id)
+            await replay(request, log, 0 if start is None else start + 1, dialect)
+            return None
+        if start is not None:
+            raise InvalidField(
+                "starting_after is only allowed when stream is true", param="starting_after"
+            )
+        run = state.runs.find(request.tenant, id)
+        if run is not None:
+            return Response(200, orjson.dumps(run.body()))
+        return Response(200, await self._body(state, request.tenant, id))
+
+    async def delete(self, request: Request, dialect: Dialect) -> Response:
+        """One that runs is cancelled first."""
+        state, id = self._find(request)
+        run = state.runs.find(request.tenant, id)
+        if run is not None:
+            await state.runs.cancel(run)
+        if not await state.store.delete_response(request.tenant, id):
+            raise _not_found(id)
+        return Response(200, orjson.dumps({"id": id, "object": "response", "deleted": True}))
+
+    async def cancel(self, request: Request, dialect: Dialect) -> Response:
+        """A second time changes nothing. Raises InvalidField: it has ended otherwise."""
+        state, id = self._find(request)
+        run = state.runs.find(request.tenant, id)
+        if run is not None:
+            await state.runs.cancel(run)
+            body = orjson.dumps(run.body())
+        else:
+            body = await self._body(state, request.tenant, id)
+        response = orjson.loads(body)
+        if response["status"] == "cancelled":
+            return Response(200, body)
+        if not response["background"]:
+            raise InvalidField("only responses that run in the background can be cancelled")
+        raise InvalidField(f"the response cannot be cancelled: it is {response['status']}")
+
+    async def list_input(self, request: Request, dialect: Dialect) -> Response:
+        state, id = self._find(request)
+        page = Query(request).page()
+        try:
+            items = await state.store.list_input(request.tenant, id, page)
+        except UnknownCursor:
+            raise InvalidField(
+                f"after: the response has no item with id '{page.after}'", param="after"
+            ) from None
+        return Response(200, list_body(found(items, "Response", id)))
+
+    async def _log(self, state: ResponsesState, tenant: str, id: str) -> EventLog:
+        run: BackgroundRun | None = state.runs.find(tenant, id)
+        if run is not None:
+            return run.log
+        events = await state.store.response_events(tenant, id)
+        if events is not None:
+            return EventLog.load(events)
+        await self._body(state, tenant, id)
+        raise InvalidField(
+            "stream: only responses that run in the background can be streamed again",
+            param="stream",
+        )
+
+    async def _body(self, state: ResponsesState, tenant: str, id: str) -> bytes:
+        return from_record(found(await state.store.find_response(tenant, id), "Response", id))
+
+    def _find(self, request: Request) -> tuple[ResponsesState, str]:
+        id = request.path_params["id"]
+        if self._state is None:
+            raise _not_found(id)
+        return self._state, id
+
+
+def _not_found(id: str) -> NotFound:
+    return NotFound(f"Response with id '{id[:200]}' not found.")

@@ -1,0 +1,57 @@
+"""The Responses API over fakes, with a store in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from fastovms.api.responses.background import BackgroundRuns, ResponsesState
+from fastovms.http.messages import Response
+from fastovms.state.database import Bounds, Database
+from fastovms.state.sqlite_store import SqliteStore
+from tests.api.chat_models import chat_model
+from tests.fakes import FakeStream, model_info
+
+UNBOUNDED = Bounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
+
+
+@pytest.fixture
+async def make_state():
+    states = []
+
+    def make(*, max_runs: int = 10) -> ResponsesState:
+        store = SqliteStore(Database(":memory:", UNBOUNDED, time.time))
+        states.append(ResponsesState(store, BackgroundRuns(max_runs)))
+        return states[-1]
+
+    yield make
+    for state in states:
+        await state.runs.drain(10)
+        await state.store.close()
+
+
+@pytest.fixture
+def make(make_api, make_state) -> Callable[..., Any]:
+    """An API whose model chats; `state=None` keeps nothing."""
+
+    def make_responses(script="Hello!", *, chat=None, defaults=None, context=2000, **options):
+        model = model_info(max_model_len=context, defaults=defaults)
+        options.setdefault("state", make_state())
+        return make_api(script, model=model, chat=chat or chat_model(), **options)
+
+    return make_responses
+
+
+async def ask(api, method: str, path: str, body: object = None, *, tenant: str = ""):
+    """Status and body of an answer that is not streamed."""
+    response = await api.call(method, path, body, FakeStream(), tenant=tenant)
+    assert isinstance(response, Response)
+    return response.status, orjson.loads(response.body)
+
+
+def prompt_of(api, position: int = -1) -> str:
+    return bytes(api.backend.submitted[position].prompt_token_ids).decode()

@@ -1,0 +1,255 @@
+"""The events of streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastovms.config import ApiConfig
+from tests.api.chat_models import PARAMETERS, call_text
+from tests.api.responses.conftest import ask
+from tests.api.responses.events import check, kinds
+from tests.fakes import FakeStream
+
+V1 = "/v1/responses"
+V3 = "/v3/responses"
+BODY = {"model": "fake", "input": "Hi"}
+TOOL = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
+CALL = call_text()
+
+OPENING = ["created", "in_progress"]
+MESSAGE = [
+    "output_item.added",
+    "content_part.added",
+    "output_text.delta",
+    "output_text.done",
+    "content_part.done",
+    "output_item.done",
+]
+REASONING = [kind.replace("output_text", "reasoning_text") for kind in MESSAGE]
+SUMMARY = [
+    "output_item.added",
+    "reasoning_summary_part.added",
+    "reasoning_summary_text.delta",
+    "reasoning_summary_text.done",
+    "reasoning_summary_part.done",
+    "output_item.done",
+]
+FUNCTION_CALL = [
+    "output_item.added",
+    "function_call_arguments.delta",
+    "function_call_arguments.done",
+    "output_item.done",
+]
+
+
+async def events_of(api, body: dict[str, Any], path: str = V1) -> list[Any]:
+    stream = FakeStream()
+    assert await api.call("POST", path, {**BODY, **body, "stream": True}, stream) is None
+    assert stream.closed
+    return stream.events
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("script", "body", "expected"),
+    [
+        ("Hello!", {}, MESSAGE),
+        ("<think>\nhm\n</think>\n\nHello!", {}, REASONING + MESSAGE),
+        (CALL, {"tools": [TOOL]}, FUNCTION_CALL),
+        (f"Well.\n{CALL}\n{CALL}", {"tools": [TOOL]}, MESSAGE + FUNCTION_CALL * 2),
+        (f"<think>hm</think>{CALL}Done.", {"tools": [TOOL]}, REASONING + FUNCTION_CALL + MESSAGE),
+        (CALL * 3, {"tools": [TOOL], "parallel_tool_calls": False}, FUNCTION_CALL),
+        (CALL * 3, {"tools": [TOOL], "max_tool_calls": 2}, FUNCTION_CALL * 2),
+        (CALL, {}, MESSAGE),
+    ],
+)
+async def test_events_come_in_order(make, script, body, expected, tokens_per_step):
+    api = make(script, tokens_per_step=tokens_per_step)
+    events = await events_of(api, body)
+    assert kinds(events) == [*OPENING, *expected, "completed"]
+    response = check(events)
+    assert response["status"] == "completed"
+    assert response["completed_at"] == 1_750_000_000
+    status, unary = await ask(api, "POST", V1, {**BODY, **body})
+    assert status == 200
+    assert without_ids(unary["output"]) == without_ids(response["output"])
+    assert unary["usage"] == response["usage"]
+    status, kept = await ask(api, "GET", f"{V1}/{response['id']}")
+    assert kept == response
+
+
+def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in item.items() if key not in ("id", "call_id")}
+        for item in items
+    ]
+
+
+async def test_an_answer_without_text_is_an_empty_message(make):
+    events = await events_of(make(""), {})
+    expected = [kind for kind in MESSAGE if kind != "output_text.delta"]
+    assert kinds(events) == [*OPENING, *expected, "completed"]
+    assert check(events)["output"][0]["content"][0]["text"] == ""
+
+
+async def test_ovms(make):
+    stream = FakeStream()
+    api = make("<think>hm</think>Hello!")
+    await api.call("POST", V3, {**BODY, "stream": True}, stream)
+    assert b"event:" not in b"".join(stream.writes)
+    assert kinds(stream.events) == [*OPENING, *SUMMARY, *MESSAGE, "completed"]
+    response = check(stream.events)
+    assert response["id"].startswith("resp-")
+    reasoning, message = response["output"]
+    assert reasoning["id"].startswith("rs-")
+    assert reasoning["summary"] == [{"type": "summary_text", "text": "hm"}]
+    assert message["id"].startswith("msg-")
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"), [(V1, "max_output_tokens"), (V3, "max_tokens")], ids=["v1", "v3"]
+)
+@pytest.mark.parametrize(
+    ("script", "body", "kind"),
+    [
+        ("Hello!", {}, "message"),
+        ("<think>hmmmmmmmmm", {}, "reasoning"),
+        (CALL, {"tools": [TOOL]}, "function_call"),
+    ],
+)
+async def test_a_cut_answer_is_incomplete(make, script, body, kind, path, reason):
+    body = {**body, "max_output_tokens": 62 if kind == "function_call" else 10}
+    api = make(script * 4)
+    events = await events_of(api, body, path)
+    assert kinds(events)[-1] == "incomplete"
+    response = check(events)
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": reason}
+    assert response["completed_at"] is None
+    assert [item["status"] for item in response["output"]] == ["incomplete"]
+    assert response["output"][0]["type"] == kind
+    _, unary = await ask(api, "POST", path, {**BODY, **body})
+    assert without_ids(unary["output"]) == without_ids(response["output"])
+    assert unary["incomplete_details"] == {"reason": reason}
+
+
+@pytest.mark.parametrize(("path", "error_events"), [(V1, ["error"]), (V3, [])])
+async def test_a_failure_ends_what_is_open(make, path, error_events):
+    api = make("Hello, world!")
+    api.backend.fail_after = 4
+    events = await events_of(api, {}, path)
+    assert kinds(events) == [*OPENING, *MESSAGE, *error_events, "failed"]
+    response = check(events)
+    assert response["status"] == "failed"
+    assert response["error"] == {"code": "server_error", "message": "out of order"}
+    assert response["usage"] is None
+    [item] = response["output"]
+    assert item["status"] == "incomplete"
+    assert item["content"][0]["text"] == "Hell"
+    _, kept = await ask(api, "GET", f"{path}/{response['id']}")
+    assert kept == response
+
+
+async def test_the_error_event_is_flat(make):
+    api = make("Hello, world!")
+    api.backend.fail_after = 0
+    events = await events_of(api, {})
+    assert events[2] == {
+        "type": "error",
+        "sequence_number": 2,
+        "code": None,
+        "message": "out of order",
+        "param": None,
+    }
+
+
+async def test_what_can_never_run_is_refused_before_the_stream_begins(make):
+    stream = FakeStream()
+    response = await make(context=5).call("POST", V1, {**BODY, "stream": True}, stream)
+    assert response is not None
+    assert response.status == 400
+    assert not stream.started
+
+
+# Log probabilities
+
+LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 3, 1000])
+@pytest.mark.parametrize(
+    "script",
+    ["Hello, wörld!", "<think>\nHello\n</think>\n\nHello", f"He\n\n{CALL}\n\nllo"],
+)
+async def test_logprobs_are_those_of_the_text(make, script, tokens_per_step):
+    api = make(script, tokens_per_step=tokens_per_step)
+    events = await events_of(api, {**LOGPROBS, "tools": [TOOL]})
+    response = check(events)
+    assert response["top_logprobs"] == 2
+    messages = [item for item in response["output"] if item["type"] == "message"]
+    assert messages
+    for message in messages:
+        [part] = message["content"]
+        data = bytes(byte for entry in part["logprobs"] for byte in entry["bytes"])
+        assert data.decode() == part["text"]
+        assert all(len(entry["top_logprobs"]) == 2 for entry in part["logprobs"])
+    _, unary = await ask(api, "POST", V1, {**BODY, **LOGPROBS, "tools": [TOOL]})
+    assert without_ids(unary["output"]) == without_ids(response["output"])
+
+
+async def test_without_include_there_are_no_logprobs(make):
+    response = check(await events_of(make(), {"top_logprobs": 2}))
+    assert response["output"][0]["content"][0]["logprobs"] == []
+
+
+async def test_what_many_logprobs_of_a_stream_add_up_to_is_not_repeated(make):
+    api = make("x" * 800, tokens_per_step=10)
+    body = {"include": ["message.output_text.logprobs"], "top_logprobs": 20}
+    stream = FakeStream()
+    await api.call("POST", V1, {**BODY, **body, "stream": True}, stream)
+    events = stream.events
+    told = [entry for event in events[:-1] for entry in event.get("logprobs", ())]
+    assert len(told) == 800
+    assert max(map(len, stream.writes)) < 1024 * 1024
+    [item] = events[-2]["response"]["output"]
+    assert item["content"][0]["logprobs"] == []
+
+
+# Slow readers
+
+
+async def test_events_are_merged_while_the_client_does_not_read(make):
+    api = make("Hello, world! " * 20)
+    stream = FakeStream()
+    send = stream.send
+
+    def pause(data: bytes) -> None:
+        send(data)
+        stream.writable = False
+
+    stream.send = pause
+    await api.call("POST", V1, {**BODY, "stream": True}, stream)
+    deltas = [event for event in stream.events[:-1] if event["type"].endswith("text.delta")]
+    assert len(deltas) == 1
+    assert check(stream.events)["output"][0]["content"][0]["text"] == "Hello, world! " * 20
+
+
+async def test_who_reads_nothing_is_cut_and_nothing_is_kept(make):
+    api = make("Hello, world! " * 20, config=ApiConfig(max_pending_chars=100))
+    stream = FakeStream()
+    stream.writable = False
+    await api.call("POST", V1, {**BODY, "stream": True}, stream)
+    assert stream.aborted
+    assert api.backend.aborted
+
+
+async def test_the_end_is_one_write(make):
+    stream = FakeStream()
+    await make().call("POST", V1, {**BODY, "stream": True}, stream)
+    assert stream.writes[-1].count(b"event: ") == 4
+    assert stream.writes[-1].endswith(b"data: [DONE]\n\n")
+    for data in stream.writes:
+        assert data.startswith(b"event: ")
+        assert data.endswith(b"\n\n")

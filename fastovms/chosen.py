@@ -33,6 +33,14 @@ def chosen_models(
     return [replace(source, settings={**source.settings, **for_all}) for source in sources], of_list
 
 
+def source_model(arguments: argparse.Namespace) -> str:
+    """The id in OVMS's flags. Raises ConfigurationError."""
+    model_id: str = arguments.source_model
+    if not is_model_id(model_id):
+        raise ConfigurationError(f"--source-model must be ORG/NAME, not {model_id!r}")
+    return model_id if arguments.gguf_filename is None else f"{model_id}/{arguments.gguf_filename}"
+
+
 def _sources(
     arguments: argparse.Namespace, settings: Mapping[str, Any]
 ) -> tuple[list[ModelSource], dict[str, Any]]:
@@ -56,11 +64,7 @@ def _sources(
         case ["--model-path"]:
             sources = [ModelSource(_in_repository(arguments.model_path, root))]
         case ["--source-model"]:
-            if not is_model_id(arguments.source_model):
-                raise ConfigurationError(
-                    f"--source-model must be ORG/NAME, not {arguments.source_model!r}"
-                )
-            sources = [ModelSource(arguments.source_model)]
+            sources = [ModelSource(source_model(arguments))]
         case ["--config-path"]:
             sources, metrics_enable = read_config_list(arguments.config_path)
             if metrics_enable:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from fastovms.chosen import DEMO_MODEL, chosen_models
+from fastovms.chosen import DEMO_MODEL, chosen_models, source_model
 from fastovms.command_line import PULL, USAGE_ERROR, parse
 from fastovms.config_edit import add_model, list_models, remove_model
 from fastovms.environment import extra_arguments, read_environment, unused_variables
@@ -143,7 +143,7 @@ def _pull_for_ovms(arguments: argparse.Namespace, settings: Mapping[str, Any]) -
         raise ConfigurationError("--pull needs --source-model")
     draft = settings.get("engine.draft_model")
     drafts = [] if draft is None or draft.exists() else [str(draft)]
-    _pull_models([arguments.source_model, *drafts], settings)
+    _pull_models([source_model(arguments), *drafts], settings)
 
 
 def _pull_models(model_ids: Sequence[str], settings: Mapping[str, Any]) -> None:

@@ -83,8 +83,8 @@ def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         nargs="?",
         type=text,
         help="directory of a model exported by optimum-intel or of a graph.pbtxt, a GGUF file, or "
-        "ORG/NAME of a model on a hub, which is pulled unless it is there (default: the built-in "
-        "demo model)",
+        "ORG/NAME or ORG/NAME/FILE.gguf of a model on a hub, which is pulled unless it is there "
+        "(default: the built-in demo model)",
     )
     models = parser.add_argument_group("models")
     models.add_argument(
@@ -131,6 +131,7 @@ def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
     hidden = argparse.SUPPRESS
     parser.add_argument("--model-path", type=path, help=hidden)
     parser.add_argument("--source-model", type=text, help=hidden)
+    parser.add_argument("--gguf-filename", type=text, help=hidden)
     switch = argparse.BooleanOptionalAction
     parser.add_argument("--pull", action=switch, default=False, help=hidden)
     parser.add_argument("--list-models", action=switch, default=False, help=hidden)

@@ -206,7 +206,7 @@ class ChatConfig:
     """How messages become prompts, and answers messages.
 
     Attributes:
-        chat_template: Jinja file in place of the model's templates.
+        chat_template: Jinja file in place of the model's templates, or such a template itself.
         chat_template_content_format: how templates get the content of messages: "string", "openai"
             (a list of parts), "auto" = as they read it.
         default_chat_template_kwargs: variables of templates that a request does not set itself.
@@ -216,7 +216,7 @@ class ChatConfig:
         response_role: of the messages that are generated.
     """
 
-    chat_template: Path | None = None
+    chat_template: Path | str | None = None
     chat_template_content_format: str = "auto"
     default_chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
     trust_request_chat_template: bool = False

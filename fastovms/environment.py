@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from fastovms.errors import ConfigurationError
-from fastovms.values import boolean, integer, model_length, path, root_path, text
+from fastovms.flags import GROUPS
+from fastovms.values import boolean, integer, model_length, path, root_path, template, text
 
 
 class Variable(NamedTuple):
@@ -36,6 +37,13 @@ def _names(value: str) -> tuple[str, ...]:
     return names
 
 
+def _flag(name: str) -> Callable[[str], object]:
+    """Reads as the flag does."""
+    [parse] = [flag.parse for flags in GROUPS.values() for flag in flags if flag.name == name]
+    assert parse is not None
+    return parse
+
+
 VARIABLES: Final = (
     Variable("MODEL_NAME", "source.model", text),
     Variable("SERVED_MODEL_NAME", "source.names", _names),
@@ -48,6 +56,12 @@ VARIABLES: Final = (
     Variable("ENABLE_PREFIX_CACHING", "engine.enable_prefix_caching", boolean),
     Variable("MAX_LOGPROBS", "api.max_logprobs", integer(-1)),
     Variable("ROOT_PATH", "http.root_path", root_path),
+    Variable("CHAT_TEMPLATE", "chat.chat_template", template),
+    Variable("CUSTOM_CHAT_TEMPLATE", "chat.chat_template", template),
+    Variable("TOOL_CALL_PARSER", "chat.tool_parser", _flag("--tool-parser")),
+    Variable("REASONING_PARSER", "chat.reasoning_parser", _flag("--reasoning-parser")),
+    Variable("RESPONSE_ROLE", "chat.response_role", text),
+    Variable("OPENAI_RESPONSE_ROLE", "chat.response_role", text),
 )
 """What is read. Of two that set the same, the later one counts."""
 
@@ -58,6 +72,7 @@ IGNORED: Final[Mapping[str, str]] = {
     "QUANTIZATION": "the model's files say it",
     "GPU_MEMORY_UTILIZATION": "--cache-size bounds the KV cache",
     "TENSOR_PARALLEL_SIZE": "a model runs on one device",
+    "VLLM_CONFIG_FILE": "flags and variables say it",
 }
 """Variables of the worker that have no use here, with the reason."""
 

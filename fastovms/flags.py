@@ -36,6 +36,7 @@ from fastovms.values import (
     show_number,
     show_size,
     size,
+    template,
     text,
 )
 
@@ -174,9 +175,24 @@ _engine = (
          "XDG_CACHE_HOME or ~/.cache)", shows_default=False),
 )  # fmt: skip
 
+TOOL_PARSERS_OF_VLLM: Final = {
+    "deepseek_v3": "deepseek",
+    "hermes": "hermes3",
+    "llama3_json": "llama3",
+    "llama4_json": "llama3",
+    "llama4_pythonic": "pythonic",
+    "openai": "gptoss",
+    "phi4_mini_json": "phi4",
+    "qwen3_coder": "qwen3coder",
+    "qwen3_xml": "qwen3coder",
+}
+REASONING_PARSERS_OF_VLLM: Final = {"deepseek_v3": "deepseek", "openai_gptoss": "gptoss"}
+"""Names that vLLM has for the same formats."""
+
 _chat = (
-    Flag("--chat-template", "chat.chat_template", "FILE", path,
-         "Jinja template in place of the model's", shows_default=False),
+    Flag("--chat-template", "chat.chat_template", "FILE", template,
+         "file with a Jinja template in place of the model's, or the template itself",
+         shows_default=False),
     Flag("--chat-template-content-format", "chat.chat_template_content_format", "FORM",
          choice("auto", "string", "openai"),
          "the content of messages as templates get it: string, openai (a list of parts), or auto = "
@@ -187,11 +203,12 @@ _chat = (
          "'{\"enable_thinking\": false}'", shows_default=False),
     Flag("--trust-request-chat-template", "chat.trust_request_chat_template", "", None,
          "a request may bring a template of its own"),
-    Flag("--tool-parser", "chat.tool_parser", "NAME", choice("auto", "none", *TOOL_FORMATS),
+    Flag("--tool-parser", "chat.tool_parser", "NAME",
+         choice("auto", "none", *TOOL_FORMATS, aliases=TOOL_PARSERS_OF_VLLM),
          f"format of the model's tool calls: {', '.join(TOOL_FORMATS)}, none, or auto = as its "
          "template says"),
     Flag("--reasoning-parser", "chat.reasoning_parser", "NAME",
-         choice("auto", "none", *REASONING_FORMATS),
+         choice("auto", "none", *REASONING_FORMATS, aliases=REASONING_PARSERS_OF_VLLM),
          f"format of the model's thoughts: {', '.join(REASONING_FORMATS)}, none, or auto = as its "
          "template says"),
     Flag("--response-role", "chat.response_role", "ROLE", text,

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from fastovms.values import choice, integer, json_object, name_of, number, path, refused, text
+from fastovms.values import choice, integer, json_object, name_of, number, path, text
 
 _PREFIX: Final = "unused "
 
@@ -69,7 +69,6 @@ OVMS_FLAGS: Final = (
     ForeignFlag("--verbose-response", None, "answers hold what the request asks for", (False,)),
     ForeignFlag("--allowed-local-media-path", path, _MEDIA),
     ForeignFlag("--allowed-media-domains", text, _MEDIA),
-    ForeignFlag("--gguf-filename", refused("GGUF files are not served, only OpenVINO models"), ""),
     ForeignFlag("--weight-format", text, _EXPORT),
     ForeignFlag("--extra-quantization-params", text, _EXPORT),
     ForeignFlag("--cpu-extension", path, "there are no custom layers in language models"),

@@ -18,15 +18,22 @@ from fastovms.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-_MODEL_ID: Final = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+_MODEL_ID: Final = re.compile(
+    r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)(?:/(?P<file>[\w./ -]+\.gguf))?", re.ASCII
+)
 _IR: Final = re.compile(r"openvino_(language_)?model\.xml")
 _TIMEOUT: Final = 30.0
 """Seconds for the hub to say what it has."""
 
 
 def is_model_id(text: str) -> bool:
-    """Whether it may name a model of a hub, "ORG/NAME"."""
-    return _MODEL_ID.fullmatch(text) is not None
+    """Whether it may name a model of a hub, "ORG/NAME", or a file of one, "ORG/NAME/FILE.gguf"."""
+    return _MODEL_ID.fullmatch(text) is not None and ".." not in text.split("/")
+
+
+def repository_of(model_id: str) -> str:
+    """The "ORG/NAME" of an id."""
+    return "/".join(model_id.split("/")[:2])
 
 
 def default_root(environ: Mapping[str, str]) -> Path:
@@ -50,7 +57,7 @@ class Repository:
     def find(self, model_id: str) -> Path | None:
         """Where the model is, or None when it must be pulled first."""
         path = self.root / model_id
-        return path if path.is_dir() else None
+        return path if path.exists() else None
 
     def pull(self, model_id: str, *, revision: str | None = None, overwrite: bool = False) -> Path:
         """Downloads a model that is not there yet. Takes as long as the network does.
@@ -64,21 +71,28 @@ class Repository:
                 from here.
         """
         path = self.root / model_id
-        if path.is_dir() and not overwrite:
+        if path.exists() and not overwrite:
             return path
-        partial = path.with_name(f"{path.name}.partial")
-        logger.info("pulling %s into %s", model_id, path)
-        self._download(model_id, revision, partial)
+        repository = repository_of(model_id)
+        file = model_id[len(repository) + 1 :]
+        folder = self.root / repository
+        partial = folder.with_name(f"{folder.name}.partial")
+        logger.info("pulling %s into %s", model_id, folder)
+        self._download(model_id, revision, partial, file)
         try:
             shutil.rmtree(partial / ".cache", ignore_errors=True)  # huggingface_hub's notes
             if path.is_dir():
                 shutil.rmtree(path)
-            os.replace(partial, path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(partial / file, path)
+            if file:
+                shutil.rmtree(partial)
         except OSError as error:
             raise _failure(model_id, f"{path}: {error.strerror or error}") from None
         return path
 
-    def _download(self, model_id: str, revision: str | None, folder: Path) -> None:
+    def _download(self, model_id: str, revision: str | None, folder: Path, file: str) -> None:
+        """Args: file: the only one that is wanted; "" = all."""
         # Imported here because it takes a moment that a model at hand need not wait.
         from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.errors import (
@@ -93,18 +107,17 @@ class Repository:
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of every request
         api = HfApi(endpoint=self._endpoint, library_name="fastovms")
         try:
-            info = api.model_info(model_id, revision=revision, timeout=_TIMEOUT)
-            files = [sibling.rfilename for sibling in info.siblings or ()]
-            if not any(map(_IR.fullmatch, files)):
-                raise _failure(
-                    model_id,
-                    "it is not in OpenVINO's format: export it with optimum-cli, or pull a model "
-                    "of the organization OpenVINO",
-                )
+            repository = repository_of(model_id)
+            info = api.model_info(repository, revision=revision, timeout=_TIMEOUT)
+            _check_files(model_id, [sibling.rfilename for sibling in info.siblings or ()], file)
             folder.mkdir(parents=True, exist_ok=True)
             # With the commit, an interrupted pull is not taken for a whole one.
             snapshot_download(
-                model_id, revision=info.sha, local_dir=folder, endpoint=self._endpoint
+                repository,
+                revision=info.sha,
+                local_dir=folder,
+                allow_patterns=[file] if file else None,
+                endpoint=self._endpoint,
             )
         except GatedRepoError:
             raise _failure(model_id, "ask for access on its page, and set HF_TOKEN") from None
@@ -127,6 +140,22 @@ class Repository:
         except Exception as error:  # the network has many, of libraries below the hub's
             reason = f"{api.endpoint} cannot be reached: {error or type(error).__name__}"
             raise _failure(model_id, reason) from None
+
+
+def _check_files(model_id: str, files: list[str], file: str) -> None:
+    """Raises ConfigurationError: there is nothing among them that could be served."""
+    ggufs = [name for name in files if name.endswith(".gguf")]
+    if file:
+        if file not in files:
+            raise _failure(model_id, f"there is no such file, only {', '.join(ggufs) or 'others'}")
+    elif not any(map(_IR.fullmatch, files)):
+        reason = (
+            "it is not in OpenVINO's format: export it with optimum-cli, or pull a model of the "
+            "organization OpenVINO"
+        )
+        if ggufs:
+            reason = f"it has GGUF files: name one of {', '.join(ggufs)} behind it"
+        raise _failure(model_id, reason)
 
 
 def _failure(model_id: str, reason: str) -> ConfigurationError:

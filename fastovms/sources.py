@@ -11,7 +11,7 @@ from typing import Any, Final
 from fastovms.config import ChatConfig, EngineConfig, ModelConfig, ModelLimits, RepositoryConfig
 from fastovms.errors import ConfigurationError
 from fastovms.graph import GRAPH_FILE, read_graph
-from fastovms.hub import Repository, is_model_id
+from fastovms.hub import Repository, is_model_id, repository_of
 from fastovms.plugin_config import parse_plugin_config, read_plugin_config
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class ModelFinder:
         settings: dict[str, Any] = {}
         if graph.suffix == Path(GRAPH_FILE).suffix and graph.is_file():
             settings, path = _graph_settings(graph), graph.parent
-        name = source.location if is_id else _name_of(path)
+        name = repository_of(source.location) if is_id else _name_of(path)
         path = settings.pop("model.path", path)
         settings = _merged(settings, source.settings)
         whence: Path = settings.get("model.generation_config", _OWN_DEFAULTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -110,11 +110,19 @@ def show_mode(value: object) -> str:
     return f"{value:o}"
 
 
-def choice(*allowed: str) -> Callable[[str], str]:
+def template(value: str) -> Path | str:
+    """A file, or a template itself, which has braces."""
+    return value if "{{" in value or "{%" in value else path(value)
+
+
+def choice(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
+    """One of the names, however it is written. `aliases` are others' names for some of them."""
+
     def parse(value: str) -> str:
-        if value.lower() not in allowed:
+        name = (aliases or {}).get(value.lower(), value.lower())
+        if name not in allowed:
             raise argparse.ArgumentTypeError(f"must be {_or(allowed)}, not {value!r}")
-        return value.lower()
+        return name
 
     return parse
 
@@ -126,15 +134,6 @@ def name_of(*allowed: str) -> Callable[[str], str]:
         if value not in allowed:
             raise argparse.ArgumentTypeError(f"must be {_or(allowed)}, not {value!r}")
         return value
-
-    return parse
-
-
-def refused(reason: str) -> Callable[[str], str]:
-    """No value at all."""
-
-    def parse(value: str) -> str:
-        raise argparse.ArgumentTypeError(reason)
 
     return parse
 

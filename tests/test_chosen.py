@@ -42,6 +42,7 @@ def found(source: ModelSource) -> ModelConfig:
         ("--model_path m --model_name a", {}, [ModelSource("m", ("a",))]),
         ("--source_model org/m --model_name a", {}, [ModelSource("org/m", ("a",))]),
         ("--source_model org/m", {}, [ModelSource("org/m")]),
+        ("--source_model org/m --gguf_filename q4.gguf", {}, [ModelSource("org/m/q4.gguf")]),
         ("", {"MODEL_NAME": "org/m"}, [ModelSource("org/m")]),
         ("m", {"MODEL_NAME": "org/m"}, [ModelSource("m")]),
         ("", {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": "a,b"},

@@ -27,6 +27,10 @@ def test_runpods_variables():
         "RAW_OPENAI_OUTPUT": "1",
         "ROOT_PATH": "/v2/abc/openai",
         "MAX_LOGPROBS": "",
+        "TOOL_CALL_PARSER": "hermes",
+        "REASONING_PARSER": "qwen3",
+        "OPENAI_RESPONSE_ROLE": "model",
+        "CUSTOM_CHAT_TEMPLATE": "{{ messages }}",
         "PATH": "/bin",
     }
     assert read_environment(environ) == {
@@ -37,6 +41,10 @@ def test_runpods_variables():
         "engine.enable_prefix_caching": False,
         "repository.path": Path("/runpod-volume"),
         "http.root_path": "/v2/abc/openai",
+        "chat.tool_parser": "hermes3",
+        "chat.reasoning_parser": "qwen3",
+        "chat.response_role": "model",
+        "chat.chat_template": "{{ messages }}",
     }
     assert [line.split()[0] for line in unused_variables(environ)] == ["RAW_OPENAI_OUTPUT"]
 
@@ -53,6 +61,7 @@ def test_the_override_goes_before_the_name():
         ("MAX_NUM_SEQS", "0", "must be an integer at least 1, not '0'"),
         ("ENABLE_PREFIX_CACHING", "maybe", "must be true or false, not 'maybe'"),
         ("OPENAI_SERVED_MODEL_NAME_OVERRIDE", "a,,b", "must be names between commas"),
+        ("TOOL_CALL_PARSER", "mine", "must be auto, none, "),
         ("ROOT_PATH", "v2", "must be a path that begins with /"),
     ],
 )

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig
-from fastovms.flags import GROUPS, add_flags, model_settings, sections, settings_of
+from fastovms.flags import (
+    GROUPS,
+    REASONING_PARSERS_OF_VLLM,
+    TOOL_PARSERS_OF_VLLM,
+    add_flags,
+    model_settings,
+    sections,
+    settings_of,
+)
 from fastovms.foreign_flags import FOREIGN_FLAGS, add_foreign_flags, unused_flags
 from fastovms.spelling import ALIASES, normalize
 
@@ -80,6 +88,11 @@ def test_defaults_can_be_written_as_flags(flag):
         (["--rest_port", "9"], "http.port", 9),
         (["--rest_bind_address", "::"], "http.host", "::"),
         (["--target_device", "GPU"], "engine.device", "GPU"),
+        (["--tool-call-parser", "hermes"], "chat.tool_parser", "hermes3"),
+        (["--tool_parser", "hermes3"], "chat.tool_parser", "hermes3"),
+        (["--reasoning-parser", "openai_gptoss"], "chat.reasoning_parser", "gptoss"),
+        (["--chat-template", "a.jinja"], "chat.chat_template", Path("a.jinja")),
+        (["--chat-template", "{{ x }}"], "chat.chat_template", "{{ x }}"),
     ],
 )
 def test_values(arguments, field, value):
@@ -250,7 +263,6 @@ def test_a_line_of_vllm():
         (["--task", "embeddings"], "must be text_generation, not 'embeddings'"),
         (["--pipeline_type", "cb"], "must be AUTO, LM, VLM, LM_CB, VLM_CB or OMNI, not 'cb'"),
         (["--model_distribution_policy", "X"], "must be TENSOR_PARALLEL or PIPELINE_PARALLEL"),
-        (["--gguf_filename", "a.gguf"], "GGUF files are not served, only OpenVINO models"),
         (["--kv_cache_precision", "u9"], "must be u8, f16, bf16 or f32, not 'u9'"),
         (["--gpu-memory-utilization", "much"], "must be a number of shares"),
         (["--dtype", "int1"], "not 'int1'"),
@@ -263,9 +275,20 @@ def test_wrong_values_of_flags_without_use(arguments, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("field", "aliases"),
+    [("chat.tool_parser", TOOL_PARSERS_OF_VLLM),
+     ("chat.reasoning_parser", REASONING_PARSERS_OF_VLLM)],
+)  # fmt: skip
+def test_vllms_names_of_parsers_are_names_of_ours(field, aliases):
+    [flag] = [flag for flag in FLAGS if flag.field == field]
+    for alias, name in aliases.items():
+        assert flag.parse(alias) == flag.parse(name) == name
+
+
 def test_flags_without_use_are_not_those_with_one():
     names = [flag.name for flag in (*FLAGS, *FOREIGN_FLAGS)]
     assert len(names) == len(set(names))
     assert not set(names) & set(ALIASES)
     for flag in FOREIGN_FLAGS:
-        assert flag.reason or flag.neutral or flag.name == "--gguf-filename"
+        assert flag.reason or flag.neutral

@@ -13,10 +13,13 @@ from tests.fake_hub import FakeHub, files_of, running
 
 TINY = {"openvino_model.xml": b"<net/>", "openvino_model.bin": b"x" * 100, "more/notes.txt": b"hi"}
 
+GGUF = {"q4.gguf": b"4444", "more/q8.gguf": b"88888888", "README.md": b"x"}
+
 
 @pytest.fixture
 def hub() -> Iterator[FakeHub]:
-    with running(FakeHub({"org/tiny": TINY, "org/torch": {"model.safetensors": b"x"}})) as hub:
+    models = {"org/tiny": TINY, "org/torch": {"model.safetensors": b"x"}, "org/gguf": GGUF}
+    with running(FakeHub(models)) as hub:
         yield hub
 
 
@@ -36,6 +39,9 @@ def refused(repository: Repository, model_id: str, **options: object) -> str:
     [
         ("org/name", True),
         ("OpenVINO/Qwen3-0.6B-int8-ov", True),
+        ("org/name/q4.gguf", True),
+        ("org/name/sub/q4.gguf", True),
+        ("org/name/../q4.gguf", False),
         ("name", False),
         ("a/b/c", False),
         ("./name", False),
@@ -96,6 +102,18 @@ def test_what_cannot_be_pulled(hub, repository):
     hub.status = 503
     assert refused(repository, "org/tiny").endswith("answered 503")
     assert not repository.root.exists()
+
+
+def test_one_file_of_many(hub, repository):
+    assert repository.find("org/gguf/q4.gguf") is None
+    path = repository.pull("org/gguf/q4.gguf")
+    assert path == repository.root / "org/gguf/q4.gguf" == repository.find("org/gguf/q4.gguf")
+    assert repository.pull("org/gguf/more/q8.gguf").read_bytes() == b"88888888"
+    assert hub.downloads == ["q4.gguf", "more/q8.gguf"]
+    assert set(files_of(repository.root)) == {"org/gguf/q4.gguf", "org/gguf/more/q8.gguf"}
+    assert "only q4.gguf, more/q8.gguf" in refused(repository, "org/gguf/q5.gguf")
+    (repository.root / "org" / "gguf").rename(repository.root / "moved")
+    assert "name one of q4.gguf, more/q8.gguf behind it" in refused(repository, "org/gguf")
 
 
 def test_a_private_model(hub, repository, monkeypatch):

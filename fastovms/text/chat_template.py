@@ -88,19 +88,21 @@ class ChatTemplate:
     def load(
         cls,
         model_dir: Path,
-        override: Path | None = None,
+        override: Path | str | None = None,
         *,
         content_format: str = "auto",
         now: Callable[[], datetime] = datetime.now,
     ) -> ChatTemplate | None:
-        """The model's templates, or the file `override`; None if the model has none.
+        """The model's templates, or `override`, a file or a template itself; None if the model has
+        none.
 
         Raises:
             ConfigurationError: a file is broken or a template malformed.
         """
         templates = find_templates(model_dir)
         if override is not None:
-            templates = {DEFAULT: read_text(override)}
+            source = override if isinstance(override, str) else read_text(override)
+            templates = {DEFAULT: source}
         if not any(templates.values()):
             return None
         return cls(templates, special_tokens(model_dir), content_format=content_format, now=now)

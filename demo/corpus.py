@@ -15,20 +15,20 @@ HELD_OUT_SHARE = 10  # one combination in ten is never trained on
 CATEGORIES: dict[str, tuple[float, Callable[[random.Random], Sample]]] = {
     "greeting": (4, single(turns.greeting)),
     "identity": (3, single(turns.identity)),
-    "capital": (9, single(samples.capital_either_way)),
-    "sum": (8, single(turns.addition)),
-    "counting": (9, single(turns.counting)),
-    "echo": (8, single(turns.echo)),
+    "capital": (6, single(samples.capital_either_way)),
+    "sum": (5, single(turns.addition)),
+    "counting": (6, single(turns.counting)),
+    "echo": (6, single(turns.echo)),
     "beyond": (4, single(samples.beyond)),
     "story": (4, single(turns.tale)),
     "plain text": (5, samples.plain_text),
     "json": (14, samples.json_answer),
-    "tool call": (22, samples.tool_call),
-    "no fitting tool": (13, samples.no_tool),
+    "tool call": (27, samples.tool_call),
+    "no fitting tool": (24, samples.no_tool),
     "tool result": (9, samples.tool_result),
-    "thinking": (12, samples.thinking),
+    "thinking": (17, samples.thinking),
     "multi-turn": (8, samples.multi_turn),
-    "long chat": (3, samples.long_chat),
+    "long chat": (4, samples.long_chat),
 }
 
 

@@ -235,7 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="checkpoint directory")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=4400)
+    parser.add_argument("--steps", type=int, default=7000)
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--rate", type=float, default=5e-3, help="peak learning rate")
     parser.add_argument("--warmup", type=int, default=100, help="steps of linear warm-up")

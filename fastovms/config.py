@@ -25,6 +25,7 @@ class EngineConfig:
         cache_dir: directory for what makes the next start faster; None = the user's cache
             directory, "" = nothing is kept.
         max_model_len: context length to offer; None = the model's.
+        backend: "paged", "genai", or "auto" = genai for what the paged one does not run.
     """
 
     device: str = "CPU"
@@ -38,6 +39,7 @@ class EngineConfig:
     draft_model: Path | None = None
     cache_dir: str | None = None
     max_model_len: int | None = None
+    backend: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

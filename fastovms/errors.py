@@ -11,6 +11,10 @@ class ConfigurationError(FastovmsError):
     """The operator asked for something that cannot be started (flags, model files, ports)."""
 
 
+class UnsupportedModel(ConfigurationError):
+    """The paged engine cannot run a model of this form."""
+
+
 class RequestError(FastovmsError):
     """The client's request is at fault.
 

@@ -142,6 +142,9 @@ _access = (
 
 _engine = (
     Flag("--device", "engine.device", "DEVICE", text, "OpenVINO device"),
+    Flag("--backend", "engine.backend", "NAME", choice("auto", "paged", "genai"),
+         "what runs the model: paged = the engine of this server, genai = the pipeline of "
+         "openvino_genai, auto = paged where it can"),
     Flag("--plugin-config", "engine.plugin_config", "JSON", json_object,
          "OpenVINO properties of the device, such as '{\"INFERENCE_NUM_THREADS\": 8}'",
          shows_default=False),

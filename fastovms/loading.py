@@ -12,10 +12,11 @@ from tempfile import TemporaryDirectory
 
 from fastovms.api.chat_model import ChatModel
 from fastovms.api.served import ServedModel, ServedModels
+from fastovms.backends.base import Backend
+from fastovms.backends.choice import compile_backend
 from fastovms.backends.gguf import find_gguf, model_directory
 from fastovms.backends.gguf_metadata import read_gguf_metadata
 from fastovms.backends.model_files import limit_context, read_model_info
-from fastovms.backends.paged import PagedBackend
 from fastovms.config import ModelConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.memory import available_memory, share_memory
@@ -64,7 +65,7 @@ def load_models(models: Sequence[ModelConfig]) -> ServedModels:
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
             chat = beside.submit(ChatModel.load, model.path, model.chat)
-            reserve = PagedBackend.compile(model.path, read_info(model), model.engine)
+            reserve = compile_backend(model.path, read_info(model), model.engine)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         share = share_memory([model.engine.cache_size for model in models], available_memory())
         return ServedModels(
@@ -85,7 +86,7 @@ def _as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> Mode
 
 
 def _served(
-    model: ModelConfig, tokenizer: Tokenizer, chat: ChatModel, backend: PagedBackend
+    model: ModelConfig, tokenizer: Tokenizer, chat: ChatModel, backend: Backend
 ) -> ServedModel:
     info = backend.model
     metrics = GenerationMetrics(

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class FinishReason(Enum):
     """Why a sample ended. `STOP` and `LENGTH` carry OpenAI's wire names."""
@@ -114,6 +117,8 @@ class SamplingParams:
         max_ngram_size: the longest end of the text that prompt lookup searches for.
         assistant_confidence_threshold: a draft ends where its model is less sure than this;
             0 <= threshold <= 1. None = drafts have a fixed length.
+        stop_strings: a hint: whoever reads the text cuts it where one of them begins, and aborts
+            the sample. A backend that sees them itself may end it.
     """
 
     max_tokens: int | None = None
@@ -140,6 +145,7 @@ class SamplingParams:
     num_assistant_tokens: int | None = None
     max_ngram_size: int | None = None
     assistant_confidence_threshold: float | None = None
+    stop_strings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +167,33 @@ class TokenLogprobs:
     top_logprobs: Sequence[float]
 
 
+Image = NDArray[np.uint8]
+"""[height, width, 3], RGB."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """A prompt for a model that reads texts and images itself, instead of tokens.
+
+    Attributes:
+        text: with `media.tags.image_tag(i)` where image `i` is to be seen. It begins with the
+            special tokens that begin every text, if it is to begin with them.
+    """
+
+    text: str
+    images: Sequence[Image] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One prompt to continue.
 
     Attributes:
         request_id: unique among the requests in flight.
+        prompt_token_ids: the prompt; where there are images, the tokens of its text alone.
         priority: of the requests that wait, those of a lower one run first.
         cache_salt: cached prompt beginnings are shared only by requests of the same salt.
+        prompt: the prompt again, for a model that takes images.
     """
 
     request_id: str
@@ -176,6 +201,16 @@ class GenerationRequest:
     params: SamplingParams
     priority: int = 0
     cache_salt: str | None = None
+    prompt: TextPrompt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request can never run, where only trying could tell. As `RequestError`."""
+
+    message: str
+    param: str | None = None
+    code: str | None = None
 
 
 @dataclass(slots=True)
@@ -198,6 +233,9 @@ class GenerationOutput:
             sample 0, if the request asked for them.
         queue_time: seconds that the request waited to run; on its first output only.
         error: what happened, when `finish_reason` is `ERROR`.
+        refusal: set when the request itself is to blame for the `ERROR`.
+        num_prompt_tokens: those of the images included, where `prompt_token_ids` does not say; on
+            the sample's last output only.
     """
 
     index: int
@@ -210,6 +248,8 @@ class GenerationOutput:
     prompt_logprobs: Sequence[TokenLogprobs | None] = ()
     queue_time: float | None = None
     error: str | None = None
+    refusal: Refusal | None = None
+    num_prompt_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +279,7 @@ class ModelInfo:
         eos_token_ids: from generation_config.json (one id or several), else config.json.
         defaults: sampling defaults of the model.
         config: config.json as read.
+        takes_images: prompts may have images, and are `TextPrompt`s.
     """
 
     name: str
@@ -248,3 +289,4 @@ class ModelInfo:
     eos_token_ids: frozenset[int]
     defaults: SamplingDefaults = SamplingDefaults()
     config: Mapping[str, object] = field(default_factory=dict)
+    takes_images: bool = False

@@ -23,8 +23,20 @@ REQUIRED_FILES: Final = (
     "config.json",
 )
 
+VISION_FILES: Final = (
+    "openvino_language_model.xml",
+    "openvino_language_model.bin",
+    "openvino_text_embeddings_model.xml",
+    "openvino_text_embeddings_model.bin",
+    "openvino_vision_embeddings_model.xml",
+    "openvino_vision_embeddings_model.bin",
+    "openvino_tokenizer.xml",
+    "openvino_detokenizer.xml",
+    "config.json",
+)
+"""Of a model that takes images. Some have more."""
+
 _FOREIGN_FILES: Final[Mapping[str, str]] = {
-    "openvino_vision_embeddings_model.xml": "a vision model",
     "openvino_language_model.xml": "the language part of a larger model",
     "openvino_encoder_model.xml": "an encoder-decoder model",
     "openvino_decoder_model.xml": "an encoder-decoder model",
@@ -97,14 +109,17 @@ def read_model_info(
         eos_token_ids = eos_token_ids or _eos_token_ids(scope, config_path)
     if not eos_token_ids:
         logger.warning("%s names no eos_token_id: answers end at max_tokens only", model_dir)
+    has_images = takes_images(model_dir)
+    weights = "openvino_language_model.bin" if has_images else "openvino_model.bin"
     return ModelInfo(
         name=name or model_dir.resolve().name,
-        created=int((model_dir / "openvino_model.bin").stat().st_mtime),
+        created=int((model_dir / weights).stat().st_mtime),
         max_model_len=max_model_len,
         vocab_size=vocab_size,
         eos_token_ids=eos_token_ids,
         defaults=_sampling_defaults(generation, generation_path),
         config=config,
+        takes_images=has_images,
     )
 
 
@@ -129,7 +144,8 @@ def check_files(model_dir: Path) -> None:
     if not model_dir.is_dir():
         reason = "is not a directory" if model_dir.exists() else "does not exist"
         raise ConfigurationError(f"model directory {model_dir} {reason}")
-    missing = [name for name in REQUIRED_FILES if not (model_dir / name).is_file()]
+    required = VISION_FILES if takes_images(model_dir) else REQUIRED_FILES
+    missing = [name for name in required if not (model_dir / name).is_file()]
     for pattern, kind in _FOREIGN_FILES.items():
         if "openvino_model.xml" in missing and any(model_dir.glob(pattern)):
             raise ConfigurationError(f"{model_dir} cannot be served: it is {kind}")
@@ -137,9 +153,14 @@ def check_files(model_dir: Path) -> None:
         raise ConfigurationError(
             f"{model_dir} is not a model exported by optimum-intel: it has no {', '.join(missing)}"
         )
-    for name in REQUIRED_FILES:
+    for name in required:
         if name.endswith(".xml") and not _is_openvino_ir(model_dir / name):
             raise ConfigurationError(f"{model_dir / name} is not an OpenVINO model")
+
+
+def takes_images(model_dir: Path) -> bool:
+    """Whether it is the directory of a vision model, as far as the names of its files say."""
+    return (model_dir / "openvino_vision_embeddings_model.xml").is_file()
 
 
 def _is_openvino_ir(path: Path) -> bool:

@@ -14,7 +14,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from fastovms.engine.forms import why_not_paged, why_not_wholly_paged
 from fastovms.engine.inputs import StepInputs
-from fastovms.errors import ConfigurationError
+from fastovms.errors import ConfigurationError, UnsupportedModel
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ def read_paged_model(core: ov.Core, model_dir: Path) -> ov.Model:
     vocabulary, if the model has a place to put that input.
 
     Raises:
-        ConfigurationError: the model is broken, or of a form that cannot be paged.
+        ConfigurationError: the model is broken.
+        UnsupportedModel: it is of a form that cannot be paged.
     """
     try:
         model = core.read_model(model_dir / "openvino_model.xml")
@@ -49,7 +50,7 @@ def read_paged_model(core: ov.Core, model_dir: Path) -> ov.Model:
         except RuntimeError as error:
             reason = reason_of(error)
     if reason is not None:
-        raise ConfigurationError(f"the model in {model_dir} cannot be served: {reason}")
+        raise UnsupportedModel(f"the model in {model_dir} cannot be served: {reason}")
     return model
 
 

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.backends.model_files import REQUIRED_FILES, UNLIMITED, limit_context, read_model_info
+from fastovms.backends.model_files import (
+    REQUIRED_FILES,
+    UNLIMITED,
+    VISION_FILES,
+    limit_context,
+    read_model_info,
+)
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingDefaults
 
@@ -175,7 +181,6 @@ def test_the_operator_may_offer_less_context(model_dir):
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        ("openvino_vision_embeddings_model.xml", "it is a vision model"),
         ("openvino_encoder_model.xml", "it is an encoder-decoder model"),
         ("adapter_config.json", r"it is an adapter \(LoRA\)"),
         ("model-00001-of-00002.safetensors", "it is a PyTorch model; export it"),
@@ -187,3 +192,17 @@ def test_a_directory_of_another_kind_is_named(model_dir, file, reason):
     (model_dir / file).write_text("")
     with pytest.raises(ConfigurationError, match=reason):
         read_model_info(model_dir)
+
+
+def test_a_vision_model(tmp_path):
+    directory = tmp_path / "vision"
+    directory.mkdir()
+    for name in VISION_FILES:
+        (directory / name).write_text('<?xml version="1.0"?>\n<net name="x" version="11">')
+    (directory / "config.json").write_text(json.dumps({"text_config": CONFIG}))
+    info = read_model_info(directory)
+    assert (info.takes_images, info.vocab_size, info.eos_token_ids) == (True, 100, {2})
+    assert info.created == int((directory / "openvino_language_model.bin").stat().st_mtime)
+    (directory / "openvino_text_embeddings_model.xml").unlink()
+    with pytest.raises(ConfigurationError, match=r"has no openvino_text_embeddings_model\.xml"):
+        read_model_info(directory)

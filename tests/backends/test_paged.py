@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import AsyncIterator
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fastovms.backends.paged import PagedBackend
 from fastovms.config import EngineConfig
-from fastovms.engine.inputs import StepInputs
 from fastovms.errors import (
-    BackendUnavailable,
     ConfigurationError,
-    EngineFailed,
-    Overloaded,
     RequestError,
 )
 from fastovms.params import (
-    BeamSearch,
     FinishReason,
-    GenerationOutput,
-    GenerationRequest,
     Grammar,
     GrammarKind,
     ModelInfo,
-    SamplingParams,
 )
+from tests.backends.listener import Listener, idle, request
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 
 MODEL = ModelInfo(
@@ -42,164 +31,12 @@ MODEL = ModelInfo(
 CONFIG = EngineConfig(cache_size=0.002, max_num_queued_requests=4, max_num_seqs=3)
 
 
-class Listener:
-    """Collects one request's outputs."""
-
-    def __init__(self, num_samples: int = 1) -> None:
-        self.outputs: list[GenerationOutput] = []
-        self.started = asyncio.Event()
-        self.done = asyncio.Event()
-        self._num_unfinished = num_samples
-
-    def __call__(self, output: GenerationOutput) -> None:
-        self.outputs.append(output)
-        self.started.set()
-        self._num_unfinished -= output.finish_reason is not None
-        if not self._num_unfinished:
-            self.done.set()
-
-    def text(self, index: int = 0) -> list[int]:
-        return [t for o in self.outputs if o.index == index for t in o.token_ids]
-
-
-class BreakingModel(FakeModel):
-    """Fails at its third step."""
-
-    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
-        if len(self.num_tokens_per_step) == 2:
-            raise RuntimeError("out of luck")
-        return super().infer(inputs)
-
-
-def request(request_id: str, prompt: list[int], **params: object) -> GenerationRequest:
-    return GenerationRequest(
-        request_id,
-        prompt,
-        SamplingParams(temperature=0, **params),  # type: ignore[arg-type]
-    )
-
-
 @pytest.fixture
 async def backend() -> AsyncIterator[PagedBackend]:
     backend = PagedBackend.over(FakeModel(), MODEL, CONFIG)
     backend.start()
     yield backend
     await backend.close()
-
-
-async def idle(backend: PagedBackend) -> None:
-    """Returns once nothing runs and every block is free; a time-out fails the test."""
-    async with asyncio.timeout(5):
-        while True:
-            stats = backend.stats()
-            if not stats.num_running and not stats.num_waiting:
-                assert stats.num_free_blocks == stats.num_blocks
-                return
-            await asyncio.sleep(0.001)
-
-
-async def test_requests_run_side_by_side(backend: PagedBackend) -> None:
-    listeners = [Listener(2) for _ in range(2)]
-    for i, listener in enumerate(listeners):
-        backend.submit(request(str(i), [i, 2, 3], max_tokens=50, n=2), listener)
-    await asyncio.gather(*(listener.done.wait() for listener in listeners))
-    for i, listener in enumerate(listeners):
-        assert listener.text(0) == listener.text(1) == continue_greedily([i, 2, 3], 50)
-    await idle(backend)
-    stats = backend.stats()
-    assert stats.num_generated_tokens == 200
-    assert stats.num_prompt_tokens == 6
-
-
-async def test_outputs_never_come_before_submit_returns(backend: PagedBackend) -> None:
-    listener = Listener()
-    backend.submit(request("r", [1], max_tokens=1), listener)
-    assert not listener.outputs
-    await listener.done.wait()
-
-
-async def test_beams_come_whole_or_are_refused_at_once(backend: PagedBackend) -> None:
-    listener = Listener(2)
-    search = BeamSearch(3)
-    backend.submit(request("r", [1, 2], max_tokens=5, n=2, beam_search=search), listener)
-    await listener.done.wait()
-    assert [(o.index, len(o.token_ids)) for o in listener.outputs] == [(0, 5), (1, 5)]
-    with pytest.raises(RequestError, match="4 beams cannot run: at most 3 sequences"):
-        backend.submit(request("s", [1], beam_search=BeamSearch(4)), listener)
-    await idle(backend)
-
-
-async def test_abort_silences_and_frees(backend: PagedBackend) -> None:
-    listener, other = Listener(), Listener()
-    backend.submit(request("r", [1], max_tokens=4000), listener)
-    backend.submit(request("other", [2], max_tokens=20), other)
-    await listener.started.wait()
-    backend.abort("r")
-    num_outputs = len(listener.outputs)
-    await other.done.wait()
-    await idle(backend)
-    assert len(listener.outputs) == num_outputs
-    backend.abort("r")
-    backend.abort("never seen")
-
-
-async def test_abort_of_one_sample_leaves_the_others(backend: PagedBackend) -> None:
-    listener = Listener()
-    backend.submit(request("r", [1], max_tokens=300, n=2), listener)
-    await listener.started.wait()
-    backend.abort("r", 0)
-    await listener.done.wait()
-    assert listener.text(1) == continue_greedily([1], 300)
-    assert len(listener.text(0)) < 300
-    await idle(backend)
-
-
-async def test_a_full_queue_refuses_at_once(backend: PagedBackend) -> None:
-    for i in range(4):
-        backend.submit(request(str(i), [i], max_tokens=4000), Listener())
-    with pytest.raises(Overloaded, match="4 requests are waiting"):
-        backend.submit(request("late", [1]), Listener())
-    for i in range(4):
-        backend.abort(str(i))
-    await idle(backend)
-    listener = Listener()
-    backend.submit(request("later", [1], max_tokens=1), listener)
-    await listener.done.wait()
-
-
-async def test_the_first_output_tells_how_long_the_request_waited(backend: PagedBackend) -> None:
-    first, last = Listener(3), Listener()
-    backend.submit(request("first", [1], max_tokens=30, n=3), first)
-    backend.submit(request("last", [2], max_tokens=30), last)
-    await asyncio.gather(first.done.wait(), last.done.wait())
-    for listener in (first, last):
-        told = [output.queue_time for output in listener.outputs]
-        assert told[0] is not None
-        assert told[1:] == [None] * (len(told) - 1)
-    waited = [listener.outputs[0].queue_time or 0.0 for listener in (first, last)]
-    assert 0 <= waited[0] < waited[1], "the second had to wait for the first"
-
-
-async def test_a_prompt_beyond_the_context_is_refused(backend: PagedBackend) -> None:
-    with pytest.raises(RequestError, match="4096 tokens") as error:
-        backend.submit(request("r", [1] * 4096), Listener())
-    assert error.value.code == "context_length_exceeded"
-    await idle(backend)
-
-
-async def test_a_faulty_listener_costs_only_itself(
-    backend: PagedBackend, caplog: pytest.LogCaptureFixture
-) -> None:
-    def faulty(output: GenerationOutput) -> None:
-        raise ValueError("listener")
-
-    listener = Listener()
-    backend.submit(request("faulty", [1], max_tokens=4000), faulty)
-    backend.submit(request("r", [2], max_tokens=10), listener)
-    await listener.done.wait()
-    await idle(backend)
-    assert listener.text() == continue_greedily([2], 10)
-    assert "request faulty failed" in caplog.text
 
 
 async def test_a_request_that_cannot_be_queued_fails_alone(
@@ -218,35 +55,6 @@ async def test_a_request_that_cannot_be_queued_fails_alone(
         backend.compile_grammar(grammar)
 
 
-async def test_an_engine_that_dies_ends_every_request() -> None:
-    backend = PagedBackend.over(BreakingModel(), MODEL, CONFIG)
-    backend.start()
-    listener = Listener(2)
-    backend.submit(request("r", [1], max_tokens=50, n=2), listener)
-    await listener.done.wait()
-    assert {o.finish_reason for o in listener.outputs if o.finish_reason} == {FinishReason.ERROR}
-    assert listener.outputs[-1].error == "RuntimeError: out of luck"
-    assert backend.failure == "RuntimeError: out of luck"
-    with pytest.raises(EngineFailed, match="out of luck"):
-        backend.submit(request("late", [1]), Listener())
-    await backend.close()
-
-
-async def test_close_ends_what_runs() -> None:
-    backend = PagedBackend.over(FakeModel(), MODEL, CONFIG)
-    with pytest.raises(BackendUnavailable):
-        backend.submit(request("early", [1]), Listener())
-    backend.start()
-    listener = Listener()
-    backend.submit(request("r", [1], max_tokens=4000), listener)
-    await backend.close()
-    await listener.done.wait()
-    assert listener.outputs[-1].finish_reason is FinishReason.ABORT
-    with pytest.raises(BackendUnavailable):
-        backend.submit(request("late", [1]), Listener())
-    await backend.close()
-
-
 def test_a_cache_without_room_for_a_block_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="raise --cache-size"):
         PagedBackend.over(FakeModel(), MODEL, EngineConfig(cache_size=1e-9))
@@ -256,26 +64,3 @@ def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> N
     backend = PagedBackend.over(FakeModel(), MODEL, EngineConfig(cache_size=1e-5))
     assert backend.model.max_model_len == 40
     assert "context length reduced from 4096 to the 40 tokens" in caplog.text
-
-
-async def test_a_step_that_hangs_does_not_keep_close_from_returning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    entered, released = threading.Event(), threading.Event()
-
-    class HangingModel(FakeModel):
-        def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
-            entered.set()
-            released.wait()
-            return super().infer(inputs)
-
-    monkeypatch.setattr("fastovms.backends.paged._CLOSE_TIMEOUT", 0.05)
-    backend = PagedBackend.over(HangingModel(), MODEL, CONFIG)
-    backend.start()
-    listener = Listener()
-    backend.submit(request("r", [1]), listener)
-    await asyncio.to_thread(entered.wait)
-    await backend.close()
-    released.set()
-    assert listener.outputs[-1].finish_reason is FinishReason.ABORT
-    assert "leaving it" in caplog.text

@@ -1,0 +1,65 @@
+"""Which backend runs a model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from fastovms.backends.base import Backend
+from fastovms.backends.genai.backend import GenaiBackend
+from fastovms.backends.genai.grammars import TriedGrammars
+from fastovms.backends.paged import PagedBackend
+from fastovms.backends.vocabulary import load_grammar_compiler
+from fastovms.config import EngineConfig
+from fastovms.errors import ConfigurationError, UnsupportedModel
+from fastovms.params import ModelInfo
+
+logger = logging.getLogger(__name__)
+
+Reserve = Callable[[int], Backend]
+"""Reserves the KV cache, given how many bytes of free memory the model may count as its own, which
+is known when all models are in memory. Raises ConfigurationError when nothing fits."""
+
+
+def compile_backend(model_dir: Path, model: ModelInfo, config: EngineConfig) -> Reserve:
+    """Takes seconds: call it off the loop.
+
+    Raises:
+        ConfigurationError: no backend that the operator allows can run the model, or the device
+            cannot.
+    """
+    if config.backend == "genai" or (config.backend == "auto" and model.takes_images):
+        return _genai(model_dir, model, config)
+    if model.takes_images:
+        raise ConfigurationError(
+            f"{model.name} takes images, which the paged backend does not: --backend genai"
+        )
+    try:
+        return PagedBackend.compile(model_dir, model, config)
+    except UnsupportedModel as error:
+        if config.backend == "paged":
+            raise
+        logger.warning("%s; trying the genai backend", error)
+        return _genai(model_dir, model, config, instead=error)
+
+
+def _genai(
+    model_dir: Path,
+    model: ModelInfo,
+    config: EngineConfig,
+    *,
+    instead: UnsupportedModel | None = None,
+) -> Reserve:
+    """`instead` is why the paged backend does not run it."""
+    grammars = TriedGrammars(load_grammar_compiler(model_dir, model))
+
+    def reserve(available: int) -> Backend:
+        try:
+            return GenaiBackend.load(model_dir, model, config, grammars, available=available)
+        except ConfigurationError as error:
+            if instead is None:
+                raise
+            raise ConfigurationError(f"{instead}; and {error}") from error
+
+    return reserve

@@ -1,0 +1,214 @@
+"""The pipeline's process, seen from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from fastovms.backends.base import BackendStats, OutputCallback
+from fastovms.backends.engine_loop import Abort, Close, Command, Submit
+from fastovms.backends.genai.grammars import TriedGrammars
+from fastovms.backends.genai.messages import Failed, Load, Loaded
+from fastovms.backends.genai.process import ChildProcess, Peer
+from fastovms.backends.genai.support import Assistance, check_grammar, check_salt, check_supported
+from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
+from fastovms.config import EngineConfig
+from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed
+from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT: Final = 10.0
+"""Seconds for the step that runs when the backend is closed."""
+
+_MAX_UNDELIVERED_STEPS: Final = 8
+"""Steps that may wait for the loop, before nothing more is read of what the process sends."""
+
+
+class GenaiBackend:
+    """Implements `Backend` over a `worker`.
+
+    Two threads talk to the process: one writes, which takes a while where a prompt has images, and
+    one reads and hands each step to the loop.
+
+    Args:
+        peer: the process, which has loaded the model.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        model: ModelInfo,
+        config: EngineConfig,
+        grammars: TriedGrammars,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._peer = peer
+        self._model = model
+        self._config = config
+        self._assistance = Assistance.of(config)
+        self._grammars = grammars
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._undelivered = threading.Semaphore(_MAX_UNDELIVERED_STEPS)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._requests = RequestsInFlight(
+            max_num_waiting=config.max_num_queued_requests, abort=self.abort, clock=clock
+        )
+        self._failure: str | None = None
+        self._closing = False
+
+    @classmethod
+    def load(
+        cls,
+        model_dir: Path,
+        model: ModelInfo,
+        config: EngineConfig,
+        grammars: TriedGrammars,
+        *,
+        available: int,
+    ) -> GenaiBackend:
+        """Starts the process and waits until it has the model, seconds or minutes: call it off the
+        loop.
+
+        Args:
+            available: bytes of memory that a KV cache of automatic size takes its share of.
+
+        Raises:
+            ConfigurationError: the pipeline or the device cannot do it.
+        """
+        process = ChildProcess("fastovms.backends.genai.worker")
+        answer: Any
+        try:
+            process.connection.send(
+                Load(model_dir, model, config, available, logging.getLogger().getEffectiveLevel())
+            )
+            answer = process.connection.recv()
+        except (EOFError, ConnectionError):
+            process.connection.close()
+            answer = Failed(f"cannot load the model in {model_dir}: {process.wait()}")
+        if isinstance(answer, Loaded):
+            if answer.model.max_model_len < model.max_model_len:
+                logger.warning(
+                    "context length reduced from %d to the %d tokens that the KV cache holds",
+                    model.max_model_len,
+                    answer.model.max_model_len,
+                )
+            return cls(process, answer.model, config, grammars)
+        process.connection.close()
+        process.wait()
+        raise ConfigurationError(answer.reason)
+
+    # Backend
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._model
+
+    @property
+    def failure(self) -> str | None:
+        return self._failure
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
+        writer = threading.Thread(target=self._write, name="genai-write", daemon=True)
+        writer.start()
+        threading.Thread(target=self._read, args=[writer], name="genai-read", daemon=True).start()
+
+    def compile_grammar(self, grammar: Grammar) -> None:
+        check_grammar(grammar)
+        self._grammars.compile(grammar)
+
+    def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
+        if self._failure is not None:
+            raise EngineFailed(f"the engine has failed: {self._failure}")
+        if self._loop is None or self._closing:
+            raise BackendUnavailable("the server is not ready to generate")
+        check_length(request, self._model)
+        check_supported(request.params, self._assistance, self._config.max_num_seqs)
+        check_salt(request.cache_salt, enable_prefix_caching=self._config.enable_prefix_caching)
+        self._requests.add(request, on_output)
+        self._commands.put(Submit(request))
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        if self._requests.discard(request_id, index):
+            self._commands.put(Abort(request_id, index))
+
+    def stats(self) -> BackendStats:
+        return self._requests.stats
+
+    def fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = reason
+            self._requests.end_all(FinishReason.ERROR, reason)
+        self._peer.kill()
+
+    async def close(self) -> None:
+        if self._loop is None or self._closing:
+            return
+        self._closing = True
+        self._grammars.close()
+        self._commands.put(Close())
+        self._requests.end_all(FinishReason.ABORT, None)
+        assert self._stopped is not None
+        if self._failure is None:
+            done, _ = await asyncio.wait([self._stopped], timeout=_CLOSE_TIMEOUT)
+            if not done:
+                logger.error(
+                    "the pipeline is still in a step after %g s: ending it", _CLOSE_TIMEOUT
+                )
+                self._peer.kill()
+
+    # Threads
+
+    def _write(self) -> None:
+        try:
+            while (command := self._commands.get()) is not None:
+                self._peer.connection.send(command)
+        except (OSError, ValueError):
+            logger.debug("the pipeline takes no more commands")
+
+    def _read(self, writer: threading.Thread) -> None:
+        reason = ""
+        try:
+            while True:
+                message = self._peer.connection.recv()
+                if isinstance(message, Failed):
+                    reason = message.reason
+                    break
+                self._undelivered.acquire()
+                self._call_loop(self._deliver, message)
+        except (EOFError, OSError):
+            logger.debug("the pipeline has closed its connection")
+        ending = self._peer.wait()
+        self._commands.put(None)
+        writer.join()
+        self._peer.connection.close()
+        self._call_loop(self._on_end, reason or ending)
+
+    def _call_loop(self, callback: Callable[..., None], *args: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            logger.debug("the event loop has closed before the pipeline")
+
+    # Event loop
+
+    def _deliver(self, step: Step) -> None:
+        self._undelivered.release()
+        self._requests.deliver(step)
+
+    def _on_end(self, reason: str) -> None:
+        assert self._stopped is not None
+        if not self._closing:
+            self.fail(reason)
+        if not self._stopped.done():
+            self._stopped.set_result(None)

@@ -1,0 +1,398 @@
+"""The pipeline as an engine that makes steps."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from bisect import insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from operator import attrgetter
+from typing import Any, Final
+
+import openvino_genai as genai
+
+from fastovms.backends.base import BackendStats
+from fastovms.backends.genai.generation_config import generation_config, stop_token_ids
+from fastovms.backends.genai.pipeline import Capacity, Handle, Pipeline
+from fastovms.backends.genai.prompts import PromptReader
+from fastovms.backends.genai.support import Assistance
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import EngineOutput
+from fastovms.engine.paging import reason_of
+from fastovms.engine.waiting import rank_of
+from fastovms.errors import RequestError
+from fastovms.params import (
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    ModelInfo,
+    Refusal,
+    SamplingParams,
+    TokenLogprobs,
+)
+
+_TOO_LONG: Final = "'max_length' must be greater"
+"""What the pipeline says of a prompt that is as long as the context."""
+
+_CLIENTS_FAULTS: Final = (RuntimeError, IndexError, ValueError)
+"""How the pipeline refuses what it is given."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A request.
+
+    Attributes:
+        rank: its place in the queue.
+        was_admitted: whether a sample of it has left the queue.
+        is_counted: whether the tokens of its images are.
+        silenced: samples that nobody wants any more.
+    """
+
+    request: GenerationRequest
+    seed: int
+    rank: int
+    was_admitted: bool = False
+    is_counted: bool = False
+    silenced: set[int] = field(default_factory=set)
+
+    @property
+    def has_images(self) -> bool:
+        prompt = self.request.prompt
+        return prompt is not None and bool(prompt.images)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """What the pipeline knows as one request: a sample, or all beams of a search.
+
+    Attributes:
+        indices: the samples that it gives.
+        width: sequences that it takes.
+        handle: None while it waits.
+    """
+
+    job: _Job
+    indices: range
+    width: int = 1
+    handle: Handle | None = None
+    num_generated_tokens: int = 0
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.job.request.params
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.job.silenced.issuperset(self.indices)
+
+
+def _runs(job: _Job) -> Iterator[_Run]:
+    params = job.request.params
+    if params.beam_search is not None:
+        yield _Run(job, range(params.n), params.beam_search.num_beams)
+        return
+    for index in range(params.n):
+        yield _Run(job, range(index, index + 1))
+
+
+_rank = attrgetter("job.rank")
+
+
+class PipelineEngine:
+    """A `SteppedEngine`. Requests wait here, not in the pipeline, which would take every one at
+    once and encode its images.
+
+    Attributes:
+        admitted: the requests that left the queue for the last step.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        model: ModelInfo,
+        config: EngineConfig,
+        capacity: Capacity,
+        *,
+        new_seed: Callable[[], int] = lambda: secrets.randbits(32),
+    ) -> None:
+        """`new_seed` seeds the unseeded requests."""
+        self.admitted: list[str] = []
+        self._pipeline = pipeline
+        self._model = model
+        self._capacity = capacity
+        self._max_num_seqs = config.max_num_seqs
+        self._assistance = Assistance.of(config)
+        self._prompts = PromptReader(pipeline.get_tokenizer(), takes_images=model.takes_images)
+        self._new_seed = new_seed
+        self._arrivals = count()
+        self._pipeline_ids = count(1)
+        self._waiting: list[_Run] = []
+        self._running: list[_Run] = []
+        self._has_cancelled = False
+        self._num_prompt_tokens = 0
+        self._num_generated_tokens = 0
+        self._num_steps = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running or self._has_cancelled)
+
+    def add(self, request: GenerationRequest) -> None:
+        seed = request.params.seed
+        job = _Job(
+            request,
+            self._new_seed() if seed is None else seed,
+            rank_of(next(self._arrivals), request.priority),
+        )
+        for run in _runs(job):
+            insort(self._waiting, run, key=_rank)
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or one of its samples, without an output. Unknown ones are ignored. A
+        search goes on until nobody wants any of it."""
+        for run in [*self._waiting, *self._running]:
+            request = run.job.request
+            if request.request_id == request_id:
+                run.job.silenced.update(range(request.params.n) if index is None else (index,))
+        self._waiting = [run for run in self._waiting if run.is_wanted]
+        for run in [run for run in self._running if not run.is_wanted]:
+            assert run.handle is not None
+            run.handle.cancel()
+            self._running.remove(run)
+            self._has_cancelled = True
+
+    def step(self) -> list[EngineOutput]:
+        """Lets the pipeline make a step. What it raises is its end: it is of no use any more."""
+        outputs = self._admit()
+        if self._running or self._has_cancelled:
+            self._pipeline.step()
+            self._has_cancelled = False
+        for run in list(self._running):
+            outputs += self._read(run)
+        self._num_steps += 1
+        return outputs
+
+    def stats(self) -> BackendStats:
+        num_free_blocks = num_blocks = self._capacity.num_blocks
+        if self._running:
+            used = self._pipeline.get_metrics().cache_usage / 100
+            num_free_blocks = round(num_blocks * (1 - used))
+        return BackendStats(
+            num_running=sum(run.width for run in self._running),
+            num_waiting=sum(len(run.indices) for run in self._waiting),
+            num_blocks=num_blocks,
+            num_free_blocks=num_free_blocks,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_generated_tokens=self._num_generated_tokens,
+            num_steps=self._num_steps,
+        )
+
+    # Admission
+
+    def _admit(self) -> list[EngineOutput]:
+        """Hands over as many as may run at once, but images of one at a time: their encoding keeps
+        everybody else waiting."""
+        self.admitted = []
+        outputs: list[EngineOutput] = []
+        num_running = sum(run.width for run in self._running)
+        while self._waiting and num_running + self._waiting[0].width <= self._max_num_seqs:
+            run = self._waiting.pop(0)
+            job = run.job
+            if not job.was_admitted:
+                job.was_admitted = True
+                self.admitted.append(job.request.request_id)
+                self._num_prompt_tokens += len(job.request.prompt_token_ids)
+            try:
+                self._start(run)
+            except Exception as error:
+                outputs += _not_started(run, error, self._model)
+            else:
+                num_running += run.width
+            if job.has_images:
+                break
+        return outputs
+
+    def _start(self, run: _Run) -> None:
+        request = run.job.request
+        arguments = self._prompts.arguments(request)
+        context, limit = self._model.max_model_len, request.params.max_tokens
+        if not run.job.has_images:
+            room = max(1, context - len(request.prompt_token_ids))
+            self._submit(run, arguments, context, room if limit is None else min(limit, room))
+            return
+        # The number of the prompt's tokens, which nobody knows yet, decides which of the two
+        # limits counts: `limit`, if it is at most `context - limit`.
+        if limit is not None and limit < context:
+            try:
+                self._submit(run, arguments, context - limit + 1, limit)
+            except RuntimeError as error:
+                if _TOO_LONG not in str(error):
+                    raise
+            else:
+                return
+        self._submit(run, arguments, context, None)
+
+    def _submit(
+        self, run: _Run, arguments: tuple[Any, ...], max_length: int, max_new_tokens: int | None
+    ) -> None:
+        config = generation_config(
+            run.params,
+            index=run.indices[0],
+            seed=run.job.seed,
+            max_length=max_length,
+            max_new_tokens=max_new_tokens,
+            assistance=self._assistance,
+        )
+        run.handle = self._pipeline.add_request(next(self._pipeline_ids), *arguments, config)
+        self._running.append(run)
+
+    # Outputs
+
+    def _read(self, run: _Run) -> list[EngineOutput]:
+        handle = run.handle
+        assert handle is not None
+        status = handle.get_status()
+        outputs: list[GenerationOutput] = []
+        if status == genai.GenerationStatus.IGNORED:
+            outputs = [
+                _failed(index, "the KV cache has no room for the request") for index in run.indices
+            ]
+        elif run.params.beam_search is not None:
+            if status == genai.GenerationStatus.FINISHED:
+                outputs = self._beams(run, handle.read())
+        else:
+            outputs = list(self._sample(run, handle, status))
+        if status != genai.GenerationStatus.RUNNING:
+            self._running.remove(run)
+            self._settle(run, handle, outputs)
+        return [EngineOutput(run.job.request.request_id, output) for output in outputs]
+
+    def _sample(self, run: _Run, handle: Handle, status: Any) -> Iterator[GenerationOutput]:
+        """What has come since the last step, as one output, if anything has."""
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+        is_finished = status == genai.GenerationStatus.FINISHED
+        finish_reason = genai.GenerationFinishReason.NONE
+        while handle.can_read():
+            for part in handle.read().values():
+                token_ids += part.generated_ids
+                logprobs += part.generated_log_probs
+                finish_reason = part.finish_reason
+        if is_finished and finish_reason == genai.GenerationFinishReason.NONE:
+            finish_reason = genai.GenerationFinishReason.STOP
+        if token_ids or is_finished:
+            run.num_generated_tokens += len(token_ids)
+            self._num_generated_tokens += len(token_ids)
+            yield _output(
+                run.params,
+                run.indices[0],
+                token_ids,
+                logprobs,
+                finish_reason,
+                num_generated_tokens=run.num_generated_tokens,
+            )
+
+    def _beams(self, run: _Run, found: dict[int, Any]) -> list[GenerationOutput]:
+        """The `n` best, best first."""
+        best = sorted(found.values(), key=attrgetter("score"), reverse=True)
+        outputs = []
+        for index, beam in zip(run.indices, best, strict=False):
+            self._num_generated_tokens += len(beam.generated_ids)
+            outputs.append(
+                _output(
+                    run.params,
+                    index,
+                    beam.generated_ids,
+                    beam.generated_log_probs,
+                    beam.finish_reason,
+                    num_generated_tokens=len(beam.generated_ids),
+                )
+            )
+        return outputs
+
+    def _settle(self, run: _Run, handle: Handle, outputs: list[GenerationOutput]) -> None:
+        """Tells how long a prompt with images was."""
+        job = run.job
+        if not job.has_images:
+            return
+        num_prompt_tokens = handle.get_perf_metrics().get_num_input_tokens()
+        if not job.is_counted:
+            job.is_counted = True
+            self._num_prompt_tokens += num_prompt_tokens - len(job.request.prompt_token_ids)
+        for output in outputs:
+            output.num_prompt_tokens = num_prompt_tokens
+
+
+def _output(
+    params: SamplingParams,
+    index: int,
+    token_ids: list[int],
+    logprobs: list[float],
+    finish_reason: Any,
+    *,
+    num_generated_tokens: int,
+) -> GenerationOutput:
+    output = GenerationOutput(
+        index, token_ids, _FINISH_REASONS.get(finish_reason), num_generated_tokens
+    )
+    if output.finish_reason is FinishReason.STOP and token_ids:
+        last = token_ids[-1]
+        if last in stop_token_ids(params):
+            output.token_ids = token_ids = token_ids[:-1]
+            if params.ignore_eos or last not in params.eos_token_ids:
+                output.stop_token_id = last
+    if params.logprobs is not None:
+        output.logprobs = [
+            _token_logprobs(token_id, logprob, params.logprobs)
+            for token_id, logprob in zip(token_ids, logprobs, strict=False)
+        ]
+    return output
+
+
+def _token_logprobs(token_id: int, logprob: float, num_top: int) -> TokenLogprobs:
+    """The pipeline tells of no other token than the one it has chosen."""
+    return TokenLogprobs(
+        token_id,
+        logprob,
+        rank=1,
+        top_token_ids=[token_id] * num_top,
+        top_logprobs=[logprob] * num_top,
+    )
+
+
+_FINISH_REASONS: Final = {
+    genai.GenerationFinishReason.STOP: FinishReason.STOP,
+    genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH,
+}
+
+
+def _failed(index: int, error: str, refusal: Refusal | None = None) -> GenerationOutput:
+    return GenerationOutput(index, (), FinishReason.ERROR, 0, error=error, refusal=refusal)
+
+
+def _not_started(run: _Run, error: Exception, model: ModelInfo) -> list[EngineOutput]:
+    """The pipeline checks a request as it takes it, and has then done nothing with it."""
+    refusal = None
+    if isinstance(error, RequestError):
+        refusal = Refusal(error.message, error.param, error.code)
+    elif _TOO_LONG in str(error):
+        refusal = Refusal(
+            "the prompt with its images leaves no room to generate in the context of "
+            f"{model.max_model_len} tokens",
+            "prompt",
+            "context_length_exceeded",
+        )
+    elif isinstance(error, _CLIENTS_FAULTS):
+        refusal = Refusal(f"the model cannot take this request: {reason_of(error)}")
+    else:
+        logger.exception("request %s failed", run.job.request.request_id, exc_info=error)
+    message = refusal.message if refusal else f"{type(error).__name__}: {error}"
+    return [
+        EngineOutput(run.job.request.request_id, _failed(index, message, refusal))
+        for index in run.indices
+    ]

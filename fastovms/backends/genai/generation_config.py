@@ -1,0 +1,150 @@
+"""Sampling parameters in the pipeline's words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import openvino_genai as genai
+
+from fastovms.backends.genai.support import Assistance
+from fastovms.params import BeamSearch, EarlyStopping, Grammar, GrammarKind, SamplingParams
+
+DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
+DEFAULT_MAX_NGRAM_SIZE: Final = 3
+"""OVMS's."""
+
+_STOP_CRITERIA: Final[Mapping[EarlyStopping, Any]] = {
+    EarlyStopping.EARLY: genai.StopCriteria.EARLY,
+    EarlyStopping.HEURISTIC: genai.StopCriteria.HEURISTIC,
+    EarlyStopping.NEVER: genai.StopCriteria.NEVER,
+}
+
+
+def generation_config(
+    params: SamplingParams,
+    *,
+    index: int,
+    seed: int,
+    max_length: int,
+    max_new_tokens: int | None,
+    assistance: Assistance,
+) -> genai.GenerationConfig:
+    """The configuration of sample `index`, or of the beam search.
+
+    Args:
+        max_length: prompt and output together, which the pipeline applies where `max_new_tokens`
+            is None; a prompt that is not shorter is refused either way.
+    """
+    config = genai.GenerationConfig()
+    config.apply_chat_template = False
+    config.max_length = max_length
+    if max_new_tokens is not None:
+        config.max_new_tokens = max_new_tokens
+    config.min_new_tokens = params.min_tokens
+    config.logprobs = 0 if params.logprobs is None else 1
+    config.repetition_penalty = params.repetition_penalty
+    _set_stops(config, params)
+    if params.grammar is not None:
+        config.structured_output_config = structured_output(params.grammar)
+    if params.beam_search is not None:
+        _set_beams(config, params.beam_search, params.n)
+        return config
+    config.frequency_penalty = params.frequency_penalty
+    config.presence_penalty = params.presence_penalty
+    if params.temperature > 0:
+        _set_sampling(config, params, seed + index)
+    if assistance:
+        _set_assistance(config, params, assistance)
+    return config
+
+
+def stop_token_ids(params: SamplingParams) -> frozenset[int]:
+    """Every token that ends a sample."""
+    eos_token_ids = frozenset[int]() if params.ignore_eos else params.eos_token_ids
+    return eos_token_ids | params.stop_token_ids
+
+
+def _set_stops(config: genai.GenerationConfig, params: SamplingParams) -> None:
+    """The pipeline's `ignore_eos` disregards every stop token, and where none is named it takes
+    the model's: so it is used only where nothing is to stop a sample."""
+    stops = stop_token_ids(params)
+    if stops:
+        config.stop_token_ids = set(stops)
+        config.eos_token_id = min(stops)
+    config.ignore_eos = not stops
+    if params.stop_strings:
+        config.stop_strings = set(params.stop_strings)
+        config.include_stop_str_in_output = True
+
+
+def _set_beams(config: genai.GenerationConfig, search: BeamSearch, n: int) -> None:
+    config.num_beams = search.num_beams
+    config.num_return_sequences = n
+    config.length_penalty = search.length_penalty
+    config.stop_criteria = _STOP_CRITERIA[search.early_stopping]
+    if search.num_beam_groups > 1 and search.diversity_penalty:  # else the groups are all alike
+        config.num_beam_groups = search.num_beam_groups
+        config.diversity_penalty = search.diversity_penalty
+
+
+def _set_sampling(config: genai.GenerationConfig, params: SamplingParams, seed: int) -> None:
+    config.do_sample = True
+    config.temperature = params.temperature
+    config.top_p = params.top_p
+    config.min_p = params.min_p
+    config.rng_seed = seed % 2**32
+    if params.top_k:
+        config.top_k = params.top_k
+
+
+def _set_assistance(
+    config: genai.GenerationConfig, params: SamplingParams, assistance: Assistance
+) -> None:
+    """A pipeline with assistance fails on a request that does not say how much of it to have."""
+    threshold = params.assistant_confidence_threshold
+    if assistance.draft_model and threshold:
+        config.assistant_confidence_threshold = threshold
+    else:
+        config.num_assistant_tokens = params.num_assistant_tokens or DEFAULT_NUM_ASSISTANT_TOKENS
+    if assistance.prompt_lookup:
+        config.max_ngram_size = params.max_ngram_size or DEFAULT_MAX_NGRAM_SIZE
+
+
+def structured_output(grammar: Grammar) -> genai.StructuredOutputConfig:
+    """Raises ValueError or a JSON error where the source is not what its kind says."""
+    member, value = _STRUCTURED[grammar.kind](grammar.source)
+    config = genai.StructuredOutputConfig()
+    setattr(config, member, value)
+    return config
+
+
+def _choice(source: str) -> tuple[str, Any]:
+    texts = [genai.StructuredOutputConfig.ConstString(text) for text in json.loads(source)]
+    return "structural_tags_config", (
+        texts[0] if len(texts) == 1 else genai.StructuredOutputConfig.Union(texts)
+    )
+
+
+def _structural_tag(source: str) -> tuple[str, Any]:
+    body = json.loads(source)
+    items = [
+        genai.StructuralTagItem(
+            begin=structure["begin"], schema=json.dumps(structure["schema"]), end=structure["end"]
+        )
+        for structure in body["structures"]
+    ]
+    return "structural_tags_config", genai.StructuralTagsConfig(
+        structural_tags=items, triggers=body["triggers"]
+    )
+
+
+_STRUCTURED: Final[Mapping[GrammarKind, Callable[[str], tuple[str, Any]]]] = {
+    GrammarKind.JSON_SCHEMA: lambda source: ("json_schema", source),
+    GrammarKind.JSON_OBJECT: lambda source: ("json_schema", '{"type": "object"}'),
+    GrammarKind.REGEX: lambda source: ("regex", source),
+    GrammarKind.GRAMMAR: lambda source: ("grammar", source),
+    GrammarKind.CHOICE: _choice,
+    GrammarKind.STRUCTURAL_TAG: _structural_tag,
+}

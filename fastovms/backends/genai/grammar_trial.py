@@ -1,0 +1,69 @@
+"""The process that tries grammars: `python -m fastovms.backends.genai.grammar_trial DESCRIPTOR`.
+
+A grammar that the pipeline's compiler refuses costs the whole pipeline, and one that is too much
+for it may take for ever or crash. What it refuses does not depend on the model, so the small one
+of the package serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import openvino_genai as genai
+
+from fastovms.backends.genai.generation_config import structured_output
+from fastovms.backends.genai.process import connect_to_parent
+from fastovms.engine.paging import reason_of
+from fastovms.params import Grammar
+
+_MODEL: Final = Path(__file__).parents[2] / "demo_model"
+_PLACE: Final = re.compile(r"^\[[0-9:]+\] \S+?:[0-9]+: ")
+"""Where in its source the compiler has found the fault."""
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Says None when it is ready, and then answers a `Grammar` with what is wrong with it, or
+    nothing. After a fault it gets ready again."""
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            pipeline = _load()
+            connection.send(None)
+            fault = ""
+            while not fault:
+                grammar: Grammar = connection.recv()
+                fault = _try(pipeline, grammar)
+                connection.send(fault)
+
+
+def _load() -> genai.ContinuousBatchingPipeline:
+    return genai.ContinuousBatchingPipeline(_MODEL, genai.SchedulerConfig(), "CPU")
+
+
+def _try(pipeline: genai.ContinuousBatchingPipeline, grammar: Grammar) -> str:
+    config = genai.GenerationConfig()
+    config.apply_chat_template = False
+    config.max_new_tokens = 1
+    try:
+        config.structured_output_config = structured_output(grammar)
+        handle = pipeline.add_request(0, "a", config)
+        while pipeline.has_non_finished_requests():
+            pipeline.step()
+        del handle
+    except Exception as error:
+        return _PLACE.sub("", reason_of(error)) or type(error).__name__
+    return ""
+
+
+def main() -> None:
+    serve(connect_to_parent(sys.argv))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

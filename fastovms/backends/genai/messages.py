@@ -1,0 +1,38 @@
+"""What the backend and its process say to each other, beyond commands and steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastovms.config import EngineConfig
+from fastovms.params import ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The first message to the worker. See `load_pipeline`.
+
+    Attributes:
+        log_level: of its lines, which go to stderr.
+    """
+
+    model_dir: Path
+    model: ModelInfo
+    config: EngineConfig
+    available: int
+    log_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The answer: the model with the context that its cache can hold."""
+
+    model: ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last message, where the worker cannot go on."""
+
+    reason: str

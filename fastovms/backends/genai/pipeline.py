@@ -1,0 +1,131 @@
+"""What the engine needs of `openvino_genai.ContinuousBatchingPipeline`, and how one is loaded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import openvino as ov
+import openvino_genai as genai
+
+from fastovms.backends.genai.support import Assistance
+from fastovms.config import EngineConfig
+from fastovms.engine.devices import device_memory, find_device, is_gpu
+from fastovms.engine.memory import FREE_MEMORY_SHARE, GIB
+from fastovms.engine.paging import reason_of
+from fastovms.errors import ConfigurationError
+
+_BLOCK_SIZE: Final = 32
+_GPU_BLOCK_SIZE: Final = 16
+
+
+class Handle(Protocol):
+    """`openvino_genai.GenerationHandle`."""
+
+    def can_read(self) -> bool: ...
+    def read(self) -> dict[int, Any]: ...
+    def get_status(self) -> Any: ...
+    def cancel(self) -> None: ...
+    def get_perf_metrics(self) -> Any: ...
+
+
+class Pipeline(Protocol):
+    """`openvino_genai.ContinuousBatchingPipeline`."""
+
+    def add_request(self, request_id: int, *arguments: Any) -> Handle: ...
+    def step(self) -> None: ...
+    def has_non_finished_requests(self) -> bool: ...
+    def get_metrics(self) -> Any: ...
+    def get_tokenizer(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Of the KV cache."""
+
+    num_blocks: int
+    block_size: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_blocks * self.block_size
+
+
+def load_pipeline(
+    model_dir: Path, config: EngineConfig, *, available: int
+) -> tuple[Pipeline, Capacity]:
+    """Takes seconds or minutes.
+
+    Args:
+        available: bytes of memory that a cache of automatic size takes its share of.
+
+    Raises:
+        ConfigurationError: the pipeline cannot run the model, or not on the device.
+    """
+    device = find_device(ov.Core(), config.device)
+    if is_gpu(device):
+        available = device_memory(ov.Core(), device)
+    size = config.cache_size * GIB if config.cache_size else available * FREE_MEMORY_SHARE
+    block_size = _GPU_BLOCK_SIZE if is_gpu(device) else _BLOCK_SIZE
+    try:
+        if size >= GIB:
+            pipeline = _load(model_dir, config, device, cache_size=int(size // GIB))
+        else:
+            # The pipeline takes whole gigabytes or a number of blocks, and tells what a block
+            # takes only once it has a cache.
+            growing = _load(model_dir, config, device)
+            num_blocks = int(size / _bytes_per_block(growing))
+            del growing
+            if num_blocks < 2:
+                raise ConfigurationError(
+                    f"a KV cache of {size / GIB:.2g} GB holds no two blocks: raise --cache-size"
+                )
+            pipeline = _load(model_dir, config, device, num_kv_blocks=num_blocks)
+        return pipeline, Capacity(_num_blocks(pipeline), block_size)
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"the genai backend cannot run the model in {model_dir}: {reason_of(error)}"
+        ) from error
+
+
+def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> Pipeline:
+    scheduler = genai.SchedulerConfig()
+    scheduler.max_num_seqs = config.max_num_seqs
+    scheduler.max_num_batched_tokens = config.max_num_batched_tokens
+    scheduler.enable_prefix_caching = config.enable_prefix_caching
+    scheduler.cache_size = 0
+    for name, value in cache.items():
+        setattr(scheduler, name, value)
+    properties = dict(config.plugin_config)
+    if config.draft_model is not None:
+        properties["draft_model"] = genai.draft_model(str(config.draft_model), device)
+    pipeline: Pipeline = genai.ContinuousBatchingPipeline(model_dir, scheduler, device, properties)
+    _warm_up(pipeline, Assistance.of(config))
+    return pipeline
+
+
+def _warm_up(pipeline: Pipeline, assistance: Assistance) -> None:
+    """One token, so that the first request finds everything in place, and a model that cannot run
+    is found out now."""
+    config = genai.GenerationConfig()
+    config.apply_chat_template = False
+    config.max_new_tokens = 1
+    if assistance:
+        config.num_assistant_tokens = 1
+    if assistance.prompt_lookup:
+        config.max_ngram_size = 1
+    handle = pipeline.add_request(0, "a", config)
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    del handle  # without it, the pipeline would have dropped the request
+
+
+def _num_blocks(pipeline: Pipeline) -> int:
+    """The warm-up has used one of them."""
+    return max(1, round(100 / float(pipeline.get_metrics().cache_usage)))
+
+
+def _bytes_per_block(pipeline: Pipeline) -> int:
+    return math.ceil(int(pipeline.get_metrics().kv_cache_size_in_bytes) / _num_blocks(pipeline))

@@ -1,0 +1,93 @@
+"""What the pipeline cannot do, by the names that clients know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from fastovms.config import EngineConfig
+from fastovms.errors import InvalidField, RequestError
+from fastovms.params import Grammar, GrammarKind, SamplingParams
+
+_REASON: Final = "is not supported by the genai backend, which runs this model"
+
+
+@dataclass(frozen=True, slots=True)
+class Assistance:
+    """What guesses tokens ahead: nothing, earlier text, or a smaller model. The pipeline is loaded
+    for one of them, and then applies it to every request."""
+
+    prompt_lookup: bool = False
+    draft_model: bool = False
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Assistance:
+        return cls(
+            prompt_lookup=config.plugin_config.get("prompt_lookup") is True,
+            draft_model=config.draft_model is not None,
+        )
+
+    def __bool__(self) -> bool:
+        return self.prompt_lookup or self.draft_model
+
+
+_Check = Callable[[SamplingParams], bool]
+
+_UNSUPPORTED: Final[tuple[tuple[str, str, _Check], ...]] = (
+    ("logprobs", "logprobs above 1", lambda p: p.logprobs not in (None, 0, 1)),
+    (
+        "prompt_logprobs",
+        "prompt_logprobs, or echo with logprobs,",
+        lambda p: p.prompt_logprobs is not None,
+    ),
+    ("logit_bias", "logit_bias", lambda p: bool(p.logit_bias)),
+    ("allowed_token_ids", "allowed_token_ids", lambda p: p.allowed_token_ids is not None),
+    ("bad_words", "bad_words", lambda p: bool(p.bad_words_token_ids)),
+    (
+        "frequency_penalty",
+        "frequency_penalty with beam search",
+        lambda p: p.beam_search is not None and p.frequency_penalty != 0,
+    ),
+    (
+        "presence_penalty",
+        "presence_penalty with beam search",
+        lambda p: p.beam_search is not None and p.presence_penalty != 0,
+    ),
+)
+"""Field, what of it, and whether a request wants it."""
+
+
+def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs: int) -> None:
+    """Raises RequestError for what the pipeline cannot do, or would silently not do."""
+    for param, what, is_wanted in _UNSUPPORTED:
+        if is_wanted(params):
+            raise InvalidField(f"{what} {_REASON}", param=param)
+    if params.grammar is not None:
+        check_grammar(params.grammar)
+        if params.beam_search is not None:
+            raise InvalidField(
+                f"{params.grammar.param} with beam search {_REASON}", param=params.grammar.param
+            )
+    if params.beam_search is None:
+        return
+    if assistance:
+        raise InvalidField(f"beam search with drafts {_REASON}", param="best_of")
+    width = params.beam_search.num_beams
+    if width > max_num_seqs:
+        raise RequestError(
+            f"a search with {width} beams cannot run: at most {max_num_seqs} sequences do at once",
+            param="best_of",
+        )
+
+
+def check_grammar(grammar: Grammar) -> None:
+    """Raises InvalidField for kinds of grammar that the pipeline does not have."""
+    if grammar.kind is GrammarKind.TAGGED_RULES or grammar.frame:
+        raise InvalidField(f"{grammar.param} {_REASON}", param=grammar.param)
+
+
+def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:
+    """Raises InvalidField where requests would share what the salt keeps apart."""
+    if cache_salt is not None and enable_prefix_caching:
+        raise InvalidField(f"cache_salt {_REASON}, with its prefix cache on", param="cache_salt")

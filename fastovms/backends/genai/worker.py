@@ -1,0 +1,81 @@
+"""The process in which the pipeline runs: `python -m fastovms.backends.genai.worker DESCRIPTOR`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fastovms.backends.engine_loop import Close, Command, run_engine
+from fastovms.backends.genai.engine import PipelineEngine
+from fastovms.backends.genai.messages import Failed, Load, Loaded
+from fastovms.backends.genai.pipeline import load_pipeline
+from fastovms.backends.genai.process import connect_to_parent
+from fastovms.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answers `Load` with `Loaded` or `Failed`; then takes commands, and sends `Step`s, until
+    `Close` or the end of the connection."""
+    load: Load = connection.recv()
+    logging.basicConfig(
+        level=load.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        pipeline, capacity = load_pipeline(load.model_dir, load.config, available=load.available)
+    except ConfigurationError as error:
+        connection.send(Failed(str(error)))
+        return
+    model = load.model
+    if capacity.num_tokens < model.max_model_len:
+        model = replace(model, max_model_len=capacity.num_tokens)
+    engine = PipelineEngine(pipeline, model, load.config, capacity)
+    connection.send(Loaded(model))
+    run(engine, connection)
+
+
+def run(engine: PipelineEngine, connection: Connection[Any, Any]) -> None:
+    try:
+        run_engine(
+            engine,
+            receive=lambda wait: _receive(connection, wait),
+            take_stats=engine.stats,
+            publish=connection.send,
+            clock=time.perf_counter,
+        )
+    except (EOFError, ConnectionError):
+        logger.debug("the server has gone")
+    except Exception as error:
+        logger.exception("the pipeline has failed")
+        connection.send(Failed(f"{type(error).__name__}: {error}"))
+
+
+def _receive(connection: Connection[Any, Any], wait: bool) -> list[Command]:
+    commands: list[Command] = []
+    try:
+        if wait:
+            commands.append(connection.recv())
+        while connection.poll():
+            commands.append(connection.recv())
+    except EOFError:
+        commands.append(Close())
+    return commands
+
+
+def main() -> None:
+    connection = connect_to_parent(sys.argv)
+    serve(connection)
+    connection.close()
+    sys.stderr.flush()
+    # The pipeline complains, on its orderly end, of requests that still run.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""The real pipeline in its process: a vision model, and a text model beside the paged engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+import fastovms
+from fastovms.backends.base import Backend
+from fastovms.backends.choice import compile_backend
+from fastovms.backends.genai.backend import GenaiBackend
+from fastovms.backends.model_files import read_model_info
+from fastovms.backends.paged import PagedBackend
+from fastovms.config import EngineConfig
+from fastovms.errors import ConfigurationError, InvalidField
+from fastovms.params import (
+    BeamSearch,
+    FinishReason,
+    GenerationRequest,
+    Grammar,
+    GrammarKind,
+    Image,
+    SamplingParams,
+    TextPrompt,
+)
+from fastovms.text.tokenizer import Tokenizer
+from tests.backends.listener import Listener, idle
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
+VISION_MODEL = Path(__file__).parents[2] / "models" / "tiny_vlm"
+
+QUESTION = "<|im_start|>user\n<ov_genai_image_0>what?<|im_end|>\n<|im_start|>assistant\n"
+NUM_QUESTION_TOKENS = 18
+"""Those of an image apart."""
+
+
+PRECISE = {"KV_CACHE_PRECISION": "f16"}
+"""As the paged engine has it."""
+
+
+def load(model_dir: Path, **config: object) -> Backend:
+    engine = EngineConfig(cache_size=1, **config)  # type: ignore[arg-type]
+    return compile_backend(model_dir, read_model_info(model_dir), engine)(2**30)
+
+
+async def running(backend: Backend) -> AsyncIterator[Backend]:
+    backend.start()
+    yield backend
+    await backend.close()
+
+
+for_module = pytest_asyncio.fixture(scope="module", loop_scope="module")
+
+
+@for_module
+async def vision() -> AsyncIterator[Backend]:
+    async for backend in running(load(VISION_MODEL)):
+        yield backend
+
+
+def noise(seed: int, height: int = 56, width: int = 84) -> Image:
+    return np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
+
+
+def ask(
+    backend: Backend, request_id: str, text: str, images: list[Image], **params: object
+) -> Listener:
+    sampling = SamplingParams(**{"temperature": 0, "max_tokens": 6, **params})  # type: ignore[arg-type]
+    listener = Listener(sampling.n)
+    request = GenerationRequest(request_id, [1] * 9, sampling, prompt=TextPrompt(text, images))
+    backend.submit(request, listener)
+    return listener
+
+
+async def test_images_and_texts_in_one_batch(vision: Backend) -> None:
+    assert isinstance(vision, GenaiBackend)
+    assert (vision.model.takes_images, vision.model.max_model_len) == (True, 2048)
+    alone = []
+    for seed in range(2):
+        listener = ask(vision, f"alone-{seed}", QUESTION, [noise(seed)])
+        await listener.done.wait()
+        alone.append(listener.text())
+    assert alone[0] != alone[1], "the model sees the images"
+    crowd = [ask(vision, f"crowd-{i}", QUESTION, [noise(i % 2)]) for i in range(4)]
+    texts = [ask(vision, f"text-{i}", "hello there", []) for i in range(2)]
+    await asyncio.gather(*(listener.done.wait() for listener in (*crowd, *texts)))
+    assert [listener.text() for listener in crowd] == alone * 2
+    assert texts[0].text() == texts[1].text() != alone[0]
+    assert [len(o.token_ids) for o in crowd[0].outputs] == [1] * 6, "it streams"
+    assert [listener.outputs[-1].num_prompt_tokens for listener in crowd] == [
+        NUM_QUESTION_TOKENS + 6
+    ] * 4
+    await idle(vision)
+
+
+async def test_an_image_that_the_model_cannot_take_costs_only_its_request(vision: Backend) -> None:
+    other = ask(vision, "other", QUESTION, [noise(0)], max_tokens=30)
+    thin = ask(vision, "thin", QUESTION, [noise(0, 2, 900)])
+    lost = ask(vision, "lost", QUESTION, [])
+    await asyncio.gather(*(listener.done.wait() for listener in (other, thin, lost)))
+    assert len(other.text()) == 30
+    reasons = [listener.outputs[0].refusal for listener in (thin, lost)]
+    assert [r and r.message.partition(": ")[2] for r in reasons] == [
+        "Absolute aspect ratio must be smaller than 200",
+        "Missing image/video with index 0",
+    ]
+    await idle(vision)
+
+
+async def test_abort_at_any_stage(vision: Backend) -> None:
+    listeners = [ask(vision, f"r{i}", QUESTION, [noise(i)], max_tokens=1000) for i in range(4)]
+    vision.abort("r3")
+    await listeners[0].started.wait()
+    vision.abort("r0")
+    vision.abort("r1")
+    vision.abort("r2")
+    await idle(vision)
+    assert not any(listener.done.is_set() for listener in listeners)
+    later = ask(vision, "later", "hello", [])
+    await later.done.wait()
+
+
+async def test_a_process_that_is_killed_ends_every_request() -> None:
+    backend = load(VISION_MODEL)
+    assert isinstance(backend, GenaiBackend)
+    backend.start()
+    listener = ask(backend, "r", QUESTION, [noise(0)], max_tokens=2000)
+    await listener.started.wait()
+    os.kill(backend._peer._process.pid, signal.SIGSEGV)  # type: ignore[attr-defined]
+    await listener.done.wait()
+    assert listener.outputs[-1].finish_reason is FinishReason.ERROR
+    assert backend.failure == "its process was ended by SIGSEGV"
+    await backend.close()
+
+
+@for_module
+async def text() -> AsyncIterator[Backend]:
+    async for backend in running(load(DEMO_MODEL, backend="genai", plugin_config=PRECISE)):
+        yield backend
+
+
+@for_module
+async def paged() -> AsyncIterator[Backend]:
+    async for backend in running(load(DEMO_MODEL)):
+        assert isinstance(backend, PagedBackend)
+        yield backend
+
+
+async def complete(backend: Backend, text: str, **params: object) -> Listener:
+    fields: dict[str, Any] = {
+        "temperature": 0,
+        "max_tokens": 12,
+        "eos_token_ids": backend.model.eos_token_ids,
+    }
+    sampling = SamplingParams(**(fields | params))
+    token_ids = Tokenizer.load(DEMO_MODEL).encode(text)
+    listener = Listener(sampling.n)
+    backend.submit(GenerationRequest(text, token_ids, sampling), listener)
+    await listener.done.wait()
+    return listener
+
+
+async def test_it_says_what_the_paged_engine_says(text: Backend, paged: Backend) -> None:
+    cases: list[dict[str, Any]] = [
+        {"logprobs": 1},
+        {"repetition_penalty": 1.3},
+        {"min_tokens": 4, "frequency_penalty": 0.5},
+        {"n": 2, "beam_search": BeamSearch(3)},
+    ]
+    for params in cases:
+        here = await complete(text, "Once upon a time", **params)
+        there = await complete(paged, "Once upon a time", **params)
+        for index in range(params.get("n", 1)):
+            assert here.text(index) == there.text(index), params
+        if "logprobs" in params:
+            told = [
+                [logprob.logprob for output in listener.outputs for logprob in output.logprobs]
+                for listener in (here, there)
+            ]
+            assert told[0] == pytest.approx(told[1], abs=0.1)
+
+
+async def test_seeds(text: Backend) -> None:
+    first, second, other = [
+        await complete(text, "Once upon a time", temperature=1.5, seed=seed, n=2)
+        for seed in (1, 1, 7)
+    ]
+    assert [first.text(i) for i in (0, 1)] == [second.text(i) for i in (0, 1)]
+    assert len({tuple(listener.text(i)) for listener in (first, other) for i in (0, 1)}) == 4
+
+
+CHOICE = Grammar(GrammarKind.CHOICE, '["yes", "no way"]')
+STRUCTURE = {
+    GrammarKind.REGEX: ("[ab]{3}", lambda text: len(text) == 3 and set(text) <= {"a", "b"}),
+    GrammarKind.CHOICE: (CHOICE.source, lambda text: text in ("yes", "no way")),
+    GrammarKind.GRAMMAR: ('root ::= "x" | "y"', lambda text: text in ("x", "y")),
+    GrammarKind.JSON_SCHEMA: ('{"type": "boolean"}', lambda text: text in ("true", "false")),
+}
+
+
+async def test_grammars_are_followed_or_refused(text: Backend) -> None:
+    tokenizer = Tokenizer.load(DEMO_MODEL)
+    checks: dict[GrammarKind, tuple[str, Callable[[str], bool]]] = STRUCTURE
+    for kind, (source, holds) in checks.items():
+        grammar = Grammar(kind, source)
+        await asyncio.to_thread(text.compile_grammar, grammar)
+        listener = await complete(text, "Once upon a time", grammar=grammar)
+        assert holds(tokenizer.decode(listener.text())), kind
+        assert listener.outputs[-1].finish_reason is FinishReason.STOP
+    for grammar in (
+        Grammar(GrammarKind.REGEX, "[a-"),
+        Grammar(GrammarKind.GRAMMAR, 'start: "this is Lark"'),
+        Grammar(GrammarKind.JSON_SCHEMA, '{"type": "nope"}'),
+    ):
+        with pytest.raises(InvalidField, match="cannot be used"):
+            await asyncio.to_thread(text.compile_grammar, grammar)
+    await complete(text, "Once upon a time")
+
+
+@pytest.mark.parametrize(
+    "config", [{"plugin_config": {"prompt_lookup": True}}, {"draft_model": DEMO_MODEL}]
+)
+async def test_drafts_change_nothing(config: dict[str, object], text: Backend) -> None:
+    async for backend in running(load(DEMO_MODEL, backend="genai", **config)):
+        here = await complete(backend, "Once upon a time")
+        there = await complete(text, "Once upon a time")
+        assert here.text() == there.text()
+        await idle(backend)
+
+
+async def test_the_paged_backend_takes_no_images() -> None:
+    with pytest.raises(ConfigurationError, match="takes images, which the paged backend does not"):
+        load(VISION_MODEL, backend="paged")
+
+
+async def test_a_model_that_neither_runs_has_both_reasons(tmp_path: Path) -> None:
+    for file in DEMO_MODEL.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    graph = (tmp_path / "openvino_model.xml").read_text()
+    (tmp_path / "openvino_model.xml").unlink()
+    (tmp_path / "openvino_model.xml").write_text(graph.replace('"logits"', '"scores"'))
+    with pytest.raises(ConfigurationError, match=r"no output named logits.*; and the genai"):
+        load(tmp_path)
+    with pytest.raises(ConfigurationError, match="no output named logits") as error:
+        load(tmp_path, backend="paged")
+    assert "genai" not in str(error.value)
+
+
+async def test_a_cache_that_holds_nothing_is_a_configuration_error() -> None:
+    config = EngineConfig(cache_size=1e-6)
+    reserve = compile_backend(VISION_MODEL, read_model_info(VISION_MODEL), config)
+    with pytest.raises(ConfigurationError, match="raise --cache-size"):
+        reserve(2**30)
+
+
+async def test_a_small_cache_shortens_the_context(caplog: pytest.LogCaptureFixture) -> None:
+    config = EngineConfig(cache_size=0.0001)
+    backend = compile_backend(VISION_MODEL, read_model_info(VISION_MODEL), config)(2**30)
+    assert isinstance(backend, GenaiBackend)
+    assert 64 <= backend.model.max_model_len < 2048
+    assert "context length reduced" in caplog.text
+    backend._peer.kill()
+    backend._peer.connection.close()
+    backend._peer.wait()

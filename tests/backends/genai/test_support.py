@@ -1,0 +1,203 @@
+"""What the pipeline cannot do, and how what it can do is said to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import openvino_genai as genai
+import pytest
+
+from fastovms.backends.genai.generation_config import generation_config, structured_output
+from fastovms.backends.genai.support import (
+    Assistance,
+    check_grammar,
+    check_salt,
+    check_supported,
+)
+from fastovms.config import EngineConfig
+from fastovms.errors import InvalidField, RequestError
+from fastovms.params import (
+    ALL_LOGPROBS,
+    BeamSearch,
+    EarlyStopping,
+    Grammar,
+    GrammarKind,
+    SamplingParams,
+)
+
+NONE = Assistance()
+LOOKUP = Assistance(prompt_lookup=True)
+DRAFT = Assistance(draft_model=True)
+REGEX = Grammar(GrammarKind.REGEX, "a+", "guided_regex")
+UNLIMITED = 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("logprobs", {"logprobs": 2}),
+        ("logprobs", {"logprobs": ALL_LOGPROBS}),
+        ("prompt_logprobs", {"prompt_logprobs": 0}),
+        ("logit_bias", {"logit_bias": ((1, 2.0),)}),
+        ("allowed_token_ids", {"allowed_token_ids": (1,)}),
+        ("bad_words", {"bad_words_token_ids": ((1,),)}),
+        ("frequency_penalty", {"frequency_penalty": 0.1, "beam_search": BeamSearch(2)}),
+        ("presence_penalty", {"presence_penalty": 0.1, "beam_search": BeamSearch(2)}),
+        ("guided_regex", {"grammar": REGEX, "beam_search": BeamSearch(2)}),
+    ],
+)
+def test_what_it_cannot_do_names_the_field_and_the_backend(param, fields):
+    with pytest.raises(InvalidField, match=f"{param}.* is not supported by the genai backend") as e:
+        check_supported(SamplingParams(**fields), NONE, 8)
+    assert e.value.param == param
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"logprobs": 1, "seed": 3, "n": 20, "min_tokens": 3, "stop_token_ids": frozenset({4})},
+        {"frequency_penalty": 1.0, "presence_penalty": 1.0, "repetition_penalty": 1.2},
+        {"grammar": REGEX},
+        {"beam_search": BeamSearch(8), "logprobs": 0},
+        {"num_assistant_tokens": 3, "max_ngram_size": 3, "assistant_confidence_threshold": 0.5},
+    ],
+)
+def test_what_it_can_do(fields):
+    check_supported(SamplingParams(**fields), NONE, 8)
+
+
+def test_beams_must_fit_and_do_without_drafts():
+    params = SamplingParams(beam_search=BeamSearch(9))
+    with pytest.raises(RequestError, match="9 beams cannot run: at most 8"):
+        check_supported(params, NONE, 8)
+    for assistance in (LOOKUP, DRAFT):
+        with pytest.raises(InvalidField, match="beam search with drafts"):
+            check_supported(SamplingParams(beam_search=BeamSearch(2)), assistance, 8)
+
+
+def test_grammars_of_our_own_making():
+    check_grammar(REGEX)
+    for grammar in (
+        Grammar(GrammarKind.TAGGED_RULES, "", "tools"),
+        Grammar(GrammarKind.REGEX, "a", frame="start: @answer"),
+    ):
+        with pytest.raises(InvalidField, match="genai backend"):
+            check_grammar(grammar)
+
+
+def test_a_salt_cannot_be_had_with_a_shared_cache():
+    check_salt(None, enable_prefix_caching=True)
+    check_salt("s", enable_prefix_caching=False)
+    with pytest.raises(InvalidField, match="cache_salt"):
+        check_salt("s", enable_prefix_caching=True)
+
+
+def test_assistance_is_what_the_pipeline_was_loaded_with():
+    assert not Assistance.of(EngineConfig())
+    assert Assistance.of(EngineConfig(plugin_config={"prompt_lookup": True})) == LOOKUP
+    assert Assistance.of(EngineConfig(draft_model=Path("d"))) == DRAFT
+
+
+def config_of(assistance: Assistance = NONE, **fields: object) -> genai.GenerationConfig:
+    config = generation_config(
+        SamplingParams(**fields),  # type: ignore[arg-type]
+        index=2,
+        seed=40,
+        max_length=100,
+        max_new_tokens=7,
+        assistance=assistance,
+    )
+    config.validate()
+    return config
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {"do_sample": True, "temperature": 1.0, "rng_seed": 42, "max_new_tokens": 7}),
+        ({"temperature": 0}, {"do_sample": False, "max_length": 100, "apply_chat_template": False}),
+        ({"top_k": 5, "top_p": 0.5, "min_p": 0.25}, {"top_k": 5, "top_p": 0.5, "min_p": 0.25}),
+        ({"top_k": 0}, {"top_k": UNLIMITED}),
+        ({"logprobs": None}, {"logprobs": 0}),
+        ({"logprobs": 0}, {"logprobs": 1}),
+        ({"logprobs": 1}, {"logprobs": 1}),
+        ({"min_tokens": 3}, {"min_new_tokens": 3}),
+        ({"frequency_penalty": 0.5}, {"frequency_penalty": 0.5}),
+        ({"presence_penalty": 0.5}, {"presence_penalty": 0.5}),
+        ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
+        ({"eos_token_ids": frozenset({5, 3})}, {"stop_token_ids": {3, 5}, "ignore_eos": False}),
+        ({"eos_token_ids": frozenset()}, {"ignore_eos": True}),
+        ({"eos_token_ids": frozenset({5}), "ignore_eos": True}, {"ignore_eos": True}),
+        (
+            {
+                "eos_token_ids": frozenset({5}),
+                "ignore_eos": True,
+                "stop_token_ids": frozenset({9}),
+            },
+            {"stop_token_ids": {9}, "eos_token_id": 9, "ignore_eos": False},
+        ),
+        (
+            {"stop_strings": ("a", "b")},
+            {"stop_strings": {"a", "b"}, "include_stop_str_in_output": True},
+        ),
+        (
+            {"beam_search": BeamSearch(4), "n": 3, "temperature": 0.7},
+            {"num_beams": 4, "num_return_sequences": 3, "do_sample": False, "num_beam_groups": 1},
+        ),
+        (
+            {"beam_search": BeamSearch(4, 2, 0.5, 2.0, EarlyStopping.NEVER)},
+            {
+                "num_beam_groups": 2,
+                "diversity_penalty": 0.5,
+                "length_penalty": 2.0,
+                "stop_criteria": genai.StopCriteria.NEVER,
+            },
+        ),
+        ({"beam_search": BeamSearch(4, 2, 0.0)}, {"num_beam_groups": 1}),
+        ({"num_assistant_tokens": 4, "max_ngram_size": 2}, {"num_assistant_tokens": None}),
+    ],
+)
+def test_parameters(fields, expected):
+    config = config_of(**fields)
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("assistance", "fields", "expected"),
+    [
+        (LOOKUP, {}, (5, 3, 0.0)),
+        (LOOKUP, {"num_assistant_tokens": 0}, (5, 3, 0.0)),
+        (LOOKUP, {"num_assistant_tokens": 2, "max_ngram_size": 7}, (2, 7, 0.0)),
+        (LOOKUP, {"assistant_confidence_threshold": 0.5}, (5, 3, 0.0)),
+        (DRAFT, {}, (5, 0, 0.0)),
+        (DRAFT, {"num_assistant_tokens": 2, "max_ngram_size": 7}, (2, 0, 0.0)),
+        (DRAFT, {"assistant_confidence_threshold": 0.5}, (None, 0, 0.5)),
+    ],
+)
+def test_a_pipeline_with_assistance_is_always_told_how_much(assistance, fields, expected):
+    config = config_of(assistance, **fields)
+    assert (
+        config.num_assistant_tokens,
+        config.max_ngram_size,
+        config.assistant_confidence_threshold,
+    ) == expected
+
+
+def test_grammars():
+    tag = {
+        "structures": [{"begin": "<a>", "schema": {"type": "object"}, "end": "</a>"}],
+        "triggers": ["<a"],
+    }
+    cases = {
+        GrammarKind.JSON_SCHEMA: ("{}", "json_schema"),
+        GrammarKind.JSON_OBJECT: ("", "json_schema"),
+        GrammarKind.REGEX: ("a", "regex"),
+        GrammarKind.GRAMMAR: ('root ::= "a"', "grammar"),
+        GrammarKind.CHOICE: ('["a", "b"]', "structural_tags_config"),
+        GrammarKind.STRUCTURAL_TAG: (json.dumps(tag), "structural_tags_config"),
+    }
+    for kind, (source, member) in cases.items():
+        assert getattr(structured_output(Grammar(kind, source)), member), kind
+    assert set(cases) == set(GrammarKind) - {GrammarKind.TAGGED_RULES}

@@ -125,6 +125,7 @@ class PagedBackend:
         draft_model: DraftModel | None = None,
         *,
         available: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> PagedBackend:
         """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
         The draft model's cache holds as many tokens, and both share the memory.
@@ -169,7 +170,7 @@ class PagedBackend:
             grammars=grammars,
             draft_model=draft_model,
         )
-        return cls(engine, model, config, grammars)
+        return cls(engine, model, config, grammars, clock)
 
     # Backend
 

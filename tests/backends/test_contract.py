@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
+from itertools import count
+from typing import Protocol
 
 import numpy as np
 import pytest
@@ -32,11 +35,19 @@ CONFIG = EngineConfig(cache_size=0.002, max_num_queued_requests=4, max_num_seqs=
 BeforeStep = Callable[[int], None]
 """Called with the number of steps made."""
 
-Make = Callable[[BeforeStep], Backend]
+
+class Make(Protocol):
+    def __call__(
+        self, before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter
+    ) -> Backend: ...
 
 
 def nothing(num_steps: int) -> None:
     pass
+
+
+def wait(event: threading.Event) -> None:
+    assert event.wait(20)
 
 
 class WatchedModel(FakeModel):
@@ -49,12 +60,12 @@ class WatchedModel(FakeModel):
         return super().infer(inputs)
 
 
-def make_paged(before_step: BeforeStep) -> Backend:
-    return PagedBackend.over(WatchedModel(before_step), MODEL, CONFIG)
+def make_paged(before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter) -> Backend:
+    return PagedBackend.over(WatchedModel(before_step), MODEL, CONFIG, clock=clock)
 
 
-def make_genai(before_step: BeforeStep) -> Backend:
-    return genai_backend(MODEL, CONFIG, FakePipeline(before_step))
+def make_genai(before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter) -> Backend:
+    return genai_backend(MODEL, CONFIG, FakePipeline(before_step), clock)
 
 
 @pytest.fixture(params=[make_paged, make_genai], ids=["paged", "genai"])
@@ -140,17 +151,23 @@ async def test_a_full_queue_refuses_at_once(backend: Backend) -> None:
     await listener.done.wait()
 
 
-async def test_the_first_output_tells_how_long_the_request_waited(backend: Backend) -> None:
+async def test_the_first_output_tells_how_long_the_request_waited(make: Make) -> None:
+    ticks = count()
+    both_submitted = threading.Event()
+    backend = make(lambda num_steps: wait(both_submitted), lambda: float(next(ticks)))
+    backend.start()
     first, last = Listener(3), Listener()
     backend.submit(request("first", [1], max_tokens=30, n=3), first)
     backend.submit(request("last", [2], max_tokens=30), last)
+    both_submitted.set()
     await asyncio.gather(first.done.wait(), last.done.wait())
     for listener in (first, last):
         told = [output.queue_time for output in listener.outputs]
         assert told[0] is not None
         assert told[1:] == [None] * (len(told) - 1)
     waited = [listener.outputs[0].queue_time or 0.0 for listener in (first, last)]
-    assert 0 <= waited[0] < waited[1], "the second had to wait for the first"
+    assert 0 <= waited[0] < 4 < waited[1], "the second had to wait for the steps of the first"
+    await backend.close()
 
 
 async def test_a_prompt_beyond_the_context_is_refused(backend: Backend) -> None:
@@ -215,7 +232,7 @@ async def test_a_step_that_hangs_does_not_keep_close_from_returning(
 
     def hang(num_steps: int) -> None:
         entered.set()
-        released.wait()
+        wait(released)
 
     for module in ("paged", "genai.backend"):
         monkeypatch.setattr(f"fastovms.backends.{module}._CLOSE_TIMEOUT", 0.05)
@@ -235,7 +252,7 @@ async def test_one_that_is_declared_dead_ends_every_request(make: Make) -> None:
 
     def hang(num_steps: int) -> None:
         entered.set()
-        released.wait()
+        wait(released)
 
     backend = make(hang)
     backend.start()

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -40,14 +41,18 @@ def serve(connection: Connection[Any, Any]) -> None:
     run(engine, connection)
 
 
-def run(engine: PipelineEngine, connection: Connection[Any, Any]) -> None:
+def run(
+    engine: PipelineEngine,
+    connection: Connection[Any, Any],
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
     try:
         run_engine(
             engine,
             receive=lambda wait: _receive(connection, wait),
             take_stats=engine.stats,
             publish=connection.send,
-            clock=time.perf_counter,
+            clock=clock,
         )
     except (EOFError, ConnectionError):
         logger.debug("the server has gone")

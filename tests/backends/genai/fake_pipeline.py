@@ -4,6 +4,7 @@ openvino_genai; and a process that is a thread."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Pipe
@@ -155,8 +156,9 @@ class FakePipeline:
 
 
 class ThreadPeer:
-    def __init__(self, engine: PipelineEngine) -> None:
+    def __init__(self, engine: PipelineEngine, clock: Callable[[], float]) -> None:
         self.connection, self._theirs = Pipe()
+        self._clock = clock
         self._thread = threading.Thread(target=self._run, args=[engine], daemon=True)
         self._thread.start()
 
@@ -168,13 +170,17 @@ class ThreadPeer:
 
     def _run(self, engine: PipelineEngine) -> None:
         with suppress(OSError), self._theirs:
-            run(engine, self._theirs)
+            run(engine, self._theirs, self._clock)
 
 
 def genai_backend(
-    model: ModelInfo, config: EngineConfig, pipeline: FakePipeline | None = None
+    model: ModelInfo,
+    config: EngineConfig,
+    pipeline: FakePipeline | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> GenaiBackend:
     engine = PipelineEngine(
         pipeline or FakePipeline(), model, config, Capacity(num_blocks=100, block_size=32)
     )
-    return GenaiBackend(ThreadPeer(engine), model, config, TriedGrammars(None))
+    peer = ThreadPeer(engine, clock)
+    return GenaiBackend(peer, model, config, TriedGrammars(None), clock)

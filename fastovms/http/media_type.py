@@ -6,6 +6,9 @@ import dataclasses
 
 from fastovms.http.messages import ErrorRenderer, Request, Response
 
+_UNASKED = "application/x-www-form-urlencoded"
+"""What curl and urllib say of any body unless told otherwise, so that it means nothing."""
+
 
 class JsonOnly:
     """A check for routes that take JSON. A request that names no type is taken at its word."""
@@ -29,7 +32,7 @@ class JsonOnly:
         if given is None:
             return None
         kind = given.partition(";")[0].strip().lower()
-        if kind == "application/json" or (
+        if kind in ("application/json", _UNASKED) or (
             kind.startswith("application/") and kind.endswith("+json")
         ):
             return None

@@ -15,13 +15,14 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from fastovms.chosen import DEMO_MODEL, chosen_models, source_model
-from fastovms.command_line import PULL, USAGE_ERROR, parse
+from fastovms.command_line import PULL, TUNE, USAGE_ERROR, parse
 from fastovms.config_edit import add_model, list_models, remove_model
 from fastovms.environment import extra_arguments, read_environment, unused_variables
 from fastovms.errors import ConfigurationError, EngineFailed
-from fastovms.flags import sections, settings_of
+from fastovms.flags import model_settings, sections, settings_of
 from fastovms.foreign_flags import unused_flags
 from fastovms.hub import Repository, default_root, is_model_id
+from fastovms.sources import ModelSource
 
 __all__ = ["DEMO_MODEL", "main", "run"]
 
@@ -105,6 +106,8 @@ def _command(arguments: argparse.Namespace) -> Command:
     """What to do: OVMS has flags for what are commands here."""
     if arguments.command == PULL:
         return _pull
+    if arguments.command == TUNE:
+        return _tune
     if arguments.pull:
         return _pull_for_ovms
     if arguments.list_models:
@@ -157,6 +160,14 @@ def _pull_models(model_ids: Sequence[str], settings: Mapping[str, Any]) -> None:
     for model_id in model_ids:
         path = repository.pull(model_id, revision=config.revision, overwrite=config.overwrite)
         print(path, flush=True)
+
+
+def _tune(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    from fastovms.tune import tune
+
+    logging.basicConfig(level="WARNING", format="%(message)s")
+    source = ModelSource(arguments.model, settings=model_settings(settings))
+    print(tune(source, sections(settings)["repository"]), flush=True)
 
 
 def _list_models(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from fastovms import __version__
-from fastovms.flags import HUB_FLAGS, add_flags
+from fastovms.flags import ENGINE_FLAGS, HUB_FLAGS, add_flags
 from fastovms.foreign_flags import add_foreign_flags
 from fastovms.spelling import normalize
 from fastovms.values import path, text
@@ -15,6 +15,7 @@ from fastovms.values import path, text
 USAGE_ERROR: Final = 2
 SERVE: Final = "serve"
 PULL: Final = "pull"
+TUNE: Final = "tune"
 
 
 def parse(argv: Sequence[str], extra: Sequence[str] = ()) -> argparse.Namespace:
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_serve(commands.add_parser)
     _add_pull(commands.add_parser)
+    _add_tune(commands.add_parser)
     return parser
 
 
@@ -64,6 +66,22 @@ def _add_pull(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("model_ids", metavar="ORG/NAME", nargs="+", help="id of a model")
     add_flags(parser, titles=[HUB_FLAGS])
+
+
+def _add_tune(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        TUNE,
+        usage="%(prog)s [FLAG ...] MODEL",
+        help="measure how a model runs fastest on this machine",
+        description="Measures in which precisions, and with how many tokens a step, a model runs "
+        "fastest on this machine, prints a table and keeps the result for serve, which measures "
+        "less at the first start, and of large models nothing.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", type=text, help="directory, GGUF file or ORG/NAME, as of serve"
+    )
+    add_flags(parser, titles=[HUB_FLAGS, ENGINE_FLAGS])
 
 
 def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:

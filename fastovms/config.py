@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+DEFAULT_TOKEN_BUDGET: Final = 256
+"""Tokens of one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +20,11 @@ class EngineConfig:
         plugin_config: properties handed to `compile_model` unchanged.
         cache_size: KV cache in GB; 0 = a share of the memory that is free at start.
         max_num_seqs: sequences that run in one step.
-        max_num_batched_tokens: token budget of one step.
+        precision: "auto" = the fastest, "exact" = f32 throughout: what else runs, and how prompts
+            are cut, changes no text but where two tokens are equally likely.
+        max_num_batched_tokens: token budget of one step; None = what was measured for the model on
+            this machine, else `DEFAULT_TOKEN_BUDGET`.
+        tune: measure, at the first start, which precisions and token budget are the fastest.
         max_num_queued_requests: samples that may wait to run; more are refused as overload.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
         enable_prompt_lookup: draft from earlier text where that pays, for every request.
@@ -32,7 +40,9 @@ class EngineConfig:
     plugin_config: Mapping[str, object] = field(default_factory=dict)
     cache_size: float = 0.0
     max_num_seqs: int = 256
-    max_num_batched_tokens: int = 256
+    precision: str = "auto"
+    max_num_batched_tokens: int | None = None
+    tune: bool = True
     max_num_queued_requests: int = 1024
     enable_prefix_caching: bool = True
     enable_prompt_lookup: bool = True
@@ -40,6 +50,11 @@ class EngineConfig:
     cache_dir: str | None = None
     max_model_len: int | None = None
     backend: str = "auto"
+
+    @property
+    def token_budget(self) -> int:
+        """`max_num_batched_tokens`, or the default where nothing has been measured."""
+        return self.max_num_batched_tokens or DEFAULT_TOKEN_BUDGET
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -72,20 +73,30 @@ class DiskCache:
         self._root = root
         self._max_size = max_size
 
+    @property
+    def is_kept(self) -> bool:
+        return self._root is not None
+
     def find(self, kind: str, key: str) -> Path | None:
         """An entry's directory, which now counts as used, or None."""
         if self._root is None:
             return None
         entry = self._root / f"{kind}-{key}"
-        try:
-            os.utime(entry)
-        except OSError:
+        if not entry.is_dir():
             return None
+        with suppress(OSError):  # somebody else's cache may be read
+            os.utime(entry)
         return entry
 
-    def put(self, kind: str, key: str, fill: Callable[[Path], None]) -> Path | None:
+    def put(
+        self, kind: str, key: str, fill: Callable[[Path], None], *, replace: bool = False
+    ) -> Path | None:
         """Makes an entry, by calling `fill` with an empty directory, and returns its directory.
-        None = it could not be kept. What `fill` raises is raised, but for OSError."""
+        None = it could not be kept. What `fill` raises is raised, but for OSError.
+
+        Args:
+            replace: an older entry goes; else it stays, as it was made of the same.
+        """
         if self._root is None:
             return None
         entry = self._root / f"{kind}-{key}"
@@ -94,7 +105,9 @@ class DiskCache:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
             fill(unfinished)
-            _replace(unfinished, entry)
+            if replace:
+                shutil.rmtree(entry, ignore_errors=True)
+            _rename(unfinished, entry)
         except OSError as error:
             logger.info("nothing is kept in the cache %s: %s", self._root, error)
             return None
@@ -138,7 +151,7 @@ def _is_ours(entry: Path) -> bool:
     return entry.name.startswith(_UNFINISHED) or _ENTRY_NAME.fullmatch(entry.name) is not None
 
 
-def _replace(source: Path, target: Path) -> None:
+def _rename(source: Path, target: Path) -> None:
     """A directory that another process put there meanwhile is as good."""
     try:
         source.rename(target)

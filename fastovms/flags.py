@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fastovms.config import (
+    DEFAULT_TOKEN_BUDGET,
     ApiConfig,
     ChatConfig,
     EngineConfig,
@@ -159,11 +160,16 @@ _engine = (
     Flag("--kv-cache-precision", "plugin.KV_CACHE_PRECISION", "PRECISION",
          choice("u8", "f16", "bf16", "f32"),
          "of the KV cache: u8, f16, bf16 or f32 (default: the fastest that the device has)"),
+    Flag("--precision", "engine.precision", "PRECISION", choice("auto", "exact"),
+         "auto = the fastest; exact = f32 throughout, so that what else runs changes no text"),
     Flag("--max-num-seqs", "engine.max_num_seqs", "N", integer(1),
          "sequences that run at the same time; more wait"),
     Flag("--max-num-batched-tokens", "engine.max_num_batched_tokens", "TOKENS", integer(1),
-         "tokens computed in one step, over all sequences; more speed long prompts up and slow "
-         "running answers down"),
+         "tokens computed in one step, over all sequences (default: what was measured on this "
+         f"machine, else {DEFAULT_TOKEN_BUDGET})", shows_default=False),
+    Flag("--tune", "engine.tune", "", None,
+         "measure at the first start, for a few seconds, which precisions and token budget are "
+         "the fastest"),
     Flag("--max-queued-requests", "engine.max_num_queued_requests", "N", integer(1),
          "samples that may wait to run; more are refused with 429"),
     Flag("--enable-prefix-caching", "engine.enable_prefix_caching", "", None,
@@ -278,6 +284,7 @@ _operation = (
 )  # fmt: skip
 
 HUB_FLAGS: Final = "models of a hub"
+ENGINE_FLAGS: Final = "batching and memory"
 
 _state = (
     Flag("--enable-store", "state.enable_store", "", None,
@@ -299,7 +306,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     HUB_FLAGS: _repository,
     "network": _network,
     "access": _access,
-    "batching and memory": _engine,
+    ENGINE_FLAGS: _engine,
     "chat": _chat,
     "limits": _limits,
     "operation": _operation,

@@ -65,7 +65,7 @@ def load_models(models: Sequence[ModelConfig]) -> ServedModels:
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
             chat = beside.submit(ChatModel.load, model.path, model.chat)
-            reserve = compile_backend(model.path, read_info(model), model.engine)
+            reserve = compile_backend(model.path, read_info(model), model.engine, cache)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         share = share_memory([model.engine.cache_size for model in models], available_memory())
         return ServedModels(

@@ -20,7 +20,7 @@ LAYERS = (
     {"graph"},
     {"sources"},
     {"config_list"},
-    {"app", "config_edit"},
+    {"app", "config_edit", "tune"},
     {"values"},
     {"flags", "foreign_flags"},
     {"spelling", "chosen", "environment"},

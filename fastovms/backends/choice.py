@@ -12,6 +12,7 @@ from fastovms.backends.genai.grammars import TriedGrammars
 from fastovms.backends.paged import PagedBackend
 from fastovms.backends.vocabulary import load_grammar_compiler
 from fastovms.config import EngineConfig
+from fastovms.disk_cache import DiskCache
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
 
@@ -22,8 +23,13 @@ Reserve = Callable[[int], Backend]
 is known when all models are in memory. Raises ConfigurationError when nothing fits."""
 
 
-def compile_backend(model_dir: Path, model: ModelInfo, config: EngineConfig) -> Reserve:
+def compile_backend(
+    model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache
+) -> Reserve:
     """Takes seconds: call it off the loop.
+
+    Args:
+        cache: knows and keeps how a model runs best here.
 
     Raises:
         ConfigurationError: no backend that the operator allows can run the model, or the device
@@ -36,7 +42,7 @@ def compile_backend(model_dir: Path, model: ModelInfo, config: EngineConfig) -> 
             f"{model.name} takes images, which the paged backend does not: --backend genai"
         )
     try:
-        return PagedBackend.compile(model_dir, model, config)
+        return PagedBackend.compile(model_dir, model, config, cache)
     except UnsupportedModel as error:
         if config.backend == "paged":
             raise

@@ -30,13 +30,18 @@ def load_draft_model(
     """
     info = read_model_info(draft_dir)
     _check_vocabulary(draft_dir, model_dir)
-    model = PagedModel.load(draft_dir, device=config.device, properties=config.plugin_config)
+    model = PagedModel.load(
+        draft_dir,
+        device=config.device,
+        properties=config.plugin_config,
+        exact=config.precision == "exact",
+    )
     info = fit_window(info, is_applied=model.applies_sliding_window)
     return DraftModel(
         model,
         num_token_ids=min(model.vocab_size or info.vocab_size, target.vocab_size),
         max_model_len=info.max_model_len,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_batched_tokens=config.token_budget,
         cost=_weights_size(draft_dir) / _weights_size(model_dir),
         enable_prefix_caching=config.enable_prefix_caching,
     )

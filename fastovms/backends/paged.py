@@ -16,14 +16,16 @@ from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.draft import load_draft_model
 from fastovms.backends.engine_loop import Abort, Close, Command, Submit, run_engine
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
+from fastovms.backends.tuning import load_tuned
 from fastovms.backends.vocabulary import fit_vocabulary, load_grammar_compiler
 from fastovms.backends.window import fit_window
 from fastovms.config import EngineConfig
+from fastovms.disk_cache import DiskCache
 from fastovms.engine.draft import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.grammar import GrammarCompiler
 from fastovms.engine.memory import available_memory, num_cache_blocks
-from fastovms.engine.model import Model, PagedModel
+from fastovms.engine.model import Model
 from fastovms.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -85,10 +87,17 @@ class PagedBackend:
 
     @classmethod
     def compile(
-        cls, model_dir: Path, model: ModelInfo, config: EngineConfig
+        cls,
+        model_dir: Path,
+        model: ModelInfo,
+        config: EngineConfig,
+        cache: DiskCache | None = None,
     ) -> Callable[[int], PagedBackend]:
         """Compiles the model, and its draft model if there is one. Takes seconds: call it off the
         loop.
+
+        Args:
+            cache: keeps what is measured of the model. Without one, nothing is.
 
         Returns:
             What reserves the caches, given how many bytes of free memory the model may count as
@@ -98,9 +107,9 @@ class PagedBackend:
         Raises:
             ConfigurationError: the model or the device cannot do it.
         """
-        paged_model = PagedModel.load(
-            model_dir, device=config.device, properties=config.plugin_config
-        )
+        paged_model, token_budget = load_tuned(model_dir, config, cache or DiskCache(None))
+        if config.max_num_batched_tokens is None:
+            config = replace(config, max_num_batched_tokens=token_budget)
         model = fit_vocabulary(model, paged_model.vocab_size)
         model = fit_window(model, is_applied=paged_model.applies_sliding_window)
         draft_model = None

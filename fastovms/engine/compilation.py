@@ -1,15 +1,22 @@
 """In which precisions a model is compiled.
 
-On a CPU that computes in bf16 by default (AMX), steps of many tokens are fastest so, but steps of
-few are not: they are faster in f32 with 8-bit activations, which the bf16 kernels do without.
-There the model is compiled twice, for large and for small steps, over one KV cache.
+With AMX, steps of many tokens are fastest in bf16, but steps of few are not: they are faster in
+f32 with 8-bit activations, which the bf16 kernels do without. There the model is compiled twice,
+for large and for small steps, over one KV cache. Where bf16 is computed without AMX (AVX-512), it
+is as fast in small steps, and one variant does.
+
+A compiled model is not kept on disk: what OpenVINO 2026.4 exports of a model with paged attention
+it cannot import (the sizes of the heads are lost), also where CACHE_DIR is set, which makes every
+start write the weights in vain.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import openvino as ov
@@ -20,10 +27,10 @@ from fastovms.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 KV_CACHE_PRECISIONS = ("f16", "u8")
-"""In order of speed."""
+"""In order of speed, on most machines."""
 
-SHARED_KV_CACHE_PRECISIONS = ("u8",)
-"""Those whose layout is the same whatever the inference precision."""
+SHARED_KV_CACHE_PRECISION = "u8"
+"""One whose layout is the same whatever the inference precision."""
 
 EXACT_KV_CACHE_PRECISIONS = ("f32", "f16", "u8")
 
@@ -31,11 +38,30 @@ MAX_SMALL_STEP = 32
 """Tokens up to which a step counts as small. With a model of 135M parameters the two variants took
 the same time at 32 to 48 tokens."""
 
-_EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
+EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
+"""Bytes of weights up to which a model is so small that its arithmetic costs nothing: it is
+computed exactly."""
+
 _TWO_VARIANTS_SHARE = 0.5
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _KV_PRECISION = "KV_CACHE_PRECISION"
 _QUANTIZATION_GROUP = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+_EXACT = {_PRECISION: "f32", _QUANTIZATION_GROUP: "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Precisions:
+    """What a model is compiled with.
+
+    Attributes:
+        name: as operators see it.
+        large: OpenVINO's properties.
+        small: those for small steps, if they differ.
+    """
+
+    name: str
+    large: Mapping[str, object]
+    small: Mapping[str, object] | None = None
 
 
 class CompiledVariants(NamedTuple):
@@ -45,85 +71,97 @@ class CompiledVariants(NamedTuple):
     small: ov.CompiledModel
 
 
-def compile_variants(
+def possible_precisions(
     core: ov.Core,
-    model: ov.Model,
     device: str,
     properties: Mapping[str, object],
     *,
+    exact: bool,
     weights_size: int,
     available: int,
-) -> CompiledVariants:
-    """Compiles with the fastest precisions that the device takes; `properties` override them.
+) -> list[Precisions]:
+    """What is worth a try, the presumably fastest first. `properties` override everything.
 
     Args:
-        weights_size: of the model's file, in bytes. A model so small that its arithmetic costs
-            nothing is compiled exactly: f32 throughout.
+        exact: f32 throughout, whatever it costs.
+        weights_size: of the model's file, in bytes.
         available: free memory in bytes. Two variants hold the weights twice.
-
-    Raises:
-        ConfigurationError: the device refuses the model.
     """
     properties = {"PERFORMANCE_HINT": "LATENCY", **properties}
+    if device == "CPU" and (exact or weights_size <= EXACT_WEIGHTS_SIZE):
+        return _of_one("exact", {**_EXACT, **properties}, EXACT_KV_CACHE_PRECISIONS)
+    default = _of_one("", properties, KV_CACHE_PRECISIONS)
     if device != "CPU" or _PRECISION in properties:
-        return _single(core, model, device, properties, KV_CACHE_PRECISIONS)
-    if weights_size <= _EXACT_WEIGHTS_SIZE:
-        exact = {_PRECISION: "f32", _QUANTIZATION_GROUP: "0", **properties}
-        return _single(core, model, device, exact, EXACT_KV_CACHE_PRECISIONS)
+        return default
     if core.get_property(device, _PRECISION) != ov.Type.bf16:
-        return _single(core, model, device, properties, KV_CACHE_PRECISIONS)
+        return default
     if 2 * weights_size > available * _TWO_VARIANTS_SHARE:
         logger.warning("not enough memory to compile the model for small steps too")
-        return _single(core, model, device, properties, KV_CACHE_PRECISIONS)
-    exact = {**properties, _PRECISION: "f32"}
+        return default
+    shared = {_KV_PRECISION: SHARED_KV_CACHE_PRECISION, **properties}
+    two = Precisions(
+        f"bf16 and f32, {shared[_KV_PRECISION]} cache", shared, {**shared, _PRECISION: "f32"}
+    )
+    return [two, *default] if _has_amx() else [*default, two]
+
+
+def _has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """OpenVINO only tells whether it computes in bf16, not by which instructions."""
+    return "amx_bf16" in cpuinfo.read_text().split()
+
+
+def _of_one(
+    name: str, properties: Mapping[str, object], kv_cache_precisions: Sequence[str]
+) -> list[Precisions]:
+    """One variant, with each KV cache precision, or with the one that `properties` has."""
+    if _KV_PRECISION in properties:
+        kv_cache_precisions = (str(properties[_KV_PRECISION]),)
+    prefix = f"{name}, " if name else ""
+    return [
+        Precisions(f"{prefix}{precision} cache", {**properties, _KV_PRECISION: precision})
+        for precision in kv_cache_precisions
+    ]
+
+
+def compile_first(
+    core: ov.Core, model: ov.Model, device: str, choices: Sequence[Precisions]
+) -> tuple[Precisions, CompiledVariants]:
+    """Compiles with the first precisions that the device takes.
+
+    Raises:
+        ConfigurationError: it takes none.
+    """
+    refusals: list[str] = []
+    for precisions in choices:
+        try:
+            variants = compile_variants(core, model, device, precisions)
+        except (RuntimeError, TypeError) as error:
+            refusals.append(reason_of(error))
+            continue
+        for refused, reason in zip(choices, refusals, strict=False):
+            logger.warning("%s refuses %s: %s", device, refused.name, reason)
+        logger.info("compiled for %s: %s", device, precisions.name)
+        return precisions, variants
+    raise ConfigurationError(f"{device} cannot run the model: {refusals[0]}")
+
+
+def compile_variants(
+    core: ov.Core, model: ov.Model, device: str, precisions: Precisions
+) -> CompiledVariants:
+    """Raises RuntimeError or TypeError: the device refuses something."""
+    if precisions.small is None:
+        compiled = core.compile_model(model, device, dict(precisions.large))
+        return CompiledVariants(compiled, compiled)
     with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
-        future = beside.submit(
-            _compile, core, model.clone(), device, exact, SHARED_KV_CACHE_PRECISIONS
-        )
-        large = _compile(core, model, device, properties, SHARED_KV_CACHE_PRECISIONS)
+        future = beside.submit(core.compile_model, model.clone(), device, dict(precisions.small))
+        large = core.compile_model(model, device, dict(precisions.large))
         small = future.result()
     if _cache_layout(large) != _cache_layout(small):
-        logger.warning("large and small steps cannot share a KV cache of the given precision")
-        return CompiledVariants(large, large)
-    logger.info("steps of up to %d tokens are computed in f32, larger ones in bf16", MAX_SMALL_STEP)
+        raise RuntimeError("large and small steps cannot share a KV cache")
     return CompiledVariants(large, small)
-
-
-def _single(
-    core: ov.Core,
-    model: ov.Model,
-    device: str,
-    properties: Mapping[str, object],
-    kv_cache_precisions: tuple[str, ...],
-) -> CompiledVariants:
-    compiled = _compile(core, model, device, properties, kv_cache_precisions)
-    return CompiledVariants(compiled, compiled)
 
 
 def _cache_layout(compiled: ov.CompiledModel) -> list[tuple[str, str]]:
     return [
         (str(port.get_partial_shape()), str(port.get_element_type())) for port in compiled.inputs
     ]
-
-
-def _compile(
-    core: ov.Core,
-    model: ov.Model,
-    device: str,
-    properties: Mapping[str, object],
-    kv_cache_precisions: tuple[str, ...],
-) -> ov.CompiledModel:
-    if _KV_PRECISION in properties:
-        kv_cache_precisions = (str(properties[_KV_PRECISION]),)
-    refusals: list[str] = []
-    for precision in kv_cache_precisions:
-        try:
-            compiled = core.compile_model(model, device, {**properties, _KV_PRECISION: precision})
-        except (RuntimeError, TypeError) as error:
-            refusals.append(reason_of(error))
-            continue
-        for refused, reason in zip(kv_cache_precisions, refusals, strict=False):
-            logger.warning("%s refuses KV cache precision %s: %s", device, refused, reason)
-        logger.info("KV cache precision %s on %s", precision, device)
-        return compiled
-    raise ConfigurationError(f"{device} cannot run the model: {refusals[0]}")

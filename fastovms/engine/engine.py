@@ -77,7 +77,7 @@ class Engine:
         self.scheduler = Scheduler(
             self.blocks,
             max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=config.token_budget,
         )
         self.num_steps = 0
         self.admitted: list[str] = []

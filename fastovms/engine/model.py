@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,7 +10,13 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.compilation import MAX_SMALL_STEP, CompiledVariants, compile_variants
+from fastovms.engine.compilation import (
+    MAX_SMALL_STEP,
+    CompiledVariants,
+    Precisions,
+    compile_first,
+    possible_precisions,
+)
 from fastovms.engine.devices import device_memory, find_device, is_gpu
 from fastovms.engine.inputs import StepInputs
 from fastovms.engine.kv_cache import HostCache, KvCache, RemoteCache, cache_inputs
@@ -70,25 +76,20 @@ class PagedModel:
 
     @classmethod
     def load(
-        cls, model_dir: Path, *, device: str = "CPU", properties: Mapping[str, object] | None = None
+        cls,
+        model_dir: Path,
+        *,
+        device: str = "CPU",
+        properties: Mapping[str, object] | None = None,
+        exact: bool = False,
     ) -> PagedModel:
-        """Reads and compiles a model directory.
+        """Reads and compiles a model directory; see `ModelFiles`.
 
         Raises:
             ConfigurationError: the model or the device cannot do it.
         """
-        core = ov.Core()
-        device = find_device(core, device)
-        model = read_paged_model(core, model_dir)
-        variants = compile_variants(
-            core,
-            model,
-            device,
-            properties or {},
-            weights_size=(model_dir / "openvino_model.bin").stat().st_size,
-            available=device_memory(core, device),
-        )
-        return cls(variants, device=device, applies_sliding_window=applies_sliding_window(model))
+        files = ModelFiles(model_dir, device=device, properties=properties, exact=exact)
+        return files.compile(files.choices)[1]
 
     def available_memory(self) -> int:
         """Free bytes where the cache will lie."""
@@ -113,6 +114,62 @@ class PagedModel:
         """See `Model.infer`. Releases the GIL while the device computes."""
         is_small = len(inputs.input_ids) <= MAX_SMALL_STEP
         return (self._small if is_small else self._large).infer(inputs)
+
+
+class ModelFiles:
+    """A model directory that has been read and may be compiled in several ways.
+
+    Attributes:
+        device: OpenVINO's name of it.
+        choices: the ways worth trying, the presumably fastest first.
+        weights_size: of the file, in bytes.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        *,
+        device: str = "CPU",
+        properties: Mapping[str, object] | None = None,
+        exact: bool = False,
+    ) -> None:
+        """
+        Args:
+            properties: OpenVINO's, which override what would be chosen.
+            exact: compute in f32 throughout.
+
+        Raises:
+            ConfigurationError: the model cannot be paged, or there is no such device.
+        """
+        self._core = ov.Core()
+        self.device = find_device(self._core, device)
+        self._model = read_paged_model(self._core, model_dir)
+        self.weights_size = (model_dir / "openvino_model.bin").stat().st_size
+        self.choices = possible_precisions(
+            self._core,
+            self.device,
+            properties or {},
+            exact=exact,
+            weights_size=self.weights_size,
+            available=self.available_memory(),
+        )
+
+    def available_memory(self) -> int:
+        return device_memory(self._core, self.device)
+
+    def compile(self, choices: Sequence[Precisions]) -> tuple[Precisions, PagedModel]:
+        """Compiles in the first way that the device takes, and says which one that was.
+
+        Raises:
+            ConfigurationError: it takes none.
+        """
+        precisions, variants = compile_first(self._core, self._model, self.device, choices)
+        model = PagedModel(
+            variants,
+            device=self.device,
+            applies_sliding_window=applies_sliding_window(self._model),
+        )
+        return precisions, model
 
 
 class _Request:

@@ -1,0 +1,83 @@
+"""The command that measures how a model runs fastest on this machine, for `serve` to know."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from fastovms.backends.gguf import model_directory
+from fastovms.backends.tuning import Report, measure_all
+from fastovms.config import RepositoryConfig
+from fastovms.disk_cache import DiskCache, cache_root
+from fastovms.engine.tuning import DECODES, PREFILLS, Times, speed_ratios
+from fastovms.hub import Repository, default_root
+from fastovms.loading import check_models
+from fastovms.sources import ModelFinder, ModelSource
+
+NUM_ROUNDS: Final = 15
+
+
+def tune(source: ModelSource, repository: RepositoryConfig) -> str:
+    """Takes up to minutes. Returns a report to print.
+
+    Raises:
+        ConfigurationError: there is no such model, or neither it nor the device can do it.
+    """
+    root = repository.path or default_root(os.environ)
+    model = ModelFinder(Repository(root), repository).find(source)
+    check_models([model])
+    cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
+    with TemporaryDirectory(prefix="fastovms-") as scratch:
+        directory = model_directory(model.path, cache, Path(scratch))
+        report = measure_all(directory, model.engine, cache, num_rounds=NUM_ROUNDS)
+    return render(report)
+
+
+def render(report: Report) -> str:
+    """A table, medians of all rounds, and what follows from it."""
+    header = [
+        "",
+        *(f"{number} at once" for number in DECODES),
+        *(f"prompt, {budget} a step" for budget in PREFILLS),
+        "speed",
+    ]
+    default = next(iter(report.times))
+    rows = [
+        [
+            name,
+            *_cells(times),
+            f"{statistics.median(speed_ratios(times, report.times[default])):.2f}",
+        ]
+        for name, times in report.times.items()
+    ]
+    lines = [*_table([header, *rows]), "", "Tokens a second; speed is that of a mixed load.", ""]
+    choice = report.choice
+    assert choice is not None, "there were rounds enough"
+    clearly = "" if choice.name != default else ", the default: nothing is clearly faster"
+    lines.append(f"Best: {choice.name}{clearly}; --max-num-batched-tokens {choice.token_budget}")
+    if report.entry is None:
+        lines.append("It could not be kept: there is no cache directory (--cache-dir).")
+    else:
+        lines.append("serve will run the model so with these flags.")
+    return "\n".join(lines)
+
+
+def _cells(times: Times) -> list[str]:
+    decodes = [number / statistics.median(times[case]) for number, case in DECODES.items()]
+    prefills = [budget / statistics.median(times[case]) for budget, case in PREFILLS.items()]
+    return [f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in (*decodes, *prefills)]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,103 @@
+"""Which precisions are tried on which machine, over a fake core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openvino as ov
+import pytest
+
+from fastovms.engine import compilation
+from fastovms.engine.compilation import EXACT_WEIGHTS_SIZE, possible_precisions
+
+LARGE = 2 * EXACT_WEIGHTS_SIZE
+TWO = "bf16 and f32, u8 cache"
+
+
+class FakeCore:
+    def __init__(self, precision: ov.Type) -> None:
+        self._precision = precision
+
+    def get_property(self, device: str, name: str) -> ov.Type:
+        assert (device, name) == ("CPU", "INFERENCE_PRECISION_HINT")
+        return self._precision
+
+
+def names(
+    precision: str = "f32",
+    *,
+    amx: bool = False,
+    device: str = "CPU",
+    properties: dict[str, str] | None = None,
+    exact: bool = False,
+    weights_size: int = LARGE,
+    available: int = 100 * LARGE,
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[str]:
+    monkeypatch.setattr(compilation, "_has_amx", lambda: amx)
+    core = FakeCore({"f32": ov.Type.f32, "bf16": ov.Type.bf16}[precision])
+    choices = possible_precisions(
+        core,  # type: ignore[arg-type]
+        device,
+        properties or {},
+        exact=exact,
+        weights_size=weights_size,
+        available=available,
+    )
+    return [choice.name for choice in choices]
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        ({}, ["f16 cache", "u8 cache"]),
+        ({"precision": "bf16"}, ["f16 cache", "u8 cache", TWO]),
+        ({"precision": "bf16", "amx": True}, [TWO, "f16 cache", "u8 cache"]),
+        ({"precision": "bf16", "amx": True, "available": 3 * LARGE}, ["f16 cache", "u8 cache"]),
+        ({"device": "GPU"}, ["f16 cache", "u8 cache"]),
+        ({"properties": {"KV_CACHE_PRECISION": "u4"}}, ["u4 cache"]),
+        (
+            {"precision": "bf16", "amx": True, "properties": {"KV_CACHE_PRECISION": "f16"}},
+            ["bf16 and f32, f16 cache", "f16 cache"],
+        ),
+        (
+            {"precision": "bf16", "properties": {"INFERENCE_PRECISION_HINT": "f32"}},
+            ["f16 cache", "u8 cache"],
+        ),
+        (
+            {"weights_size": EXACT_WEIGHTS_SIZE},
+            ["exact, f32 cache", "exact, f16 cache", "exact, u8 cache"],
+        ),
+        (
+            {"precision": "bf16", "amx": True, "exact": True},
+            ["exact, f32 cache", "exact, f16 cache", "exact, u8 cache"],
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_tried(
+    monkeypatch: pytest.MonkeyPatch, machine: dict[str, object], expected: list[str]
+) -> None:
+    assert names(**machine, monkeypatch=monkeypatch) == expected  # type: ignore[arg-type]
+
+
+def test_properties_of_the_operator_override(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {"INFERENCE_PRECISION_HINT": "bf16", "PERFORMANCE_HINT": "THROUGHPUT"}
+    (first, *_) = possible_precisions(
+        FakeCore(ov.Type.f32),  # type: ignore[arg-type]
+        "CPU",
+        properties,
+        exact=True,
+        weights_size=0,
+        available=0,
+    )
+    assert {**first.large, **properties} == first.large
+    assert first.large["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [("fpu avx512_bf16 amx_bf16 amx_tile", True), ("fpu avx512_bf16", False)]
+)
+def test_amx_is_found_among_the_flags(tmp_path: Path, flags: str, expected: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    assert compilation._has_amx(tmp_path / "cpuinfo") is expected

@@ -24,12 +24,12 @@ is known when all models are in memory. Raises ConfigurationError when nothing f
 
 
 def compile_backend(
-    model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache
+    model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache | None = None
 ) -> Reserve:
     """Takes seconds: call it off the loop.
 
     Args:
-        cache: knows and keeps how a model runs best here.
+        cache: knows and keeps how a model runs best here; None = nobody does.
 
     Raises:
         ConfigurationError: no backend that the operator allows can run the model, or the device

@@ -93,7 +93,7 @@ def load_pipeline(
 def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> Pipeline:
     scheduler = genai.SchedulerConfig()
     scheduler.max_num_seqs = config.max_num_seqs
-    scheduler.max_num_batched_tokens = config.max_num_batched_tokens
+    scheduler.max_num_batched_tokens = config.token_budget
     scheduler.enable_prefix_caching = config.enable_prefix_caching
     scheduler.cache_size = 0
     for name, value in cache.items():

@@ -9,8 +9,8 @@ from fastovms.text.tracking import TextToken
 
 
 class TokenAligner:
-    """Finds the pieces of a text, in order, in the tokens that it was generated as: between them
-    are tokens of markup, and one token may reach into two pieces.
+    """Finds the pieces of a text, in order, in the tokens that it was generated as. Between the
+    pieces there may be tokens of markup. One that reaches into two pieces belongs to the first.
 
     Args:
         token_bytes: the bytes of a token by its id.
@@ -18,7 +18,7 @@ class TokenAligner:
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
-        self._tokens: deque[tuple[TextToken, int]] = deque()
+        self._tokens: deque[tuple[TextToken | None, int]] = deque()
         self._data = bytearray()
 
     def push(self, tokens: Iterable[TextToken]) -> None:
@@ -28,8 +28,8 @@ class TokenAligner:
             self._data += data
 
     def take(self, piece: str) -> list[TextToken]:
-        """The tokens that the piece ends or begins in, and those between; what is before them is
-        forgotten. None where the piece is not a part of the text."""
+        """The tokens of the piece; what is before them is forgotten. None where the piece is not a
+        part of the text."""
         data = piece.encode()
         start = self._data.find(data)
         if start < 0:
@@ -40,7 +40,9 @@ class TokenAligner:
         while self._tokens and position < end:
             token, length = self._tokens.popleft()
             position += length
-            if position > start:
+            if position > start and token is not None:
                 taken.append(token)
-        del self._data[:position]
+        if position > end:
+            self._tokens.appendleft((None, position - end))
+        del self._data[:end]
         return taken

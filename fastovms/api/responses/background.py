@@ -49,11 +49,16 @@ class BackgroundRun:
         self._store = store
         loop = asyncio.get_running_loop()
         self._accepted: asyncio.Future[None] = loop.create_future()
-        self._ended: asyncio.Future[None] = loop.create_future()
+        self._cancelled: asyncio.Future[None] = loop.create_future()
 
     @property
     def id(self) -> str:
         return self._run.form.id
+
+    @property
+    def has_ended(self) -> bool:
+        """All that is left to do is to keep it."""
+        return self._run.state.is_final
 
     def body(self) -> dict[str, object]:
         """The response as of now."""
@@ -74,9 +79,9 @@ class BackgroundRun:
 
     def cancel(self) -> None:
         """Stops it, unless it has ended. `drive` then keeps it as cancelled."""
-        if not self._ended.done():
-            self._ended.set_result(None)
+        if not self.has_ended:
             self._run.cancel(self._generation.usage)
+            self._cancelled.set_result(None)
 
     async def drive(self) -> None:
         """Runs what was submitted to its end."""
@@ -93,13 +98,10 @@ class BackgroundRun:
 
     async def _finished(self) -> None:
         finished = asyncio.ensure_future(self._generation.finished())
-        await asyncio.wait((finished, self._ended), return_when=asyncio.FIRST_COMPLETED)
-        if self._ended.done():
+        await asyncio.wait((finished, self._cancelled), return_when=asyncio.FIRST_COMPLETED)
+        if not finished.done():
             finished.cancel()
-            return
-        self._ended.set_result(None)
-        error = finished.exception()
-        if isinstance(error, Exception):
+        elif isinstance(error := finished.exception(), Exception) and not self.has_ended:
             self._run.fail(error)
 
     async def _keep(self) -> None:
@@ -111,7 +113,7 @@ class BackgroundRun:
             await self._store.finish_response(
                 owner.tenant,
                 self._record(Progress.FINISHED, events=self.log.dump(last)),
-                conversation_id=owner.conversation_id,
+                conversation_id=owner.conversation_id if run.state.is_answer else None,
             )
         except StateFailed as error:
             logger.error("response %s is lost: %s", self.id, error)
@@ -119,7 +121,7 @@ class BackgroundRun:
             self.log.append(last, closes=True)
 
     def _on_delta(self, delta: SampleDelta) -> None:
-        if self._ended.done():
+        if self.has_ended:
             return
         self._run.start()
         self._run.push(delta, self._generation.usage)
@@ -177,6 +179,10 @@ class BackgroundRuns:
     async def cancel(self, run: BackgroundRun) -> None:
         """Returns when it is kept as cancelled, or as what it had become."""
         run.cancel()
+        await self.kept(run)
+
+    async def kept(self, run: BackgroundRun) -> None:
+        """Returns when the run has ended and is kept."""
         if run in self._tasks:
             await asyncio.wait((self._tasks[run],))
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from fastovms.api.deltas import Usage
 from fastovms.api.responses.input_items import Item
 from fastovms.params import FinishReason
-
-TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +16,7 @@ class State:
     """What changes while a response is made.
 
     Attributes:
-        status: "queued", "in_progress" or one of `TERMINAL`.
+        status: "queued", "in_progress", "completed", "incomplete", "failed" or "cancelled".
         completed_at: unix seconds.
         error: code and message.
         incomplete_reason: why there is no more.
@@ -29,6 +27,15 @@ class State:
     usage: Usage | None = None
     error: Mapping[str, str] | None = None
     incomplete_reason: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.status not in ("queued", "in_progress")
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the model has said what it had to say, or as much of it as was allowed."""
+        return self.status in ("completed", "incomplete")
 
     def members(self) -> dict[str, object]:
         reason = self.incomplete_reason

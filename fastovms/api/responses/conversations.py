@@ -68,7 +68,10 @@ class Conversations:
         return Response(200, orjson.dumps(_found(body if is_deleted else None, request)))
 
     async def add_items(self, request: Request, dialect: Dialect) -> Response:
-        read = self._read(decode(request.body, ItemsRequest).items, dialect)
+        given = decode(request.body, ItemsRequest).items
+        if given is None:
+            raise InvalidField("items is required", param="items")
+        read = self._read(given, dialect)
         items = to_items(read.items)
         is_there = await self._store().add_items(request.tenant, _id(request), items)
         page = _found(ItemPage(items, has_more=False) if is_there else None, request)

@@ -227,13 +227,17 @@ class Responses:
     async def _keep(self, task: _Task) -> None:
         """Whoever gets an answer gets it also when it cannot be kept; it then says so."""
         fields, run, state = task.fields, task.run, self._context.state
-        if not fields.store or state is None:
+        conversation_id = fields.conversation_id if run.state.is_answer else None
+        if state is None or not (fields.store or conversation_id):
             return
+        tenant = task.request.tenant
+        record = to_record(run.form, run.state, to_items(task.history.input), run.output.items)
         try:
-            record = to_record(run.form, run.state, to_items(task.history.input), run.output.items)
-            await state.store.add_response(
-                task.request.tenant, record, conversation_id=fields.conversation_id
-            )
+            if fields.store:
+                await state.store.add_response(tenant, record, conversation_id=conversation_id)
+            elif conversation_id:
+                items = [*record.input, *record.output]
+                await state.store.add_items(tenant, conversation_id, items)
         except StateFailed as error:
             logger.error("response %s is not kept: %s", run.form.id, error)
             run.note_not_kept()

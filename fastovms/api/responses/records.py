@@ -38,9 +38,10 @@ def to_record(
 
 
 def from_record(found: FoundResponse) -> bytes:
-    """The response object, as JSON."""
+    """The response object, as JSON. One that should be running does so no longer: whoever knows of
+    its run does not ask here."""
     body = found.body
-    if found.progress is Progress.INTERRUPTED:
+    if found.progress is not Progress.FINISHED:
         body = orjson.dumps({**orjson.loads(body), **INTERRUPTED.members()})
     output = b",".join(item.body for item in found.output)
     return body[:-1] + b',"output":[' + output + b"]}"

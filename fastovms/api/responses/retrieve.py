@@ -36,9 +36,11 @@ class StoredResponses:
                 "starting_after is only allowed when stream is true", param="starting_after"
             )
         run = state.runs.find(request.tenant, id)
-        if run is not None:
-            return Response(200, orjson.dumps(run.body()))
-        return Response(200, await self._body(state, request.tenant, id))
+        if run is None:
+            return Response(200, await self._body(state, request.tenant, id))
+        if run.has_ended:
+            await state.runs.kept(run)
+        return Response(200, orjson.dumps(run.body()))
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
         """One that runs is cancelled first."""

@@ -52,4 +52,4 @@ class ConversationRequest(Struct, frozen=True, kw_only=True):
 class ItemsRequest(Struct, frozen=True, kw_only=True):
     """Body of `POST /conversations/{id}/items`."""
 
-    items: list[dict[str, Any]]
+    items: list[dict[str, Any]] | None = None

@@ -1,0 +1,367 @@
+"""Responses that run without a client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from fastovms.api.responses.background import BackgroundRuns, ResponsesState
+from fastovms.errors import StateFailed
+from tests.api.responses.conftest import ask
+from tests.api.responses.events import check, kinds
+from tests.fakes import FakeStream
+
+V1 = "/v1/responses"
+BODY = {"model": "fake", "input": "Hi", "background": True}
+
+
+async def start(api, **fields) -> str:
+    status, body = await ask(api, "POST", V1, {**BODY, **fields})
+    assert (status, body["status"], body["background"]) == (200, "queued", True)
+    assert (body["output"], body["usage"]) == ([], None)
+    return body["id"]
+
+
+async def get(api, id: str) -> dict:
+    await asyncio.sleep(0)
+    status, body = await ask(api, "GET", f"{V1}/{id}")
+    assert status == 200
+    return body
+
+
+async def wait_for(api, id: str, *statuses: str) -> dict:
+    for _ in range(10_000):
+        body = await get(api, id)
+        if body["status"] in statuses:
+            return body
+    raise AssertionError(f"still {body['status']}")
+
+
+def paused(make, script: str = "Hello!", *, num_steps: int = 3, **options):
+    """An API whose model makes a few steps and waits."""
+    api = make(script, **options)
+    api.steps_left = num_steps
+    step = api.backend.step
+
+    def limited() -> None:
+        api.steps_left -= 1
+        api.backend.paused = api.steps_left < 0
+        step()
+
+    api.backend.step = limited
+    return api
+
+
+def resume(api, num_steps: int = 1_000_000) -> None:
+    api.steps_left = num_steps
+    api.backend.step()
+
+
+async def test_it_is_queued_then_in_progress_then_done(make):
+    api = paused(make, num_steps=0)
+    id = await start(api)
+    assert (await get(api, id))["status"] == "queued"
+    resume(api, 3)
+    body = await wait_for(api, id, "in_progress")
+    while not body["output"] or body["output"][0]["content"][0]["text"] != "Hel":
+        body = await get(api, id)
+    assert body["output"][0]["status"] == "in_progress"
+    resume(api)
+    body = await wait_for(api, id, "completed")
+    assert body["output"][0]["content"][0]["text"] == "Hello!"
+    assert body["usage"]["output_tokens"] == 7
+    assert body["completed_at"] == 1_750_000_000
+
+
+async def test_it_can_be_continued_when_it_is_done_only(make):
+    api = paused(make)
+    id = await start(api)
+    body = {"model": "fake", "input": "B", "previous_response_id": id}
+    status, answer = await ask(api, "POST", V1, body)
+    assert (status, answer["error"]["param"]) == (400, "previous_response_id")
+    resume(api)
+    await wait_for(api, id, "completed")
+    status, _ = await ask(api, "POST", V1, body)
+    assert status == 200
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "queued"])
+async def test_cancel(make, is_running):
+    api = paused(make, num_steps=3 if is_running else 0)
+    id = await start(api)
+    if is_running:
+        await wait_for(api, id, "in_progress")
+    status, body = await ask(api, "POST", f"{V1}/{id}/cancel")
+    assert (status, body["status"]) == (200, "cancelled")
+    assert body["completed_at"] is None
+    assert api.backend.aborted
+    assert [item["status"] for item in body["output"]] == ["incomplete"] * is_running
+    assert await get(api, id) == body
+    assert await ask(api, "POST", f"{V1}/{id}/cancel") == (200, body)
+
+
+async def test_what_has_ended_cannot_be_cancelled(make):
+    api = make()
+    id = await start(api)
+    await wait_for(api, id, "completed")
+    status, body = await ask(api, "POST", f"{V1}/{id}/cancel")
+    assert status == 400
+    assert "it is completed" in body["error"]["message"]
+
+
+async def test_what_runs_for_a_client_cannot_be_cancelled(make):
+    api = make()
+    _, body = await ask(api, "POST", V1, {"model": "fake", "input": "Hi"})
+    status, body = await ask(api, "POST", f"{V1}/{body['id']}/cancel")
+    assert status == 400
+    assert "in the background" in body["error"]["message"]
+
+
+async def test_delete_ends_it(make):
+    api = paused(make)
+    id = await start(api)
+    status, body = await ask(api, "DELETE", f"{V1}/{id}")
+    assert (status, body) == (200, {"id": id, "object": "response", "deleted": True})
+    assert api.backend.aborted
+    assert (await ask(api, "GET", f"{V1}/{id}"))[0] == 404
+
+
+async def test_a_failure_is_kept_with_its_reason(make):
+    api = make()
+    api.backend.fail_after = 3
+    id = await start(api)
+    body = await wait_for(api, id, "failed")
+    assert body["error"] == {"code": "server_error", "message": "out of order"}
+
+
+async def test_what_is_wrong_is_refused_at_once(make):
+    api = make(context=100)
+    status, _ = await ask(api, "POST", V1, {**BODY, "input": "x" * 200})
+    assert status == 400
+
+
+async def test_there_may_be_only_so_many(make, make_state):
+    api = paused(make, state=make_state(max_runs=2))
+    ids = [await start(api) for _ in range(2)]
+    status, body = await ask(api, "POST", V1, BODY)
+    assert status == 429
+    assert body["error"]["type"] == "rate_limit_error"
+    resume(api)
+    for id in ids:
+        await wait_for(api, id, "completed")
+    assert await start(api)
+
+
+async def test_it_survives_its_client(make):
+    api = paused(make)
+    stream = FakeStream()
+    asking = asyncio.ensure_future(api.call("POST", V1, {**BODY, "stream": True}, stream))
+    await stream.first_write.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    resume(api)
+    [first, *_] = [event for event in stream.events if "response" in event]
+    body = await wait_for(api, first["response"]["id"], "completed")
+    assert body["output"][0]["content"][0]["text"] == "Hello!"
+
+
+async def test_a_restart_leaves_it_failed_with_a_reason(make, make_state):
+    class Forgetful:
+        """Loses the end, as a process does that is killed before."""
+
+        def __init__(self, store):
+            self.store = store
+
+        def __getattr__(self, name):
+            return getattr(self.store, name)
+
+        async def finish_response(self, *args, **keywords):
+            raise StateFailed("gone")
+
+    state = make_state()
+    forgetful = ResponsesState(Forgetful(state.store), BackgroundRuns(10))  # type: ignore[arg-type]
+    id = await start(make(state=forgetful))
+    await forgetful.runs.drain(10)
+    body = await get(make(state=state), id)
+    assert body["status"] == "failed"
+    assert "was stopped" in body["error"]["message"]
+
+
+# Streams
+
+
+def text_of(events: list) -> str:
+    return "".join(event.get("delta", "") for event in events if event != "[DONE]")
+
+
+async def replayed(api, id: str, path: str = V1, **query) -> list:
+    stream = FakeStream()
+    parameters = "&".join(f"{name}={value}" for name, value in {"stream": "true", **query}.items())
+    assert await api.call("GET", f"{path}/{id}?{parameters}", None, stream) is None
+    assert stream.closed
+    return stream.events
+
+
+async def test_a_background_stream(make):
+    stream = FakeStream()
+    api = make()
+    await api.call("POST", V1, {**BODY, "stream": True}, stream)
+    events = stream.events
+    assert kinds(events)[:3] == ["created", "queued", "in_progress"]
+    assert events[0]["response"]["status"] == events[1]["response"]["status"] == "queued"
+    assert events[2]["response"]["status"] == "in_progress"
+    response = check(list(events))
+    assert response == await get(api, response["id"])
+    assert await replayed(api, response["id"]) == events
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 11, 12, 13, 14, 100])
+async def test_a_stream_goes_on_where_it_was_left(make, after):
+    api = make()
+    id = await start(api)
+    await wait_for(api, id, "completed")
+    whole = await replayed(api, id)
+    rest = await replayed(api, id, starting_after=after)
+    assert rest == (whole[after + 1 :] or ["[DONE]"])
+    named = await replayed(api, id, "/v3/responses", starting_after=after)
+    assert named == rest
+
+
+async def test_the_events_survive_a_restart(make, make_state):
+    state = make_state()
+    api = make("Hello, world! " * 50, state=state)
+    id = await start(api)
+    await wait_for(api, id, "completed")
+    events = await replayed(api, id)
+    assert await replayed(make(state=state), id) == events
+    check(events)
+
+
+async def test_several_clients_follow_one_stream(make):
+    api = paused(make)
+    id = await start(api)
+    followers = [asyncio.ensure_future(replayed(api, id)) for _ in range(3)]
+    later = asyncio.ensure_future(replayed(api, id, starting_after=2))
+    await asyncio.sleep(0)
+    resume(api)
+    first, *others = await asyncio.gather(*followers)
+    assert others == [first, first]
+    assert await later == first[3:]
+    check(first)
+
+
+async def test_a_slow_follower_takes_what_it_can(make):
+    api = make("Hello, world! " * 100)
+    id = await start(api)
+    await wait_for(api, id, "completed")
+    stream = FakeStream()
+    send = stream.send
+
+    def pause(data: bytes) -> None:
+        send(data)
+        if not stream.closed:
+            stream.writable = False
+            asyncio.get_running_loop().call_later(0.001, go_on)
+
+    def go_on() -> None:
+        stream.writable = True
+        if stream.on_writable is not None:
+            stream.on_writable()
+
+    stream.send = pause
+    await api.call("GET", f"{V1}/{id}?stream=true", None, stream)
+    assert len(stream.writes) > 2
+    check(stream.events)
+
+
+async def test_a_cancelled_stream_ends(make):
+    api = paused(make)
+    id = await start(api)
+    follower = asyncio.ensure_future(replayed(api, id))
+    await wait_for(api, id, "in_progress")
+    await ask(api, "POST", f"{V1}/{id}/cancel")
+    events = await follower
+    assert events[-2]["type"] == "response.incomplete"
+    response = check(events)
+    assert response["status"] == "cancelled"
+    assert response == await get(api, id)
+
+
+async def test_the_last_event_comes_when_the_response_is_kept(make, make_state):
+    state = make_state()
+    api = paused(make, state=state)
+    id = await start(api)
+    kept = []
+    finish = state.store.finish_response
+
+    async def note(tenant, response, **keywords):
+        result = await finish(tenant, response, **keywords)
+        kept.append(response.id)
+        return result
+
+    state.store.finish_response = note  # type: ignore[method-assign]
+    stream = FakeStream()
+    end = stream.finish
+
+    def check_kept(data: bytes = b"") -> None:
+        assert kept == [id]
+        end(data)
+
+    stream.finish = check_kept  # type: ignore[method-assign]
+    follower = asyncio.ensure_future(api.call("GET", f"{V1}/{id}?stream=true", None, stream))
+    resume(api)
+    await follower
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("starting_after=1", "starting_after"),
+        ("stream=true&starting_after=-1", "starting_after"),
+        ("stream=true&starting_after=x", "starting_after"),
+        ("stream=yes", "stream"),
+        ("include[]=everything", "include[0]"),
+    ],
+)
+async def test_queries_that_are_refused(make, query, param):
+    api = make()
+    id = await start(api)
+    status, body = await ask(api, "GET", f"{V1}/{id}?{query}")
+    assert (status, body["error"]["param"]) == (400, param)
+
+
+async def test_only_background_responses_are_streamed_again(make):
+    api = make()
+    _, body = await ask(api, "POST", V1, {"model": "fake", "input": "Hi"})
+    status, answer = await ask(api, "GET", f"{V1}/{body['id']}?stream=true")
+    assert (status, answer["error"]["param"]) == (400, "stream")
+    assert (await ask(api, "GET", f"{V1}/resp_none?stream=true"))[0] == 404
+
+
+async def test_at_shutdown_it_fails_with_a_reason(make, make_state):
+    state = make_state()
+    api = paused(make, state=state)
+    id = await start(api)
+    await wait_for(api, id, "in_progress")
+    await api.backend.close()
+    await state.runs.drain(10)
+    body = await get(api, id)
+    assert body["status"] == "failed"
+    assert body["error"]["message"] == "the server is shutting down"
+
+
+async def test_a_result_that_cannot_be_kept_is_logged(make, make_state, caplog):
+    state = make_state()
+
+    async def fail(*args, **keywords):
+        raise StateFailed("the disk is full")
+
+    state.store.finish_response = fail  # type: ignore[method-assign]
+    api = make(state=state)
+    with caplog.at_level(logging.ERROR):
+        id = await start(api)
+        await state.runs.drain(10)
+    assert f"response {id} is lost: the disk is full" in caplog.text

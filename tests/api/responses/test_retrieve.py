@@ -1,0 +1,213 @@
+"""What is kept of a response, and lists of items."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.api.responses.conftest import ask
+
+V1 = "/v1/responses"
+ITEMS = [{"role": "user", "content": f"{number}"} for number in range(5)]
+
+
+@pytest.fixture
+async def kept(make):
+    api = make()
+    status, response = await ask(api, "POST", V1, {"model": "fake", "input": ITEMS})
+    assert status == 200
+    return api, response
+
+
+@pytest.mark.parametrize("path", [V1, "/v3/responses"])
+async def test_get_and_delete(kept, path):
+    api, response = kept
+    place = f"{path}/{response['id']}"
+    assert await ask(api, "GET", place) == (200, response)
+    deleted = {"id": response["id"], "object": "response", "deleted": True}
+    assert await ask(api, "DELETE", place) == (200, deleted)
+    for method in ("GET", "DELETE"):
+        assert (await ask(api, method, place))[0] == 404
+    assert (await ask(api, "GET", f"{place}/input_items"))[0] == 404
+    assert (await ask(api, "POST", f"{place}/cancel"))[0] == 404
+
+
+async def test_what_is_not_stored_is_not_there(make):
+    api = make()
+    body = {"model": "fake", "input": "Hi", "store": False}
+    _, response = await ask(api, "POST", V1, body)
+    status, body = await ask(api, "GET", f"{V1}/{response['id']}")
+    assert status == 404
+    assert body["error"]["type"] == "not_found_error"
+    assert response["id"] in body["error"]["message"]
+
+
+async def test_ids_of_other_kinds_are_not_there(make):
+    api = make()
+    _, conversation = await ask(api, "POST", "/v1/conversations", {})
+    _, response = await ask(api, "POST", V1, {"model": "fake", "input": "Hi"})
+    for path in (
+        f"{V1}/{conversation['id']}",
+        f"{V1}/{response['output'][0]['id']}",
+        f"/v1/conversations/{response['id']}",
+        f"{V1}/x%00y",
+    ):
+        assert (await ask(api, "GET", path))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "expected", "has_more"),
+    [
+        ("", "43210", False),
+        ("order=asc", "01234", False),
+        ("limit=2", "43", True),
+        ("limit=2&order=asc", "01", True),
+        ("include[]=message.output_text.logprobs&limit=1", "4", True),
+        ("include=message.output_text.logprobs&order=desc", "43210", False),
+    ],
+)
+async def test_input_items(kept, query, expected, has_more):
+    api, response = kept
+    status, body = await ask(api, "GET", f"{V1}/{response['id']}/input_items?{query}")
+    assert status == 200
+    assert "".join(item["content"][0]["text"] for item in body["data"]) == expected
+    assert body["object"] == "list"
+    assert body["has_more"] is has_more
+    assert body["first_id"] == body["data"][0]["id"]
+    assert body["last_id"] == body["data"][-1]["id"]
+
+
+async def test_pages_follow_each_other(kept):
+    api, response = kept
+    place = f"{V1}/{response['id']}/input_items?limit=2"
+    texts = []
+    after = ""
+    while True:
+        _, body = await ask(api, "GET", f"{place}{after}")
+        texts += [item["content"][0]["text"] for item in body["data"]]
+        if not body["has_more"]:
+            break
+        after = f"&after={body['last_id']}"
+    assert texts == ["4", "3", "2", "1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=x", "limit"),
+        ("limit=", "limit"),
+        ("limit=%D9%A3", "limit"),
+        ("order=up", "order"),
+        ("after=msg_none", "after"),
+        ("include=everything", "include[0]"),
+    ],
+)
+async def test_queries_that_are_refused(kept, query, param):
+    api, response = kept
+    for place in (f"{V1}/{response['id']}/input_items",):
+        status, body = await ask(api, "GET", f"{place}?{query}")
+        assert (status, body["error"]["param"]) == (400, param)
+
+
+# Conversations
+
+
+@pytest.fixture
+async def conversation(make):
+    api = make()
+    body = {"items": ITEMS, "metadata": {"topic": "x"}}
+    status, created = await ask(api, "POST", "/v1/conversations", body)
+    assert status == 200
+    return api, created
+
+
+async def test_a_conversation(conversation):
+    api, created = conversation
+    place = f"/v1/conversations/{created['id']}"
+    assert created == {
+        "id": created["id"],
+        "object": "conversation",
+        "created_at": 1_750_000_000,
+        "metadata": {"topic": "x"},
+    }
+    assert created["id"].startswith("conv_")
+    assert await ask(api, "GET", place) == (200, created)
+    updated = {**created, "metadata": {"topic": "y"}}
+    assert await ask(api, "POST", place, {"metadata": {"topic": "y"}}) == (200, updated)
+    assert await ask(api, "GET", place) == (200, updated)
+    deleted = {"id": created["id"], "object": "conversation.deleted", "deleted": True}
+    assert await ask(api, "DELETE", place) == (200, deleted)
+    assert (await ask(api, "GET", place))[0] == 404
+
+
+async def test_its_items(conversation):
+    api, created = conversation
+    place = f"/v1/conversations/{created['id']}/items"
+    _, listed = await ask(api, "GET", place)
+    assert [item["content"][0]["text"] for item in listed["data"]] == ["4", "3", "2", "1", "0"]
+    status, added = await ask(api, "POST", place, {"items": [{"role": "user", "content": "5"}]})
+    assert status == 200
+    [item] = added["data"]
+    assert added["first_id"] == added["last_id"] == item["id"]
+    assert await ask(api, "GET", f"{place}/{item['id']}") == (200, item)
+    assert await ask(api, "DELETE", f"{place}/{item['id']}") == (200, created)
+    for method in ("GET", "DELETE"):
+        assert (await ask(api, method, f"{place}/{item['id']}"))[0] == 404
+    _, listed = await ask(api, "GET", f"{place}?limit=1")
+    assert listed["data"][0]["content"][0]["text"] == "4"
+    assert listed["has_more"] is True
+
+
+async def test_an_empty_conversation(make):
+    api = make()
+    status, created = await ask(api, "POST", "/v1/conversations", b"")
+    assert (status, created["metadata"]) == (200, {})
+    _, listed = await ask(api, "GET", f"/v1/conversations/{created['id']}/items")
+    assert listed == {
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "", None),
+        ("POST", "", {"metadata": {}}),
+        ("DELETE", "", None),
+        ("GET", "/items", None),
+        ("POST", "/items", {"items": []}),
+        ("GET", "/items/msg_x", None),
+        ("DELETE", "/items/msg_x", None),
+    ],
+)
+async def test_there_is_no_such_conversation(make, method, path, body):
+    status, answer = await ask(make(), method, f"/v1/conversations/conv_x{path}", body)
+    assert status == 404
+    assert "not found" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"metadata": {"a": 5}}, "metadata.a"),
+        ({"items": 5}, "items"),
+        ({"items": [{"role": "nobody", "content": ""}]}, "items[0].role"),
+        ({"items": [{"id": "msg_x"}]}, "items"),
+        ({"items": ITEMS * 5}, "items"),
+    ],
+)
+async def test_conversations_that_are_refused(make, body, param):
+    status, answer = await ask(make(), "POST", "/v1/conversations", body)
+    assert (status, answer["error"]["param"]) == (400, param)
+
+
+async def test_items_are_required_to_add_some(conversation):
+    api, created = conversation
+    place = f"/v1/conversations/{created['id']}/items"
+    status, answer = await ask(api, "POST", place, {})
+    assert (status, answer["error"]["param"]) == (400, "items")

@@ -108,15 +108,21 @@ class Scheduler:
         """Chooses the next step's chunks. Allocates their blocks, preempting where it must.
 
         Args:
-            max_prefill_tokens: what prompts may have of the step, whatever the budget, where
-                those who decode are not fewer than those who wait for prompts.
+            max_prefill_tokens: what prompts may have of the step, whatever the budget, while a
+                long one is among them: one that takes several steps, and so would hold up those
+                who decode again and again. Where these are fewer than those who wait, the crowd
+                goes first.
         """
         plan = Plan()
         num_decoded = self._plan_decodes(plan)
         plan.num_decodes = len(plan.chunks)
         budget = self._max_num_batched_tokens - num_decoded
         num_others = len(self.running) - plan.num_decodes + len(self.waiting)
-        if max_prefill_tokens is not None and plan.num_decodes >= num_others:
+        if (
+            max_prefill_tokens is not None
+            and plan.num_decodes >= num_others
+            and self._has_long_prompt()
+        ):
             budget = min(budget, max_prefill_tokens)
         # However many decode, a prompt advances by at least a block a step.
         budget = max(budget, self._blocks.block_size)
@@ -177,6 +183,13 @@ class Scheduler:
         # A guess is not worth a preemption.
         room = (len(sequence.block_table) + self._blocks.num_free_blocks) * self._blocks.block_size
         return max(1, min(num_tokens, room - sequence.num_computed_tokens - 1))
+
+    def _has_long_prompt(self) -> bool:
+        """Whether the next step might compute part of one."""
+        prefilling = [s for s in self.running if not _is_decoding(s)]
+        if not prefilling and self.waiting:
+            prefilling = [self._next_waiting()]
+        return any(s.num_tokens > self._max_num_batched_tokens for s in prefilling)
 
     def _plan_prefills(self, plan: Plan, budget: int) -> int:
         for sequence in self.running:

@@ -102,3 +102,9 @@ def test_a_crowd_that_waits_gets_the_whole_budget() -> None:
     """Until those who decode are as many."""
     model, _ = run_streams(2, 10, 200)
     assert model.num_tokens_per_step[:4] == [256] * 4
+
+
+def test_short_prompts_are_not_held_back() -> None:
+    """Each holds up those who decode once: taking it in small pieces would cost everybody steps."""
+    model, _ = run_streams(8, 2, 120)
+    assert model.num_tokens_per_step[0] == 8 + 2 * 120

@@ -65,7 +65,7 @@ class Vocabulary:
         matcher = self.matcher(grammar)
         hint_ids = [self.encode(hint) for hint in hints]
         token_ids: list[int] = []
-        while len(token_ids) < 20 * num_tokens:
+        while len(token_ids) < 200 * num_tokens:
             is_long = len(token_ids) >= num_tokens
             may_end = matcher.is_accepting() and rng.random() < (0.9 if is_long else 0.3)
             if matcher.is_stopped() or may_end:

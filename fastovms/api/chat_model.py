@@ -11,7 +11,7 @@ from typing import TypeVar
 from fastovms.config import ChatConfig
 from fastovms.errors import ConfigurationError
 from fastovms.text.chat_template import ChatTemplate
-from fastovms.text.output_parser import kept_tags
+from fastovms.text.output_parser import check_formats, kept_tags
 from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format
 from fastovms.text.tools import TOOL_FORMATS, ToolFormat, detect_tool_format
 
@@ -43,7 +43,8 @@ class ChatModel:
         """A template of the model's own that is broken leaves it without one.
 
         Raises:
-            ConfigurationError: the operator's template is broken, or a parser unknown.
+            ConfigurationError: the operator's template is broken, or a parser unknown, or
+                the parsers do not go together.
         """
         missing = "has no chat template"
         try:
@@ -58,18 +59,13 @@ class ChatModel:
             logger.warning("%s: chats are refused: %s", model_dir, error)
             template, missing = None, f"has no usable chat template: {error}"
         source = "" if template is None else template.tool_source
-        return cls(
-            template,
-            _find(config.tool_parser, "tool", TOOL_FORMATS, detect_tool_format(source)),
-            _find(
-                config.reasoning_parser,
-                "reasoning",
-                REASONING_FORMATS,
-                detect_reasoning_format(source),
-            ),
-            config,
-            missing,
+        detected = detect_tool_format(source), detect_reasoning_format(source)
+        tool_format = _find(config.tool_parser, "tool", TOOL_FORMATS, detected[0])
+        reasoning_format = _find(
+            config.reasoning_parser, "reasoning", REASONING_FORMATS, detected[1]
         )
+        check_formats(tool_format, reasoning_format)
+        return cls(template, tool_format, reasoning_format, config, missing)
 
 
 def _find(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from fastovms.errors import ConfigurationError
 from fastovms.text.messages import MessageForm, parse_messages
 from fastovms.text.output import OutputParser, PlainParser
 from fastovms.text.reasoning import ReasoningFormat
@@ -65,6 +66,21 @@ def _parse(
         yield from tool_format.parse(scan, out, tools)
     else:
         yield from scan.rest(out.content)
+
+
+def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None) -> None:
+    """
+    Raises:
+        ConfigurationError: no model writes both.
+    """
+    if tool_format is None or reasoning_format is None:
+        return
+    forms = [found.parse for found in (tool_format, reasoning_format)]
+    if forms[0] is not forms[1] and any(isinstance(form, MessageForm) for form in forms):
+        raise ConfigurationError(
+            f"the tool parser {tool_format.name} and the reasoning parser {reasoning_format.name} "
+            "do not go together"
+        )
 
 
 def kept_tags(

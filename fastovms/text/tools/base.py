@@ -53,3 +53,10 @@ def tagged_calls(
         return f"(until_{begin} {block})* without_{begin}"
     # The answer ends with its only call: what would have been the next one has no place.
     return f"(until_{begin} {block} | without_{begin})"
+
+
+def read_end(scan: Scanner, out: Output, tag: str) -> Steps[None]:
+    """Reads the tag behind a call, if it is there."""
+    space = yield from scan.space()
+    if not (yield from scan.take(tag)):
+        out.content(space)

@@ -18,7 +18,7 @@ from fastovms.text.rules import Rules, literal
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.base import ToolFormat, read_end, tagged_calls
 from fastovms.text.tools.named_call import named_call, read_arguments
 
 ALL_BEGIN = "<｜tool▁calls▁begin｜>"
@@ -39,8 +39,7 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
                 continue
             opening += BEGIN
         if (yield from _read_call(scan, out, opening)):
-            yield from scan.space()
-            yield from scan.take(ALL_END)
+            yield from read_end(scan, out, ALL_END)
 
 
 def _read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
@@ -69,8 +68,7 @@ def _read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
     if fence:
         yield from scan.space()
         yield from scan.take("```")
-    yield from scan.space()
-    yield from scan.take(END)
+    yield from read_end(scan, out, END)
     return True
 
 

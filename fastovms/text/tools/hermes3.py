@@ -8,7 +8,7 @@ from fastovms.text.rules import Rules
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.base import ToolFormat, read_end, tagged_calls
 from fastovms.text.tools.json_call import json_call, read_call
 
 BEGIN = "<tool_call>"
@@ -18,8 +18,7 @@ END = "</tool_call>"
 def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
     while (yield from scan.until((BEGIN,), out.content)):
         if (yield from read_call(scan, out, BEGIN)):
-            yield from scan.space()
-            yield from scan.take(END)
+            yield from read_end(scan, out, END)
 
 
 def write_rules(rules: Rules, choice: CallChoice) -> str:

@@ -9,7 +9,7 @@ from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 from fastovms.text.tool import CallChoice, Tool
 from fastovms.text.tools import json_call, pythonic_call
-from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.base import ToolFormat, read_end, tagged_calls
 
 BEGIN = "<|tool_call_start|>"
 END = "<|tool_call_end|>"
@@ -18,8 +18,7 @@ END = "<|tool_call_end|>"
 def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
     while (yield from scan.until((BEGIN,), out.content)):
         if (yield from read_list(scan, out, BEGIN)):
-            yield from scan.space()
-            yield from scan.take(END)
+            yield from read_end(scan, out, END)
 
 
 def read_list(scan: Scanner, out: Output, opening: str) -> Steps[bool]:

@@ -9,7 +9,7 @@ from fastovms.text.rules import Rules
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.base import ToolFormat, read_end, tagged_calls
 from fastovms.text.tools.json_call import json_calls, read_calls
 
 BEGIN = "functools["
@@ -22,8 +22,7 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
         if opening == BEGIN:
             scan.put_back("[")
         if (yield from read_calls(scan, out, opening.removesuffix("["))):
-            yield from scan.space()
-            yield from scan.take(END)
+            yield from read_end(scan, out, END)
 
 
 def write_rules(rules: Rules, choice: CallChoice) -> str:

@@ -19,7 +19,7 @@ from fastovms.text.rules import Rules, literal
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat, tagged_calls
+from fastovms.text.tools.base import ToolFormat, read_end, tagged_calls
 from fastovms.text.tools.xml_call import XmlForm, read_call, xml_calls
 
 BEGIN = "<tool_call>"
@@ -44,8 +44,7 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
                 continue
             opening += function
         if (yield from read_call(scan, out, tools, FORM, opening)):
-            yield from scan.space()
-            yield from scan.take(END)
+            yield from read_end(scan, out, END)
 
 
 def write_rules(rules: Rules, choice: CallChoice) -> str:

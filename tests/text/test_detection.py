@@ -1,0 +1,97 @@
+"""Formats found out from the templates that teach them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fastovms
+from fastovms.errors import ConfigurationError
+from fastovms.text.output_parser import check_formats, kept_tags
+from fastovms.text.reasoning import REASONING_FORMATS, detect_reasoning_format
+from fastovms.text.tools import TOOL_FORMATS, detect_tool_format
+
+TEMPLATES = Path(__file__).parent / "templates"
+DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
+
+
+def names(source: str) -> tuple[str | None, str | None]:
+    tool_format, reasoning_format = detect_tool_format(source), detect_reasoning_format(source)
+    return tool_format and tool_format.name, reasoning_format and reasoning_format.name
+
+
+@pytest.mark.parametrize(
+    ("name", "tools", "reasoning"),
+    [
+        ("qwen3", "hermes3", "qwen3"),
+        ("mistral", "mistral", None),
+        ("gptoss", "gptoss", "gptoss"),
+        ("gemma3", None, None),
+        ("deepseek", "deepseek", "deepseek"),
+        ("llama3", "llama3", None),
+    ],
+)
+def test_whole_templates(name, tools, reasoning):
+    assert names((TEMPLATES / f"{name}.jinja").read_text()) == (tools, reasoning)
+
+
+def test_the_demo_model():
+    source = (DEMO_MODEL / "chat_template.jinja").read_text()
+    assert names(source) == ("hermes3", "qwen3")
+
+
+@pytest.mark.parametrize(
+    ("marks", "tools", "reasoning"),
+    [
+        ("", None, None),
+        ("<|start|> <|message|> <|eom|> <|eot|>", "onyx", "onyx"),
+        ("'<|tool_call>call:' <|channel>thought", "gemma4", "gemma4"),
+        ("<|channel>thought", None, "gemma4"),
+        ("<tool_call><function=x><parameter=y></tool_call><think>", "qwen3coder", "qwen3"),
+        ('<param name="x"><think>', "minicpm5", "minicpm5"),
+        ("<|tool_call_start|> message.thinking", "lfm2", "lfm2"),
+        ("<|tool_call_start|>", "lfm2", None),
+        ("keep_past_thinking <think>", "lfm2", "qwen3"),
+        ("functools", "phi4", None),
+        ("<|tool|><|/tool|>", "phi4", None),
+        ("[TOOL_CALLS] [ARGS]", "devstral", None),
+        ("[AVAILABLE_TOOLS] [/AVAILABLE_TOOLS]", "mistral", None),
+        ("<｜tool▁calls▁begin｜>", "deepseek_v31", None),
+        ("<|tool_call|>", "granite", None),
+        ("<|python_tag|>", "llama3", None),
+        ("<|python_start|>", "pythonic", None),
+        ("content.split('</think>')", None, "qwen3"),
+    ],
+)
+def test_marks(marks, tools, reasoning):
+    assert names(marks) == (tools, reasoning)
+
+
+def test_every_format_has_its_own_name():
+    for formats in (TOOL_FORMATS, REASONING_FORMATS):
+        assert all(name == found.name for name, found in formats.items())
+    assert {"hermes3", "llama3", "phi4", "mistral", "devstral", "qwen3coder", "gptoss"} <= set(
+        TOOL_FORMATS
+    )
+
+
+def test_tags_to_keep():
+    assert kept_tags(None, None) == frozenset()
+    tags = kept_tags(TOOL_FORMATS["hermes3"], REASONING_FORMATS["qwen3"])
+    assert tags == {"<tool_call>", "</tool_call>", "<think>", "</think>"}
+
+
+def test_formats_that_do_not_go_together():
+    gptoss = (TOOL_FORMATS["gptoss"], REASONING_FORMATS["gptoss"])
+    check_formats(*gptoss)
+    check_formats(gptoss[0], None)
+    check_formats(None, gptoss[1])
+    check_formats(TOOL_FORMATS["hermes3"], REASONING_FORMATS["deepseek_r1"])
+    for pair in (
+        (gptoss[0], REASONING_FORMATS["qwen3"]),
+        (TOOL_FORMATS["hermes3"], gptoss[1]),
+        (TOOL_FORMATS["onyx"], gptoss[1]),
+    ):
+        with pytest.raises(ConfigurationError, match=pair[1].name):
+            check_formats(*pair)

@@ -1,0 +1,31 @@
+"""Granite 3 and 4."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastovms.text.output import Content
+from fastovms.text.tools.granite import GRANITE
+from tests.text.tools.checks import SHOP, call, check_sample
+
+SAMPLES = {
+    "one": (
+        '<|tool_call|>[{"name": "search", "arguments": {"query": "tea"}}]',
+        call(0, "search", '{"query": "tea"}'),
+    ),
+    "several": (
+        '<|tool_call|> [{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]',
+        call(0, "now", "{}") + call(1, "now", "{}"),
+    ),
+    "the other tag, one call": (
+        '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\nok',
+        [*call(0, "now", "{}"), Content("ok")],
+    ),
+    "malformed": ('<|tool_call|>[{"nam', [Content('<|tool_call|>[{"nam')]),
+    "an empty list": ("<|tool_call|>[]", [Content("<|tool_call|>[]")]),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples(name: str) -> None:
+    check_sample(GRANITE, *SAMPLES[name], SHOP)

@@ -31,7 +31,7 @@ from fastovms.api.served import ServedModel
 from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
-from fastovms.text.output import OutputParser
+from fastovms.text.output import OutputParser, PlainParser
 from fastovms.text.output_parser import output_parser
 
 
@@ -110,13 +110,15 @@ async def prepare(
         echo=False,
         num_prompt_logprobs=report.num_prompt_logprobs,
     )
-    new_parser = partial(
-        output_parser,
-        model.chat.tool_format,
-        model.chat.reasoning_format,
-        prompt=prompt.text or "",
-        tools=tools.tools,
-    )
+    new_parser: Callable[[], OutputParser] = PlainParser
+    if asked.skip_special_tokens or dialect.parses_special_tokens:
+        new_parser = partial(
+            output_parser,
+            model.chat.tool_format,
+            model.chat.reasoning_format,
+            prompt=prompt.text or "",
+            tools=tools.tools,
+        )
     return ChatJob(asked, task, prompt, form, new_parser, body.return_prompt_text is True)
 
 

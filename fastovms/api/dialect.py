@@ -133,6 +133,8 @@ class Dialect:
         flat_tools: a tool's members may stand beside its type.
         checks_tool_choice: a choice without tools, or of one that is not among them, is refused,
             rather than leaving none to call.
+        parses_special_tokens: calls and reasoning are found in a text that keeps its special
+            tokens too.
         reasoning_members: of a message.
         lists_no_calls: a message without calls has an empty list of them.
         has_null_content: a message that only calls has no content, rather than an empty one.
@@ -163,6 +165,7 @@ class Dialect:
     takes_text_for_messages: bool
     flat_tools: bool
     checks_tool_choice: bool
+    parses_special_tokens: bool
     reasoning_members: tuple[str, ...]
     lists_no_calls: bool
     has_null_content: bool
@@ -200,6 +203,7 @@ OPENAI: Final = Dialect(
     takes_text_for_messages=True,
     flat_tools=False,
     checks_tool_choice=True,
+    parses_special_tokens=True,
     reasoning_members=("reasoning_content", "reasoning"),
     lists_no_calls=False,
     has_null_content=True,
@@ -249,6 +253,7 @@ OVMS: Final = Dialect(
     takes_text_for_messages=False,
     flat_tools=True,
     checks_tool_choice=False,
+    parses_special_tokens=False,
     reasoning_members=("reasoning_content",),
     lists_no_calls=True,
     has_null_content=False,

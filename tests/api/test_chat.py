@@ -354,6 +354,14 @@ async def test_a_choice_that_no_tool_fits_for_ovms(make):
         assert (status, body["error"]["param"]) == (400, "tool_choice")
 
 
+async def test_a_text_with_special_tokens_is_parsed_in_openais_dialect_alone(make):
+    body = {**BODY, "tools": [tool()], "skip_special_tokens": False}
+    _, answer = await make(call_text()).post(V1, body)
+    assert answer["choices"][0]["message"]["tool_calls"]
+    _, answer = await make(call_text()).post(V3, body)
+    assert answer["choices"][0]["message"]["content"] == call_text()
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_echo(make, streamed):
     cases = (

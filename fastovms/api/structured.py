@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -73,7 +74,8 @@ def _json(value: object, name: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        return orjson.dumps(value).decode()
+        # Not orjson, which has no integers beyond 64 bits.
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     raise InvalidField(f"{name} must be an object or a string, not {show(value)}", param=name)
 
 

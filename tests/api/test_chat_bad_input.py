@@ -120,7 +120,6 @@ WITHIN: list[tuple[str, dict[str, object]]] = [
         {"type": "function", "function": {}}}),
     ("tool_choice.function", {"tools": [tool()], "tool_choice":
         {"type": "function", "function": 5}}),
-    ("tool_choice.allowed_tools", {"tools": [tool()], "tool_choice": {"type": "allowed_tools"}}),
     ("tool_choice.allowed_tools.mode", {"tools": [tool()], "tool_choice":
         {"type": "allowed_tools", "allowed_tools": {"mode": "never", "tools": []}}}),
     ("tool_choice.allowed_tools.tools", {"tools": [tool()], "tool_choice":
@@ -147,6 +146,7 @@ WITHIN: list[tuple[str, dict[str, object]]] = [
     ("messages", {"messages": [{"role": "bad", "content": "a"}]}),
 ]  # fmt: skip
 ONLY_V1: list[tuple[str, dict[str, object]]] = [
+    ("tool_choice.allowed_tools", {"tools": [tool()], "tool_choice": {"type": "allowed_tools"}}),
     ("tool_choice", {"tools": [tool()], "tool_choice":
         {"type": "function", "function": {"name": "other"}}}),
     ("tool_choice.allowed_tools.tools[0]", {"tools": [tool()], "tool_choice":
@@ -157,6 +157,7 @@ ONLY_V1: list[tuple[str, dict[str, object]]] = [
     ("tools[0].function", {"tools": [{"type": "function", "name": "f"}]}),
 ]  # fmt: skip
 ONLY_V3: list[tuple[str, dict[str, object]]] = [
+    ("tool_choice.tools", {"tools": [tool()], "tool_choice": {"type": "allowed_tools"}}),
     ("messages", {"messages": "Hi"}),
     ("max_tokens", {"max_tokens": None}),
     ("tools[0].name", {"tools": [{"type": "function"}]}),

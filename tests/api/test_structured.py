@@ -20,6 +20,7 @@ TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "trigg
     ("fields", "kind", "source"),
     [
         ({"guided_json": SCHEMA}, GrammarKind.JSON_SCHEMA, SCHEMA),
+        ({"guided_json": {"minimum": -(2**70)}}, GrammarKind.JSON_SCHEMA, {"minimum": -(2**70)}),
         ({"guided_json": json.dumps(SCHEMA)}, GrammarKind.JSON_SCHEMA, SCHEMA),
         ({"guided_json_object": True}, GrammarKind.JSON_OBJECT, ""),
         ({"guided_regex": "a+"}, GrammarKind.REGEX, "a+"),

@@ -78,11 +78,7 @@ def test_defaults_can_be_written_as_flags(flag):
         (["--access-log", "JSON"], "service.access_log", "json"),
         (["--log-level", "DEBUG"], "service.log_level", "debug"),
         (["--api-key-file", "keys"], "security.api_key_file", Path("keys")),
-        (["--tool-parser", "hermes3"], "chat.tool_parser", "hermes3"),
-        (["--reasoning-parser", "none"], "chat.reasoning_parser", "none"),
         # Other servers' spellings
-        (["--tool-call-parser", "hermes"], "chat.tool_parser", "hermes3"),
-        (["--reasoning-parser", "deepseek_r1"], "chat.reasoning_parser", "qwen3"),
         (["--api_key_file", "keys"], "security.api_key_file", Path("keys")),
         (["--allowed_origins=a_b"], "security.allowed_origins", "a_b"),
         (["--allow_credentials", "true"], "security.allow_credentials", True),

@@ -8,8 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Template, TemplateError
-from jinja2.sandbox import SandboxedEnvironment
+from jinja2 import TemplateError
 
 from fastovms.errors import ConfigurationError, InvalidField, RequestError
 from fastovms.text.template_environment import make_environment
@@ -21,9 +20,7 @@ from fastovms.text.template_files import (
     special_tokens,
 )
 from fastovms.text.template_messages import Message, TemplateForm, adapt, find_form
-
-MAX_PROMPT_LENGTH = 64 * 1024 * 1024
-"""Characters that a template may write."""
+from fastovms.text.template_sandbox import Sandbox
 
 _RESERVED: Final = {"messages", "tools", "documents", "add_generation_prompt"}
 _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -144,15 +141,13 @@ class ChatTemplate:
         prepared = self._with_tools if tools else self._plain
         adapted = adapt(messages, prepared.form)
         if not continue_final_message:
-            return _render(prepared.template, adapted, variables, add_generation_prompt)
+            return prepared.render(adapted, variables, add_generation_prompt)
         if add_generation_prompt:
             raise InvalidField(
                 "continue_final_message and add_generation_prompt cannot both be true",
                 param="continue_final_message",
             )
-        return _cut_at_tag(
-            _render(prepared.template, _with_tag(messages, adapted), variables, False)
-        )
+        return _cut_at_tag(prepared.render(_with_tag(messages, adapted), variables, False))
 
     def _variables(
         self,
@@ -178,21 +173,18 @@ class _Prepared:
     """A template and the form of its messages."""
 
     def __init__(
-        self,
-        environment: SandboxedEnvironment,
-        source: str,
-        tokens: Mapping[str, Any],
-        content_format: str,
+        self, environment: Sandbox, source: str, tokens: Mapping[str, Any], content_format: str
     ) -> None:
+        self._environment = environment
         try:
-            self.template = environment.from_string(source)
+            self._template = environment.from_string(source)
         except TemplateError as error:
             raise ConfigurationError(f"the chat template is malformed: {error}") from error
         variables = {**tokens, "tools": [_TRIED_TOOL]}
 
         def try_render(messages: Sequence[Message]) -> str | None:
             try:
-                return _render(self.template, messages, variables, False)
+                return self.render(messages, variables, False)
             except RequestError:
                 return None
 
@@ -200,32 +192,24 @@ class _Prepared:
         if content_format != "auto":
             self.form = replace(self.form, content_parts=content_format == "openai")
 
-
-def _render(
-    template: Template,
-    messages: Sequence[Message],
-    variables: Mapping[str, Any],
-    add_generation_prompt: bool,
-) -> str:
-    pieces: list[str] = []
-    length = 0
-    try:
-        for piece in template.generate(
-            **variables, messages=messages, add_generation_prompt=add_generation_prompt
-        ):
-            length += len(piece)
-            if length > MAX_PROMPT_LENGTH:
-                raise _refused(f"the prompt is longer than {MAX_PROMPT_LENGTH} characters")
-            pieces.append(piece)
-    except RequestError:
-        raise
-    except (Exception, RecursionError, MemoryError) as error:  # whatever a template's code raises
-        raise _refused(str(error) or type(error).__name__) from error
-    return "".join(pieces)
-
-
-def _refused(reason: str) -> RequestError:
-    return RequestError(f"the chat template cannot render the messages: {reason}", param="messages")
+    def render(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any],
+        add_generation_prompt: bool,
+    ) -> str:
+        every = {
+            **variables,
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return self._environment.render(self._template, every)
+        except (Exception, RecursionError, MemoryError) as error:  # whatever its code raises
+            reason = str(error) or type(error).__name__
+            raise RequestError(
+                f"the chat template cannot render the messages: {reason}", param="messages"
+            ) from error
 
 
 def _with_tag(

@@ -1,4 +1,4 @@
-"""Jinja as Hugging Face's chat templates expect it, in a sandbox."""
+"""Jinja as Hugging Face's chat templates expect it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
-from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_PRODUCT = 1_000_000
-"""Items of a repeated string or list, and bits of a power."""
+from fastovms.text.template_sandbox import Sandbox
 
 
 class GenerationTag(Extension):
@@ -25,26 +22,6 @@ class GenerationTag(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class Sandbox(ImmutableSandboxedEnvironment):
-    """Nothing is changed, nothing outside is reached, no operator makes something huge."""
-
-    intercepted_binops = frozenset(("*", "**"))
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*":
-            for sized, count in ((left, right), (right, left)):
-                if isinstance(sized, str | list | tuple) and isinstance(count, int):
-                    _check(len(sized) * count)
-        elif isinstance(left, int) and isinstance(right, int):
-            _check(left.bit_length() * right)
-        return super().call_binop(context, operator, left, right)
-
-
-def _check(size: int) -> None:
-    if size > MAX_PRODUCT:
-        raise SecurityError(f"the template makes something too large: {size} > {MAX_PRODUCT}")
 
 
 def make_environment(now: Callable[[], datetime]) -> Sandbox:

@@ -1,0 +1,114 @@
+"""A sandbox for templates: they reach nothing outside and do not run away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from threading import local
+from typing import Any
+
+from jinja2 import Template, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_PRODUCT = 1_000_000
+"""Items of a repeated string or list, and bits of a power."""
+
+MAX_LENGTH = 64 * 1024 * 1024
+"""Characters of a text, the prompt among them."""
+
+MAX_STEPS = 10_000_000
+"""Passes through loops and macros while one prompt is rendered. Some templates look at every
+message for each of them."""
+
+
+_WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{5})")
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Nothing is changed, nothing outside is reached, no operator makes something huge, no loop
+    goes on for ever. Templates of one environment may be rendered in several threads."""
+
+    intercepted_binops = frozenset(("*", "**", "+", "%"))
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._thread = local()
+
+    def render(self, template: Template, variables: Mapping[str, Any]) -> str:
+        """
+        Raises:
+            TemplateError: the template refuses the variables, or does too much.
+            Exception: whatever else its expressions raise.
+        """
+        self._thread.num_steps = 0
+        pieces: list[str] = []
+        length = 0
+        for piece in template.generate(variables):
+            length += len(piece)
+            _check("the prompt", length, MAX_LENGTH)
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def step(self) -> None:
+        """Is called by templates at each pass through a loop or a macro."""
+        self._thread.num_steps += 1
+        if self._thread.num_steps > MAX_STEPS:
+            raise SecurityError(f"the template takes more than {MAX_STEPS} steps")
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        match operator:
+            case "*":
+                for sized, count in ((left, right), (right, left)):
+                    if isinstance(sized, str | list | tuple) and isinstance(count, int):
+                        _check("a product", len(sized) * count, MAX_PRODUCT)
+            case "**" if isinstance(left, int) and isinstance(right, int):
+                _check("a power", left.bit_length() * right, MAX_PRODUCT)
+            case "+" if isinstance(left, str) and isinstance(right, str):
+                _check("a text", len(left) + len(right), MAX_LENGTH)
+            case "%" if isinstance(left, str) and _WIDE.search(left):
+                raise SecurityError("the template pads a text too much")
+        return super().call_binop(context, operator, left, right)
+
+    def join(self, *values: Any) -> str:
+        """What `~` does."""
+        texts = [str(value) for value in values]
+        _check("a text", sum(map(len, texts)), MAX_LENGTH)
+        return "".join(texts)
+
+    def _generate(
+        self,
+        source: nodes.Template,
+        name: str | None,
+        filename: str | None,
+        defer_init: bool = False,
+    ) -> str:
+        """Jinja's hook for what becomes of a parsed template."""
+        for block in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+            assert isinstance(block, nodes.For | nodes.Macro | nodes.CallBlock)
+            block.body.insert(0, nodes.ExprStmt(_call("step", [])))
+        _replace_joins(source)
+        return super()._generate(source, name, filename, defer_init)
+
+
+def _replace_joins(node: nodes.Node) -> None:
+    for child in node.iter_child_nodes():
+        _replace_joins(child)
+    for field, value in node.iter_fields():
+        if isinstance(value, nodes.Concat):
+            setattr(node, field, _call("join", value.nodes))
+        elif isinstance(value, list):
+            value[:] = [
+                _call("join", item.nodes) if isinstance(item, nodes.Concat) else item
+                for item in value
+            ]
+
+
+def _call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
+    """The expression of a call to a method of the environment."""
+    return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
+
+
+def _check(what: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise SecurityError(f"{what} of the template is too large: {size} > {limit}")

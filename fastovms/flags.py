@@ -186,6 +186,7 @@ _engine = (
 
 TOOL_PARSERS_OF_VLLM: Final = {
     "deepseek_v3": "deepseek",
+    "granite4": "hermes3",
     "hermes": "hermes3",
     "llama3_json": "llama3",
     "llama4_json": "llama3",

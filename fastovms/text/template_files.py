@@ -24,13 +24,9 @@ def find_templates(model_dir: Path) -> dict[str, str]:
         ConfigurationError: a file is broken.
     """
     templates: dict[str, str] = {}
-    # The processor's template comes last to be looked at: that of models with images.
-    for name in ("chat_template.json", "processor_config.json", "tokenizer_config.json"):
+    # A processor's template is that of a model with images; the tokenizer's goes before it.
+    for name in ("processor_config.json", "chat_template.json", "tokenizer_config.json"):
         templates |= _named(read_json(model_dir / name).get("chat_template"))
-    for name in (DEFAULT, TOOL_USE):
-        for path in (model_dir / f"chat_template_{name}.jinja",):
-            if path.is_file():
-                templates[name] = read_text(path)
     if (path := model_dir / "chat_template.jinja").is_file():
         templates[DEFAULT] = read_text(path)
     for path in sorted((model_dir / "additional_chat_templates").glob("*.jinja")):
@@ -43,16 +39,13 @@ def _named(value: object) -> dict[str, str]:
     if isinstance(value, str):
         return {DEFAULT: value}
     if isinstance(value, list):
-        items = [(item.get("name"), item.get("template")) for item in value if _is_object(item)]
+        objects = [item for item in value if isinstance(item, dict)]
+        items = [(item.get("name"), item.get("template")) for item in objects]
     elif isinstance(value, dict):
         items = list(value.items())
     else:
         return {}
     return {str(name): source for name, source in items if isinstance(source, str)}
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 def special_tokens(model_dir: Path) -> dict[str, Any]:

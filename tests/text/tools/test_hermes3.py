@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from fastovms.text.output import Content
+import fastovms
+from fastovms.text.output import CallBegin, Content
+from fastovms.text.output_grammar import call_grammar
+from fastovms.text.output_parser import output_parser
+from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.tool import CallChoice
 from fastovms.text.tools.hermes3 import HERMES3
-from tests.text.tools.checks import SHOP, call, check_sample, check_walks
+from tests.text.parsing import parse
+from tests.text.tools.checks import SHOP, call, check_sample
+from tests.vocabularies import Vocabulary
 
 SAMPLES = {
     "one": (
@@ -120,5 +129,18 @@ def test_samples(name: str) -> None:
     check_sample(HERMES3, *SAMPLES[name], SHOP)
 
 
-def test_the_grammar_makes_calls() -> None:
-    check_walks(HERMES3, SHOP, ['"', "}", "]", "}\n</tool_call>", "</tool_call>"])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_grammar_and_the_demo_model(seed: int) -> None:
+    """Its tags are tokens that are no control tokens."""
+    source = (Path(fastovms.__file__).parent / "demo_model" / "tokenizer.json").read_text()
+    demo = Vocabulary(source, eos=2)
+    choice = CallChoice(SHOP, required=True)
+    grammar = call_grammar(HERMES3, REASONING_FORMATS["qwen3"], choice, prompt="")
+    text = demo.walk(grammar, ['"', "}", "]", "</tool_call>", "</think>"], seed)
+    parser = output_parser(HERMES3, REASONING_FORMATS["qwen3"], prompt="", tools=SHOP)
+    pieces = parse(parser, text)
+    assert any(isinstance(piece, CallBegin) for piece in pieces)
+    assert not any(isinstance(piece, Content) for piece in pieces)
+    begin = demo.encode("<tool_call>")
+    assert demo.encode("<tool_call>\n{")[: len(begin)] == begin
+    assert demo.accepts(grammar, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')

@@ -1,5 +1,5 @@
-"""Every row of the compatibility table holds: what it takes is taken, what it refuses is refused by
-its name, below both prefixes."""
+"""Every row of the compatibility tables holds: what it takes is taken, what it refuses is refused
+by its name, below both prefixes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from fastovms.api.schemas import CompletionRequest
-from tests.fakes import FakeStream
+from fastovms.api.schemas import ChatRequest, CompletionRequest, GenerationFields
+from tests.api.chat_models import chat_model
+from tests.fakes import FakeStream, model_info
 
-TABLE = Path(__file__).parents[2] / "docs" / "compatibility.md"
-BODY = {"model": "fake", "prompt": "ab"}
+DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 PREFIXES = ("/v1", "/v3", "/v3/v1")
 
 
@@ -23,6 +23,32 @@ class Row(NamedTuple):
     field: str
     takes: dict[str, list[dict]]
     refuses: dict[str, list[dict]]
+
+
+class Table(NamedTuple):
+    """The section of an endpoint, the fields that it must have, and a body for the others."""
+
+    title: str
+    path: str
+    fields: frozenset[str]
+    body: dict[str, Any]
+
+
+OF_CHAT = frozenset(ChatRequest.__struct_fields__) - frozenset(GenerationFields.__struct_fields__)
+TABLES = (
+    Table(
+        "## Completions",
+        "completions",
+        frozenset(CompletionRequest.__struct_fields__),
+        {"model": "fake", "prompt": "ab"},
+    ),
+    Table(
+        "## Chat completions",
+        "chat/completions",
+        OF_CHAT,
+        {"model": "fake", "messages": [{"role": "user", "content": "a"}]},
+    ),
+)
 
 
 def quoted(text: str, field: str) -> list[dict]:
@@ -39,8 +65,9 @@ def examples(cell: str, field: str) -> tuple[list[dict], list[dict]]:
     return quoted(found[1], field), quoted(found[2], field)
 
 
-def rows() -> Iterator[Row]:
-    for line in TABLE.read_text().partition("## Completions")[2].splitlines():
+def rows(table: Table) -> Iterator[Row]:
+    section = DOCUMENT.read_text().partition(table.title)[2].partition("\n## ")[0]
+    for line in section.splitlines():
         if not line.startswith("| `"):
             continue
         name, *others, v1, v3 = (cell.strip() for cell in line.strip("|").split(" | "))
@@ -55,31 +82,35 @@ def rows() -> Iterator[Row]:
         )
 
 
-ROWS = list(rows())
-
-
-def cases(which: str) -> list[tuple[str, str, dict]]:
+def cases(which: str) -> list[tuple[str, dict, str, dict]]:
     return [
-        (prefix, row.field, members)
-        for row in ROWS
+        (f"{prefix}/{table.path}", table.body, row.field, members)
+        for table in TABLES
+        for row in rows(table)
         for prefix, values in getattr(row, which).items()
         for members in values
     ]
 
 
-def test_every_field_has_a_row():
-    assert sorted(row.field for row in ROWS) == sorted(CompletionRequest.__struct_fields__)
-    for row in ROWS:
+@pytest.fixture
+def make(make_api):
+    return lambda: make_api("xyz", model=model_info(), chat=chat_model())
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.path)
+def test_every_field_has_a_row(table):
+    found = list(rows(table))
+    assert sorted(row.field for row in found) == sorted(table.fields)
+    for row in found:
         for prefix in PREFIXES:
             assert row.takes[prefix], row.field
             assert row.refuses[prefix], row.field
 
 
-@pytest.mark.parametrize(("prefix", "field", "members"), cases("takes"))
-async def test_what_is_taken(make_api, prefix, field, members):
+@pytest.mark.parametrize(("path", "body", "field", "members"), cases("takes"))
+async def test_what_is_taken(make, path, body, field, members):
     stream = FakeStream()
-    body = json.dumps({**BODY, **members}).encode()
-    response = await make_api("xyz").call("POST", f"{prefix}/completions", body, stream)
+    response = await make().call("POST", path, {**body, **members}, stream)
     if members.get("stream"):
         assert response is None
         assert stream.events[-1] == "[DONE]"
@@ -89,16 +120,16 @@ async def test_what_is_taken(make_api, prefix, field, members):
         assert response.status == 200, response.body
 
 
-@pytest.mark.parametrize(("prefix", "field", "members"), cases("refuses"))
-async def test_what_is_refused(make_api, prefix, field, members):
-    api = make_api("xyz")
-    status, answer = await api.post(f"{prefix}/completions", {**BODY, **members})
+@pytest.mark.parametrize(("path", "body", "field", "members"), cases("refuses"))
+async def test_what_is_refused(make, path, body, field, members):
+    api = make()
+    status, answer = await api.post(path, {**body, **members})
     error = answer["error"]
-    if prefix == "/v1":
+    if path.startswith("/v1"):
         assert field in error["param"] or field in error["message"]
         error = error["message"]
     assert field in error, error
     unknown = members == {"model": "other"}
-    of_body = prefix != "/v1" and field in ("model", "stream")
+    of_body = not path.startswith("/v1") and field in ("model", "stream")
     assert status == (404 if unknown else 412 if of_body else 400)
     assert api.backend.submitted == []

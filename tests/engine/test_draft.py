@@ -99,7 +99,7 @@ def make_engine(
             draft,
             num_token_ids=num_token_ids,
             max_model_len=draft_len,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_batched_tokens=settings.token_budget,
             cost=cost,
             enable_prefix_caching=settings.enable_prefix_caching,
         )
@@ -111,6 +111,7 @@ def make_engine(
         max_model_len=max_model_len,
         draft_model=draft_model,
         new_seed=lambda: 0,
+        clock=lambda: 0.0,  # steps that cost nothing: no prompt is paced
     )
     return engine, draft_model
 

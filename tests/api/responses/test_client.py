@@ -1,0 +1,263 @@
+"""OpenAI's client against the API over fakes, through real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import openai
+import pytest
+from openai.types.responses import Response
+from pydantic import BaseModel
+
+from fastovms.api.errors import render_error
+from fastovms.config import HttpConfig
+from fastovms.http import HttpServer
+from tests.api.chat_models import call_text
+
+CALL = call_text("get_weather", '{"city": "Paris"}')
+
+
+class City(BaseModel):
+    name: str
+    size: int
+
+
+class GetWeather(BaseModel):
+    city: str
+
+
+TOOL = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather of a city",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "strict": False,
+}
+
+
+@pytest.fixture
+async def connect(make) -> AsyncIterator[Callable[..., object]]:
+    """Makes clients of an API that answers with a script."""
+    async with AsyncExitStack() as stack:
+
+        async def start(script="Hello!", prefix: str = "/v1", **options):
+            api = make(script, **options)
+            config = HttpConfig(port=0, drain_grace=0.0)
+            server = HttpServer(config, api.router, render_error=render_error)
+            await server.start()
+            stack.push_async_callback(server.close)
+            client = openai.AsyncOpenAI(
+                base_url=server.addresses[0] + prefix, api_key="none", max_retries=0
+            )
+            await stack.enter_async_context(client)
+            client.api = api
+            return client
+
+        yield start
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/v3"])
+async def test_create(connect, prefix):
+    client = await connect(prefix=prefix)
+    response = await client.responses.create(model="fake", input="Hi")
+    assert response.output_text == "Hello!"
+    assert response.status == "completed"
+    assert response.usage.total_tokens == 13
+    assert response.usage.input_tokens_details.cached_tokens == 0
+    Response.model_validate(response.to_dict(), strict=True)
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/v3"])
+async def test_stream_events(connect, prefix):
+    client = await connect("<think>hm</think>Hello!", prefix=prefix)
+    kinds = []
+    async for event in await client.responses.create(model="fake", input="Hi", stream=True):
+        kinds.append(event.type)
+        assert event.sequence_number == len(kinds) - 1
+    assert kinds[0] == "response.created"
+    assert kinds[-1] == "response.completed"
+
+
+async def test_stream_helper(connect):
+    client = await connect("<think>hm</think>Hello!")
+    async with client.responses.stream(model="fake", input="Hi") as stream:
+        text = ""
+        async for event in stream:
+            if event.type == "response.output_text.delta":
+                text += event.delta
+                assert event.snapshot == text
+        final = await stream.get_final_response()
+    assert text == final.output_text == "Hello!"
+    assert [item.type for item in final.output] == ["reasoning", "message"]
+    assert final.output[0].content[0].text == "hm"
+
+
+async def test_parse(connect):
+    client = await connect('{"name":"Paris","size":2}')
+    parsed = await client.responses.parse(model="fake", input="City?", text_format=City)
+    assert parsed.output_parsed == City(name="Paris", size=2)
+    assert parsed.text.format.name == "City"
+    grammar = client.api.backend.submitted[-1].params.grammar
+    assert '"required":["name","size"]' in grammar.source
+
+
+async def test_stream_helper_parses(connect):
+    client = await connect('{"name":"Paris","size":2}')
+    async with client.responses.stream(model="fake", input="City?", text_format=City) as stream:
+        async for _ in stream:
+            pass
+        final = await stream.get_final_response()
+    assert final.output_parsed == City(name="Paris", size=2)
+
+
+async def test_tools_through_the_stream_helper(connect):
+    client = await connect(f"{CALL}{CALL}")
+    tools = [openai.pydantic_function_tool(GetWeather, name="get_weather")]
+    flat = [{"type": "function", **tool["function"]} for tool in tools]
+    async with client.responses.stream(model="fake", input="?", tools=flat) as stream:
+        snapshots = [
+            event.snapshot
+            async for event in stream
+            if event.type == "response.function_call_arguments.delta"
+        ]
+        final = await stream.get_final_response()
+    assert snapshots[-1] == '{"city": "Paris"}'
+    calls = [(call.name, call.arguments) for call in final.output]
+    assert calls == [("get_weather", '{"city": "Paris"}')] * 2
+    assert len({call.call_id for call in final.output}) == 2
+
+
+async def test_a_call_and_its_output(connect):
+    def script(request, index):
+        has_output = b"t:" in bytes(request.prompt_token_ids)
+        return list(b"Sunny." if has_output else CALL.encode())
+
+    client = await connect(script)
+    first = await client.responses.create(
+        model="fake",
+        input="Weather?",
+        tools=[TOOL],
+        tool_choice={"type": "function", "name": "get_weather"},
+    )
+    [call] = first.output
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "sun"}
+    stateful = await client.responses.create(
+        model="fake", previous_response_id=first.id, input=[output]
+    )
+    assert stateful.output_text == "Sunny."
+    history = [{"role": "user", "content": "Weather?"}, *first.output, output]
+    stateless = await client.responses.create(model="fake", input=history, store=False)
+    assert stateless.output_text == "Sunny."
+    first_prompt, second_prompt = client.api.backend.submitted[-2:]
+    assert first_prompt.prompt_token_ids == second_prompt.prompt_token_ids
+
+
+async def test_logprobs(connect):
+    client = await connect()
+    response = await client.responses.create(
+        model="fake", input="Hi", include=["message.output_text.logprobs"], top_logprobs=2
+    )
+    logprobs = response.output[0].content[0].logprobs
+    assert "".join(entry.token for entry in logprobs) == "Hello!"
+    assert [len(entry.top_logprobs) for entry in logprobs] == [2] * 6
+
+
+async def test_an_incomplete_stream(connect):
+    client = await connect()
+    stream = await client.responses.create(
+        model="fake", input="Hi", stream=True, max_output_tokens=2
+    )
+    events = [event async for event in stream]
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response.incomplete_details.reason == "max_output_tokens"
+    assert events[-1].response.output_text == "He"
+
+
+async def test_a_failed_stream(connect):
+    client = await connect()
+    client.api.backend.fail_after = 2
+    stream = await client.responses.create(model="fake", input="Hi", stream=True)
+    events = [event async for event in stream]
+    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+    assert events[-2].message == "out of order"
+    assert events[-1].response.error.code == "server_error"
+
+
+async def test_stored_responses(connect):
+    client = await connect()
+    created = await client.responses.create(
+        model="fake", input=[{"role": "user", "content": f"{n}"} for n in range(45)]
+    )
+    assert await client.responses.retrieve(created.id) == created
+    items = [item async for item in client.responses.input_items.list(created.id, order="asc")]
+    assert [item.content[0].text for item in items] == [f"{n}" for n in range(45)]
+    await client.responses.delete(created.id)
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve(created.id)
+
+
+async def test_input_tokens(connect):
+    client = await connect()
+    counted = await client.responses.input_tokens.count(model="fake", input="Hi")
+    assert counted.input_tokens == 6
+
+
+async def test_background(connect):
+    client = await connect()
+    queued = await client.responses.create(model="fake", input="Hi", background=True)
+    assert queued.status == "queued"
+    events = [event async for event in await client.responses.retrieve(queued.id, stream=True)]
+    assert events[-1].response.output_text == "Hello!"
+    later = await client.responses.retrieve(queued.id, stream=True, starting_after=3)
+    assert [event async for event in later] == events[4:]
+    assert (await client.responses.retrieve(queued.id)).output_text == "Hello!"
+    with pytest.raises(openai.BadRequestError):
+        await client.responses.cancel(queued.id)
+
+
+async def test_cancel(connect):
+    client = await connect()
+    client.api.backend.step = lambda: None
+    queued = await client.responses.create(model="fake", input="Hi", background=True)
+    assert (await client.responses.cancel(queued.id)).status == "cancelled"
+    assert (await client.responses.retrieve(queued.id)).status == "cancelled"
+
+
+async def test_conversations(connect):
+    client = await connect()
+    conversation = await client.conversations.create(
+        items=[{"type": "message", "role": "user", "content": "A"}], metadata={"topic": "x"}
+    )
+    updated = await client.conversations.update(conversation.id, metadata={"topic": "y"})
+    assert (await client.conversations.retrieve(conversation.id)) == updated
+    response = await client.responses.create(model="fake", input="B", conversation=conversation.id)
+    assert response.conversation.id == conversation.id
+    items = [item async for item in client.conversations.items.list(conversation.id, order="asc")]
+    assert [item.content[0].text for item in items] == ["A", "B", "Hello!"]
+    added = await client.conversations.items.create(
+        conversation.id, items=[{"role": "user", "content": "C"}]
+    )
+    [item] = added.data
+    found = await client.conversations.items.retrieve(item.id, conversation_id=conversation.id)
+    assert found == item
+    await client.conversations.items.delete(item.id, conversation_id=conversation.id)
+    deleted = await client.conversations.delete(conversation.id)
+    assert deleted.deleted
+    with pytest.raises(openai.NotFoundError):
+        await client.conversations.retrieve(conversation.id)
+
+
+async def test_errors(connect):
+    client = await connect()
+    with pytest.raises(openai.NotFoundError) as raised:
+        await client.responses.create(model="fake", input="Hi", previous_response_id="resp_x")
+    assert raised.value.param == "previous_response_id"
+    with pytest.raises(openai.BadRequestError) as raised:
+        await client.responses.create(
+            model="fake", input="Hi", previous_response_id="resp_x", conversation="conv_x"
+        )
+    assert raised.value.param == "conversation"
+    with pytest.raises(openai.NotFoundError) as raised:
+        await client.responses.create(model="other", input="Hi")
+    assert raised.value.code == "model_not_found"

@@ -21,7 +21,7 @@ from fastovms.api.responses.background import BackgroundRun, Owner, ResponsesSta
 from fastovms.api.responses.events import ResponseRun
 from fastovms.api.responses.fields import Fields, read_fields
 from fastovms.api.responses.form import output_form, response_form
-from fastovms.api.responses.history import History, read_history
+from fastovms.api.responses.history import LONG, History, read_history
 from fastovms.api.responses.input_items import NewId, Reading
 from fastovms.api.responses.job import ResponsesJob, count_tokens, prepare
 from fastovms.api.responses.records import to_items, to_record
@@ -32,6 +32,7 @@ from fastovms.api.served import ServedModel
 from fastovms.api.sse import DONE, ClientTooSlow, DeltaSender
 from fastovms.errors import StateFailed
 from fastovms.http.messages import HeaderPairs, Request, Response
+from fastovms.state.store import StoredItem
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,10 @@ class _Task:
     def headers(self) -> HeaderPairs:
         skipped = [*self.history.warnings, *self.job.warnings]
         return warning_headers(skipped)
+
+    async def input_items(self) -> Sequence[StoredItem]:
+        items = self.history.input
+        return await offload.run(lambda: to_items(items), is_long=self.history.size >= LONG)
 
 
 class Responses:
@@ -212,7 +217,7 @@ class Responses:
         background = BackgroundRun(
             task.run,
             task.generation,
-            to_items(task.history.input),
+            await task.input_items(),
             Owner(tenant, fields.conversation_id),
             state.store,
         )
@@ -231,7 +236,7 @@ class Responses:
         if state is None or not (fields.store or conversation_id):
             return
         tenant = task.request.tenant
-        record = to_record(run.form, run.state, to_items(task.history.input), run.output.items)
+        record = to_record(run.form, run.state, await task.input_items(), run.output.items)
         try:
             if fields.store:
                 await state.store.add_response(tenant, record, conversation_id=conversation_id)

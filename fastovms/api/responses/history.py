@@ -17,8 +17,8 @@ from fastovms.errors import InvalidField, NotFound
 from fastovms.params import ModelInfo
 from fastovms.state.store import Context, Progress, StateStore, StoredItem
 
-_LONG: Final = 64 * 1024
-"""Bytes of items from which they are read in a thread."""
+LONG: Final = 64 * 1024
+"""Bytes of items from which they are read, and written, in a thread."""
 
 _BYTES_PER_TOKEN: Final = 1024
 _MIN_BYTES: Final = 4 * 1024 * 1024
@@ -62,14 +62,14 @@ async def read_history(
     has_past = fields.previous_id is not None or fields.conversation_id is not None
     if body.input is None and not has_past and not body.instructions:
         raise InvalidField("input is required", param="input")
-    read = await offload.run(lambda: read_input(body.input, reading), is_long=body_size >= _LONG)
+    read = await offload.run(lambda: read_input(body.input, reading), is_long=body_size >= LONG)
     given = await _resolved(read.items, tenant, store)
     past: Sequence[StoredItem] = ()
     if has_past:
         past = await _past(fields, tenant, _store(store, fields), model)
     size = sum(len(item.body) for item in past)
     earlier = await offload.run(
-        lambda: [orjson.loads(item.body) for item in past], is_long=size >= _LONG
+        lambda: [orjson.loads(item.body) for item in past], is_long=size >= LONG
     )
     return History([*earlier, *given], given, size + body_size, read.skipped)
 

@@ -10,10 +10,11 @@ import orjson
 
 from fastovms.api.body import show
 from fastovms.api.responses.fields import check_include
-from fastovms.errors import InvalidField, NotFound
+from fastovms.errors import InvalidField, NotFound, RequestError
 from fastovms.http.messages import Request
 from fastovms.state.store import ItemPage, Page
 
+_MAX_PARAMETERS: Final = 100
 _MAX_LIMIT: Final = 100
 _USUAL_LIMIT: Final = 20
 _MAX_NUMBER: Final = 2**53
@@ -24,13 +25,18 @@ T = TypeVar("T")
 class Query:
     """Parameters by name. Of one that is given several times the last counts.
 
-    Raises InvalidField: `include` has a value that is not known.
+    Raises RequestError: too many, or `include` has a value that is not known.
     """
 
     def __init__(self, request: Request) -> None:
-        values: Mapping[str, Sequence[str]] = parse_qs(
-            request.query, keep_blank_values=True, max_num_fields=100
-        )
+        try:
+            values: Mapping[str, Sequence[str]] = parse_qs(
+                request.query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS
+            )
+        except ValueError:
+            raise RequestError(
+                f"the query must have at most {_MAX_PARAMETERS} parameters"
+            ) from None
         self._values = {name.removesuffix("[]"): found for name, found in values.items()}
         check_include(self._values.get("include", ()))
 

@@ -41,7 +41,9 @@ def request(path: str = "/v1/x", method: str = "POST", **fields: str) -> Request
 def test_api_keys(authorization: str | None, granted: bool) -> None:
     keys = ApiKeys(["alpha", "beta"], render_error, exempt=["/health", "/"])
     fields = {} if authorization is None else {"Authorization": authorization}
-    refusal = keys(request(**fields))
+    asked = request(**fields)
+    refusal = keys(asked)
+    assert bool(asked.tenant) is granted
     if granted:
         assert refusal is None
         return
@@ -58,6 +60,15 @@ def test_api_keys(authorization: str | None, granted: bool) -> None:
 def test_exempt_paths(path: str, free: bool) -> None:
     keys = ApiKeys(["alpha"], render_error, exempt=["/health", "/"])
     assert (keys(request(path)) is None) is free
+
+
+def test_each_key_is_a_tenant() -> None:
+    keys = ApiKeys(["alpha", "beta"], render_error)
+    asked = [request(Authorization=f"Bearer {key}") for key in ("alpha", "beta", "beta")]
+    assert all(keys(one) is None for one in asked)
+    first, second, third = (one.tenant for one in asked)
+    assert first != second == third
+    assert "alpha" not in first
 
 
 def test_no_keys() -> None:

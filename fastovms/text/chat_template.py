@@ -139,7 +139,7 @@ class ChatTemplate:
         """
         variables = self._variables(tools, documents, kwargs or {})
         prepared = self._with_tools if tools else self._plain
-        adapted = adapt(messages, prepared.form)
+        adapted = adapt(messages, prepared.form, tools or ())
         if not continue_final_message:
             return prepared.render(adapted, variables, add_generation_prompt)
         if add_generation_prompt:

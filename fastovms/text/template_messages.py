@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 Message = Mapping[str, Any]
@@ -17,6 +18,8 @@ _OTHER_TEXT = "other-text"
 _ARGUMENTS = {"some_argument": 1}
 _ARGUMENTS_TEXT = json.dumps(_ARGUMENTS)
 
+_SYSTEM_TOOLS = re.compile(r"""["']tools["'] in message""")
+_SHORT_ID = 9
 _JSON_ARGUMENT = re.compile(r'"some_argument":\s*1')
 _THINKING = re.compile(r"""\.thinking\b|["']thinking["']""")
 
@@ -34,6 +37,8 @@ class TemplateForm:
         developer_role: messages of the developer; else they are the system's.
         several_system_messages: each of them; else they are made one.
         thinking: reasoning is read from `thinking` too, as gpt-oss and LFM2 have it.
+        short_ids: the ids of calls have nine letters and digits, as Mistral has it.
+        system_tools: tools are read from the system message, as JSON text, as Phi 4 has it.
     """
 
     content_parts: bool = False
@@ -43,6 +48,8 @@ class TemplateForm:
     developer_role: bool = False
     several_system_messages: bool = True
     thinking: bool = False
+    short_ids: bool = False
+    system_tools: bool = False
 
 
 def find_form(source: str, render: TryRender) -> TemplateForm:
@@ -60,6 +67,7 @@ def find_form(source: str, render: TryRender) -> TemplateForm:
     text_works = is_json and _ARGUMENTS_TEXT in with_text
     arguments = _ARGUMENTS_TEXT if text_works else _ARGUMENTS
     with_null = render([question, *_called(arguments, None)])
+    with_long_id = render([question, *_called(arguments, "", call_id="call_some-longer-id")])
     system = [{"role": "system", "content": text} for text in (_TEXT, _OTHER_TEXT)]
     user = _user(part if content_parts else "")
     several = render([*(_in_parts(m) if content_parts else m for m in system), user]) or ""
@@ -71,14 +79,23 @@ def find_form(source: str, render: TryRender) -> TemplateForm:
         developer_role="developer" in source,
         several_system_messages=_TEXT in several and _OTHER_TEXT in several,
         thinking=_THINKING.search(source) is not None,
+        short_ids=with_long_id is None and (with_text if text_works else with_object) != "",
+        system_tools=_SYSTEM_TOOLS.search(source) is not None,
     )
 
 
-def adapt(messages: Sequence[Message], form: TemplateForm) -> list[dict[str, Any]]:
+def adapt(
+    messages: Sequence[Message], form: TemplateForm, tools: Sequence[Message] = ()
+) -> list[dict[str, Any]]:
     """Copies of messages in OpenAI's form, changed to what the template reads."""
     adapted = [_adapt(message, form) for message in messages]
     if not form.several_system_messages:
-        return _merged(adapted)
+        adapted = _merged(adapted)
+    if form.system_tools and tools:
+        if not adapted or adapted[0].get("role") != "system":
+            adapted.insert(0, {"role": "system", "content": ""})
+        functions = [tool.get("function", tool) for tool in tools]
+        adapted[0]["tools"] = json.dumps(functions, ensure_ascii=False)
     return adapted
 
 
@@ -109,6 +126,8 @@ def _adapt(message: Message, form: TemplateForm) -> dict[str, Any]:
     adapted["content"] = content
     if form.content_parts:
         adapted = _in_parts(adapted)
+    if form.short_ids and isinstance(adapted.get("tool_call_id"), str):
+        adapted["tool_call_id"] = _short_id(adapted["tool_call_id"])
     calls = adapted.pop("tool_calls", None)
     if calls:
         adapted["tool_calls"] = [_adapt_call(call, form) for call in calls]
@@ -130,7 +149,17 @@ def _adapt_call(call: Message, form: TemplateForm) -> dict[str, Any]:
         arguments = _parsed(arguments)
     elif not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    return {"type": "function", **call, "function": {**function, "arguments": arguments}}
+    adapted = {"type": "function", **call, "function": {**function, "arguments": arguments}}
+    if form.short_ids and isinstance(adapted.get("id"), str):
+        adapted["id"] = _short_id(adapted["id"])
+    return adapted
+
+
+def _short_id(call_id: str) -> str:
+    """The same for the same id, so that a result finds its call."""
+    if len(call_id) == _SHORT_ID and call_id.isalnum():
+        return call_id
+    return sha256(call_id.encode(errors="replace")).hexdigest()[:_SHORT_ID]
 
 
 def _parsed(arguments: object) -> object:
@@ -167,9 +196,8 @@ def _user(content: object) -> Message:
     return {"role": "user", "content": content}
 
 
-def _called(arguments: object, content: str | None) -> list[Message]:
+def _called(arguments: object, content: str | None, call_id: str = "call00001") -> list[Message]:
     # Mistral's templates want ids of nine characters and a result after the call.
-    call_id = "call00001"
     function = {"name": "some_function", "arguments": arguments}
     calls = [{"id": call_id, "type": "function", "function": function}]
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -132,6 +133,32 @@ def test_reasoning_has_the_name_that_the_template_reads():
     assert "<think>\nbecause\n</think>" in load("qwen3").render([USER, call])
     with_content = {**call, "content": "I add."}
     assert "analysis<|message|>I add." in load("gptoss").render([USER, with_content])
+
+
+def test_ids_are_shortened_where_they_have_to_be():
+    calls = [{**CALL["tool_calls"][0], "id": "call_1-of-another-server"}]
+    result = {**RESULT, "tool_call_id": "call_1-of-another-server"}
+    text = load("mistral").render([USER, {**CALL, "tool_calls": calls}, result], tools=[TOOL])
+    ids = re.findall(r'id": "(\w+)"', text)
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+    assert len(ids[0]) == 9
+
+
+@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Be brief."}]])
+def test_tools_go_into_the_system_message_where_they_are_read_there(system):
+    source = (
+        "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] }}"
+        "{% if 'tools' in message %}{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}{% endif %}"
+        "{% endfor %}"
+    )
+    template = ChatTemplate({"default": source}, TOKENS)
+    tools = '<|tool|>[{"name": "add", "parameters": {"type": "object"}}]<|/tool|>'
+    content = "".join(message["content"] for message in system)
+    assert (
+        template.render([*system, USER], tools=[TOOL]) == f"<|system|>{content}{tools}<|user|>hello"
+    )
+    assert "tool" not in template.render([*system, USER])
 
 
 def test_thinking_is_a_matter_of_arguments():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from msgspec import UNSET
 
@@ -13,6 +12,7 @@ from fastovms.api.body import show
 from fastovms.api.budget import TokenBudget, token_budget
 from fastovms.api.chat_format import MessageForm, PromptReport
 from fastovms.api.chat_grammar import Constraint, constraint, usable
+from fastovms.api.chat_parser import parser_maker
 from fastovms.api.chat_prompt import (
     LONG_BODY,
     TemplateOptions,
@@ -31,8 +31,7 @@ from fastovms.api.served import ServedModel
 from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
-from fastovms.text.output import OutputParser, PlainParser
-from fastovms.text.output_parser import output_parser
+from fastovms.text.output import OutputParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +109,7 @@ async def prepare(
         echo=False,
         num_prompt_logprobs=report.num_prompt_logprobs,
     )
-    new_parser: Callable[[], OutputParser] = PlainParser
-    if asked.skip_special_tokens or dialect.parses_special_tokens:
-        new_parser = partial(
-            output_parser,
-            model.chat.tool_format,
-            model.chat.reasoning_format,
-            prompt=prompt.text or "",
-            tools=tools.tools,
-        )
+    new_parser = parser_maker(asked, tools, prompt.text or "", model, dialect)
     return ChatJob(asked, task, prompt, form, new_parser, body.return_prompt_text is True)
 
 

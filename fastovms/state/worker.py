@@ -73,14 +73,15 @@ class StateWorker:
             ) from None
 
     async def close(self) -> None:
-        """Ends the thread when its queue is empty, and closes the database."""
+        """Ends the thread when its queue is empty, and closes the database. Does not wait for a
+        disk that hangs."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         if self._loop is None:
             self._database.close()
         else:
-            await asyncio.to_thread(self._thread.join)
+            await asyncio.to_thread(self._thread.join, self._timeout)
 
     def _enqueue(self, operation: Operation) -> asyncio.Future[object]:
         if self._loop is None:

@@ -157,7 +157,8 @@ class BackgroundRuns:
             raise Overloaded(f"{self._max_runs} responses run in the background already")
 
     def start(self, tenant: str, run: BackgroundRun) -> None:
-        """Raises as `BackgroundRun.submit` does."""
+        """Raises Overloaded, or as `BackgroundRun.submit` does."""
+        self.check_room()
         run.submit()
         key = tenant, run.id
         task = asyncio.ensure_future(run.drive())

@@ -48,6 +48,7 @@ def response_form(
         "presence_penalty": params.presence_penalty,
         "previous_response_id": fields.previous_id,
         "prompt_cache_key": body.prompt_cache_key,
+        "prompt_cache_retention": body.prompt_cache_retention,
         "reasoning": fields.reasoning,
         "safety_identifier": body.safety_identifier,
         "service_tier": fields.service_tier,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from fastovms.api import offload
 from fastovms.api.budget import TokenBudget, token_budget
 from fastovms.api.chat_grammar import Constraint, constraint, usable
+from fastovms.api.chat_parser import parser_maker
 from fastovms.api.chat_prompt import (
     LONG_BODY,
     TemplateOptions,
@@ -24,7 +24,7 @@ from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.dialect import Dialect
 from fastovms.api.generate import PromptTask
 from fastovms.api.messages import Message
-from fastovms.api.prompts import Prompt
+from fastovms.api.prompts import Prompt, Truncation
 from fastovms.api.report import token_report
 from fastovms.api.responses.fields import Fields
 from fastovms.api.responses.history import History
@@ -37,7 +37,6 @@ from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tas
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
 from fastovms.text.output import OutputParser
-from fastovms.text.output_parser import output_parser
 
 _USUAL_ANSWER_SHARE: Final = 8
 """Where older messages may be dropped, one part in so many of the context is kept free for an
@@ -92,7 +91,7 @@ async def prepare(
         warnings: list[str] = []
         tools = _tools(body, dialect, warnings)
         options = _template_options(body, fields, history, model)
-        make = _prompt_maker(body, fields, history, tools, options, model, budget)
+        make = _prompt_maker(body, fields, history, tools, options, model, budget, asked.truncation)
 
         def read() -> tuple[Prompt, Constraint | None]:
             prompt = make()
@@ -111,13 +110,7 @@ async def prepare(
             echo=False,
             num_prompt_logprobs=None,
         )
-    new_parser = partial(
-        output_parser,
-        model.chat.tool_format,
-        model.chat.reasoning_format,
-        prompt=prompt.text or "",
-        tools=tools.tools,
-    )
+    new_parser = parser_maker(asked, tools, prompt.text or "", model, dialect)
     return ResponsesJob(asked, task, tools, new_parser, warnings)
 
 
@@ -133,7 +126,7 @@ async def count_tokens(
         tools = _tools(body, dialect, [])
         options = _template_options(body, fields, history, model)
         budget = TokenBudget(None, None)
-        make = _prompt_maker(body, fields, history, tools, options, model, budget)
+        make = _prompt_maker(body, fields, history, tools, options, model, budget, None)
         prompt = await offload.run(make, is_long=history.size >= LONG_BODY)
     return len(prompt.token_ids)
 
@@ -146,13 +139,14 @@ def _prompt_maker(
     options: TemplateOptions,
     model: ServedModel,
     budget: TokenBudget,
+    truncation: Truncation | None,
 ) -> Callable[[], Prompt]:
     """What makes the prompt, in time in proportion to the history. It raises RequestError."""
 
     def encode(messages: Sequence[Message]) -> Prompt:
         text = render_prompt(messages, tools.shown, options, model)
         special = body.add_special_tokens is True
-        return encode_prompt(text, model, None, add_special_tokens=special)
+        return encode_prompt(text, model, truncation, add_special_tokens=special)
 
     def render() -> Prompt:
         messages = to_messages(history.items, body.instructions)

@@ -36,7 +36,7 @@ REQUIRED = {
     "truncation", "parallel_tool_calls", "text", "top_p", "presence_penalty",
     "frequency_penalty", "top_logprobs", "temperature", "reasoning", "user", "usage",
     "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata",
-    "safety_identifier", "prompt_cache_key", "conversation",
+    "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "conversation",
 }  # fmt: skip
 
 
@@ -71,6 +71,7 @@ async def test_every_member_is_there(make, path):
         ({"presence_penalty": 0.5, "frequency_penalty": -0.5}, {}),
         ({"parallel_tool_calls": False}, {}),
         ({"user": "me", "safety_identifier": "us", "prompt_cache_key": "key"}, {}),
+        ({"prompt_cache_retention": "24h"}, {}),
         ({"service_tier": "flex"}, {}),
         ({"service_tier": None}, {"service_tier": "default"}),
         ({"truncation": "auto"}, {}),
@@ -203,6 +204,19 @@ async def test_prompts(make, fields, prompt, path):
     status, body = await ask(api, "POST", path, {**BODY, **fields})
     assert status == 200, body
     assert prompt_of(api) == prompt
+
+
+async def test_a_prompt_may_be_cut(make):
+    api = make()
+    await ask(api, "POST", V1, {**BODY, "input": "Hello!", "truncate_prompt_tokens": 5})
+    assert prompt_of(api) == "lo!;>"
+
+
+@pytest.mark.parametrize(("path", "kinds"), [(V1, ["reasoning", "message"]), (V3, ["message"])])
+async def test_a_text_with_its_special_tokens(make, path, kinds):
+    api = make("<think>hm</think>Hello!")
+    _, body = await ask(api, "POST", path, {**BODY, "skip_special_tokens": False})
+    assert [item["type"] for item in body["output"]] == kinds
 
 
 async def test_empty_input_is_a_probe(make):

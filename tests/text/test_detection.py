@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from fastovms.text.reasoning import REASONING_FORMATS, detect_reasoning_format
 from fastovms.text.tools import TOOL_FORMATS, detect_tool_format
 
 TEMPLATES = Path(__file__).parent / "templates"
-README = Path(__file__).parents[2] / "README.md"
 DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
 
 
@@ -97,10 +95,3 @@ def test_formats_that_do_not_go_together():
     ):
         with pytest.raises(ConfigurationError, match=pair[1].name):
             check_formats(*pair)
-
-
-def test_the_readme_names_every_format():
-    section = README.read_text().split("## Tools and reasoning")[1].split("\n## ")[0]
-    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    named = set(re.findall(r"`(\w+)`", " ".join(first_cells)))
-    assert named == set(TOOL_FORMATS) | set(REASONING_FORMATS)

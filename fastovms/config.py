@@ -198,6 +198,34 @@ class ApiConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MediaConfig:
+    """Which images a request may bring.
+
+    Attributes:
+        allowed_media_domains: hosts that images are fetched from, separated by commas; "all" =
+            any, None = none.
+        allowed_local_media_path: images are read from files below it; None = from none.
+        allow_media_redirects: follow the redirects of those hosts, to those hosts.
+        allow_private_media: fetch from addresses that are not public, such as the local network's.
+        media_timeout: seconds for fetching an image.
+        max_images: of one request.
+        max_image_bytes: of one, encoded.
+        max_image_pixels: of one, by its header.
+        max_image_memory: bytes of all decoded images of the requests in progress.
+    """
+
+    allowed_media_domains: str | None = None
+    allowed_local_media_path: Path | None = None
+    allow_media_redirects: bool = False
+    allow_private_media: bool = False
+    media_timeout: float = 10.0
+    max_images: int = 64
+    max_image_bytes: int = 20 * 1024 * 1024
+    max_image_pixels: int = 32 * 1024 * 1024
+    max_image_memory: int = 2 * 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
 class StateConfig:
     """What is kept of responses and conversations beyond their requests.
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "fastovms"
 LAYERS = (
     {"errors", "params"},
     {"config", "disk_cache", "metrics"},
-    {"http", "text", "engine", "state"},
+    {"http", "text", "engine", "media", "state"},
     {"backends"},
     {"api"},
     {"service", "loading", "hub", "textproto", "plugin_config"},

@@ -15,7 +15,7 @@ from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.engine_loop import Abort, Close, Command, Submit
 from fastovms.backends.genai.grammars import TriedGrammars
 from fastovms.backends.genai.messages import Failed, Load, Loaded
-from fastovms.backends.genai.process import ChildProcess, Peer
+from fastovms.backends.genai.process import ChildProcess, Peer, receive, send
 from fastovms.backends.genai.support import Assistance, check_grammar, check_salt, check_supported
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
 from fastovms.config import EngineConfig
@@ -86,10 +86,9 @@ class GenaiBackend:
         process = ChildProcess("fastovms.backends.genai.worker")
         answer: Any
         try:
-            process.connection.send(
-                Load(model_dir, model, config, available, logging.getLogger().getEffectiveLevel())
-            )
-            answer = process.connection.recv()
+            level = logging.getLogger().getEffectiveLevel()
+            send(process.connection, Load(model_dir, model, config, available, level))
+            answer = receive(process.connection)
         except (EOFError, ConnectionError):
             process.connection.close()
             answer = Failed(f"cannot load the model in {model_dir}: {process.wait()}")
@@ -171,7 +170,7 @@ class GenaiBackend:
     def _write(self) -> None:
         try:
             while (command := self._commands.get()) is not None:
-                self._peer.connection.send(command)
+                send(self._peer.connection, command)
         except (OSError, ValueError):
             logger.debug("the pipeline takes no more commands")
 
@@ -179,7 +178,7 @@ class GenaiBackend:
         reason = ""
         try:
             while True:
-                message = self._peer.connection.recv()
+                message = receive(self._peer.connection)
                 if isinstance(message, Failed):
                     reason = message.reason
                     break

@@ -1,8 +1,9 @@
-"""Child processes, and what is said to them."""
+"""Child processes, and how they are talked to."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -54,6 +55,20 @@ class ChildProcess:
 
     def kill(self) -> None:
         self._process.kill()
+
+
+def send(connection: Connection[Any, Any], message: object) -> None:
+    """Sends a message for `receive`. Arrays in it are not copied, which would hold the GIL."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    connection.send_bytes(pickle.dumps((len(buffers), head)))
+    for buffer in buffers:
+        connection.send_bytes(buffer.raw())
+
+
+def receive(connection: Connection[Any, Any]) -> Any:
+    num_buffers, head = pickle.loads(connection.recv_bytes())
+    return pickle.loads(head, buffers=[connection.recv_bytes() for _ in range(num_buffers)])
 
 
 def connect_to_parent(argv: list[str]) -> Connection[Any, Any]:

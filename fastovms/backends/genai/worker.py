@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,7 +16,7 @@ from fastovms.backends.engine_loop import Close, Command, run_engine
 from fastovms.backends.genai.engine import PipelineEngine
 from fastovms.backends.genai.messages import Failed, Load, Loaded
 from fastovms.backends.genai.pipeline import load_pipeline
-from fastovms.backends.genai.process import connect_to_parent
+from fastovms.backends.genai.process import connect_to_parent, receive, send
 from fastovms.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -24,20 +25,20 @@ logger = logging.getLogger(__name__)
 def serve(connection: Connection[Any, Any]) -> None:
     """Answers `Load` with `Loaded` or `Failed`; then takes commands, and sends `Step`s, until
     `Close` or the end of the connection."""
-    load: Load = connection.recv()
+    load: Load = receive(connection)
     logging.basicConfig(
         level=load.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     try:
         pipeline, capacity = load_pipeline(load.model_dir, load.config, available=load.available)
     except ConfigurationError as error:
-        connection.send(Failed(str(error)))
+        send(connection, Failed(str(error)))
         return
     model = load.model
     if capacity.num_tokens < model.max_model_len:
         model = replace(model, max_model_len=capacity.num_tokens)
     engine = PipelineEngine(pipeline, model, load.config, capacity)
-    connection.send(Loaded(model))
+    send(connection, Loaded(model))
     run(engine, connection)
 
 
@@ -51,23 +52,23 @@ def run(
             engine,
             receive=lambda wait: _receive(connection, wait),
             take_stats=engine.stats,
-            publish=connection.send,
+            publish=partial(send, connection),
             clock=clock,
         )
     except (EOFError, ConnectionError):
         logger.debug("the server has gone")
     except Exception as error:
         logger.exception("the pipeline has failed")
-        connection.send(Failed(f"{type(error).__name__}: {error}"))
+        send(connection, Failed(f"{type(error).__name__}: {error}"))
 
 
 def _receive(connection: Connection[Any, Any], wait: bool) -> list[Command]:
     commands: list[Command] = []
     try:
         if wait:
-            commands.append(connection.recv())
+            commands.append(receive(connection))
         while connection.poll():
-            commands.append(connection.recv())
+            commands.append(receive(connection))
     except EOFError:
         commands.append(Close())
     return commands

@@ -1,0 +1,120 @@
+"""Files to pixels."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from io import BytesIO
+from typing import Any, Final
+
+import numpy as np
+
+from fastovms.errors import InvalidField
+from fastovms.params import Image
+
+FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+
+_DEEP_GREY: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+"""16 bits a pixel, whatever Pillow keeps them in."""
+
+_STRIP: Final = 256 * 1024
+"""Pixels."""
+
+
+def is_available() -> bool:
+    """Whether Pillow, of the extra `vision`, is there."""
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+class EncodedImage:
+    """An image of which only the header has been read.
+
+    Attributes:
+        num_pixels: that decoding it will make.
+
+    Raises:
+        InvalidField: it is none of `FORMATS`, or has more than `max_pixels`, by its header.
+    """
+
+    def __init__(self, data: bytes, name: str, *, max_pixels: int) -> None:
+        """Args: name: of the part that it came in."""
+        if not is_available():
+            raise InvalidField(
+                f"{name} cannot be decoded: this server was installed without the extra vision",
+                param=name,
+            )
+        from PIL import Image as pillow
+
+        pillow.MAX_IMAGE_PIXELS = None  # our own limit is applied before anything is decoded
+        self._name = name
+        self._max_pixels = max_pixels
+        try:
+            self._image: Any = pillow.open(BytesIO(data), formats=FORMATS)
+        except Exception as error:  # whatever a decoder makes of a malformed file
+            raise InvalidField(
+                f"{name} must be an image in one of the formats {', '.join(FORMATS)}", param=name
+            ) from error
+        self.num_pixels = self._check_size()
+
+    def decode(self) -> Image:
+        """Takes time in proportion to the pixels; Pillow releases the GIL for most of it. May be
+        called once.
+
+        Raises InvalidField: the file is damaged.
+        """
+        try:
+            self._image.load()
+            self._check_size()  # a frame may be larger than the header says
+            return _to_rgb(_upright(self._image))
+        except InvalidField:
+            raise
+        except Exception as error:
+            raise InvalidField(f"{self._name} is damaged", param=self._name) from error
+
+    def _check_size(self) -> int:
+        width, height = self._image.size
+        num_pixels: int = width * height
+        if not 0 < num_pixels <= self._max_pixels:
+            raise InvalidField(
+                f"{self._name} must have at most {self._max_pixels} pixels, not {num_pixels} "
+                f"({width} x {height})",
+                param=self._name,
+            )
+        return num_pixels
+
+
+def _upright(image: Any) -> Any:
+    """Turned as EXIF says, if that can be understood."""
+    from PIL import ImageOps
+
+    with suppress(Exception):
+        return ImageOps.exif_transpose(image)
+    return image
+
+
+def _to_rgb(image: Any) -> Image:
+    """What is transparent becomes white, as in vLLM."""
+    from PIL import Image as pillow
+
+    if image.mode in _DEEP_GREY:
+        grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+        return np.repeat(grey[:, :, np.newaxis], 3, axis=2)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = pillow.new("RGBA", image.size, (255, 255, 255, 255))
+        image = pillow.alpha_composite(white, image)
+    return _pixels(image.convert("RGB"))
+
+
+def _pixels(image: Any) -> Image:
+    """In strips, since copying holds the GIL."""
+    width, height = image.size
+    pixels: Image = np.empty((height, width, 3), np.uint8)
+    rows = max(1, _STRIP // width)
+    for top in range(0, height, rows):
+        bottom = min(top + rows, height)
+        pixels[top:bottom] = np.asarray(image.crop((0, top, width, bottom)))
+    return pixels

@@ -1,0 +1,237 @@
+"""Images from other servers: a small HTTP client that goes only where the operator lets it.
+
+`http.client` and its kin resolve a name when they connect, behind any check of its addresses. Here
+the address that was checked is the one that is connected to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import string
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
+
+import httptools
+
+from fastovms.errors import InvalidField
+from fastovms.media.addresses import is_public
+from fastovms.media.data_url import too_large
+
+logger = logging.getLogger(__name__)
+
+ANY_DOMAIN: Final = "all"
+
+_PORTS: Final = {"http": 80, "https": 443}
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
+_MAX_REDIRECTS: Final = 5
+_MAX_HEAD: Final = 64 * 1024
+_CHUNK: Final = 64 * 1024
+_MAX_URL: Final = 8 * 1024
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""A host's addresses, the best first. Raises OSError."""
+
+
+class _Failed(Exception):
+    """Why an image cannot be had, for the log: clients are not told, lest they explore the
+    network."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """Collects a response. Methods are `httptools`' callbacks."""
+
+    max_bytes: int
+    status: int = 0
+    location: str = ""
+    has_length: bool = False
+    has_head: bool = False
+    is_complete: bool = False
+    is_too_large: bool = False
+    body: bytearray = field(default_factory=bytearray)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"location":
+            self.location = value.decode("latin-1")
+        elif name.lower() == b"transfer-encoding":
+            self.has_length = True
+        elif name.lower() == b"content-length" and value.isdigit():
+            self.has_length = True
+            self.is_too_large = int(value[:20]) > self.max_bytes
+        elif name.lower() == b"content-encoding" and value.lower() not in (b"", b"identity"):
+            raise _Failed("it is compressed, which was not asked for")
+
+    def on_headers_complete(self) -> None:
+        self.has_head = True
+
+    def on_body(self, data: bytes) -> None:
+        if len(self.body) + len(data) > self.max_bytes:
+            self.is_too_large = True
+        else:
+            self.body += data
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether nothing more need be read."""
+        if self.has_head and self.status != 200:
+            return True
+        return self.is_complete or self.is_too_large
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """The system's addresses of a host."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+class Fetcher:
+    """
+    Args:
+        domains: hosts that may be asked, "all" among them for any.
+        allow_redirects: follow them, each checked like the first URL.
+        allow_private: connect to addresses that are not public, too.
+        timeout: seconds for an image, redirects included.
+    """
+
+    def __init__(
+        self,
+        domains: Collection[str],
+        *,
+        allow_redirects: bool,
+        allow_private: bool,
+        timeout: float,
+        resolve: Resolve = resolve,
+    ) -> None:
+        self._domains = frozenset(_normal(domain) for domain in domains)
+        self._allow_redirects = allow_redirects
+        self._allow_private = allow_private
+        self._timeout = timeout
+        self._resolve = resolve
+        self._tls = ssl.create_default_context() if self._domains else None
+
+    async def fetch(self, url: str, name: str, *, max_bytes: int) -> bytes:
+        """Raises InvalidField: the domain is not allowed, or the image cannot be had, whatever the
+        reason, within the limits."""
+        parts = self._check(url, name)
+        try:
+            async with asyncio.timeout(self._timeout):
+                answer = await self._follow(parts, name, max_bytes)
+        except TimeoutError as error:
+            logger.info("%s: not fetched: it takes more than %g s", name, self._timeout)
+            raise _cannot_fetch(name) from error
+        except (_Failed, OSError, httptools.HttpParserError, ValueError) as error:
+            logger.info("%s: not fetched: %s: %s", name, type(error).__name__, error)
+            raise _cannot_fetch(name) from error
+        if answer.is_too_large:
+            raise too_large(name, max_bytes)
+        return bytes(answer.body)
+
+    def _check(self, url: str, name: str) -> SplitResult:
+        try:
+            parts = urlsplit(quote(url, safe=string.punctuation))
+            host, port = _normal(parts.hostname or ""), parts.port
+        except ValueError:
+            raise InvalidField(f"{name} is a malformed URL", param=name) from None
+        if not host or port == 0 or parts.scheme not in _PORTS or len(url) > _MAX_URL:
+            raise InvalidField(f"{name} is a malformed URL", param=name)
+        if "@" in parts.netloc:
+            raise InvalidField(f"{name} must not have a user name or password", param=name)
+        if ANY_DOMAIN not in self._domains and host not in self._domains:
+            raise InvalidField(f"{name}: this server fetches nothing from {host[:253]}", param=name)
+        return parts
+
+    async def _follow(self, parts: SplitResult, name: str, max_bytes: int) -> _Answer:
+        """The answer that no redirect leads away from."""
+        for _ in range(_MAX_REDIRECTS + 1):
+            answer = await self._ask(parts, max_bytes)
+            if answer.status == 200:
+                return answer
+            if answer.status not in _REDIRECTS or not self._allow_redirects:
+                raise _Failed(f"status {answer.status}")
+            try:
+                target = self._check(urljoin(parts.geturl(), answer.location), name)
+            except InvalidField as error:
+                raise _Failed(f"a redirect leads elsewhere: {error}") from error
+            if parts.scheme == "https" != target.scheme:
+                raise _Failed("a redirect gives up encryption")
+            parts = target
+        raise _Failed("too many redirects")
+
+    async def _ask(self, parts: SplitResult, max_bytes: int) -> _Answer:
+        host = parts.hostname or ""
+        port = parts.port or _PORTS[parts.scheme]
+        tls = self._tls if parts.scheme == "https" else None
+        error: OSError | None = None
+        for address in await self._addresses(host, port):
+            try:
+                reader, writer = await asyncio.open_connection(
+                    address, port, limit=_CHUNK, ssl=tls, server_hostname=tls and host
+                )
+            except OSError as reason:
+                error = reason
+                continue
+            try:
+                writer.write(_request(parts))
+                return await _read(reader, max_bytes)
+            finally:
+                writer.transport.abort()
+        raise error or _Failed("it has no address")
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        addresses = await self._resolve(host, port)
+        for address in addresses:
+            if not self._allow_private and not is_public(address):
+                raise _Failed(f"{host} has the address {address}")
+        return addresses
+
+
+async def _read(reader: asyncio.StreamReader, max_bytes: int) -> _Answer:
+    answer = _Answer(max_bytes)
+    parser = httptools.HttpResponseParser(answer)
+    num_read = 0
+    while not answer.is_enough:
+        data = await reader.read(_CHUNK)
+        num_read += len(data)
+        if not data:
+            if answer.has_head and not answer.has_length:
+                break  # its body ends with the connection
+            raise _Failed("the connection ended too soon")
+        if num_read > (2 * max_bytes if answer.has_head else 0) + _MAX_HEAD:
+            raise _Failed("its head or its framing is too large")
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserError:
+            if not answer.is_complete:  # else it concerns what comes after
+                raise
+        answer.status = parser.get_status_code()
+    return answer
+
+
+def _request(parts: SplitResult) -> bytes:
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    host = parts.netloc.rpartition("@")[2]
+    return (
+        f"GET {target} HTTP/1.1\r\n"
+        f"Host: {host}\r\n"
+        "User-Agent: fastovms\r\n"
+        "Accept: image/*\r\n"
+        "Accept-Encoding: identity\r\n"
+        "Connection: close\r\n\r\n"
+    ).encode("ascii")
+
+
+def _normal(host: str) -> str:
+    return host.lower().rstrip(".")
+
+
+def _cannot_fetch(name: str) -> InvalidField:
+    return InvalidField(f"{name}: the image cannot be fetched", param=name)

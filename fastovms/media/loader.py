@@ -1,0 +1,149 @@
+"""Parts of requests to images."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from fastovms.config import MediaConfig
+from fastovms.errors import InvalidField
+from fastovms.media.budget import MemoryBudget
+from fastovms.media.data_url import decode_data_url
+from fastovms.media.decode import EncodedImage
+from fastovms.media.fetch import Fetcher
+from fastovms.media.local_file import LocalFiles
+from fastovms.params import Image
+
+_NUM_THREADS: Final = 4
+_NUM_AT_ONCE: Final = 4
+"""Images of one request."""
+
+Result = TypeVar("Result")
+
+
+class ImageSource(NamedTuple):
+    """
+    Attributes:
+        url: `data:`, `http:` or `https:`, `file:`, or an absolute path.
+        name: of the part of the request that it is in, for messages.
+    """
+
+    url: str
+    name: str
+
+
+class _Sizes:
+    """Of the images of one request, decoded."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._total = 0
+
+    def add(self, size: int, name: str) -> None:
+        """Raises InvalidField when they can never be in memory together."""
+        self._total += size
+        if self._total > self._limit:
+            raise InvalidField(
+                f"{name} makes the images of the request too large together: decoded, they may "
+                f"have {self._limit} bytes",
+                param=name,
+            )
+
+
+class ImageLoader:
+    """Fetching is done on the event loop, everything that takes the processor or the disk in
+    threads of its own."""
+
+    def __init__(self, config: MediaConfig, *, fetcher: Fetcher | None = None) -> None:
+        self._config = config
+        self._budget = MemoryBudget(config.max_image_memory)
+        self._files = LocalFiles(config.allowed_local_media_path)
+        self._fetcher = fetcher or Fetcher(
+            config.allowed_media_domains.split(",") if config.allowed_media_domains else (),
+            allow_redirects=config.allow_media_redirects,
+            allow_private=config.allow_private_media,
+            timeout=config.media_timeout,
+        )
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, "media")
+
+    async def load(self, sources: Sequence[ImageSource]) -> list[Image]:
+        """The images, in order.
+
+        Raises:
+            InvalidField: one cannot be had or decoded, or there are too many.
+            Overloaded: there is no memory for them now.
+        """
+        config = self._config
+        if len(sources) > config.max_images:
+            name = sources[config.max_images].name
+            raise InvalidField(
+                f"{name} is one image too many: a request may have {config.max_images}", param=name
+            )
+        slots = asyncio.Semaphore(_NUM_AT_ONCE)
+        sizes = _Sizes(self._budget.max_bytes)
+        tasks = [asyncio.ensure_future(self._one(source, slots, sizes)) for source in sources]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _one(self, source: ImageSource, slots: asyncio.Semaphore, sizes: _Sizes) -> Image:
+        async with slots:
+            with self._room_to_read(source):
+                data = await self._read(source)
+                encoded = await self._in_thread(self._open, data, source.name)
+            size = encoded.num_pixels * 3
+            sizes.add(size, source.name)
+            return await self._in_thread(self._decode, encoded, size)
+
+    @contextmanager
+    def _room_to_read(self, source: ImageSource) -> Iterator[None]:
+        """Images in the request itself are in memory already."""
+        size = 0 if _scheme(source.url) == "data" else self._config.max_image_bytes
+        self._budget.take(size)
+        try:
+            yield
+        finally:
+            self._budget.give_back(size)
+
+    async def _read(self, source: ImageSource) -> bytes:
+        url, name = source
+        limit = self._config.max_image_bytes
+        scheme = _scheme(url)
+        if scheme == "data":
+            return await self._in_thread(decode_data_url, url, name, max_bytes=limit)
+        if scheme in ("http", "https"):
+            return await self._fetcher.fetch(url, name, max_bytes=limit)
+        if scheme == "file" or url.startswith("/"):
+            return await self._in_thread(self._files.read, url, name, max_bytes=limit)
+        raise InvalidField(
+            f"{name} must be a data URL, an http or https URL or the path of a file", param=name
+        )
+
+    def _open(self, data: bytes, name: str) -> EncodedImage:
+        return EncodedImage(data, name, max_pixels=self._config.max_image_pixels)
+
+    def _decode(self, encoded: EncodedImage, size: int) -> Image:
+        self._budget.take(size)
+        try:
+            image = encoded.decode()
+        except BaseException:
+            self._budget.give_back(size)
+            raise
+        self._budget.give_back_with(image, size)
+        return image
+
+    async def _in_thread(
+        self, function: Callable[..., Result], *arguments: object, **options: object
+    ) -> Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, partial(function, *arguments, **options))
+
+
+def _scheme(url: str) -> str:
+    return url[:16].partition(":")[0].lower()

@@ -1,0 +1,48 @@
+"""Where in a prompt's text an image is to be seen: openvino_genai's tags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from fastovms.errors import InvalidField
+
+_TAG: Final = re.compile(r"<ov_genai_(?:image|video|audio)_(\d*)>?")
+
+
+def image_tag(index: int) -> str:
+    return f"<ov_genai_image_{index}>"
+
+
+def without_tags(text: str, num_images: int) -> str:
+    """The text without the tags of its images."""
+    for index in range(num_images):
+        text = text.replace(image_tag(index), "")
+    return text
+
+
+def check_tags(text: str, num_images: int, name: str, reserved: Collection[str] = ()) -> None:
+    """Each image must be in the text once, and nothing else that the model would take for one:
+    texts of clients, whatever way they took into the prompt, cannot be told from it any more.
+
+    Args:
+        name: of the field that the text comes from.
+        reserved: the model's own tags.
+
+    Raises InvalidField.
+    """
+    found = [match[0] for match in _TAG.finditer(text)]
+    expected = [image_tag(index) for index in range(num_images)]
+    for tag in found:
+        if tag not in expected or found.count(tag) > 1:
+            raise _forbidden(tag, name)
+    for tag in reserved:
+        if tag in text:
+            raise _forbidden(tag, name)
+    if len(found) < len(expected):
+        raise InvalidField(f"{name}: the chat template leaves an image out", param=name)
+
+
+def _forbidden(tag: str, name: str) -> InvalidField:
+    return InvalidField(f"{name} must not contain {tag}: it stands for an image", param=name)

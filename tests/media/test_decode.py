@@ -1,0 +1,230 @@
+"""Every format and mode becomes RGB; whatever is no image, or too large a one, is refused."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image as pillow
+
+from fastovms.errors import InvalidField
+from fastovms.media.decode import EncodedImage
+from tests.media.pictures import (
+    BLUE,
+    CORNERS,
+    GREEN,
+    RED,
+    WHITE,
+    corners,
+    encode,
+    png,
+)
+
+NAME = "messages[0].content[1]"
+
+
+def decode(data: bytes, max_pixels: int = 10_000) -> np.ndarray[Any, Any]:
+    image = EncodedImage(data, NAME, max_pixels=max_pixels)
+    pixels = image.decode()
+    assert (pixels.dtype, pixels.shape[2], pixels.flags.c_contiguous) == (np.uint8, 3, True)
+    assert image.num_pixels == pixels.shape[0] * pixels.shape[1]
+    return pixels
+
+
+def fields(pixels: np.ndarray[Any, Any]) -> list[list[int]]:
+    """The colours in the middle of the four fields, row by row."""
+    height, width, _ = pixels.shape
+    rows, columns = (height // 4, height * 3 // 4), (width // 4, width * 3 // 4)
+    return [pixels[y, x].tolist() for y in rows for x in columns]
+
+
+FORMATS = [
+    ("PNG", {}),
+    ("BMP", {}),
+    ("GIF", {}),
+    ("WEBP", {"lossless": True}),
+    ("WEBP", {"quality": 100}),
+    ("JPEG", {"quality": 100, "subsampling": 0}),
+    ("JPEG", {"quality": 100, "subsampling": 0, "progressive": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), FORMATS)
+def test_formats(kind, options):
+    pixels = decode(encode(corners(), kind, **options))
+    assert pixels.shape == CORNERS.shape
+    np.testing.assert_allclose(fields(pixels), [RED, GREEN, BLUE, WHITE], atol=8)
+
+
+def in_mode(mode: str) -> Any:
+    return corners().convert(mode)
+
+
+GREYS = [[value] * 3 for value in (76, 150, 29, 255)]
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "expected"),
+    [
+        (in_mode("RGBA"), "PNG", [RED, GREEN, BLUE, WHITE]),
+        (in_mode("L"), "PNG", GREYS),
+        (in_mode("LA"), "PNG", GREYS),
+        (in_mode("L"), "JPEG", GREYS),
+        (in_mode("L"), "BMP", GREYS),
+        (in_mode("P"), "PNG", [RED, GREEN, BLUE, WHITE]),
+        (in_mode("P"), "BMP", [RED, GREEN, BLUE, WHITE]),
+        (in_mode("CMYK"), "JPEG", [RED, GREEN, BLUE, WHITE]),
+        (in_mode("YCbCr"), "JPEG", [RED, GREEN, BLUE, WHITE]),
+        (pillow.new("1", (32, 16), 1), "PNG", [WHITE] * 4),
+    ],
+    ids=lambda value: getattr(value, "mode", None),
+)
+def test_modes(image, kind, expected):
+    options = {"quality": 100, "subsampling": 0} if kind == "JPEG" else {}
+    np.testing.assert_allclose(fields(decode(encode(image, kind, **options))), expected, atol=8)
+
+
+def test_sixteen_bits_keep_their_high_byte():
+    grey = np.array([[0, 255, 256, 0x80FF, 0xFFFF]], np.uint16)
+    pixels = decode(encode(pillow.fromarray(grey), "PNG"))
+    assert pixels[0].tolist() == [[value] * 3 for value in (0, 0, 1, 128, 255)]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF"])
+def test_what_is_transparent_is_white(kind):
+    image = pillow.new("RGBA", (4, 4), (255, 0, 0, 255))
+    image.putpixel((0, 0), (0, 0, 255, 0))
+    options = {"lossless": True, "exact": True} if kind == "WEBP" else {}
+    pixels = decode(encode(image, kind, **options))
+    assert pixels[0, 0].tolist() == list(WHITE)
+    assert pixels[3, 3].tolist() == list(RED)
+
+
+def test_what_is_half_transparent_is_mixed_with_white():
+    pixels = decode(encode(pillow.new("RGBA", (2, 2), (255, 0, 0, 128)), "PNG"))
+    assert pixels[0, 0].tolist() == [255, 127, 127]
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
+def test_the_first_frame(kind):
+    frames = [pillow.new("RGB", (4, 4), color) for color in (GREEN, RED, BLUE)]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = encode(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+    np.testing.assert_allclose(decode(data)[0, 0], GREEN, atol=2)
+
+
+@pytest.mark.parametrize(
+    ("orientation", "expected"),
+    [
+        (1, [RED, GREEN, BLUE, WHITE]),
+        (2, [GREEN, RED, WHITE, BLUE]),
+        (3, [WHITE, BLUE, GREEN, RED]),
+        (4, [BLUE, WHITE, RED, GREEN]),
+        (5, [RED, BLUE, GREEN, WHITE]),
+        (6, [BLUE, RED, WHITE, GREEN]),
+        (7, [WHITE, GREEN, BLUE, RED]),
+        (8, [GREEN, WHITE, RED, BLUE]),
+        (99, [RED, GREEN, BLUE, WHITE]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_exif_turns_the_picture(kind, orientation, expected):
+    exif = pillow.Exif()
+    exif[0x0112] = orientation
+    options = {"JPEG": {"quality": 100, "subsampling": 0}, "WEBP": {"lossless": True}}
+    pixels = decode(encode(corners(), kind, exif=exif, **options.get(kind, {})))
+    assert pixels.shape[:2] == ((32, 16) if 5 <= orientation <= 8 else (16, 32))
+    np.testing.assert_allclose(fields(pixels), expected, atol=8)
+
+
+def test_broken_exif_turns_nothing():
+    data = encode(corners(), "JPEG", quality=100, subsampling=0, exif=b"Exif\0\0broken")
+    assert decode(data).shape == CORNERS.shape
+
+
+def test_many_strips_are_one_picture():
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (700, 900, 3), dtype=np.uint8)
+    found = decode(encode(pillow.fromarray(pixels), "PNG", compress_level=1), 10**6)
+    np.testing.assert_array_equal(found, pixels)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"hello",
+        b"\x89PNG\r\n\x1a\n",
+        b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+        b"GIF89a",
+        b"RIFF\0\0\0\0WEBP",
+        b"%PDF-1.4",
+        encode(corners(), "TIFF"),
+        encode(corners(), "PPM"),
+        encode(corners(), "ICO"),
+    ],
+)
+def test_no_image(data):
+    with pytest.raises(InvalidField, match="must be an image in one of the formats PNG, JPEG") as e:
+        EncodedImage(data, NAME, max_pixels=10_000)
+    assert e.value.param == NAME
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def test_truncated(kind):
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    data = encode(pillow.fromarray(noise), kind)
+    with pytest.raises(InvalidField, match=r"is damaged|must be an image"):
+        decode(data[: len(data) // 2])
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG whose header speaks of more pixels than it has."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(99))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.parametrize(
+    "data", [bomb(100_000, 100_000), bomb(2**31 - 1, 1), png(101, 100), bomb(101, 100)]
+)
+def test_a_bomb_is_refused_from_its_header(data, monkeypatch):
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda self: pytest.fail("decoded"))
+    with pytest.raises(InvalidField, match="must have at most 10000 pixels, not") as error:
+        EncodedImage(data, NAME, max_pixels=10_000)
+    assert error.value.param == NAME
+
+
+def test_a_frame_that_outgrows_the_header_is_refused():
+    data = bytearray(encode(pillow.new("RGB", (200, 200), RED), "GIF"))
+    data[6:10] = struct.pack("<HH", 10, 10)  # the screen, of which the frame is to be a part
+    with pytest.raises(InvalidField, match="must have at most 10000 pixels, not 40000"):
+        decode(bytes(data))
+
+
+def test_without_pillow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(InvalidField, match="installed without the extra vision"):
+        EncodedImage(png(), NAME, max_pixels=10)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["PNG", "JPEG", "WEBP", "GIF", "BMP"]), st.data())
+def test_damage_is_an_invalid_field(noise, kind, data):
+    whole = encode(corners(), kind)
+    at = data.draw(st.integers(0, len(whole)))
+    damaged = whole[:at] + noise + whole[at + len(noise) :]
+    with suppress(InvalidField):
+        decode(damaged)

@@ -1,0 +1,346 @@
+"""The client over a scripted server: what it asks, what it takes, and where it does not go."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from fastovms.errors import InvalidField
+from fastovms.media.fetch import Fetcher
+
+NAME = "messages[0].content[0].image_url.url"
+LIMIT = 1000
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Site:
+    """A server that sends `answers`, one a connection, and the names that lead to it.
+
+    Attributes:
+        requests: what it was asked.
+        resolved: the names that were looked up.
+    """
+
+    def __init__(self, *answers: bytes) -> None:
+        self._answers = list(answers)
+        self.requests: list[str] = []
+        self.resolved: list[str] = []
+        self.addresses: Sequence[str] = ["127.0.0.1"]
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.requests.append(head.decode())
+            if self._answers:
+                writer.write(self._answers.pop(0))
+                await writer.drain()
+                writer.close()
+            else:
+                await reader.read()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        self.resolved.append(host)
+        return self.addresses
+
+    def fetcher(
+        self,
+        *domains: str,
+        allow_redirects: bool = False,
+        allow_private: bool = True,
+        timeout: float = 20.0,
+    ) -> Fetcher:
+        return Fetcher(
+            domains or ["pics.example"],
+            allow_redirects=allow_redirects,
+            allow_private=allow_private,
+            timeout=timeout,
+            resolve=self.resolve,
+        )
+
+    def url(self, path: str = "/a.png", host: str = "pics.example") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+
+@asynccontextmanager
+async def site(*answers: bytes) -> AsyncIterator[Site]:
+    found = Site(*answers)
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    found.port = server.sockets[0].getsockname()[1]
+    try:
+        yield found
+    finally:
+        server.close()
+
+
+def answer(body: bytes = b"picture", status: str = "200 OK", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", *(headers or [f"Content-Length: {len(body)}"])]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def redirect(target: str, status: str = "302 Found") -> bytes:
+    return answer(b"", status, f"Location: {target}", "Content-Length: 0")
+
+
+async def fetch(fetcher: Fetcher, url: str) -> bytes:
+    return await fetcher.fetch(url, NAME, max_bytes=LIMIT)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        answer(b"picture"),
+        answer(b"picture" + b"more than it says", "200 OK", "Content-Length: 7"),
+        answer(b"picture", "200 OK", "Connection: close"),
+        answer(b"picture", "200 OK", "Content-Length: 7", "Content-Encoding: identity"),
+        answer(b"3\r\npic\r\n4;x=y\r\nture\r\n0\r\n\r\n", "200 OK", "Transfer-Encoding: chunked"),
+        b"HTTP/1.0 200 OK\r\n\r\npicture",
+    ],
+)
+async def test_forms_of_bodies(raw):
+    async with site(raw) as server:
+        assert await fetch(server.fetcher(), server.url()) == b"picture"
+
+
+async def test_what_is_asked():
+    async with site(answer(), answer()) as server:
+        await fetch(server.fetcher(), server.url("/d\u00e4ys/a b.png?x=1&y=%20#part"))
+        await fetch(server.fetcher("PICS.example."), server.url("", host="Pics.Example."))
+        first, second = server.requests
+    assert first.split("\r\n") == [
+        "GET /d%C3%A4ys/a%20b.png?x=1&y=%20 HTTP/1.1",
+        f"Host: pics.example:{server.port}",
+        "User-Agent: fastovms",
+        "Accept: image/*",
+        "Accept-Encoding: identity",
+        "Connection: close",
+        "",
+        "",
+    ]
+    assert second.startswith("GET / HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        answer(b"", "404 Not Found"),
+        answer(b"x" * 5000, "500 Oops"),
+        answer(b"", "204 No Content"),
+        answer(b"", "304 Not Modified"),
+        answer(b"", "101 Switching Protocols"),
+        redirect("http://pics.example/b.png"),
+        answer(b"short", "200 OK", "Content-Length: 7"),
+        answer(b"3\r\npic\r\n", "200 OK", "Transfer-Encoding: chunked"),
+        answer(b"zz\r\npic\r\n", "200 OK", "Transfer-Encoding: chunked"),
+        answer(b"picture", "200 OK", "Content-Length: 7", "Content-Encoding: gzip"),
+        answer(b"picture", "200 OK", "Content-Length: -7"),
+        answer(b"", "200 OK", "Content-Length: 99999999999999999999999999"),
+        answer(b"picture", "200 OK", "X: " + "y" * 100_000, "Content-Length: 7"),
+        answer((b"1;" + b"e" * 100 + b"\r\nx\r\n") * 900, "200 OK", "Transfer-Encoding: chunked"),
+        b"HTTP/1.1 200 OK\r\nX: y",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"",
+        b"\0" * 300_000,
+    ],
+)
+async def test_faults_are_all_told_alike(raw, caplog):
+    caplog.set_level("INFO")
+    async with site(raw) as server:
+        with pytest.raises(InvalidField) as error:
+            await fetch(server.fetcher(), server.url())
+    assert str(error.value) == f"{NAME}: the image cannot be fetched"
+    assert error.value.param == NAME
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        answer(b"x" * 1001),
+        answer(b"x" * 5000, "200 OK", "Connection: close"),
+        answer(b"", "200 OK", "Content-Length: 999999999999"),
+        answer(b"7d0\r\n" + b"x" * 2000, "200 OK", "Transfer-Encoding: chunked"),
+    ],
+)
+async def test_too_large(raw):
+    async with site(raw) as server:
+        with pytest.raises(InvalidField, match="must be at most 1000 bytes"):
+            await fetch(server.fetcher(), server.url())
+
+
+async def test_exactly_as_large_as_allowed():
+    async with site(answer(b"x" * LIMIT)) as server:
+        assert len(await fetch(server.fetcher(), server.url())) == LIMIT
+
+
+async def test_too_slow():
+    async with site() as server:
+        with pytest.raises(InvalidField, match="cannot be fetched"):
+            await fetch(server.fetcher(timeout=0.05), server.url())
+
+
+async def test_nobody_there():
+    async with site() as server:
+        url = server.url()
+    with pytest.raises(InvalidField, match="cannot be fetched"):
+        await fetch(server.fetcher(), url)
+
+
+async def test_an_address_that_does_not_answer_is_not_the_last():
+    async with site(answer()) as server:
+        server.addresses = ["127.0.0.2", "127.0.0.1"]
+        assert await fetch(server.fetcher(), server.url()) == b"picture"
+
+
+async def test_a_name_that_nobody_knows():
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        raise OSError("no such name")
+
+    for found in (resolve, Site().resolve):
+        server = Site()
+        server.addresses = []
+        fetcher = Fetcher(
+            ["all"], allow_redirects=False, allow_private=True, timeout=9, resolve=found
+        )
+        if found is not resolve:
+            fetcher = server.fetcher("all")
+        with pytest.raises(InvalidField, match="cannot be fetched"):
+            await fetch(fetcher, "http://pics.example/")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "pics.example.evil.example",
+        "sub.pics.example",
+        "pics.examples",
+        "127.0.0.1",
+        "[::1]",
+        "2130706433",
+        "pics%2eexample",
+        "p\u0131cs.example",
+    ],
+)
+async def test_other_domains_are_not_even_looked_up(host):
+    server = Site()
+    with pytest.raises(InvalidField, match="this server fetches nothing from"):
+        await fetch(server.fetcher(), f"http://{host}/a.png")
+    assert not server.resolved
+
+
+async def test_without_domains_nothing_is_fetched():
+    fetcher = Fetcher([], allow_redirects=False, allow_private=True, timeout=9)
+    for url in ("http://pics.example/", "https://all/"):
+        with pytest.raises(InvalidField, match="this server fetches nothing from"):
+            await fetch(fetcher, url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://",
+        "http:///a.png",
+        "http://:80/a.png",
+        "http://pics.example:0/",
+        "http://pics.example:99999/",
+        "http://pics.example:x/",
+        "http://[::1/",
+        "http://[x]/",
+        "ftp://pics.example/",
+        "http:pics.example",
+        "https://pics.example/" + "x" * 9000,
+    ],
+)
+async def test_malformed_urls(url):
+    server = Site()
+    with pytest.raises(InvalidField, match="is a malformed URL"):
+        await fetch(server.fetcher("all"), url)
+    assert not server.resolved
+
+
+@pytest.mark.parametrize("user", ["user@", "user:pass@", "pics.example@", "@", "\\@"])
+async def test_user_names_are_refused(user):
+    with pytest.raises(InvalidField, match=r"must not have a user name|fetches nothing from"):
+        await fetch(Site().fetcher(), f"http://{user}pics.example/")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fd00::1"])
+async def test_addresses_that_are_not_public_are_not_connected_to(address, caplog):
+    caplog.set_level("INFO")
+    async with site(answer()) as server:
+        server.addresses = ["8.8.8.8", address]
+        with pytest.raises(InvalidField) as error:
+            await fetch(server.fetcher("all", allow_private=False), server.url())
+        assert not server.requests
+    assert str(error.value) == f"{NAME}: the image cannot be fetched", "and nothing of addresses"
+    assert address in caplog.text, "but the operator learns it"
+
+
+async def test_the_address_that_was_checked_is_the_one_that_is_asked():
+    """A name that changes between check and connection leads nowhere else."""
+    async with site(answer()) as server:
+        assert await fetch(server.fetcher(), server.url()) == b"picture"
+        assert server.resolved == ["pics.example"], "looked up once, by us"
+
+
+async def test_redirects_if_they_are_allowed():
+    async with site(redirect("b.png", "301 Moved"), redirect("/c.png"), answer()) as server:
+        fetcher = server.fetcher(allow_redirects=True)
+        assert await fetch(fetcher, server.url("/x/a.png")) == b"picture"
+        assert [request.split()[1] for request in server.requests] == [
+            "/x/a.png",
+            "/x/b.png",
+            "/c.png",
+        ]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://evil.example/",
+        "http://127.0.0.1/",
+        "file:///etc/passwd",
+        "//evil.example/",
+        "http://user@pics.example/",
+        "http://[/",
+        "ftp://pics.example/",
+    ],
+)
+async def test_redirects_lead_nowhere_that_is_not_allowed(target):
+    async with site(redirect(target), answer()) as server:
+        with pytest.raises(InvalidField) as error:
+            await fetch(server.fetcher(allow_redirects=True), server.url())
+        assert len(server.requests) == 1
+    assert str(error.value) == f"{NAME}: the image cannot be fetched"
+
+
+async def test_redirects_without_end():
+    async with site(*[redirect("/a.png")] * 9) as server:
+        with pytest.raises(InvalidField, match="cannot be fetched"):
+            await fetch(server.fetcher(allow_redirects=True), server.url())
+        assert len(server.requests) == 6
+
+
+async def test_certificates_are_checked(monkeypatch):
+    seen = []
+
+    async def connect(address: str, port: int, **options: object) -> None:
+        seen.append((address, port, options["server_hostname"], options["ssl"]))
+        raise ssl.SSLCertVerificationError("self-signed")
+
+    monkeypatch.setattr(asyncio, "open_connection", connect)
+    with pytest.raises(InvalidField, match="cannot be fetched"):
+        await fetch(Site().fetcher(), "https://pics.example/a.png")
+    [(address, port, host, context)] = seen
+    assert (address, port, host) == ("127.0.0.1", 443, "pics.example")
+    assert isinstance(context, ssl.SSLContext)
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)

@@ -28,6 +28,7 @@ from fastovms.api.status import ServerStatus
 from fastovms.config import (
     ApiConfig,
     HttpConfig,
+    MediaConfig,
     ModelConfig,
     RepositoryConfig,
     SecurityConfig,
@@ -67,6 +68,7 @@ class ServerConfig:
     security: SecurityConfig = field(default_factory=SecurityConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
     state: StateConfig = field(default_factory=StateConfig)
+    media: MediaConfig = field(default_factory=MediaConfig)
 
 
 def serve(config: ServerConfig, log: LineWriter) -> None:
@@ -88,10 +90,10 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
         return models
 
     if any(map(finder.needs_network, config.models)):
-        run(config, log, load=lambda: load_models(find()))
+        run(config, log, load=lambda: load_models(find(), config.media))
     else:
         models = find()  # so that the commonest mistakes are found at once
-        run(config, log, load=lambda: load_models(models))
+        run(config, log, load=lambda: load_models(models, config.media))
 
 
 def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModels]) -> None:

@@ -27,7 +27,8 @@ class EngineConfig:
         tune: measure, at the first start, which precisions and token budget are the fastest.
         max_num_queued_requests: samples that may wait to run; more are refused as overload.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
-        enable_prompt_lookup: draft from earlier text where that pays, for every request.
+        enable_prompt_lookup: draft from earlier text, for every request; None = where it pays, as
+            the paged backend finds out.
         draft_model: directory of a smaller model with the same vocabulary, which drafts where
             that pays; None = none. Its KV cache is taken from `cache_size`.
         cache_dir: directory for what makes the next start faster; None = the user's cache
@@ -45,7 +46,7 @@ class EngineConfig:
     tune: bool = True
     max_num_queued_requests: int = 1024
     enable_prefix_caching: bool = True
-    enable_prompt_lookup: bool = True
+    enable_prompt_lookup: bool | None = None
     draft_model: Path | None = None
     cache_dir: str | None = None
     max_model_len: int | None = None

@@ -17,6 +17,7 @@ from fastovms.config import (
     ChatConfig,
     EngineConfig,
     HttpConfig,
+    MediaConfig,
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
@@ -50,6 +51,7 @@ _SECTIONS: Final[Mapping[str, Any]] = {
     "service": ServiceConfig(),
     "repository": RepositoryConfig(),
     "state": StateConfig(),
+    "media": MediaConfig(),
 }
 
 _OF_MODELS: Final = ("model", "engine", "plugin", "chat")
@@ -175,7 +177,8 @@ _engine = (
     Flag("--enable-prefix-caching", "engine.enable_prefix_caching", "", None,
          "reuse what is computed of equal prompt beginnings"),
     Flag("--enable-prompt-lookup", "engine.enable_prompt_lookup", "", None,
-         "guess tokens from earlier text where that pays"),
+         "guess tokens from earlier text (default: where that pays; with the genai backend, where "
+         "it is all or nothing, no)", shows_default=False),
     Flag("--draft-model", "engine.draft_model", "DIR", path,
          "directory of a smaller model with the same vocabulary, which guesses tokens where that "
          "pays (default: none)", shows_default=False),
@@ -303,12 +306,34 @@ _state = (
          "responses that run without a client; more are refused with 429"),
 )  # fmt: skip
 
+_images = (
+    Flag("--allowed-media-domains", "media.allowed_media_domains", "DOMAINS", text,
+         "hosts that images are fetched from, separated by commas; all = any (default: none)",
+         shows_default=False),
+    Flag("--allowed-local-media-path", "media.allowed_local_media_path", "DIR", path,
+         "images may be read from files below it (default: from none)", shows_default=False),
+    Flag("--allow-media-redirects", "media.allow_media_redirects", "", None,
+         "follow redirects, to those hosts"),
+    Flag("--allow-private-media", "media.allow_private_media", "", None,
+         "fetch from addresses that are not public, too, such as the local network's"),
+    Flag("--media-timeout", "media.media_timeout", "SECONDS", _some_seconds,
+         "for fetching an image"),
+    Flag("--max-images", "media.max_images", "N", integer(1), "images of one request"),
+    Flag("--max-image-bytes", "media.max_image_bytes", "SIZE", size,
+         "of one image, encoded", show_size),
+    Flag("--max-image-pixels", "media.max_image_pixels", "N", integer(1),
+         "of one image, width times height"),
+    Flag("--max-image-memory", "media.max_image_memory", "SIZE", size,
+         "for all decoded images of the requests in progress; 429 beyond it", show_size),
+)  # fmt: skip
+
 GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     HUB_FLAGS: _repository,
     "network": _network,
     "access": _access,
     ENGINE_FLAGS: _engine,
     "chat": _chat,
+    "images": _images,
     "limits": _limits,
     "operation": _operation,
     "stored responses": _state,

@@ -33,7 +33,6 @@ class ForeignFlag(NamedTuple):
 _GRPC: Final = "there is no gRPC here"
 _TENSORS: Final = "it is about models of tensors"
 _EXPORT: Final = "models are pulled as they are"
-_MEDIA: Final = "no media are fetched"
 _FILES: Final = "the model's files say it"
 _ONE_PROCESS: Final = "a model runs on one device"
 _ALWAYS: Final = "it is always so"
@@ -67,8 +66,6 @@ OVMS_FLAGS: Final = (
     ),
     ForeignFlag("--metrics-list", text, "every metric is exported"),
     ForeignFlag("--verbose-response", None, "answers hold what the request asks for", (False,)),
-    ForeignFlag("--allowed-local-media-path", path, _MEDIA),
-    ForeignFlag("--allowed-media-domains", text, _MEDIA),
     ForeignFlag("--weight-format", text, _EXPORT),
     ForeignFlag("--extra-quantization-params", text, _EXPORT),
     ForeignFlag("--cpu-extension", path, "there are no custom layers in language models"),
@@ -123,7 +120,7 @@ VLLM_FLAGS: Final = (
     ForeignFlag("--uvicorn-log-level", text, _LOGGED),
     ForeignFlag("--guided-decoding-backend", text, "there is one, llguidance", ("auto",)),
     ForeignFlag("--structured-outputs-config", json_object, "there is one, llguidance"),
-    ForeignFlag("--limit-mm-per-prompt", json_object, _MEDIA),
+    ForeignFlag("--limit-mm-per-prompt", json_object, "see --max-images"),
     ForeignFlag("--shutdown-timeout", number("seconds"), "see --drain-timeout"),
 )  # fmt: skip
 

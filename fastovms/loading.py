@@ -11,16 +11,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fastovms.api.chat_model import ChatModel
+from fastovms.api.images import ImageInput
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.backends.base import Backend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.gguf import find_gguf, model_directory
 from fastovms.backends.gguf_metadata import read_gguf_metadata
 from fastovms.backends.model_files import limit_context, read_model_info
-from fastovms.config import ModelConfig
+from fastovms.config import MediaConfig, ModelConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.memory import available_memory, share_memory
 from fastovms.errors import ConfigurationError
+from fastovms.media.loader import ImageLoader
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo, SamplingDefaults
 from fastovms.text.tokenizer import Tokenizer
@@ -47,7 +49,7 @@ def check_models(models: Sequence[ModelConfig]) -> None:
             read_gguf_metadata(gguf)
 
 
-def load_models(models: Sequence[ModelConfig]) -> ServedModels:
+def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedModels:
     """Takes seconds: not for the event loop.
 
     Caches are reserved when all weights are in memory, so that those of automatic size share what
@@ -57,6 +59,7 @@ def load_models(models: Sequence[ModelConfig]) -> ServedModels:
         ConfigurationError: a model or its device cannot do it, or no cache fits.
     """
     check_models(models)
+    loader = ImageLoader(media)
     loaded = []
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in models:
@@ -70,7 +73,7 @@ def load_models(models: Sequence[ModelConfig]) -> ServedModels:
         share = share_memory([model.engine.cache_size for model in models], available_memory())
         return ServedModels(
             [
-                _served(model, tokenizer, chat, reserve(share))
+                _served(model, tokenizer, chat, reserve(share), loader)
                 for model, tokenizer, chat, reserve in loaded
             ]
         )
@@ -86,7 +89,11 @@ def _as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> Mode
 
 
 def _served(
-    model: ModelConfig, tokenizer: Tokenizer, chat: ChatModel, backend: Backend
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    chat: ChatModel,
+    backend: Backend,
+    loader: ImageLoader,
 ) -> ServedModel:
     info = backend.model
     metrics = GenerationMetrics(
@@ -94,4 +101,5 @@ def _served(
         backend.stats,
         labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
     )
-    return ServedModel(backend, tokenizer, metrics, model.limits, chat, model.names[1:])
+    images = ImageInput.of(info, tokenizer, loader) if info.takes_images else None
+    return ServedModel(backend, tokenizer, metrics, model.limits, chat, model.names[1:], images)

@@ -19,7 +19,9 @@ from fastovms.params import (
     GenerationRequest,
     Grammar,
     ModelInfo,
+    Refusal,
     SamplingDefaults,
+    SamplingParams,
     TokenLogprobs,
 )
 
@@ -30,7 +32,11 @@ Script = Callable[[GenerationRequest, int], Sequence[int]]
 
 
 def model_info(
-    *, max_model_len: int = 64, defaults: SamplingDefaults | None = None, name: str = "fake"
+    *,
+    max_model_len: int = 64,
+    defaults: SamplingDefaults | None = None,
+    name: str = "fake",
+    takes_images: bool = False,
 ) -> ModelInfo:
     return ModelInfo(
         name=name,
@@ -39,6 +45,7 @@ def model_info(
         vocab_size=EOS + 1,
         eos_token_ids=frozenset({EOS}),
         defaults=defaults or SamplingDefaults(),
+        takes_images=takes_images,
     )
 
 
@@ -111,8 +118,10 @@ class FakeBackend:
         received: set at the first of them.
         aborted: every call of `abort`, in order.
         compiled: every grammar, in order; one with "bad" in it is refused.
-        submit_error: raised by `submit` when set.
+        submit_error: raised by `submit` when set; `check_error` by `check`.
         fail_after: number of steps after which the samples end with an error.
+        refusal: told of every request in its first step, when set.
+        num_prompt_tokens: told with the last output of every sample.
         paused: steps are not run while set.
         max_num_waiting: samples; with so many waiting `submit` refuses more.
     """
@@ -131,7 +140,10 @@ class FakeBackend:
         self.received = asyncio.Event()
         self.aborted: list[tuple[str, int | None]] = []
         self.submit_error: Exception | None = None
+        self.check_error: Exception | None = None
         self.fail_after: int | None = None
+        self.refusal: Refusal | None = None
+        self.num_prompt_tokens: int | None = None
         self.paused = False
         self.max_num_waiting = 1_000_000
         self.failure: str | None = None
@@ -148,6 +160,10 @@ class FakeBackend:
         self.compiled.append(grammar)
         if "bad" in grammar.source:
             raise InvalidField(f"bad {grammar.kind.value}: {grammar.source}", param=grammar.param)
+
+    def check(self, params: SamplingParams) -> None:
+        if self.check_error is not None:
+            raise self.check_error
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self.submit_error is not None:
@@ -215,6 +231,8 @@ class FakeBackend:
     def _next_output(self, request: GenerationRequest, index: int, start: int) -> GenerationOutput:
         if self.fail_after is not None and self._num_steps > self.fail_after:
             return GenerationOutput(index, [], FinishReason.ERROR, start, error="out of order")
+        if self.refusal is not None:
+            return GenerationOutput(index, [], FinishReason.ERROR, 0, refusal=self.refusal)
         params = request.params
         script = self._script(request, index)
         if params.allowed_token_ids is not None and len(params.allowed_token_ids) == 1:
@@ -246,6 +264,7 @@ class FakeBackend:
             num_generated,
             num_cached_tokens=0 if params.prompt_logprobs is not None else self.num_cached_tokens,
             stop_token_id=stop_token_id,
+            num_prompt_tokens=None if finish_reason is None else self.num_prompt_tokens,
         )
         if params.logprobs is not None:
             output.logprobs = [token_logprobs(token, params.logprobs) for token in tokens]

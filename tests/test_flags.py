@@ -211,6 +211,8 @@ def test_a_line_of_ovms():
     assert parts["service"].log_file == Path("log")
     assert parts["service"].ovms_metrics is True
     assert parts["repository"].path == Path("/models")
+    assert parts["media"].allowed_media_domains == "all"
+    assert parts["media"].allowed_local_media_path == Path("/media")
     assert model_settings(settings) == {
         "engine.device": "CPU",
         "engine.cache_size": 2.0,
@@ -225,8 +227,7 @@ def test_a_line_of_ovms():
     assert told == {
         "--grpc-port", "--grpc-bind-address", "--grpc-workers", "--rest-workers",
         "--max-prompt-len", "--model-distribution-policy", "--enable-tool-guided-generation",
-        "--cache-interval-multiplier", "--metrics-list", "--allowed-local-media-path",
-        "--allowed-media-domains", "--weight-format",
+        "--cache-interval-multiplier", "--metrics-list", "--weight-format",
     }  # fmt: skip
 
 

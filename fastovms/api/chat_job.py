@@ -29,8 +29,10 @@ from fastovms.api.report import token_report
 from fastovms.api.schemas import ChatRequest
 from fastovms.api.served import ServedModel
 from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
+from fastovms.api.vision import with_images
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
+from fastovms.media.loader import ImageSource
 from fastovms.text.output import OutputParser
 
 
@@ -82,13 +84,16 @@ async def prepare(
     asked = terms(body, _budget(body, model, dialect), report, model, dialect, config)
     check_num_choices(1, asked.candidates, config)
     options = _template_options(body, model)
+    images: list[ImageSource] = []
 
     def read() -> tuple[list[Message], ToolUse, Prompt, Constraint | None]:
-        messages = read_messages(body.messages, dialect)
+        messages = read_messages(body.messages, dialect, None if model.images is None else images)
         tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, dialect)
         text = render_prompt(messages, tools.shown, options, model)
         special = body.add_special_tokens is True
-        prompt = encode_prompt(text, model, asked.truncation, add_special_tokens=special)
+        prompt = encode_prompt(
+            text, model, asked.truncation, add_special_tokens=special, num_images=len(images)
+        )
         return messages, tools, prompt, constraint(body, tools, text, options, model, config)
 
     messages, tools, prompt, wanted = await asyncio.to_thread(read) if size >= LONG_BODY else read()
@@ -108,6 +113,14 @@ async def prepare(
         grammar=await usable(wanted, model, config),
         echo=False,
         num_prompt_logprobs=report.num_prompt_logprobs,
+    )
+    task = await with_images(
+        task,
+        prompt,
+        images,
+        model.images,
+        asked.truncation,
+        stop_strings=asked.stopping.strings,
     )
     new_parser = parser_maker(asked, tools, prompt.text or "", model, dialect)
     return ChatJob(asked, task, prompt, form, new_parser, body.return_prompt_text is True)

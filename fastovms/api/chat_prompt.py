@@ -10,6 +10,7 @@ from fastovms.api.body import show
 from fastovms.api.messages import Message
 from fastovms.api.prompts import Prompt, Truncation, check_text, encode_text
 from fastovms.api.served import ServedModel
+from fastovms.api.vision import check_images
 from fastovms.errors import InvalidField
 
 LONG_BODY: Final = 2000
@@ -123,14 +124,22 @@ def render_prompt(
 
 
 def encode_prompt(
-    text: str, model: ServedModel, truncation: Truncation | None, *, add_special_tokens: bool
+    text: str,
+    model: ServedModel,
+    truncation: Truncation | None,
+    *,
+    add_special_tokens: bool,
+    num_images: int = 0,
 ) -> Prompt:
-    """Takes time in proportion to the text. Raises InvalidField: empty, or far too long."""
+    """Takes time in proportion to the text.
+
+    Raises InvalidField: empty, far too long, or not with the images that it is to have.
+    """
     if not text:
         raise InvalidField("messages: the chat template makes nothing of them", param="messages")
     check_text(text, "messages", model.info)
     token_ids = encode_text(
-        text,
+        check_images(text, num_images, "messages", model.images, truncation),
         "messages",
         model.tokenizer,
         model.info,

@@ -11,6 +11,7 @@ from fastovms.api.budget import TokenBudget, token_budget
 from fastovms.api.dialect import Dialect
 from fastovms.api.fim import FimTokens
 from fastovms.api.generate import PromptTask
+from fastovms.api.images import ImageInput
 from fastovms.api.prompts import (
     Prompt,
     Truncation,
@@ -24,9 +25,10 @@ from fastovms.api.schemas import CompletionRequest
 from fastovms.api.served import ServedModel
 from fastovms.api.structured import grammar_of
 from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
+from fastovms.api.vision import check_images
 from fastovms.config import ApiConfig
-from fastovms.errors import InvalidField
-from fastovms.params import ALL_LOGPROBS
+from fastovms.errors import InvalidField, RequestError
+from fastovms.params import ALL_LOGPROBS, TextPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ async def prepare(
     asked = terms(body, _budget(body, model, dialect), report, model, dialect, config)
     texts = split_prompts(body.prompt, model.info, config, truncation=asked.truncation)
     check_num_choices(len(texts), asked.candidates, config)
+    if model.images is not None:
+        _check_texts(texts, model.images, dialect)
     prompts, inputs = await _encode(body, texts, model, asked.truncation, fim)
     num_prompt_logprobs = _num_prompt_logprobs(body, report)
     tasks = await make_tasks(
@@ -86,6 +90,11 @@ async def prepare(
         echo=body.echo is True,
         num_prompt_logprobs=num_prompt_logprobs,
     )
+    if model.images is not None and not body.suffix and body.add_special_tokens is not False:
+        tasks = [
+            task._replace(prompt=None if prompt.text is None else TextPrompt(prompt.text))
+            for task, prompt in zip(tasks, prompts, strict=True)
+        ]
     return CompletionJob(asked, prompts, tasks, body.echo is True, num_prompt_logprobs)
 
 
@@ -98,6 +107,16 @@ def _budget(body: CompletionRequest, model: ServedModel, dialect: Dialect) -> To
     return token_budget(
         requested, model, dialect, name="max_tokens", default=dialect.default_max_tokens
     )
+
+
+def _check_texts(texts: Sequence[str | list[int]], images: ImageInput, dialect: Dialect) -> None:
+    """Raises RequestError: a model that takes images is not to complete texts, or one of them
+    would be taken for an image."""
+    if not dialect.completes_vision_models:
+        raise RequestError("completions are not for a model that takes images; chats are")
+    for position, text in enumerate(texts):
+        if isinstance(text, str):
+            check_images(text, 0, prompt_name(position, len(texts)), images)
 
 
 def _num_prompt_logprobs(body: CompletionRequest, report: TokenReport) -> int | None:

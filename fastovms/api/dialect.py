@@ -130,6 +130,8 @@ class Dialect:
         stream_object: `object` of a completion's stream chunks.
         handshake: a stream opens with an empty chunk when its first token releases no text.
         takes_text_for_messages: `messages` may be one text.
+        takes_image_url_strings: `image_url` of a part may be the URL itself.
+        completes_vision_models: prompts without messages go to models that take images, too.
         flat_tools: a tool's members may stand beside its type.
         checks_tool_choice: a choice without tools, or of one that is not among them, is refused,
             rather than leaving none to call.
@@ -163,6 +165,8 @@ class Dialect:
     stream_object: str
     handshake: bool
     takes_text_for_messages: bool
+    takes_image_url_strings: bool
+    completes_vision_models: bool
     flat_tools: bool
     checks_tool_choice: bool
     parses_special_tokens: bool
@@ -201,6 +205,8 @@ OPENAI: Final = Dialect(
     stream_object="text_completion",
     handshake=False,
     takes_text_for_messages=True,
+    takes_image_url_strings=True,
+    completes_vision_models=True,
     flat_tools=False,
     checks_tool_choice=True,
     parses_special_tokens=True,
@@ -251,6 +257,8 @@ OVMS: Final = Dialect(
     stream_object="text_completion.chunk",
     handshake=True,
     takes_text_for_messages=False,
+    takes_image_url_strings=False,
+    completes_vision_models=False,
     flat_tools=True,
     checks_tool_choice=False,
     parses_special_tokens=False,

@@ -18,13 +18,14 @@ from fastovms.api.deltas import DeltaCallback, SampleDelta, Usage
 from fastovms.api.sampling import Queueing, Stopping
 from fastovms.api.served import ServedModel
 from fastovms.api.submission import submit_all
-from fastovms.errors import BackendError, BackendUnavailable, EngineFailed
+from fastovms.errors import BackendError, BackendUnavailable, EngineFailed, RequestError
 from fastovms.metrics import FinishedRequest
 from fastovms.params import (
     FinishReason,
     GenerationOutput,
     GenerationRequest,
     SamplingParams,
+    TextPrompt,
     TokenLogprobs,
 )
 from fastovms.text.detokenizer import Detokenizer
@@ -36,10 +37,15 @@ Clock = Callable[[], float]
 
 
 class PromptTask(NamedTuple):
-    """One prompt to continue. All prompts of a request ask for the same number of samples."""
+    """One prompt to continue. All prompts of a request ask for the same number of samples.
+
+    Attributes:
+        prompt: see `GenerationRequest`.
+    """
 
     token_ids: Sequence[int]
     params: SamplingParams
+    prompt: TextPrompt | None = None
 
 
 class _Sample:
@@ -96,6 +102,7 @@ class TextGeneration:
                 task.params,
                 priority=queueing.priority,
                 cache_salt=queueing.cache_salt,
+                prompt=task.prompt,
             )
             for position, task in enumerate(tasks)
         ]
@@ -114,13 +121,13 @@ class TextGeneration:
             for _ in range(task.params.n)
         ]
         self.prompt_logprobs: list[Sequence[TokenLogprobs | None]] = [() for _ in tasks]
-        self._num_prompt_tokens = sum(len(task.token_ids) for task in tasks)
+        self._num_prompt_tokens = [len(task.token_ids) for task in tasks]
         self._num_completion_tokens = 0
         self._num_cached = [0] * len(tasks)
         self._is_scored = False
         self._metrics = model.metrics
         self._log_fields = log_fields
-        log_fields["prompt_tokens"] = self._num_prompt_tokens
+        log_fields["prompt_tokens"] = sum(self._num_prompt_tokens)
         log_fields["completion_tokens"] = 0
         self._on_delta: DeltaCallback | None = None
         self._clock = clock
@@ -146,7 +153,7 @@ class TextGeneration:
     @property
     def usage(self) -> Usage:
         return Usage(
-            self._num_prompt_tokens,
+            sum(self._num_prompt_tokens),
             self._num_completion_tokens,
             sum(self._num_cached),
             sum(s.text.num_reasoning_tokens for s in self._samples) if self._parses else None,
@@ -157,7 +164,7 @@ class TextGeneration:
         position = choice // (len(self._samples) // len(self._requests))
         sample = self._samples[choice]
         return Usage(
-            len(self._requests[position].prompt_token_ids),
+            self._num_prompt_tokens[position],
             sample.num_tokens,
             self._num_cached[position],
             sample.text.num_reasoning_tokens if self._parses else None,
@@ -229,6 +236,9 @@ class TextGeneration:
             self._log_fields.setdefault("queue_ms", round(output.queue_time * 1000, 1))
         if not self._is_scored:
             self._num_cached[position] = output.num_cached_tokens
+        if output.num_prompt_tokens is not None:
+            self._num_prompt_tokens[position] = output.num_prompt_tokens
+            self._log_fields["prompt_tokens"] = sum(self._num_prompt_tokens)
         if output.prompt_logprobs:
             self.prompt_logprobs[position] = output.prompt_logprobs
         token_ids = output.token_ids
@@ -274,7 +284,7 @@ class TextGeneration:
         return FinishedRequest(
             seconds=self._clock() - self._started_at,
             finish_reasons=[s.finish_reason.value for s in self._samples if s.finish_reason],
-            num_prompt_tokens=self._num_prompt_tokens,
+            num_prompt_tokens=sum(self._num_prompt_tokens),
             num_generated_tokens=self._num_completion_tokens,
             n=params.n,
             max_tokens=params.max_tokens,
@@ -297,8 +307,10 @@ class TextGeneration:
         sample.last_token_at = now
 
 
-def failure(output: GenerationOutput) -> BackendError:
+def failure(output: GenerationOutput) -> BackendError | RequestError:
     """What it means that a sample ended with ABORT or ERROR."""
+    if (refusal := output.refusal) is not None:
+        return RequestError(refusal.message, param=refusal.param, code=refusal.code)
     if output.finish_reason is FinishReason.ABORT:
         return BackendUnavailable("the server is shutting down")
     return EngineFailed(output.error or "generation failed")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 from fastovms.api.body import show
 from fastovms.api.dialect import Dialect
+from fastovms.api.images import IMAGE_PARTS, read_image_part
 from fastovms.errors import InvalidField
+from fastovms.media.loader import ImageSource
+from fastovms.media.tags import image_tag
 
 Message = dict[str, Any]
 
@@ -25,11 +30,17 @@ _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
 
 
 def read_messages(
-    given: str | Sequence[Mapping[str, Any]] | None, dialect: Dialect
+    given: str | Sequence[Mapping[str, Any]] | None,
+    dialect: Dialect,
+    images: list[ImageSource] | None = None,
 ) -> list[Message]:
     """Messages whose content is text, the parts of a list joined by line ends as vLLM and OVMS do.
 
     A text in place of messages is what the user says (Runpod). Unknown members are left out.
+
+    Args:
+        images: those of the messages are added to it, and tags stand for them in the texts; None =
+            there may be none.
 
     Raises InvalidField: absent, empty, of a wrong type, or with parts that are not text.
     """
@@ -41,16 +52,81 @@ def read_messages(
         if not dialect.takes_text_for_messages:
             raise InvalidField(f"messages must be an array, not {show(given)}", param="messages")
         return [{"role": "user", "content": given}]
-    return [_message(message, f"messages[{position}]") for position, message in enumerate(given)]
+    read = partial(_message, read_content=ContentReader(dialect, images))
+    return [read(message, f"messages[{position}]") for position, message in enumerate(given)]
 
 
-def _message(message: Mapping[str, Any], name: str) -> Message:
+class ContentReader:
+    """Makes text of the contents of messages.
+
+    Args:
+        images: see `read_messages`.
+    """
+
+    def __init__(self, dialect: Dialect, images: list[ImageSource] | None) -> None:
+        self._dialect = dialect
+        self._images = images
+
+    def __call__(self, content: object, name: str) -> str:
+        """Raises InvalidField."""
+        if content is None:
+            return ""
+        if isinstance(content, str):
+            return content
+        if not isinstance(content, list):
+            raise InvalidField(
+                f"{name} must be a string or a list of parts, not {show(content)}", param=name
+            )
+        parts = [self._part(part, f"{name}[{index}]") for index, part in enumerate(content)]
+        return join_parts(parts)
+
+    def _part(self, part: object, name: str) -> Part:
+        if not isinstance(part, dict):
+            raise InvalidField(f"{name} must be an object, not {show(part)}", param=name)
+        kind = part.get("type")
+        if not isinstance(kind, str):
+            raise InvalidField(
+                f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type"
+            )
+        if kind in IMAGE_PARTS and self._images is not None:
+            self._images.append(read_image_part(part, name, self._dialect))
+            return Part(image_tag(len(self._images) - 1), is_image=True)
+        member = _TEXT_PARTS.get(kind)
+        if member is None:
+            takes = "only text" if self._images is None else "only text and images"
+            raise InvalidField(
+                f"{name} is of type {show(kind)}, but this model takes {takes}", param=name
+            )
+        text = part.get(member)
+        if not isinstance(text, str):
+            raise InvalidField(
+                f"{name}.{member} must be a string, not {show(text)}", param=f"{name}.{member}"
+            )
+        return Part(text)
+
+
+class Part(NamedTuple):
+    text: str
+    is_image: bool = False
+
+
+def join_parts(parts: Sequence[Part]) -> str:
+    """Texts are joined by line ends; an image stands where it is."""
+    joined = "".join(part.text for part in parts[:1])
+    for before, part in pairwise(parts):
+        joined += part.text if before.is_image or part.is_image else f"\n{part.text}"
+    return joined
+
+
+def _message(
+    message: Mapping[str, Any], name: str, *, read_content: Callable[[object, str], str]
+) -> Message:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidField(f"{name}.role must be a string, not {show(role)}", param=f"{name}.role")
     read: Message = {
         "role": "tool" if role == "function" else role,
-        "content": _content(message.get("content"), f"{name}.content"),
+        "content": read_content(message.get("content"), f"{name}.content"),
     }
     for key in ("name", "tool_call_id"):
         if (value := _string(message, key, name)) is not None:
@@ -73,37 +149,6 @@ def _add_answer(read: Message, message: Mapping[str, Any], name: str) -> None:
     if calls:
         read["tool_calls"] = calls
         read["content"] = read["content"] or None  # templates may tell the two apart
-
-
-def _content(content: object, name: str) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise InvalidField(
-            f"{name} must be a string or a list of parts, not {show(content)}", param=name
-        )
-    return "\n".join(_part(part, f"{name}[{index}]") for index, part in enumerate(content))
-
-
-def _part(part: object, name: str) -> str:
-    if not isinstance(part, dict):
-        raise InvalidField(f"{name} must be an object, not {show(part)}", param=name)
-    kind = part.get("type")
-    if not isinstance(kind, str):
-        raise InvalidField(f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type")
-    member = _TEXT_PARTS.get(kind)
-    if member is None:
-        raise InvalidField(
-            f"{name} is of type {show(kind)}, but this model takes only text", param=name
-        )
-    text = part.get(member)
-    if not isinstance(text, str):
-        raise InvalidField(
-            f"{name}.{member} must be a string, not {show(text)}", param=f"{name}.{member}"
-        )
-    return text
 
 
 def _calls(message: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

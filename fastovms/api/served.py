@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fastovms.api.chat_model import ChatModel
 from fastovms.api.dialect import Dialect
 from fastovms.api.errors import model_not_found
+from fastovms.api.images import ImageInput
 from fastovms.backends.base import Backend
 from fastovms.config import ModelLimits
 from fastovms.errors import InvalidField
@@ -22,6 +23,7 @@ class ServedModel:
 
     Attributes:
         aliases: names that requests may use in place of the model's, which answers carry.
+        images: None = it takes none.
     """
 
     backend: Backend
@@ -30,6 +32,7 @@ class ServedModel:
     limits: ModelLimits = field(default_factory=ModelLimits)
     chat: ChatModel = field(default_factory=ChatModel)
     aliases: tuple[str, ...] = ()
+    images: ImageInput | None = None
 
     @property
     def info(self) -> ModelInfo:

@@ -147,6 +147,8 @@ async def make_tasks(
         )
         for token_ids, name in zip(inputs, names, strict=True)
     ]
+    for task in tasks:
+        model.backend.check(task.params)
     if grammar is not None:
         await compile_grammar(grammar, model.backend)
     return tasks

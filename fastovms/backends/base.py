@@ -6,7 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from fastovms.params import GenerationOutput, GenerationRequest, Grammar, ModelInfo
+from fastovms.params import (
+    GenerationOutput,
+    GenerationRequest,
+    Grammar,
+    ModelInfo,
+    SamplingParams,
+)
 
 OutputCallback = Callable[[GenerationOutput], None]
 
@@ -49,6 +55,9 @@ class Backend(Protocol):
         Raises:
             RequestError: the grammar is malformed or impossible, or this model takes none.
         """
+
+    def check(self, params: SamplingParams) -> None:
+        """Raises RequestError for what this backend cannot do, whatever the prompt is."""
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         """Queues a request.

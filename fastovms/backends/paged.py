@@ -37,6 +37,7 @@ from fastovms.params import (
     GenerationRequest,
     Grammar,
     ModelInfo,
+    SamplingParams,
 )
 
 logger = logging.getLogger(__name__)
@@ -203,6 +204,9 @@ class PagedBackend:
                 f"{grammar.param} needs a model with a tokenizer.json", param=grammar.param
             )
         self._grammars.compile(grammar)
+
+    def check(self, params: SamplingParams) -> None:
+        """There is nothing that it cannot do."""
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self._failure is not None:

@@ -84,7 +84,7 @@ class Engine:
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
         self.drafting = Drafting(
-            enable_prompt_lookup=config.enable_prompt_lookup, model=draft_model
+            enable_prompt_lookup=config.enable_prompt_lookup is not False, model=draft_model
         )
         self._model = model
         self._max_model_len = max_model_len

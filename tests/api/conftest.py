@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from fastovms.api.chat_model import ChatModel
 from fastovms.api.context import ApiContext
 from fastovms.api.health import HealthRoutes
+from fastovms.api.images import ImageInput
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModel, ServedModels
@@ -36,12 +37,14 @@ class Api:
         tokenizer: ByteTokenizer,
         chat: ChatModel,
         state: ResponsesState | None,
+        images: ImageInput | None,
     ) -> None:
         self.backend = backend
         self.registry = CollectorRegistry()
         self.metrics = GenerationMetrics(backend.model.name, backend.stats)
         self.registry.register(GenerationCollector([self.metrics]))
-        models = ServedModels([ServedModel(backend, tokenizer, self.metrics, limits, chat)])
+        model = ServedModel(backend, tokenizer, self.metrics, limits, chat, images=images)
+        models = ServedModels([model])
         ids = count()
         self.router = Router()
         add_model_routes(
@@ -103,6 +106,7 @@ def make_api() -> Callable[..., Api]:
         tokenizer: ByteTokenizer | None = None,
         chat: ChatModel | None = None,
         state: ResponsesState | None = None,
+        images: ImageInput | None = None,
     ) -> Api:
         if isinstance(script, str):
             tokens = list(script.encode())
@@ -117,6 +121,7 @@ def make_api() -> Callable[..., Api]:
             tokenizer or ByteTokenizer(),
             chat or ChatModel(),
             state,
+            images,
         )
 
     return make

@@ -20,7 +20,7 @@ from fastovms.backends.genai.support import Assistance, check_grammar, check_sal
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
 from fastovms.config import EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed
-from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo
+from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -125,13 +125,16 @@ class GenaiBackend:
         check_grammar(grammar)
         self._grammars.compile(grammar)
 
+    def check(self, params: SamplingParams) -> None:
+        check_supported(params, self._assistance, self._config.max_num_seqs)
+
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self._failure is not None:
             raise EngineFailed(f"the engine has failed: {self._failure}")
         if self._loop is None or self._closing:
             raise BackendUnavailable("the server is not ready to generate")
         check_length(request, self._model)
-        check_supported(request.params, self._assistance, self._config.max_num_seqs)
+        self.check(request.params)
         check_salt(request.cache_salt, enable_prefix_caching=self._config.enable_prefix_caching)
         self._requests.add(request, on_output)
         self._commands.put(Submit(request))

@@ -99,6 +99,8 @@ def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> P
     for name, value in cache.items():
         setattr(scheduler, name, value)
     properties = dict(config.plugin_config)
+    if config.enable_prompt_lookup:
+        properties["prompt_lookup"] = True
     if config.draft_model is not None:
         properties["draft_model"] = genai.draft_model(str(config.draft_model), device)
     pipeline: Pipeline = genai.ContinuousBatchingPipeline(model_dir, scheduler, device, properties)

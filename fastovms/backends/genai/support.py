@@ -24,7 +24,7 @@ class Assistance:
     @classmethod
     def of(cls, config: EngineConfig) -> Assistance:
         return cls(
-            prompt_lookup=config.plugin_config.get("prompt_lookup") is True,
+            prompt_lookup=config.enable_prompt_lookup is True,
             draft_model=config.draft_model is not None,
         )
 
@@ -35,7 +35,7 @@ class Assistance:
 _Check = Callable[[SamplingParams], bool]
 
 _UNSUPPORTED: Final[tuple[tuple[str, str, _Check], ...]] = (
-    ("logprobs", "logprobs above 1", lambda p: p.logprobs not in (None, 0, 1)),
+    ("logprobs", "logprobs (or top_logprobs) above 1", lambda p: p.logprobs not in (None, 0, 1)),
     (
         "prompt_logprobs",
         "prompt_logprobs, or echo with logprobs,",

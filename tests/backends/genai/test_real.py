@@ -228,9 +228,7 @@ async def test_grammars_are_followed_or_refused(text: Backend) -> None:
     await complete(text, "Once upon a time")
 
 
-@pytest.mark.parametrize(
-    "config", [{"plugin_config": {"prompt_lookup": True}}, {"draft_model": DEMO_MODEL}]
-)
+@pytest.mark.parametrize("config", [{"enable_prompt_lookup": True}, {"draft_model": DEMO_MODEL}])
 async def test_drafts_change_nothing(config: dict[str, object], text: Backend) -> None:
     async for backend in running(load(DEMO_MODEL, backend="genai", **config)):
         here = await complete(backend, "Once upon a time")

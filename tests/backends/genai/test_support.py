@@ -96,7 +96,7 @@ def test_a_salt_cannot_be_had_with_a_shared_cache():
 
 def test_assistance_is_what_the_pipeline_was_loaded_with():
     assert not Assistance.of(EngineConfig())
-    assert Assistance.of(EngineConfig(plugin_config={"prompt_lookup": True})) == LOOKUP
+    assert Assistance.of(EngineConfig(enable_prompt_lookup=True)) == LOOKUP
     assert Assistance.of(EngineConfig(draft_model=Path("d"))) == DRAFT
 
 

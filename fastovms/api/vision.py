@@ -1,0 +1,78 @@
+"""Prompts of models that take images: texts in which tags stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fastovms.api.generate import PromptTask
+from fastovms.api.images import ImageInput
+from fastovms.api.prompts import Prompt, Truncation
+from fastovms.errors import InvalidField
+from fastovms.media.loader import ImageSource
+from fastovms.media.tags import check_tags, image_tag, without_tags
+from fastovms.params import TextPrompt
+
+
+def check_images(
+    text: str,
+    num_images: int,
+    name: str,
+    images: ImageInput | None,
+    truncation: Truncation | None = None,
+) -> str:
+    """What of a prompt's text is text, the tags of its images being left out.
+
+    Args:
+        name: of the field that the prompt comes from.
+        images: None = the model takes none, and all is text.
+
+    Raises InvalidField: what a client wrote would be taken for an image, one has got lost, or
+    tokens are to be cut from a prompt with images.
+    """
+    if images is None:
+        return text
+    check_tags(text, num_images, name, images.reserved)
+    if num_images and truncation is not None:
+        raise InvalidField(
+            "truncate_prompt_tokens cannot be used with images", param="truncate_prompt_tokens"
+        )
+    return without_tags(text, num_images)
+
+
+async def with_images(
+    task: PromptTask,
+    prompt: Prompt,
+    sources: Sequence[ImageSource],
+    images: ImageInput | None,
+    truncation: Truncation | None,
+    *,
+    stop_strings: Sequence[str],
+) -> PromptTask:
+    """The task with its prompt as a model that takes images reads it. They are loaded now.
+
+    Args:
+        truncation: has been applied to the tokens; the text is whole.
+
+    Raises:
+        InvalidField: one cannot be had.
+        Overloaded: there is no memory for them.
+    """
+    if images is None or prompt.text is None:
+        return task
+    if not sources:
+        whole = TextPrompt(prompt.text)
+        return task if truncation is not None else task._replace(prompt=whole)
+    loaded = await images.loader.load(sources)
+    # Only a sample that the backend ends itself tells how many tokens the images were.
+    params = replace(task.params, stop_strings=tuple(stop_strings))
+    return task._replace(params=params, prompt=TextPrompt(prompt.text, loaded))
+
+
+def kept_images(text: str, sources: Sequence[ImageSource]) -> tuple[str, Sequence[ImageSource]]:
+    """Where messages were dropped: the images whose tags are still there, and the text with tags
+    that count only them."""
+    kept = [index for index in range(len(sources)) if image_tag(index) in text]
+    for position, index in enumerate(kept):
+        text = text.replace(image_tag(index), image_tag(position))
+    return text, [sources[index] for index in kept]

@@ -130,8 +130,12 @@ def encode_prompt(
     *,
     add_special_tokens: bool,
     num_images: int = 0,
+    loses_images: bool = False,
 ) -> Prompt:
     """Takes time in proportion to the text.
+
+    Args:
+        loses_images: messages may have been dropped with theirs.
 
     Raises InvalidField: empty, far too long, or not with the images that it is to have.
     """
@@ -139,7 +143,9 @@ def encode_prompt(
         raise InvalidField("messages: the chat template makes nothing of them", param="messages")
     check_text(text, "messages", model.info)
     token_ids = encode_text(
-        check_images(text, num_images, "messages", model.images, truncation),
+        check_images(
+            text, num_images, "messages", model.images, truncation, loses_images=loses_images
+        ),
         "messages",
         model.tokenizer,
         model.info,

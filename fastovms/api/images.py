@@ -70,4 +70,4 @@ def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> Ima
         raise InvalidField(
             f"{name}: detail must be one of {', '.join(_DETAILS)}, not {show(detail)}", param=name
         )
-    return ImageSource(url, url_name)
+    return ImageSource(url, url_name, detail or "auto")

@@ -20,6 +20,8 @@ def check_images(
     name: str,
     images: ImageInput | None,
     truncation: Truncation | None = None,
+    *,
+    loses_images: bool = False,
 ) -> str:
     """What of a prompt's text is text, the tags of its images being left out.
 
@@ -32,7 +34,7 @@ def check_images(
     """
     if images is None:
         return text
-    check_tags(text, num_images, name, images.reserved)
+    check_tags(text, num_images, name, images.reserved, needs_all=not loses_images)
     if num_images and truncation is not None:
         raise InvalidField(
             "truncate_prompt_tokens cannot be used with images", param="truncate_prompt_tokens"
@@ -69,10 +71,11 @@ async def with_images(
     return task._replace(params=params, prompt=TextPrompt(prompt.text, loaded))
 
 
-def kept_images(text: str, sources: Sequence[ImageSource]) -> tuple[str, Sequence[ImageSource]]:
-    """Where messages were dropped: the images whose tags are still there, and the text with tags
-    that count only them."""
+def kept_images(prompt: Prompt, sources: Sequence[ImageSource]) -> tuple[Prompt, list[ImageSource]]:
+    """Where messages were dropped: the prompt with tags that count only the images that are left,
+    and those."""
+    text = prompt.text or ""
     kept = [index for index in range(len(sources)) if image_tag(index) in text]
     for position, index in enumerate(kept):
         text = text.replace(image_tag(index), image_tag(position))
-    return text, [sources[index] for index in kept]
+    return replace(prompt, text=text), [sources[index] for index in kept]

@@ -30,10 +30,12 @@ class ImageSource(NamedTuple):
     Attributes:
         url: `data:`, `http:` or `https:`, `file:`, or an absolute path.
         name: of the part of the request that it is in, for messages.
+        detail: how closely a client wants it looked at. Models decide that themselves.
     """
 
     url: str
     name: str
+    detail: str = "auto"
 
 
 class _Sizes:
@@ -112,7 +114,7 @@ class ImageLoader:
             self._budget.give_back(size)
 
     async def _read(self, source: ImageSource) -> bytes:
-        url, name = source
+        url, name, _ = source
         limit = self._config.max_image_bytes
         scheme = _scheme(url)
         if scheme == "data":

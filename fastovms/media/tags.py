@@ -22,13 +22,21 @@ def without_tags(text: str, num_images: int) -> str:
     return text
 
 
-def check_tags(text: str, num_images: int, name: str, reserved: Collection[str] = ()) -> None:
+def check_tags(
+    text: str,
+    num_images: int,
+    name: str,
+    reserved: Collection[str] = (),
+    *,
+    needs_all: bool = True,
+) -> None:
     """Each image must be in the text once, and nothing else that the model would take for one:
     texts of clients, whatever way they took into the prompt, cannot be told from it any more.
 
     Args:
         name: of the field that the text comes from.
         reserved: the model's own tags.
+        needs_all: an image may not be missing.
 
     Raises InvalidField.
     """
@@ -40,7 +48,7 @@ def check_tags(text: str, num_images: int, name: str, reserved: Collection[str] 
     for tag in reserved:
         if tag in text:
             raise _forbidden(tag, name)
-    if len(found) < len(expected):
+    if needs_all and len(found) < len(expected):
         raise InvalidField(f"{name}: the chat template leaves an image out", param=name)
 
 

@@ -106,7 +106,8 @@ class Conversations:
             raise InvalidField(
                 f"items must have at most {_MAX_ITEMS} entries, not {len(items)}", param="items"
             )
-        reading = Reading(dialect, item_ids(self._context, dialect))
+        takes_images = any(model.images is not None for model in self._context.models)
+        reading = Reading(dialect, item_ids(self._context, dialect), takes_images)
         read = read_items(items, "items", reading)
         for item in read.items:
             if item["type"] == "item_reference":

@@ -111,7 +111,7 @@ class Responses:
             request.tenant,
             None if state is None else state.store,
             model.info,
-            Reading(dialect, item_ids(self._context, dialect)),
+            Reading(dialect, item_ids(self._context, dialect), model.images is not None),
         )
 
     def _task(

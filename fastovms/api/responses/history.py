@@ -24,6 +24,9 @@ _BYTES_PER_TOKEN: Final = 1024
 _MIN_BYTES: Final = 4 * 1024 * 1024
 """More of earlier items than any context has room for, also where templates leave thoughts out."""
 
+_BYTES_OF_IMAGES: Final = 64 * 1024 * 1024
+"""And of those that bring images, which are in them as text."""
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -78,6 +81,8 @@ async def _past(
     fields: Fields, tenant: str, store: StateStore, model: ModelInfo
 ) -> Sequence[StoredItem]:
     max_bytes = max(_MIN_BYTES, model.max_model_len * _BYTES_PER_TOKEN)
+    if model.takes_images:
+        max_bytes += _BYTES_OF_IMAGES
     if fields.conversation_id is not None:
         name = "conversation"
         found = await store.conversation_context(

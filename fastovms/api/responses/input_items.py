@@ -8,11 +8,16 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fastovms.api.body import show
 from fastovms.api.dialect import Dialect
+from fastovms.api.images import IMAGE_PARTS, read_image_part
+from fastovms.api.messages import Part, join_parts
 from fastovms.errors import InvalidField
+from fastovms.media.loader import ImageSource
+from fastovms.media.tags import image_tag
 
 Item = dict[str, Any]
 NewId = Callable[[str], str]
@@ -20,13 +25,21 @@ NewId = Callable[[str], str]
 
 
 class Reading(NamedTuple):
-    """How items are read."""
+    """How items are read.
+
+    Attributes:
+        takes_images: they may bring some.
+    """
 
     dialect: Dialect
     new_id: NewId
+    takes_images: bool = False
 
+
+Read = TypeVar("Read")
 
 MAX_ID: Final = 256
+_IMAGE: Final = "input_image"
 
 ROLES: Final = ("user", "assistant", "system", "developer")
 STATUSES: Final = ("in_progress", "completed", "incomplete")
@@ -84,11 +97,32 @@ def read_items(given: Sequence[Mapping[str, Any]], name: str, reading: Reading) 
     return read
 
 
-def text_of(parts: str | Sequence[Mapping[str, Any]]) -> str:
-    """What a template is given of a content that has been read."""
+def text_of(
+    parts: str | Sequence[Mapping[str, Any]],
+    name: str = "input",
+    images: list[ImageSource] | None = None,
+) -> str:
+    """What a template is given of a content that has been read.
+
+    Args:
+        name: of the content, for error messages.
+        images: those of the content are added to it, and tags stand for them; None = the model
+            takes none.
+
+    Raises InvalidField: there is one all the same, which another model was told of.
+    """
     if isinstance(parts, str):
         return parts
-    return "\n".join(part[_TEXT_PARTS[part["type"]]] for part in parts)
+    read = []
+    for position, part in enumerate(parts):
+        if part["type"] != _IMAGE:
+            read.append(Part(part[_TEXT_PARTS[part["type"]]]))
+            continue
+        if images is None:
+            raise InvalidField(f"{name} has an image, but this model takes only text", param=name)
+        images.append(ImageSource(part["image_url"], f"{name}[{position}].image_url"))
+        read.append(Part(image_tag(len(images) - 1), is_image=True))
+    return join_parts(read)
 
 
 def seal(reasoning: str) -> str:
@@ -199,13 +233,12 @@ def _content(
     content: object, name: str, reading: Reading, *, is_output: bool
 ) -> list[dict[str, Any]]:
     if isinstance(content, str):
-        texts = [("text", content)]
-    else:
-        texts = _parts(content, name)
-        if not texts and not reading.dialect.responses.takes_empty_input:
-            raise InvalidField(f"{name} must not be empty", param=name)
+        content = [{"type": "text", "text": content}]
+    if content == [] and not reading.dialect.responses.takes_empty_input:
+        raise InvalidField(f"{name} must not be empty", param=name)
     if not is_output:
-        return [{"type": "input_text", "text": text} for _, text in texts]
+        return _read_parts(content, name, partial(_input_part, reading=reading))
+    texts = _parts(content, name)
     return [
         {"type": "refusal", "refusal": text}
         if kind == "refusal"
@@ -216,11 +249,26 @@ def _content(
 
 def _parts(parts: object, name: str) -> list[tuple[str, str]]:
     """Types and texts."""
+    return _read_parts(parts, name, _part)
+
+
+def _read_parts(parts: object, name: str, read: Callable[[object, str], Read]) -> list[Read]:
     if not isinstance(parts, list):
         raise InvalidField(
             f"{name} must be a string or a list of parts, not {show(parts)}", param=name
         )
-    return [_part(part, f"{name}[{position}]") for position, part in enumerate(parts)]
+    return [read(part, f"{name}[{position}]") for position, part in enumerate(parts)]
+
+
+def _input_part(part: object, name: str, reading: Reading) -> dict[str, Any]:
+    if (
+        not reading.takes_images
+        or not isinstance(part, dict)
+        or part.get("type") not in IMAGE_PARTS
+    ):
+        return {"type": "input_text", "text": _part(part, name)[1]}
+    source = read_image_part(part, name, reading.dialect)
+    return {"type": _IMAGE, "detail": source.detail, "image_url": source.url}
 
 
 def _part(part: object, name: str) -> tuple[str, str]:

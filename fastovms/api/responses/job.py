@@ -34,8 +34,10 @@ from fastovms.api.responses.schema import ResponsesRequest
 from fastovms.api.responses.truncation import fitting
 from fastovms.api.served import ServedModel
 from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
+from fastovms.api.vision import kept_images, with_images
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
+from fastovms.media.loader import ImageSource
 from fastovms.text.output import OutputParser
 
 _USUAL_ANSWER_SHARE: Final = 8
@@ -91,7 +93,10 @@ async def prepare(
         warnings: list[str] = []
         tools = _tools(body, dialect, warnings)
         options = _template_options(body, fields, history, model)
-        make = _prompt_maker(body, fields, history, tools, options, model, budget, asked.truncation)
+        images: list[ImageSource] = []
+        make = _prompt_maker(
+            body, fields, history, tools, options, model, budget, asked.truncation, images
+        )
 
         def read() -> tuple[Prompt, Constraint | None]:
             prompt = make()
@@ -110,6 +115,16 @@ async def prepare(
             echo=False,
             num_prompt_logprobs=None,
         )
+        if fields.truncates and images:
+            prompt, images = kept_images(prompt, images)
+        task = await with_images(
+            task,
+            prompt,
+            images,
+            model.images,
+            asked.truncation,
+            stop_strings=asked.stopping.strings,
+        )
     new_parser = parser_maker(asked, tools, prompt.text or "", model, dialect)
     return ResponsesJob(asked, task, tools, new_parser, warnings)
 
@@ -126,8 +141,14 @@ async def count_tokens(
         tools = _tools(body, dialect, [])
         options = _template_options(body, fields, history, model)
         budget = TokenBudget(None, None)
-        make = _prompt_maker(body, fields, history, tools, options, model, budget, None)
+        images: list[ImageSource] = []
+        make = _prompt_maker(body, fields, history, tools, options, model, budget, None, images)
         prompt = await offload.run(make, is_long=history.size >= LONG_BODY)
+    if images:
+        raise InvalidField(
+            f"{images[0].name}: the tokens of images are only known when they are read",
+            param=images[0].name,
+        )
     return len(prompt.token_ids)
 
 
@@ -140,16 +161,33 @@ def _prompt_maker(
     model: ServedModel,
     budget: TokenBudget,
     truncation: Truncation | None,
+    images: list[ImageSource],
 ) -> Callable[[], Prompt]:
-    """What makes the prompt, in time in proportion to the history. It raises RequestError."""
+    """What makes the prompt, in time in proportion to the history. It raises RequestError.
+
+    Args:
+        images: those of the history are added to it.
+    """
 
     def encode(messages: Sequence[Message]) -> Prompt:
         text = render_prompt(messages, tools.shown, options, model)
         special = body.add_special_tokens is True
-        return encode_prompt(text, model, truncation, add_special_tokens=special)
+        return encode_prompt(
+            text,
+            model,
+            truncation,
+            add_special_tokens=special,
+            num_images=len(images),
+            loses_images=fields.truncates,
+        )
 
     def render() -> Prompt:
-        messages = to_messages(history.items, body.instructions)
+        messages = to_messages(
+            history.items,
+            body.instructions,
+            num_earlier=len(history.items) - len(history.input),
+            images=None if model.images is None else images,
+        )
         if not history.items:
             messages.append({"role": "user", "content": ""})
         if not fields.truncates:

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastovms.api.messages import Message
 from fastovms.api.responses.input_items import Item, text_of, unseal
+from fastovms.media.loader import ImageSource
 
 
-def to_messages(items: Iterable[Item], instructions: str | None = None) -> list[Message]:
+def to_messages(
+    items: Sequence[Item],
+    instructions: str | None = None,
+    *,
+    num_earlier: int = 0,
+    images: list[ImageSource] | None = None,
+) -> list[Message]:
     """What a model said, thought and called in one turn is one message, however many items it is.
 
     Args:
         items: read, with no reference among them.
         instructions: what the system says before everything else.
+        num_earlier: how many of the items came before the request's input.
+        images: those of the items are added to it, and tags stand for them in the texts; None =
+            the model takes none.
+
+    Raises InvalidField: it takes none, but there are some.
     """
     messages: list[Message] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
     turn = _Turn()
-    for item in items:
+    for position, item in enumerate(items, -num_earlier):
         if not turn.takes(item):
             messages += turn.messages()
             turn = _Turn()
         if turn.takes(item):
             turn.add(item)
         else:
-            messages.append(_others_message(item))
+            name = f"input[{position}]" if position >= 0 else "input"
+            messages.append(_others_message(item, name, images))
     return messages + turn.messages()
 
 
@@ -76,10 +89,11 @@ def _reasoning(item: Item) -> str:
     return text_of(parts) or unseal(item.get("encrypted_content") or "")
 
 
-def _others_message(item: Item) -> Message:
+def _others_message(item: Item, name: str, images: list[ImageSource] | None) -> Message:
     if item["type"] != "function_call_output":
-        return {"role": item["role"], "content": text_of(item["content"])}
-    message = {"role": "tool", "content": text_of(item["output"])}
+        content = text_of(item["content"], f"{name}.content", images)
+        return {"role": item["role"], "content": content}
+    message = {"role": "tool", "content": text_of(item["output"], f"{name}.output", images)}
     if item["call_id"] is not None:
         message["tool_call_id"] = item["call_id"]
     return message

@@ -1,0 +1,191 @@
+"""Images in responses, over fakes: read, kept, told again and dropped."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from fastovms.api.images import ImageInput
+from fastovms.config import MediaConfig
+from fastovms.media.loader import ImageLoader
+from fastovms.params import Refusal
+from tests.api.chat_models import chat_model
+from tests.api.responses.conftest import ask
+from tests.fakes import FakeStream, model_info
+from tests.media.pictures import BLUE, RED, png
+
+V1 = "/v1/responses"
+V3 = "/v3/responses"
+TAG = "<ov_genai_image_{}>".format
+
+
+def image(color: tuple[int, int, int] = RED, **members: Any) -> dict[str, Any]:
+    url = "data:image/png;base64," + base64.b64encode(png(color=color)).decode()
+    return {"type": "input_image", "image_url": url, **members}
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": value}
+
+
+def said(*parts: object, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": list(parts)}
+
+
+def body(*items: object, **fields: object) -> dict[str, Any]:
+    return {"model": "fake", "input": list(items), **fields}
+
+
+@pytest.fixture
+def make_vision(make_api, make_state):
+    def make(script="Hello!", *, context=2000, **options):
+        images = ImageInput(ImageLoader(MediaConfig()), ("<|image_pad|>",))
+        model = model_info(max_model_len=context, takes_images=True)
+        options.setdefault("state", make_state())
+        return make_api(script, model=model, chat=chat_model(), images=images, **options)
+
+    return make
+
+
+def given(api) -> tuple[str, list[list[int]]]:
+    prompt = api.backend.submitted[-1].prompt
+    return prompt.text, [picture[0, 0].tolist() for picture in prompt.images]
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_images_in_messages_and_in_outputs_of_tools(make_vision, path):
+    api = make_vision()
+    items = [
+        said(text("look"), image()),
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [image(BLUE), text("seen")]},
+        said(image(), text("and?")),
+    ]
+    status, answer = await ask(api, "POST", path, body(*items))
+    assert status == 200, answer
+    found, colors = given(api)
+    assert found == f"u:look{TAG(0)};a:{{f {{}}}};t:{TAG(1)}seen;u:{TAG(2)}and?;>"
+    assert colors == [list(RED), list(BLUE), list(RED)]
+
+
+async def test_an_image_as_ovms_takes_it(make_vision):
+    api = make_vision()
+    part = {"type": "input_image", "image_url": {"url": image()["image_url"]}}
+    for path in (V1, V3):
+        status, _ = await ask(api, "POST", path, body(said(part)))
+        assert status == 200
+        assert given(api)[0] == f"u:{TAG(0)};>"
+
+
+async def test_usage_counts_the_tokens_of_images(make_vision):
+    api = make_vision()
+    api.backend.num_prompt_tokens = 77
+    _, answer = await ask(api, "POST", V1, body(said(image())))
+    assert answer["usage"]["input_tokens"] == 77
+
+
+async def test_images_are_kept_and_told_again(make_vision):
+    api = make_vision()
+    _, first = await ask(api, "POST", V1, body(said(text("look"), image(detail="low"))))
+    _, kept = await ask(api, "GET", f"{V1}/{first['id']}/input_items")
+    assert kept["data"][0]["content"] == [text("look"), image(detail="low")]
+    status, _ = await ask(
+        api, "POST", V1, body(said(image(BLUE)), previous_response_id=first["id"])
+    )
+    assert status == 200
+    found, colors = given(api)
+    assert found == f"u:look{TAG(0)};a:Hello!;u:{TAG(1)};>"
+    assert colors == [list(RED), list(BLUE)]
+
+
+async def test_a_text_model_is_not_told_of_them(make_vision, make_api, make_state):
+    state = make_state()
+    _, first = await ask(make_vision(state=state), "POST", V1, body(said(image())))
+    other = make_api(model=model_info(max_model_len=999), chat=chat_model(), state=state)
+    status, answer = await ask(
+        other, "POST", V1, body(said(text("and?")), previous_response_id=first["id"])
+    )
+    assert (status, answer["error"]["message"]) == (
+        400,
+        "input.content has an image, but this model takes only text",
+    )
+    status, answer = await ask(other, "POST", V1, body(said(image())))
+    assert (status, answer["error"]["param"]) == (400, "input[0].content[0]")
+
+
+async def test_conversations_take_images_where_a_model_does(make_vision, make):
+    _, made = await ask(make_vision(), "POST", "/v1/conversations", {"items": [said(image())]})
+    assert made["object"] == "conversation"
+    status, answer = await ask(make(), "POST", "/v1/conversations", {"items": [said(image())]})
+    assert (status, answer["error"]["param"]) == (400, "items[0].content[0]")
+
+
+async def test_messages_are_dropped_with_their_images(make_vision):
+    api = make_vision(context=150)
+    long = "x" * 140
+    items = [said(image(), text(long)), said(image(BLUE), text("b")), said(text("c"), image())]
+    status, answer = await ask(api, "POST", V1, body(*items, truncation="auto"))
+    assert status == 200, answer
+    found, colors = given(api)
+    assert found == f"u:{TAG(0)}b;u:c{TAG(1)};>"
+    assert colors == [list(BLUE), list(RED)]
+
+
+PLACE = "input[0].content[1]"
+
+
+@pytest.mark.parametrize(
+    ("part", "param", "message"),
+    [
+        ({"type": "input_image"}, ".image_url", "must be an object or a string, not null"),
+        ({"type": "input_image", "image_url": {}}, ".image_url.url", "must be a string"),
+        ({"type": "input_image", "file_id": "f"}, ".file_id", "there are no files here"),
+        (image(detail="huge"), "", "detail must be one of"),
+        ({"type": "input_file"}, "", "takes only text"),
+        ({"type": "input_image", "image_url": "x"}, ".image_url", "must be a data URL"),
+        ({"type": "input_image", "image_url": "data:,"}, ".image_url", "in base64"),
+        ({"type": "input_image", "image_url": "http://x/"}, ".image_url", "fetches nothing from x"),
+        ({"type": "input_image", "image_url": "/x"}, ".image_url", "reads no local files"),
+    ],
+)
+async def test_bad_parts(make_vision, part, param, message):
+    api = make_vision()
+    status, answer = await ask(api, "POST", V1, body(said(text("see"), part)))
+    assert status == 400
+    assert answer["error"]["param"] == PLACE + param
+    assert message in answer["error"]["message"]
+    assert not api.backend.submitted
+
+
+async def test_nobody_writes_images_into_a_text(make_vision):
+    api = make_vision()
+    for items, fields in (
+        ([said(image(), text(TAG(0)))], {}),
+        ([said(text("<|image_pad|>"))], {}),
+        ([said(image())], {"instructions": TAG(0)}),
+    ):
+        status, answer = await ask(api, "POST", V1, body(*items, **fields))
+        assert status == 400
+        assert "must not contain <" in answer["error"]["message"]
+
+
+async def test_tokens_of_images_cannot_be_counted_beforehand(make_vision):
+    api = make_vision()
+    path = "/v1/responses/input_tokens"
+    status, answer = await ask(api, "POST", path, body(said(text("hi"))))
+    assert (status, answer["input_tokens"]) == (200, 6)
+    status, answer = await ask(api, "POST", path, body(said(image())))
+    assert (status, answer["error"]["param"]) == (400, "input[0].content[0].image_url")
+
+
+async def test_what_only_the_backend_can_tell_fails_the_response(make_vision):
+    api = make_vision()
+    api.backend.refusal = Refusal("too many tokens", "prompt", "context_length_exceeded")
+    status, answer = await ask(api, "POST", V1, body(said(image())))
+    assert (status, answer["error"]["message"]) == (400, "too many tokens")
+    stream = FakeStream()
+    await api.call("POST", V1, body(said(image()), stream=True), stream)
+    sent = b"".join(stream.writes)
+    assert not sent or b"response.failed" in sent

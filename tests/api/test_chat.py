@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fastovms.config import ApiConfig
 from fastovms.params import GrammarKind, SamplingDefaults
@@ -580,6 +582,54 @@ async def test_stop_string_in_an_answer(make):
             choice = answer["choices"][0]
             assert (choice["message"]["content"], choice["stop_reason"]) == ("Hel", "lo")
     assert join(await make().stream(V3, body))[0]["content"] == "Hello"
+
+
+FRAGMENTS = [
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<", "text", " ", "\n", "é", '"', "}",
+    '{"name": "get_weather", "arguments": {"city":"Paris"}}', '{"name": "add", "arguments": {"a":',
+]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    text=st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join),
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "max_tokens": st.integers(1, 100),
+            "stop": st.sampled_from(["text", "}"]),
+            "include_reasoning": st.just(False),
+            "parallel_tool_calls": st.just(False),
+            "chat_template_kwargs": st.just({"opened": True}),
+        },
+    ),
+    tokens_per_step=st.sampled_from([1, 2, 5, 1000]),
+    reads=st.booleans(),
+)
+async def test_a_stream_is_the_whole_answer(make_api, text, fields, tokens_per_step, reads):
+    """Whatever the model writes, in steps of any size, and whether the client reads or not."""
+    api = make_api(
+        text or "x",
+        model=model_info(max_model_len=2000),
+        chat=chat_model(),
+        tokens_per_step=tokens_per_step,
+    )
+    body = {**BODY, **fields, "tools": [tool(), tool("add")]}
+    _, answer = await api.post(V1, body)
+    message = answer["choices"][0]["message"]
+    stream = FakeStream()
+    stream.writable = reads
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    await api.call("POST", V1, {**body, **options}, stream)
+    joined = join(stream.events)[0]
+    assert joined.get("content", "") == (message["content"] or "")
+    assert joined.get("reasoning") == message.get("reasoning")
+    assert joined["finish_reason"] == answer["choices"][0]["finish_reason"]
+    assert joined["calls"] == [
+        [call["function"]["name"], call["function"]["arguments"]]
+        for call in message.get("tool_calls", ())
+    ]
+    assert stream.events[-2]["usage"] == answer["usage"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

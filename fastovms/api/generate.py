@@ -29,7 +29,7 @@ from fastovms.params import (
     TokenLogprobs,
 )
 from fastovms.text.detokenizer import Detokenizer
-from fastovms.text.output import OutputParser
+from fastovms.text.output import OutputParser, joined
 from fastovms.text.stream import TextStream
 from fastovms.text.tracking import Measure, TextToken, TrackingDetokenizer
 
@@ -251,7 +251,8 @@ class TextGeneration:
         text, stop, pieces = delta.text, delta.stop, delta.pieces
         if finish_reason is not None and stop is None:
             delta = sample.text.flush()
-            text, stop, pieces = text + delta.text, delta.stop, [*pieces, *delta.pieces]
+            text, stop = text + delta.text, delta.stop
+            pieces = joined([*pieces, *delta.pieces])
         tokens: Sequence[TextToken] = ()
         if tracking is not None:
             tokens = tracking.take(text, ended=finish_reason is not None and stop is None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fastovms.text.detokenizer import Detokenizer
-from fastovms.text.output import OutputParser, Piece
+from fastovms.text.output import OutputParser, Piece, joined
 from fastovms.text.stop import StopMatcher
 
 
@@ -84,6 +84,8 @@ class TextStream:
                 self.num_reasoning_tokens += self._parser.in_reasoning
                 if self._stop is not None:
                     pieces += self._parser.finish()
+        if len(pieces) > 1:
+            pieces = joined(pieces)
         return TextDelta("".join(texts), self._stop, self._num_tokens, pieces)
 
     def flush(self) -> TextDelta:

@@ -497,6 +497,19 @@ async def test_several_samples(make, tokens_per_step):
     assert events[-2]["usage"] == answer["usage"]
 
 
+@pytest.mark.parametrize("fields", [{}, {"use_beam_search": True, "n": 2}])
+async def test_a_step_of_many_tokens_is_one_delta(make, fields):
+    text = THOUGHT + call_text()
+    events = await make(text, tokens_per_step=1000).stream(
+        V1, {**BODY, "tools": [tool()], **fields}
+    )
+    deltas = [e["choices"][0]["delta"] for e in events[:-1] if e["choices"][0]["index"] == 0]
+    assert [list(delta) for delta in deltas] == [
+        ["role", "content"], ["reasoning_content", "reasoning"], ["content"], ["tool_calls"],
+        ["tool_calls"], [],
+    ]  # fmt: skip
+
+
 async def test_best_of(make):
     api = make(lambda request, index: b"acbd"[index : index + 1] * 2)
     _, answer = await api.post(V1, {**BODY, "n": 2, "best_of": 4})

@@ -143,6 +143,7 @@ async def _run(
         inherited=inherited,
     )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
+    server.bind()  # before the state is touched: who has the address mostly has that too
     runs = BackgroundRuns(config.state.max_background)
     store = open_store(config.state, os.environ, time.time)
     state = None if store is None else ResponsesState(store, runs)

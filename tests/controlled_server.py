@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastovms import app, cli
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.backends.paged import PagedBackend
-from fastovms.config import ModelConfig
+from fastovms.config import MediaConfig, ModelConfig
 from fastovms.engine.inputs import StepInputs
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
@@ -55,7 +55,7 @@ class ControlledModel(FakeModel):
         return logits
 
 
-def load_models(models: Sequence[ModelConfig], seconds: float) -> ServedModels:
+def load_models(seconds: float, models: Sequence[ModelConfig], media: MediaConfig) -> ServedModels:
     time.sleep(seconds)
     [model] = models
     tokenizer = Tokenizer.load(_TOKENIZER)
@@ -72,5 +72,5 @@ def load_models(models: Sequence[ModelConfig], seconds: float) -> ServedModels:
 
 
 if __name__ == "__main__":
-    app.load_models = partial(load_models, seconds=float(sys.argv.pop(1)))
+    app.load_models = partial(load_models, float(sys.argv.pop(1)))
     cli.run()

@@ -71,11 +71,13 @@ class HttpServer:
 
     def bind(self) -> None:
         """Takes the addresses, and reads the TLS files, without listening yet: for finding out
-        early, before a model is loaded for minutes.
+        early, before a model is loaded for minutes. A second call does nothing.
 
         Raises:
             ConfigurationError: an address cannot be had, or a file is no good.
         """
+        if self._listeners:
+            return
         config = self._config
         if config.tls_certificate is not None:
             self._tls = TlsCredentials(config.tls_certificate, config.tls_key)
@@ -90,8 +92,7 @@ class HttpServer:
         Raises:
             ConfigurationError: as `bind`.
         """
-        if not self._listeners:
-            self.bind()
+        self.bind()
         raise_file_limit(self._config.max_connections + _OTHER_FILES)
         loop = asyncio.get_running_loop()
         state = ServerState(self._config, self._dispatcher, loop, self._observers)

@@ -15,8 +15,16 @@ from fastovms.api.served import ServedModel, ServedModels
 from fastovms.app import ServerConfig, run
 from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.config import HttpConfig, ServiceConfig
+from fastovms.errors import InvalidField
 from fastovms.metrics import GenerationMetrics
-from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, ModelInfo
+from fastovms.params import (
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    Grammar,
+    ModelInfo,
+    SamplingParams,
+)
 from fastovms.service.log_lines import LineWriter
 from fastovms.text.tokenizer import Tokenizer
 
@@ -56,6 +64,12 @@ class NullBackend:
 
     def start(self) -> None:
         pass
+
+    def check(self, params: SamplingParams) -> None:
+        pass
+
+    def compile_grammar(self, grammar: Grammar) -> None:
+        raise InvalidField(f"{grammar.param} needs a model", param=grammar.param)
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         max_tokens = request.params.max_tokens or 1

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from fastovms.api.deltas import DeltaCallback, SampleDelta, Usage
 from fastovms.api.sampling import Queueing, Stopping
@@ -46,6 +46,9 @@ class PromptTask(NamedTuple):
     token_ids: Sequence[int]
     params: SamplingParams
     prompt: TextPrompt | None = None
+
+
+_FAILED: Final = (FinishReason.ERROR, FinishReason.ABORT)
 
 
 class _Sample:
@@ -229,7 +232,7 @@ class TextGeneration:
         self, position: int, choice: int, sample: _Sample, output: GenerationOutput
     ) -> None:
         finish_reason = output.finish_reason
-        if finish_reason is FinishReason.ERROR or finish_reason is FinishReason.ABORT:
+        if finish_reason is not None and finish_reason in _FAILED:
             raise failure(output)
         if output.queue_time is not None:
             self._metrics.request_queue_time.observe(output.queue_time)

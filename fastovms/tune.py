@@ -45,20 +45,19 @@ def render(report: Report) -> str:
         *(f"prompt, {budget} a step" for budget in PREFILLS),
         "speed",
     ]
-    default = next(iter(report.times))
+    default = next(iter(report.loads))
     rows = [
         [
             name,
-            *_cells(times),
-            f"{statistics.median(speed_ratios(times, report.times[default])):.2f}",
+            *_cells(report.loads[name], report.budgets[name]),
+            f"{statistics.median(speed_ratios(report.loads[name], report.loads[default])):.2f}",
         ]
-        for name, times in report.times.items()
+        for name in report.loads
     ]
     lines = [*_table([header, *rows]), "", "Tokens a second; speed is that of a mixed load.", ""]
-    choice = report.choice
-    assert choice is not None, "there were rounds enough"
-    clearly = "" if choice.name != default else ", the default: nothing is clearly faster"
-    lines.append(f"Best: {choice.name}{clearly}; --max-num-batched-tokens {choice.token_budget}")
+    best = report.finding
+    clearly = "" if best.name != default else ", the default: nothing is clearly faster"
+    lines.append(f"Best: {best.name}{clearly}; --max-num-batched-tokens {best.token_budget}")
     if report.entry is None:
         lines.append("It could not be kept: there is no cache directory (--cache-dir).")
     else:
@@ -66,9 +65,9 @@ def render(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _cells(times: Times) -> list[str]:
-    decodes = [number / statistics.median(times[case]) for number, case in DECODES.items()]
-    prefills = [budget / statistics.median(times[case]) for budget, case in PREFILLS.items()]
+def _cells(loads: Times, budgets: Times) -> list[str]:
+    decodes = [number / statistics.median(loads[case]) for number, case in DECODES.items()]
+    prefills = [budget / statistics.median(budgets[case]) for budget, case in PREFILLS.items()]
     return [f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in (*decodes, *prefills)]
 
 

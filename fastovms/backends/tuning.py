@@ -8,13 +8,14 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import openvino as ov
 
-from fastovms.config import EngineConfig
+from fastovms.config import DEFAULT_TOKEN_BUDGET, EngineConfig
 from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.engine import tuning
 from fastovms.engine.compilation import EXACT_WEIGHTS_SIZE, Precisions
@@ -23,12 +24,16 @@ from fastovms.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-MAX_SECONDS: Final = 6.0
+MAX_SECONDS: Final = 8.0
 """That a first start may take longer, for compiling and measuring."""
+
+MAX_COMPILATION: Final = 4.0
+MAX_SECONDS_FOR_BUDGET: Final = 2.5
+"""Parts of it."""
 
 _ROUNDS: Final = 7
 _FILE: Final = "choice.json"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 """Of what is kept and how it is measured; a new one makes what is kept old."""
 
 _MEMORY_SHARE: Final = 0.5
@@ -43,17 +48,31 @@ class TunedModel(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a measurement has found.
+class Finding:
+    """How to run a model.
 
     Attributes:
-        times: by way to run the model, the default first.
-        choice: None = too little was measured.
-        entry: where it is kept, if it is.
+        name: of the precisions.
+        token_budget: of a step.
     """
 
-    times: dict[str, tuning.Times]
-    choice: tuning.Choice | None
+    name: str
+    token_budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a measurement by hand has found.
+
+    Attributes:
+        loads: times of `LOAD_CASES` by way to run the model, the default first.
+        budgets: times of `BUDGET_CASES`, likewise.
+        entry: where the finding is kept, if it is.
+    """
+
+    loads: dict[str, tuning.Times]
+    budgets: dict[str, tuning.Times]
+    finding: Finding
     entry: Path | None
 
 
@@ -63,33 +82,29 @@ def load_tuned(
     cache: DiskCache,
     clock: Callable[[], float] = time.perf_counter,
 ) -> TunedModel:
-    """Compiles a model in the best known way.
+    """Compiles a model in the best known way. Where none is known, and there is a cache to keep
+    it in, a first start measures.
 
     Raises:
         ConfigurationError: the model or the device cannot do it.
     """
     start = clock()
     files = _files(model_dir, config)
+    if not _is_worth_measuring(files, config) or not cache.is_kept:
+        return TunedModel(files.compile(files.choices)[1], None)
     key = _key(model_dir, config, files)
     entry = cache.find("tuning", key)
     kept = None if entry is None else _read(entry)
     if kept is not None:
         choices = sorted(files.choices, key=lambda choice: choice.name != kept.name)
         precisions, model = files.compile(choices)
-        if precisions.name == kept.name:
-            return TunedModel(model, kept.token_budget)
-    else:
-        precisions, model = files.compile(files.choices)
-        if entry is not None:
-            cache.discard(entry)
-        if _is_worth_measuring(files, config) and cache.is_kept:
-            compiled_in = clock() - start
-            chosen = _tune_at_start(files, precisions, model, compiled_in, clock)
-            if chosen is not None:
-                choice, model = chosen
-                _keep(cache, key, choice)
-                return TunedModel(model, choice.token_budget)
-    return TunedModel(model, None)
+        return TunedModel(model, kept.token_budget if precisions.name == kept.name else None)
+    if entry is not None:
+        cache.discard(entry)
+    precisions, model = files.compile(files.choices)
+    finding, model = _tune_at_start(files, precisions, model, clock() - start, clock)
+    _keep(cache, key, finding)
+    return TunedModel(model, finding.token_budget)
 
 
 def measure_all(
@@ -115,12 +130,14 @@ def measure_all(
             logger.warning("%s: %s", precisions.name, error)
     if not models:
         files.compile(files.choices)  # says why
-    times = tuning.measure(models, clock, max_seconds=float("inf"), max_rounds=num_rounds)
-    choice = tuning.choose(times)
-    entry = None
-    if choice is not None:
-        entry = _keep(cache, _key(model_dir, config, files), choice)
-    return Report(times, choice, entry)
+    measure = partial(tuning.measure, max_seconds=float("inf"), max_rounds=num_rounds)
+    loads = measure(models, tuning.LOAD_CASES, clock)
+    budgets = measure(models, tuning.BUDGET_CASES, clock)
+    choice = tuning.choose(loads)
+    assert choice is not None, f"{num_rounds} rounds are too few"
+    budget = tuning.choose_token_budget(budgets[choice.name]) or DEFAULT_TOKEN_BUDGET
+    finding = Finding(choice.name, budget)
+    return Report(loads, budgets, finding, _keep(cache, _key(model_dir, config, files), finding))
 
 
 def _files(model_dir: Path, config: EngineConfig) -> ModelFiles:
@@ -144,34 +161,39 @@ def _tune_at_start(
     model: PagedModel,
     compiled_in: float,
     clock: Callable[[], float],
-) -> tuple[tuning.Choice, PagedModel] | None:
-    """Measures as much as there is time and memory for. None = not enough for a choice."""
+) -> tuple[Finding, PagedModel]:
+    """Measures as much as there is time and memory for."""
     start = clock()
     models = {precisions.name: model}
     for other in files.choices:
-        spent = clock() - start
         room = files.available_memory() * _MEMORY_SHARE
-        if spent + compiled_in > MAX_SECONDS / 2 or files.weights_size > room:
+        if clock() - start + compiled_in > MAX_COMPILATION or files.weights_size > room:
             break
         if other.name not in models:
             try:
                 models[other.name] = files.compile([other])[1]
             except ConfigurationError as error:
                 logger.info("%s: %s", other.name, error)
-    left = MAX_SECONDS - (clock() - start)
-    times = tuning.measure(models, clock, max_seconds=left, max_rounds=_ROUNDS)
-    choice = tuning.choose(times)
-    if choice is None:
-        logger.info("too large to be measured at start: fastovms tune does it")
-        return None
-    logger.info(
-        "measured %d ways to run the model in %.1f s: %s, %d tokens a step",
-        len(models),
-        clock() - start,
-        choice.name,
-        choice.token_budget,
-    )
-    return choice, models[choice.name]
+    measure = partial(tuning.measure, max_rounds=_ROUNDS)
+    choice = None
+    if len(models) > 1:
+        left = MAX_SECONDS - (clock() - start) - MAX_SECONDS_FOR_BUDGET
+        choice = tuning.choose(measure(models, tuning.LOAD_CASES, clock, max_seconds=left))
+    name = precisions.name if choice is None else choice.name
+    left = min(MAX_SECONDS_FOR_BUDGET, MAX_SECONDS - (clock() - start))
+    times = measure({name: models[name]}, tuning.BUDGET_CASES, clock, max_seconds=left)
+    budget = tuning.choose_token_budget(times[name])
+    if choice is None and budget is None:
+        logger.info("the model is too large to be measured at start: fastovms tune does it")
+    else:
+        logger.info(
+            "measured in %.1f s: best of %d ways to run the model is %s, with %d tokens a step",
+            clock() - start,
+            1 if choice is None else len(models),
+            name,
+            budget or DEFAULT_TOKEN_BUDGET,
+        )
+    return Finding(name, budget or DEFAULT_TOKEN_BUDGET), models[name]
 
 
 # What is kept
@@ -193,22 +215,20 @@ def _key(model_dir: Path, config: EngineConfig, files: ModelFiles) -> str:
     )
 
 
-def _keep(cache: DiskCache, key: str, choice: tuning.Choice) -> Path | None:
-    content = {"name": choice.name, "gain": choice.gain, "token_budget": choice.token_budget}
-
+def _keep(cache: DiskCache, key: str, finding: Finding) -> Path | None:
     def fill(directory: Path) -> None:
-        (directory / _FILE).write_text(json.dumps(content))
+        (directory / _FILE).write_text(json.dumps(asdict(finding)))
 
     return cache.put("tuning", key, fill, replace=True)
 
 
-def _read(entry: Path) -> tuning.Choice | None:
+def _read(entry: Path) -> Finding | None:
     """None = it is broken."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
-        name, gain, budget = (content[key] for key in ("name", "gain", "token_budget"))
+        name, budget = content["name"], content["token_budget"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not isinstance(name, str) or not isinstance(budget, int) or budget < 1:
         return None
-    return tuning.Choice(name, float(gain), budget)
+    return Finding(name, budget)

@@ -43,7 +43,9 @@ class Case(NamedTuple):
 
 DECODES: Final = {n: Case(n, CONTEXT, 1) for n in NUM_SEQUENCES}
 PREFILLS: Final = {budget: Case(1, 0, budget) for budget in TOKEN_BUDGETS}
-CASES: Final = (*DECODES.values(), *PREFILLS.values())
+LOAD_CASES: Final = (*DECODES.values(), PREFILLS[DEFAULT_TOKEN_BUDGET])
+"""What ways to run a model are compared by."""
+BUDGET_CASES: Final = tuple(PREFILLS.values())
 
 Times = dict[Case, list[float]]
 """Seconds, round by round."""
@@ -56,16 +58,15 @@ class Choice:
     Attributes:
         name: of the way to run the model.
         gain: its speed as a multiple of the default's.
-        token_budget: tokens a step.
     """
 
     name: str
     gain: float
-    token_budget: int
 
 
 def measure(
     models: Mapping[str, Model],
+    cases: Sequence[Case],
     clock: Callable[[], float],
     *,
     max_seconds: float,
@@ -75,37 +76,39 @@ def measure(
     replaced.
 
     Returns:
-        As many rounds as there was time for; fewer than `MIN_ROUNDS` decide nothing.
+        As many whole rounds as there was time for; fewer than `MIN_ROUNDS` decide nothing.
     """
-    start = clock()
+    end = clock() + max_seconds
     steps: list[tuple[str, Case, Model, StepInputs]] = []
     for name, model in models.items():
-        model.allocate_cache(max(_num_blocks(case, model.block_size) for case in CASES))
-        steps += [(name, case, model, _inputs(case, model.block_size)) for case in CASES]
-    times: dict[str, Times] = {name: {case: [] for case in CASES} for name in models}
+        model.allocate_cache(max(_num_blocks(case, model.block_size) for case in cases))
+        steps += [(name, case, model, _inputs(case, model.block_size)) for case in cases]
+    times: dict[str, Times] = {name: {case: [] for case in cases} for name in models}
     for number in range(max_rounds + 1):
         round_start = clock()
         seconds = []
         for _, _, model, inputs in steps:
             step_start = clock()
+            if step_start > end:
+                return times
             model.infer(inputs)
             seconds.append(clock() - step_start)
+        round_seconds = clock() - round_start
         if number == 0:
-            # Where not even the fewest rounds would fit, a measurement is not worth its time.
-            if clock() - start + MIN_ROUNDS * (clock() - round_start) > max_seconds:
-                break
+            if clock() + MIN_ROUNDS * round_seconds > end:
+                return times  # not even the fewest rounds would fit
             continue
         for (name, case, _, _), taken in zip(steps, seconds, strict=True):
             times[name][case].append(taken)
-        if clock() - start + (clock() - round_start) > max_seconds:
-            break
+        if clock() + round_seconds > end:
+            return times
     return times
 
 
 def choose(times: Mapping[str, Times]) -> Choice | None:
-    """The best way and its best token budget; None = there were not enough rounds."""
+    """The best way, from times of `LOAD_CASES`; None = there were not enough rounds."""
     default, *others = times
-    if len(times[default][CASES[0]]) < MIN_ROUNDS:
+    if _num_rounds(times[default]) < MIN_ROUNDS:
         return None
     best, best_gain = default, 1.0
     for name in others:
@@ -113,13 +116,32 @@ def choose(times: Mapping[str, Times]) -> Choice | None:
         gain = statistics.median(ratios)
         if gain >= max(MIN_GAIN, best_gain) and _mostly_above_one(ratios):
             best, best_gain = name, gain
-    return Choice(best, best_gain, _token_budget(times[best]))
+    return Choice(best, best_gain)
+
+
+def choose_token_budget(times: Times) -> int | None:
+    """The best tokens a step, from times of `BUDGET_CASES`; None = too few rounds."""
+    if _num_rounds(times) < MIN_ROUNDS:
+        return None
+    best = TOKEN_BUDGETS[0]
+    for budget in TOKEN_BUDGETS[1:]:
+        ratios = [
+            (small / best) / (large / budget)
+            for small, large in zip(times[PREFILLS[best]], times[PREFILLS[budget]], strict=True)
+        ]
+        if statistics.median(ratios) >= MIN_GAIN and _mostly_above_one(ratios):
+            best = budget
+    return best
+
+
+def _num_rounds(times: Times) -> int:
+    return min(map(len, times.values()))
 
 
 def speed_ratios(times: Times, reference: Times) -> list[float]:
     """How much faster than the reference, round by round: the geometric mean over the loads."""
     ratios = []
-    for i in range(len(times[CASES[0]])):
+    for i in range(_num_rounds(times)):
         logs = [math.log(_load(reference, n, i) / _load(times, n, i)) for n in NUM_SEQUENCES]
         ratios.append(math.exp(statistics.fmean(logs)))
     return ratios
@@ -130,18 +152,6 @@ def _load(times: Times, num_sequences: int, i: int) -> float:
     budget = TOKEN_BUDGETS[0]
     prompts = num_sequences * _PROMPT_TOKENS / budget * times[PREFILLS[budget]][i]
     return prompts + _OUTPUT_TOKENS * times[DECODES[num_sequences]][i]
-
-
-def _token_budget(times: Times) -> int:
-    best = TOKEN_BUDGETS[0]
-    for budget in TOKEN_BUDGETS[1:]:
-        ratios = [
-            (small / best) / (large / budget)
-            for small, large in zip(times[PREFILLS[best]], times[PREFILLS[budget]], strict=True)
-        ]
-        if statistics.median(ratios) >= MIN_GAIN and _mostly_above_one(ratios):
-            best = budget
-    return best
 
 
 def _mostly_above_one(ratios: Sequence[float]) -> bool:

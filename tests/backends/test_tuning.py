@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from fastovms.backends import tuning
-from fastovms.backends.tuning import load_tuned, measure_all
+from fastovms.backends.tuning import Finding, load_tuned, measure_all
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
 from fastovms.engine.compilation import EXACT_WEIGHTS_SIZE, Precisions
-from fastovms.engine.tuning import Choice
 from fastovms.errors import ConfigurationError
 from tests.engine.test_tuning import Clock, Cost, TimedModel, linear
 
@@ -115,9 +114,11 @@ def test_without_a_measurement_the_default_stays(
         machine.compile_seconds = 20
     else:
         machine.costs = {name: linear(3, 0.01) for name in machine.costs}
-    expected = 512 if why == "slow to compile" else None  # which needs no further compilation
-    assert machine.start(cache, config) == ("a", expected)
-    assert why == "slow to compute" or machine.compiled == ["a"]
+    budgets = {"slow to compile": 512, "slow to compute": 256}  # the first needs no compilation
+    assert machine.start(cache, config) == ("a", budgets.get(why))
+    assert machine.compiled[0] == "a"
+    assert machine.start(cache, config) == ("a", budgets.get(why))
+    assert machine.compiled == ["a"], "not even what was found out in vain is tried again"
 
 
 def test_memory_for_further_weights_is_not_taken_from_others(
@@ -156,11 +157,10 @@ def test_measuring_by_hand_takes_its_time_and_is_kept(machine: Machine, cache: D
     machine.compile_seconds = 20
     machine.start(cache)
     report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock)
-    assert report.choice is not None
-    assert report.choice.name == "b"
-    assert list(report.times) == ["a", "b"]
+    assert report.finding == Finding("b", 512)
+    assert list(report.loads) == list(report.budgets) == ["a", "b"]
     assert machine.start(cache) == ("b", 512)
     machine.costs["b"] = linear(9, 0.01)
     report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock)
-    assert report.choice == Choice("a", 1.0, 512)
+    assert report.finding == Finding("a", 512)
     assert machine.start(cache) == ("a", 512)

@@ -51,14 +51,20 @@ def names(
     ("machine", "expected"),
     [
         ({}, ["f16 cache", "u8 cache"]),
-        ({"precision": "bf16"}, ["f16 cache", "u8 cache", TWO]),
-        ({"precision": "bf16", "amx": True}, [TWO, "f16 cache", "u8 cache"]),
-        ({"precision": "bf16", "amx": True, "available": 3 * LARGE}, ["f16 cache", "u8 cache"]),
+        ({"precision": "bf16"}, ["f32, f16 cache", "f32, u8 cache", "bf16, f16 cache"]),
+        (
+            {"precision": "bf16", "amx": True},
+            [TWO, "bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
+        ),
+        (
+            {"precision": "bf16", "amx": True, "available": 3 * LARGE},
+            ["bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
+        ),
         ({"device": "GPU"}, ["f16 cache", "u8 cache"]),
         ({"properties": {"KV_CACHE_PRECISION": "u4"}}, ["u4 cache"]),
         (
             {"precision": "bf16", "amx": True, "properties": {"KV_CACHE_PRECISION": "f16"}},
-            ["bf16 and f32, f16 cache", "f16 cache"],
+            ["bf16 and f32, f16 cache", "bf16, f16 cache", "f32, f16 cache"],
         ),
         (
             {"precision": "bf16", "properties": {"INFERENCE_PRECISION_HINT": "f32"}},

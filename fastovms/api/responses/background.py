@@ -80,7 +80,7 @@ class BackgroundRun:
     def cancel(self) -> None:
         """Stops it, unless it has ended. `drive` then keeps it as cancelled."""
         if not self.has_ended:
-            self._run.cancel(self._generation.usage)
+            self._run.cancel()
             self._cancelled.set_result(None)
 
     async def drive(self) -> None:
@@ -124,7 +124,7 @@ class BackgroundRun:
         if self.has_ended:
             return
         self._run.start()
-        self._run.push(delta, self._generation.usage)
+        self._run.push(delta)
         self.log.append(self._run.take_events())
 
     def _record(self, progress: Progress, *, events: bytes | None = None) -> StoredResponse:

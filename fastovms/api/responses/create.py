@@ -133,35 +133,29 @@ class Responses:
         )
         terms = job.terms
         needs_tokens = terms.report.needs_tokens or terms.candidates.are_ranked
-        return _Task(
-            request,
-            dialect,
-            fields,
-            history,
-            job,
+        generation = TextGeneration(
             model,
-            TextGeneration(
-                model,
-                [job.task],
-                request_id=new_id,
-                stopping=terms.stopping,
-                skip_special_tokens=terms.skip_special_tokens,
-                # The access log's line is written before a response in the background has ended.
-                log_fields={} if fields.background else request.log_fields,
-                queueing=terms.queueing,
-                new_parser=job.new_parser,
-                keep=model.chat.tags,
-                track=dialect.text_length if needs_tokens else None,
-            ),
-            ResponseRun(
-                response_form(body, fields, job, envelope),
-                form,
-                dialect,
-                unix_time=context.unix_time,
-                tells=is_streamed(body) or fields.background,
-            ),
-            is_streamed(body),
+            [job.task],
+            request_id=new_id,
+            stopping=terms.stopping,
+            skip_special_tokens=terms.skip_special_tokens,
+            # The access log's line is written before a response in the background has ended.
+            log_fields={} if fields.background else request.log_fields,
+            queueing=terms.queueing,
+            new_parser=job.new_parser,
+            keep=model.chat.tags,
+            track=dialect.text_length if needs_tokens else None,
         )
+        run = ResponseRun(
+            response_form(body, fields, job, envelope),
+            form,
+            dialect,
+            usage=lambda: generation.usage,
+            unix_time=context.unix_time,
+            tells=is_streamed(body) or fields.background,
+        )
+        streams = is_streamed(body)
+        return _Task(request, dialect, fields, history, job, model, generation, run, streams)
 
     def _new_call_id(self) -> str:
         return f"call_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
@@ -173,7 +167,7 @@ class Responses:
         def build() -> None:
             samples = [merged(parts) for parts in deltas]
             for sample in best_samples(samples, terms.candidates):
-                run.push(sample, generation.usage)
+                run.push(sample)
 
         much = format_cost(deltas, terms.report, task.model.info) >= MUCH
         await offload.run(build, is_long=much)
@@ -185,7 +179,7 @@ class Responses:
         generation, run = task.generation, task.run
         stream = task.request.stream(headers=task.headers)
         limit = self._context.config.max_pending_chars
-        sender = DeltaSender(stream, _Frames(run, generation), max_pending_chars=limit)
+        sender = DeltaSender(stream, _Frames(run), max_pending_chars=limit)
         last: SampleDelta | None = None
 
         def on_delta(delta: SampleDelta) -> None:
@@ -251,12 +245,11 @@ class Responses:
 class _Frames:
     """`sse.DeltaFrames` of a response."""
 
-    def __init__(self, run: ResponseRun, generation: TextGeneration) -> None:
+    def __init__(self, run: ResponseRun) -> None:
         self._run = run
-        self._generation = generation
 
     def delta(self, delta: SampleDelta) -> bytes:
-        self._run.push(delta, self._generation.usage)
+        self._run.push(delta)
         return b"".join(self._run.take_events())
 
     def opening_length(self, choice: int) -> int:

@@ -59,13 +59,19 @@ class ResponseRun:
         output_form: OutputForm,
         dialect: Dialect,
         *,
+        usage: Callable[[], Usage],
         unix_time: Callable[[], float],
         tells: bool = True,
     ) -> None:
-        """Args: tells: of its events; else there are none to take."""
+        """
+        Args:
+            usage: the tokens so far.
+            tells: of its events; else there are none to take.
+        """
         self.form = form
         self.state = State("in_progress")
         self._dialect = dialect
+        self._usage = usage
         self._unix_time = unix_time
         self._events = EventEncoder(dialect)
         self.output = OutputBuilder(output_form, self._events.emit if tells else _say_nothing)
@@ -83,18 +89,17 @@ class ResponseRun:
             self.state = State("in_progress")
             self._tell("in_progress")
 
-    def push(self, delta: SampleDelta, usage: Usage) -> None:
-        """Args: usage: as of the delta; needed with the last one only."""
+    def push(self, delta: SampleDelta) -> None:
         self.output.push(delta.pieces, delta.tokens)
         if delta.finish_reason is not None:
-            ended = self.form.ended(delta.finish_reason, usage, self._unix_time())
+            ended = self.form.ended(delta.finish_reason, self._usage(), self._unix_time())
             self.output.finish(ended.status)
             if self.state.status != "incomplete":  # as another sample has left it
                 self.state = ended
 
-    def cancel(self, usage: Usage | None) -> None:
+    def cancel(self) -> None:
         self.output.end_item("incomplete")
-        self.state = State("cancelled", usage=usage)
+        self.state = State("cancelled", usage=self._usage())
 
     def fail(self, error: Exception) -> None:
         message, param, code = describe(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from itertools import count
 
@@ -14,7 +15,7 @@ from fastovms.api.chat_model import ChatModel
 from fastovms.api.context import ApiContext
 from fastovms.api.health import HealthRoutes
 from fastovms.api.images import ImageInput
-from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.api.status import ServerStatus
@@ -23,6 +24,8 @@ from fastovms.http.messages import Response
 from fastovms.http.router import Match, Router
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.params import ModelInfo
+from fastovms.state.database import Bounds, Database
+from fastovms.state.sqlite_store import SqliteStore
 from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, Script, make_request, model_info
 
 
@@ -125,3 +128,19 @@ def make_api() -> Callable[..., Api]:
         )
 
     return make
+
+
+@pytest.fixture
+async def make_state():
+    """Makes what outlives requests, in memory."""
+    states = []
+
+    def make(*, max_runs: int = 10) -> ResponsesState:
+        store = SqliteStore(Database(":memory:", Bounds(1e9, 10**9, 10**12), time.time))
+        states.append(ResponsesState(store, BackgroundRuns(max_runs)))
+        return states[-1]
+
+    yield make
+    for state in states:
+        await state.runs.drain(10)
+        await state.store.close()

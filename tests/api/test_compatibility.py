@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fastovms.api.responses.schema import ResponsesRequest
 from fastovms.api.schemas import ChatRequest, CompletionRequest, GenerationFields
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream, model_info
@@ -34,7 +35,8 @@ class Table(NamedTuple):
     body: dict[str, Any]
 
 
-OF_CHAT = frozenset(ChatRequest.__struct_fields__) - frozenset(GenerationFields.__struct_fields__)
+OF_ALL = frozenset(GenerationFields.__struct_fields__)
+OF_CHAT = frozenset(ChatRequest.__struct_fields__) - OF_ALL
 TABLES = (
     Table(
         "## Completions",
@@ -47,6 +49,12 @@ TABLES = (
         "chat/completions",
         OF_CHAT,
         {"model": "fake", "messages": [{"role": "user", "content": "a"}]},
+    ),
+    Table(
+        "## Responses",
+        "responses",
+        frozenset(ResponsesRequest.__struct_fields__) - OF_ALL,
+        {"model": "fake", "input": "a"},
     ),
 )
 
@@ -93,8 +101,8 @@ def cases(which: str) -> list[tuple[str, dict, str, dict]]:
 
 
 @pytest.fixture
-def make(make_api):
-    return lambda: make_api("xyz", model=model_info(), chat=chat_model())
+def make(make_api, make_state):
+    return lambda: make_api("xyz", model=model_info(), chat=chat_model(), state=make_state())
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.path)

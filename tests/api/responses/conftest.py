@@ -1,37 +1,16 @@
-"""The Responses API over fakes, with a store in memory."""
+"""The Responses API over fakes."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 
-from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.http.messages import Response
-from fastovms.state.database import Bounds, Database
-from fastovms.state.sqlite_store import SqliteStore
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream, model_info
-
-UNBOUNDED = Bounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
-
-
-@pytest.fixture
-async def make_state():
-    states = []
-
-    def make(*, max_runs: int = 10) -> ResponsesState:
-        store = SqliteStore(Database(":memory:", UNBOUNDED, time.time))
-        states.append(ResponsesState(store, BackgroundRuns(max_runs)))
-        return states[-1]
-
-    yield make
-    for state in states:
-        await state.runs.drain(10)
-        await state.store.close()
 
 
 @pytest.fixture

@@ -102,4 +102,5 @@ def _served(
         labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
     )
     images = ImageInput.of(info, tokenizer, loader) if info.takes_images else None
+    tokenizer.detokenizer(keep=chat.tags)  # makes its table, for which no request should wait
     return ServedModel(backend, tokenizer, metrics, model.limits, chat, model.names[1:], images)

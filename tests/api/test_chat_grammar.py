@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -102,3 +103,14 @@ def test_what_cannot_be_constrained_may_go_free(fields, is_optional):
 )
 def test_nothing_to_constrain(fields):
     assert constraint_of(fields) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["prüfen", "a b", 'a"b', "a\\b", "%json", "@answer", "<[5]>", "😀"]
+)
+def test_any_name_of_a_tool(name):
+    wanted = constraint_of({"tools": [tool(name)], "tool_choice": "required"})
+    assert wanted is not None
+    written = json.dumps(name, ensure_ascii=False)
+    text = f'<tool_call>\n{{"name": {written}, "arguments": {JSON}}}\n</tool_call>'
+    assert vocabulary().accepts(wanted.grammar, text)

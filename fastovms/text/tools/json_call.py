@@ -17,7 +17,9 @@ _OTHERS = ("id", "type", "index")
 
 def json_call(tools: Sequence[Tool], member: str = "arguments") -> str:
     """The expression of a call to one of `tools`, its arguments in `member`."""
-    beginnings = [f'{{"name": {json.dumps(tool.name)}, "{member}": ' for tool in tools]
+    beginnings = [
+        f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{member}": ' for tool in tools
+    ]
     return one_of(
         [
             f"{literal(beginning)} {json_arguments(tool.parameters)} {literal('}')}"

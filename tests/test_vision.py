@@ -1,0 +1,365 @@
+"""The real server process on a vision model, called as its users call it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.media.pictures import BLUE, corners, encode, png
+from tests.test_end_to_end import (
+    DEADLINE,
+    Server,
+    is_idle,
+    read_to_end,
+    start_server,
+    stop_server,
+)
+
+MODEL = Path(__file__).parent / "models" / "tiny_vlm"
+NAME = MODEL.name
+
+QUESTION = "what?"
+
+PATH_OF_PICTURE = "/pictures/a.png"
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Iterator[str]:
+    """A site with one picture, and where it is."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path == PATH_OF_PICTURE
+            data = png(84, 56) if found else b"nothing"
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{site.server_port}"
+        site.shutdown()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "a.png").write_bytes(png(84, 56))
+    (folder / "link.png").symlink_to("/etc/hostname")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(files: Path) -> Iterator[Server]:
+    server = start_server(
+        "--allowed-local-media-path",
+        str(files),
+        "--allowed-media-domains",
+        "127.0.0.1",
+        "--allow-private-media",
+        "--max-image-pixels",
+        "100000",
+        str(MODEL),
+    )
+    yield server
+    stop_server(server)
+
+
+@pytest.fixture(params=["/v1", "/v3"])
+def client(request: pytest.FixtureRequest, server: Server) -> Iterator[openai.OpenAI]:
+    with server.client(request.param) as client:
+        yield client
+
+
+def data_url(data: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+def picture(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def chat(*urls: str, question: str = QUESTION) -> dict[str, Any]:
+    parts = [*map(picture, urls), {"type": "text", "text": question}]
+    return {
+        "model": NAME,
+        "messages": [{"role": "user", "content": parts}],
+        "max_tokens": 8,
+        "temperature": 0,
+        "extra_body": {"ignore_eos": True},
+    }
+
+
+ONE, TWO = data_url(png(84, 56)), data_url(encode(corners(), "PNG"))
+
+
+def test_the_model_sees_the_image(client):
+    answers = [
+        client.chat.completions.create(**chat(url))
+        for url in (ONE, TWO, ONE, data_url(png(84, 56, BLUE)))
+    ]
+    texts = [answer.choices[0].message.content for answer in answers]
+    assert texts[0] == texts[2]
+    assert len(set(texts)) == 3
+    alone = client.chat.completions.create(**chat())
+    begin_and_end, num_image_tokens = 2, 6
+    assert (
+        answers[0].usage.prompt_tokens
+        == alone.usage.prompt_tokens + begin_and_end + num_image_tokens
+    )
+    assert answers[0].usage.completion_tokens == 8
+
+
+def test_streams_say_the_same(client):
+    fields = chat(ONE, TWO)
+    whole = client.chat.completions.create(**fields)
+    chunks = list(
+        client.chat.completions.create(
+            **fields, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    assert len([c for c in chunks if c.choices and c.choices[0].delta.content]) > 2, "in pieces"
+
+
+def test_order_matters(client):
+    texts = [
+        client.chat.completions.create(**chat(*urls)).choices[0].message.content
+        for urls in ((ONE, TWO), (TWO, ONE))
+    ]
+    assert texts[0] != texts[1]
+
+
+def test_several_messages(client):
+    fields = chat(ONE)
+    answer = client.chat.completions.create(**fields)
+    fields["messages"] += [
+        {"role": "assistant", "content": answer.choices[0].message.content},
+        {"role": "user", "content": [picture(TWO)]},
+    ]
+    again = client.chat.completions.create(**fields)
+    assert again.usage.prompt_tokens > answer.usage.total_tokens
+
+
+def test_wherever_the_image_is(client, pictures, files):
+    texts = {
+        client.chat.completions.create(**chat(url)).choices[0].message.content
+        for url in (
+            ONE,
+            f"{files}/a.png",
+            f"file://{files}/a.png",
+            pictures + PATH_OF_PICTURE,
+        )
+    }
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "a.png",
+        "data:image/png;base64,xyz",
+        "data:image/png;base64,AAAA",
+        "data:text/plain;base64,AAAA",
+        data_url(png(400, 400)),
+        data_url(png(3, 900)),
+        "/etc/passwd",
+        "file:///etc/passwd",
+        "{files}/../a.png",
+        "{files}/link.png",
+        "{files}/none.png",
+        "{files}",
+        "http://localhost:{port}/pictures/a.png",
+        "http://example.com/a.png",
+        "http://169.254.169.254/latest/meta-data",
+        "{site}/none.png",
+        "{site}@example.com/",
+        "http://127.0.0.1:1/a.png",
+        "https://127.0.0.1:1/a.png",
+        "ftp://127.0.0.1/a.png",
+    ],
+)
+def test_bad_urls(client, pictures, files, url):
+    port = pictures.rpartition(":")[2]
+    given = url if url.startswith("data:") else url.format(files=files, site=pictures, port=port)
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(**chat(ONE, given))
+    message = json.dumps(error.value.body)
+    assert "messages[0].content[1]" in message or "aspect ratio" in message
+    assert not any(word in message for word in ("Errno", "refused", "Traceback", "No such"))
+
+
+def test_what_the_pipeline_cannot_do(client):
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("logit_bias", {"extra_body": {"logit_bias": {"5": 1}}}),
+        ("bad_words", {"extra_body": {"bad_words": ["x"]}}),
+        ("prompt_logprobs", {"extra_body": {"prompt_logprobs": 1}}),
+        ("logprobs", {"logprobs": True, "top_logprobs": 2}),
+    ]
+    for name, fields in cases:
+        with pytest.raises(openai.BadRequestError) as error:
+            client.chat.completions.create(**{**chat(ONE), **fields})
+        assert name in error.value.response.text
+        assert "is not supported by the genai backend" in error.value.response.text
+
+
+def test_what_it_can_do(server):
+    with server.client("/v1") as client:
+        seeded = [
+            client.chat.completions.create(**{**chat(ONE), "temperature": 1.0, "seed": 7, "n": 2})
+            for _ in range(2)
+        ]
+        assert [c.message.content for c in seeded[0].choices] == [
+            c.message.content for c in seeded[1].choices
+        ]
+        assert seeded[0].choices[0].message.content != seeded[0].choices[1].message.content
+        beams = client.chat.completions.create(
+            **{**chat(ONE), "n": 2, "extra_body": {"best_of": 3, "use_beam_search": True}}
+        )
+        assert len(beams.choices) == 2
+        told = client.chat.completions.create(**{**chat(ONE), "logprobs": True})
+        assert len(told.choices[0].logprobs.content) == 8
+        stopped = client.chat.completions.create(**chat(ONE))
+        word = stopped.choices[0].message.content[3:6]
+        cut = client.chat.completions.create(**{**chat(ONE), "stop": word})
+        assert cut.choices[0].finish_reason == "stop"
+        assert word not in cut.choices[0].message.content
+        assert cut.usage.prompt_tokens == stopped.usage.prompt_tokens
+        typed = client.chat.completions.create(
+            **{
+                **chat(ONE),
+                "extra_body": {"structured_outputs": {"choice": ["left", "right"]}},
+            }
+        )
+        assert typed.choices[0].message.content in ("left", "right")
+
+
+def test_responses(server):
+    with server.client("/v1") as client:
+        parts = [
+            {"type": "input_text", "text": QUESTION},
+            {"type": "input_image", "image_url": ONE, "detail": "auto"},
+        ]
+        fields: dict[str, Any] = {
+            "model": NAME,
+            "max_output_tokens": 16,
+            "temperature": 0,
+        }
+        first = client.responses.create(input=[{"role": "user", "content": parts}], **fields)
+        events = list(
+            client.responses.create(
+                input=[{"role": "user", "content": parts}], stream=True, **fields
+            )
+        )
+        text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+        assert text == first.output_text
+        second = client.responses.create(input="and now?", previous_response_id=first.id, **fields)
+        assert second.usage.input_tokens > first.usage.total_tokens, "it is told of the image again"
+        bad = [{"type": "input_image", "image_url": "http://example.com/"}]
+        with pytest.raises(openai.BadRequestError, match=r"input\[0\]\.content\[0\]\.image_url"):
+            client.responses.create(input=[{"role": "user", "content": bad}], **fields)
+
+
+def test_completions(server):
+    with server.client("/v1") as client:
+        answer = client.completions.create(model=NAME, prompt="hello", max_tokens=4)
+        assert answer.usage.prompt_tokens == 3
+    with server.client("/v3") as client, pytest.raises(openai.BadRequestError) as error:
+        client.completions.create(model=NAME, prompt="hello", max_tokens=4)
+    assert "not for a model that takes images; chats are" in error.value.response.text
+
+
+def test_eight_clients_at_once(server):
+    """Images and texts, streamed and not, and what each would have been told alone."""
+    with server.client("/v1") as client:
+
+        def ask(number: int) -> str:
+            fields = chat(*[(), (ONE,), (ONE, TWO), (TWO,)][number % 4])
+            if number % 2:
+                return str(client.chat.completions.create(**fields).choices[0].message.content)
+            chunks = client.chat.completions.create(**fields, stream=True)
+            return "".join(c.choices[0].delta.content or "" for c in chunks)
+
+        alone = [ask(number) for number in range(8)]
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(ask, range(8))) == alone
+    server.wait_until(is_idle)
+
+
+def start_chat(server: Server) -> socket.socket:
+    body = {**chat(ONE), "stream": True, "max_tokens": 1900, "ignore_eos": True}
+    del body["extra_body"]
+    data = json.dumps(body).encode()
+    connection = server.connect()
+    connection.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data) + data
+    )
+    return connection
+
+
+def test_who_has_gone_costs_nothing_more(server):
+    before = server.wait_until(is_idle)
+    connections = [start_chat(server) for _ in range(4)]
+    for connection in connections[:2]:
+        assert b" 200 " in connection.recv(100)
+    for connection in connections:
+        connection.close()
+    generated = "generation_tokens_total"
+    assert server.wait_until(is_idle)[generated] - before[generated] < 2 * 1900
+
+
+def pipeline_process(server: Server) -> int:
+    """The server's child that runs the pipeline."""
+    parent = f"PPid:\t{server.process.pid}\n"
+    [pid] = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/status")
+        if parent in path.read_text() and b"genai.worker" in (path.parent / "cmdline").read_bytes()
+    ]
+    return pid
+
+
+def test_a_pipeline_that_dies_ends_the_server():
+    server = start_server(str(MODEL))
+    try:
+        with start_chat(server) as connection:
+            assert b" 200 " in connection.recv(100)
+            os.kill(pipeline_process(server), signal.SIGSEGV)
+            assert b"ended by SIGSEGV" in read_to_end(connection)
+        assert server.process.wait(DEADLINE) == 1
+    finally:
+        stop_server(server)
+
+
+def test_sigterm_lets_running_answers_end():
+    server = start_server(str(MODEL))
+    try:
+        worker = pipeline_process(server)
+        with start_chat(server) as connection:
+            assert b" 200 " in connection.recv(100)
+            server.process.send_signal(signal.SIGTERM)
+            assert b"data: [DONE]" in read_to_end(connection)
+        assert server.process.wait(DEADLINE) == 0
+        assert not Path(f"/proc/{worker}").exists()
+    finally:
+        stop_server(server)

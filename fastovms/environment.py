@@ -55,6 +55,7 @@ VARIABLES: Final = (
     Variable("MAX_NUM_BATCHED_TOKENS", "engine.max_num_batched_tokens", integer(1), ("0",)),
     Variable("ENABLE_PREFIX_CACHING", "engine.enable_prefix_caching", boolean),
     Variable("MAX_LOGPROBS", "api.max_logprobs", integer(-1)),
+    Variable("OVMS_MEDIA_URL_ALLOW_REDIRECTS", "media.allow_media_redirects", boolean),
     Variable("ROOT_PATH", "http.root_path", root_path),
     Variable("CHAT_TEMPLATE", "chat.chat_template", template),
     Variable("CUSTOM_CHAT_TEMPLATE", "chat.chat_template", template),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import openvino_genai as genai
 
+from fastovms.backends.genai.structural_tag import needs_structural_tag, structural_tag
 from fastovms.backends.genai.support import Assistance
 from fastovms.params import BeamSearch, EarlyStopping, Grammar, GrammarKind, SamplingParams
 
@@ -114,7 +115,10 @@ def _set_assistance(
 
 def structured_output(grammar: Grammar) -> genai.StructuredOutputConfig:
     """Raises ValueError or a JSON error where the source is not what its kind says."""
-    member, value = _STRUCTURED[grammar.kind](grammar.source)
+    if needs_structural_tag(grammar):
+        member, value = "structural_tags_config", structural_tag(grammar)
+    else:
+        member, value = _STRUCTURED[grammar.kind](grammar.source)
     config = genai.StructuredOutputConfig()
     setattr(config, member, value)
     return config

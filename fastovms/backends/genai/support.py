@@ -6,9 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from fastovms.backends.genai.structural_tag import (
+    CannotTranslate,
+    needs_structural_tag,
+    structural_tag,
+)
 from fastovms.config import EngineConfig
 from fastovms.errors import InvalidField, RequestError
-from fastovms.params import Grammar, GrammarKind, SamplingParams
+from fastovms.params import Grammar, SamplingParams
 
 _REASON: Final = "is not supported by the genai backend, which runs this model"
 
@@ -82,9 +87,15 @@ def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Raises InvalidField for kinds of grammar that the pipeline does not have."""
-    if grammar.kind is GrammarKind.TAGGED_RULES or grammar.frame:
-        raise InvalidField(f"{grammar.param} {_REASON}", param=grammar.param)
+    """Raises InvalidField for grammars that the pipeline has no form for."""
+    if not needs_structural_tag(grammar):
+        return
+    try:
+        structural_tag(grammar)
+    except CannotTranslate as error:
+        raise InvalidField(
+            f"{grammar.param} {_REASON}: it needs {error}", param=grammar.param
+        ) from error
 
 
 def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:

@@ -80,11 +80,12 @@ def test_beams_must_fit_and_do_without_drafts():
 def test_grammars_of_our_own_making():
     check_grammar(REGEX)
     for grammar in (
-        Grammar(GrammarKind.TAGGED_RULES, "", "tools"),
-        Grammar(GrammarKind.REGEX, "a", frame="start: @answer"),
+        Grammar(GrammarKind.TAGGED_RULES, "start: nowhere", "tools"),
+        Grammar(GrammarKind.STRUCTURAL_TAG, "{}", "tools", frame="start: @answer"),
     ):
-        with pytest.raises(InvalidField, match="genai backend"):
+        with pytest.raises(InvalidField, match="tools is not supported by the genai backend"):
             check_grammar(grammar)
+    check_grammar(Grammar(GrammarKind.REGEX, "a", frame="start: @answer"))
 
 
 def test_a_salt_cannot_be_had_with_a_shared_cache():

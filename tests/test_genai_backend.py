@@ -1,0 +1,52 @@
+"""What the server does for its users, it does with the genai backend too: the same tests again, all
+but those of what the pipeline cannot do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Final
+
+import pytest
+
+from tests import test_end_to_end, test_end_to_end_chat, test_responses
+from tests.test_end_to_end import Server, client, start_server, stop_server
+
+__all__ = ["client"]
+
+NEEDS_PAGED: Final[Mapping[ModuleType, Mapping[str, str]]] = {
+    test_end_to_end: {
+        "test_log_probabilities": "logprobs above 1",
+        "test_scoring_a_prompt_agrees_with_generating_it": "prompt_logprobs",
+        "test_tokens_are_favoured_forbidden_and_required": "logit_bias, allowed_token_ids",
+        "test_json_of_a_schema": "JSON without white space, which a small model never ends",
+    },
+    test_end_to_end_chat: {"test_log_probabilities": "logprobs above 1"},
+    test_responses: {"test_a_chain_is_computed_once": "counts of the prefix cache"},
+}
+"""With the reason."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = start_server("--backend", "genai", "--cache-size", "1", "--state-dir", ":memory:")
+    yield server
+    stop_server(server)
+
+
+def _again() -> Iterator[tuple[str, object]]:
+    for module, excluded in NEEDS_PAGED.items():
+        for name, value in vars(module).items():
+            if not name.startswith("test_") or name in excluded or not inspect.isfunction(value):
+                continue
+            if {"server", "client"} & inspect.signature(value).parameters.keys():
+                yield f"{name}__{module.__name__}".replace(".", "_"), value
+
+
+globals().update(_again())
+
+
+def test_what_is_left_out_is_there():
+    for module, excluded in NEEDS_PAGED.items():
+        assert set(excluded) <= set(vars(module))

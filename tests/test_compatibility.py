@@ -1,0 +1,57 @@
+"""The tables of flags and variables in the documentation name what there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastovms.environment import EXTRA_ARGUMENTS, IGNORED, VARIABLES
+from fastovms.flags import GROUPS
+from fastovms.foreign_flags import FOREIGN_FLAGS
+from fastovms.spelling import ALIASES
+
+TABLES = (Path(__file__).parents[1] / "docs" / "compatibility.md").read_text()
+OF_MODELS = {
+    "--model", "--model-name", "--served-model-name", "--model-path", "--source-model",
+    "--gguf-filename", "--config-path", "--pull", "--list-models", "--add-to-config",
+    "--remove-from-config",
+}  # fmt: skip
+OF_LIBRARIES = {"API_KEY", "VLLM_API_KEY", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"}
+
+
+def rows(title: str) -> Iterator[tuple[list[str], str]]:
+    """What the first column quotes, and the second column."""
+    section = TABLES.partition(f"### {title}\n")[2].partition("\n#")[0]
+    for line in section.splitlines():
+        if line.startswith("| `"):
+            first, second = line.strip("| ").split(" | ")
+            yield re.findall(r"`([^`]+)`", first), second
+
+
+@pytest.mark.parametrize("title", ["OpenVINO Model Server", "vLLM"])
+def test_flags(title):
+    known = OF_MODELS | {flag.name for flags in GROUPS.values() for flag in flags}
+    unused = {flag.name for flag in FOREIGN_FLAGS}
+    count = 0
+    for quoted, meaning in rows(title):
+        for text in quoted:
+            name = text.split()[0].replace("_", "-")
+            if not name.startswith("--") or name.endswith("*"):
+                continue
+            count += 1
+            if meaning == "no use":
+                assert name in unused
+            else:
+                assert ALIASES.get(name, name) in known or name == "--task"
+    assert count > 10
+
+
+def test_variables():
+    unused, used = set(), set()
+    for quoted, meaning in rows("Environment"):
+        (unused if "no use" in meaning or "always" in meaning else used).update(quoted)
+    assert used == {variable.name for variable in VARIABLES} | {EXTRA_ARGUMENTS} | OF_LIBRARIES
+    assert unused == set(IGNORED)

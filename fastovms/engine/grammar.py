@@ -99,13 +99,12 @@ class GrammarCompiler:
                 return matcher
         try:
             source = self._to_llguidance[grammar.kind](grammar.source)
-            if grammar.frame:
-                source = _framed(self._tagged_rules(grammar.frame), source)
+            frame = self._tagged_rules(grammar.frame) if grammar.frame else ""
         except Exception as error:  # the converters raise plain ones for what a client wrote
             raise _invalid(grammar, str(error)) from error
-        matcher = LLMatcher(self._tokenizer, source, log_level=0)
-        if matcher.is_error():
-            raise _invalid(grammar, matcher.get_error())
+        matcher = self._matcher(grammar, source)
+        if frame:
+            matcher = self._matcher(grammar, _framed(frame, source))
         with self._lock:
             self._cache[grammar] = matcher
             if len(self._cache) > _MAX_CACHED:
@@ -116,6 +115,18 @@ class GrammarCompiler:
         """A new sample's state, at the beginning of the grammar."""
         matcher = self.compile(grammar).deep_copy()
         return GrammarState(matcher, self._tokenizer.vocab_size, num_prompt_tokens)
+
+    def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
+        """Raises InvalidField: it is malformed, or no text can even begin to satisfy it. Within a
+        frame such an answer would have llguidance follow forced text for ever."""
+        matcher = LLMatcher(self._tokenizer, source, log_level=0)
+        if matcher.is_error():
+            raise _invalid(grammar, matcher.get_error())
+        start = matcher.deep_copy()
+        start.compute_bitmask()
+        if start.is_error():
+            raise _invalid(grammar, "nothing satisfies it")
+        return matcher
 
     def _is_special(self, text: str) -> bool:
         """Whether it is a special token, which no text of a sample can spell."""

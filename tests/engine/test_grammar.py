@@ -149,6 +149,8 @@ def test_samples_of_one_grammar_are_independent(compiler: GrammarCompiler) -> No
             '{"allOf": [{"type": "string"}, {"type": "integer"}]}',
             "Unsatisfiable",
         ),
+        (GrammarKind.JSON_SCHEMA, '{"$ref": "#"}', "nothing satisfies it"),
+        (GrammarKind.GRAMMAR, "start: start", "nothing satisfies it"),
         (GrammarKind.REGEX, "[a", "invalid regex"),
         (GrammarKind.GRAMMAR, 'start: "a" | foo', "foo"),
         (GrammarKind.GRAMMAR, "root ::= (", "grammar cannot be used"),
@@ -167,6 +169,15 @@ def test_bad_grammars_name_the_field(
     with pytest.raises(InvalidField, match=re.escape(message)) as error:
         compiler.compile(Grammar(kind, source, param="structured_outputs.json"))
     assert error.value.param == "structured_outputs.json"
+
+
+def test_an_answer_that_nothing_satisfies_is_refused_in_a_frame_too(
+    compiler: GrammarCompiler,
+) -> None:
+    frame = r"start: /\n*/ @answer"
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, '{"$ref": "#"}', frame=frame)
+    with pytest.raises(InvalidField, match="nothing satisfies it"):
+        compiler.compile(grammar)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class GrammarState:
     @property
     def error(self) -> str:
         """Why the grammar cannot go on (too complex, say); empty while all is well."""
-        return str(self._matcher.get_error()) if self._matcher.is_error() else ""
+        return _reason(self._matcher.get_error()) if self._matcher.is_error() else ""
 
     def __call__(self, logits: Floats, token_ids: array[int]) -> None:
         self._read(token_ids)
@@ -143,10 +143,14 @@ class GrammarCompiler:
 
 
 def _invalid(grammar: Grammar, reason: str) -> InvalidField:
-    first_line = reason.strip().splitlines()[0] if reason.strip() else "unknown error"
     return InvalidField(
-        f"the {grammar.kind.value} cannot be used: {first_line}", param=grammar.param
+        f"the {grammar.kind.value} cannot be used: {_reason(reason)}", param=grammar.param
     )
+
+
+def _reason(error: str) -> str:
+    """Its first line: the parser's state and the whole grammar follow."""
+    return error.strip().splitlines()[0] if error.strip() else "unknown error"
 
 
 def _framed(frame: str, answer: str) -> str:

@@ -180,6 +180,13 @@ def test_an_answer_that_nothing_satisfies_is_refused_in_a_frame_too(
         compiler.compile(grammar)
 
 
+def test_a_dead_end_is_told_in_one_line(compiler: GrammarCompiler, tokenizer: LLTokenizer) -> None:
+    schema = {"properties": {"a": {"$ref": "#/properties/a"}}, "required": ["a"], "type": "object"}
+    state = compiler.start(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)), 0)
+    state(np.zeros(300, np.float32), array("q", tokenizer.tokenize_str('{"a":')))
+    assert state.error == "NoExtensionBias"
+
+
 @pytest.mark.parametrize(
     ("begins", "triggers", "accepted", "refused"),
     [

@@ -29,7 +29,14 @@ from fastovms.cli import DEMO_MODEL
 from fastovms.config import ApiConfig, ChatConfig
 from fastovms.http.messages import HeaderPairs, Request, Stream
 from fastovms.metrics import GenerationMetrics
-from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, Grammar, ModelInfo
+from fastovms.params import (
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    Grammar,
+    ModelInfo,
+    SamplingParams,
+)
 from fastovms.text.tokenizer import Tokenizer
 
 WORDS: Final = ("the ", "fox ", "runs ", "to ", "Paris, ", "London ", "and ", "Oslo. ")
@@ -60,6 +67,9 @@ class HandBackend:
         pass
 
     def compile_grammar(self, grammar: Grammar) -> None:
+        pass
+
+    def check(self, params: SamplingParams) -> None:
         pass
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
@@ -99,9 +109,10 @@ class CountingStream:
         pass
 
 
-async def seconds_a_token(text: str) -> tuple[list[float], int]:
+async def seconds_a_token(
+    text: str, tokenizer: Tokenizer, chat: ChatModel
+) -> tuple[list[float], int]:
     """How long each token of an answer took, and how many events told of it."""
-    tokenizer = Tokenizer.load(DEMO_MODEL)
     backend = HandBackend(
         ModelInfo("demo", 0, MAX_MODEL_LEN, tokenizer.vocab_size, eos_token_ids=frozenset())
     )
@@ -109,7 +120,7 @@ async def seconds_a_token(text: str) -> tuple[list[float], int]:
         backend,
         tokenizer,
         GenerationMetrics("demo", backend.stats),
-        chat=ChatModel.load(DEMO_MODEL, ChatConfig()),
+        chat=chat,
     )
     ids = count()
     context = ApiContext(
@@ -127,7 +138,10 @@ async def seconds_a_token(text: str) -> tuple[list[float], int]:
         "POST", "/v1/chat/completions", body=json.dumps(body).encode(), open_stream=open_stream
     )
     answer = asyncio.ensure_future(ChatCompletions(context)(request, OPENAI))
-    on_output = await backend.received
+    await asyncio.wait((answer, backend.received), return_when=asyncio.FIRST_COMPLETED)
+    if answer.done():
+        await answer  # raises
+    on_output = backend.received.result()
     token_ids = tokenizer.encode(text, add_special_tokens=False)
     outputs = [
         GenerationOutput(0, [token_id], None, number)
@@ -149,11 +163,12 @@ async def seconds_a_token(text: str) -> tuple[list[float], int]:
 
 
 def measure(num_words: int, num_runs: int) -> None:
+    tokenizer, chat = Tokenizer.load(DEMO_MODEL), ChatModel.load(DEMO_MODEL, ChatConfig())
     rows = []
     for name, text in shapes(num_words).items():
         starts, ends, num_events = [], [], 0
         for number in range(-1, num_runs):
-            seconds, num_events = asyncio.run(seconds_a_token(text))
+            seconds, num_events = asyncio.run(seconds_a_token(text, tokenizer, chat))
             if number >= 0:
                 part = len(seconds) // 8
                 starts.append(median(seconds[part : 2 * part]) * 1e6)

@@ -46,6 +46,9 @@ EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
 """Bytes of weights up to which a model is so small that its arithmetic costs nothing: it is
 computed exactly."""
 
+MAX_SMALL_CHUNK = 16
+"""Tokens of a sequence: drafts, and the ends of prompts."""
+
 QUANTIZATION_GROUP_SIZE = "128"
 """Activations that share a scale."""
 
@@ -63,12 +66,15 @@ class Precisions:
     Attributes:
         name: as operators see it.
         large: OpenVINO's properties.
-        small: those for small steps, if they differ.
+        small: those for small steps, if they differ: up to `MAX_SMALL_STEP` tokens.
+        max_small_chunk: steps in which no sequence computes more tokens than that are small too,
+            whatever they come to.
     """
 
     name: str
     large: Mapping[str, object]
     small: Mapping[str, object] | None = None
+    max_small_chunk: int = 0
 
 
 class CompiledVariants(NamedTuple):
@@ -106,16 +112,18 @@ def possible_precisions(
         return default
     single = _of_one("f32", {_PRECISION: "f32", **properties}, KV_CACHE_PRECISIONS)
     default = _of_one("bf16", properties, KV_CACHE_PRECISIONS)
-    if not _has_amx():
-        return [*single, default[0]]
-    if 2 * weights_size > available * _TWO_VARIANTS_SHARE:
-        logger.warning("not enough memory to compile the model for small steps too")
-        return [*default, single[0]]
-    shared = {_KV_PRECISION: SHARED_KV_CACHE_PRECISION, **properties}
-    two = Precisions(
-        f"bf16 and f32, {shared[_KV_PRECISION]} cache", shared, {**shared, _PRECISION: "f32"}
-    )
-    return [two, *default, single[0]]
+    two = []
+    if 2 * weights_size <= available * _TWO_VARIANTS_SHARE:
+        shared = {_KV_PRECISION: SHARED_KV_CACHE_PRECISION, **properties}
+        two.append(
+            Precisions(
+                f"bf16 and f32, {shared[_KV_PRECISION]} cache",
+                shared,
+                {**shared, _PRECISION: "f32"},
+                max_small_chunk=0 if _has_amx() else MAX_SMALL_CHUNK,
+            )
+        )
+    return [*two, *default, single[0]]
 
 
 def _has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

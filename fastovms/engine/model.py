@@ -56,11 +56,18 @@ class PagedModel:
     """
 
     def __init__(
-        self, variants: CompiledVariants, *, device: str, applies_sliding_window: bool
+        self,
+        variants: CompiledVariants,
+        *,
+        device: str,
+        applies_sliding_window: bool,
+        max_small_chunk: int = 0,
     ) -> None:
+        """`max_small_chunk`: see `Precisions`."""
         self.applies_sliding_window = applies_sliding_window
         self.is_on_gpu = is_gpu(device)
         self._device = device
+        self._max_small_chunk = max_small_chunk
         self._large = _Request(variants.large)
         self._small = self._large
         if variants.small is not variants.large:
@@ -112,8 +119,13 @@ class PagedModel:
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         """See `Model.infer`. Releases the GIL while the device computes."""
-        is_small = len(inputs.input_ids) <= MAX_SMALL_STEP
-        return (self._small if is_small else self._large).infer(inputs)
+        return (self._small if self._is_small(inputs) else self._large).infer(inputs)
+
+    def _is_small(self, inputs: StepInputs) -> bool:
+        if len(inputs.input_ids) <= MAX_SMALL_STEP:
+            return True
+        longest = int(np.diff(inputs.subsequence_begins).max())
+        return longest <= self._max_small_chunk
 
 
 class ModelFiles:
@@ -168,6 +180,7 @@ class ModelFiles:
             variants,
             device=self.device,
             applies_sliding_window=applies_sliding_window(self._model),
+            max_small_chunk=precisions.max_small_chunk,
         )
         return precisions, model
 

@@ -24,6 +24,9 @@ NUM_SEQUENCES: Final = (1, 8, 32)
 TOKEN_BUDGETS: Final = (DEFAULT_TOKEN_BUDGET, 512)
 
 CONTEXT: Final = 192
+PROMPT_CONTEXT: Final = 512
+"""Attention is part of what prompts cost."""
+
 MIN_GAIN: Final = 1.05
 MIN_ROUNDS: Final = 3
 
@@ -42,7 +45,7 @@ class Case(NamedTuple):
 
 
 DECODES: Final = {n: Case(n, CONTEXT, 1) for n in NUM_SEQUENCES}
-PREFILLS: Final = {budget: Case(1, 0, budget) for budget in TOKEN_BUDGETS}
+PREFILLS: Final = {budget: Case(1, PROMPT_CONTEXT, budget) for budget in TOKEN_BUDGETS}
 LOAD_CASES: Final = (*DECODES.values(), PREFILLS[DEFAULT_TOKEN_BUDGET])
 """What ways to run a model are compared by."""
 BUDGET_CASES: Final = tuple(PREFILLS.values())

@@ -26,15 +26,12 @@ class FakeCore:
 def names(
     precision: str = "f32",
     *,
-    amx: bool = False,
     device: str = "CPU",
     properties: dict[str, str] | None = None,
     exact: bool = False,
     weights_size: int = LARGE,
     available: int = 100 * LARGE,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> list[str]:
-    monkeypatch.setattr(compilation, "_has_amx", lambda: amx)
     core = FakeCore({"f32": ov.Type.f32, "bf16": ov.Type.bf16}[precision])
     choices = possible_precisions(
         core,  # type: ignore[arg-type]
@@ -51,19 +48,18 @@ def names(
     ("machine", "expected"),
     [
         ({}, ["f16 cache", "u8 cache"]),
-        ({"precision": "bf16"}, ["f32, f16 cache", "f32, u8 cache", "bf16, f16 cache"]),
         (
-            {"precision": "bf16", "amx": True},
+            {"precision": "bf16"},
             [TWO, "bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
         ),
         (
-            {"precision": "bf16", "amx": True, "available": 3 * LARGE},
+            {"precision": "bf16", "available": 3 * LARGE},
             ["bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
         ),
         ({"device": "GPU"}, ["f16 cache", "u8 cache"]),
         ({"properties": {"KV_CACHE_PRECISION": "u4"}}, ["u4 cache"]),
         (
-            {"precision": "bf16", "amx": True, "properties": {"KV_CACHE_PRECISION": "f16"}},
+            {"precision": "bf16", "properties": {"KV_CACHE_PRECISION": "f16"}},
             ["bf16 and f32, f16 cache", "bf16, f16 cache", "f32, f16 cache"],
         ),
         (
@@ -75,19 +71,17 @@ def names(
             ["exact, f32 cache", "exact, f16 cache", "exact, u8 cache"],
         ),
         (
-            {"precision": "bf16", "amx": True, "exact": True},
+            {"precision": "bf16", "exact": True},
             ["exact, f32 cache", "exact, f16 cache", "exact, u8 cache"],
         ),
     ],
     ids=str,
 )
-def test_what_is_tried(
-    monkeypatch: pytest.MonkeyPatch, machine: dict[str, object], expected: list[str]
-) -> None:
-    assert names(**machine, monkeypatch=monkeypatch) == expected  # type: ignore[arg-type]
+def test_what_is_tried(machine: dict[str, object], expected: list[str]) -> None:
+    assert names(**machine) == expected  # type: ignore[arg-type]
 
 
-def test_properties_of_the_operator_override(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_properties_of_the_operator_override() -> None:
     properties = {"INFERENCE_PRECISION_HINT": "bf16", "PERFORMANCE_HINT": "THROUGHPUT"}
     (first, *_) = possible_precisions(
         FakeCore(ov.Type.f32),  # type: ignore[arg-type]
@@ -107,3 +101,20 @@ def test_properties_of_the_operator_override(monkeypatch: pytest.MonkeyPatch) ->
 def test_amx_is_found_among_the_flags(tmp_path: Path, flags: str, expected: bool) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
     assert compilation._has_amx(tmp_path / "cpuinfo") is expected
+
+
+@pytest.mark.parametrize(("amx", "expected"), [(True, 0), (False, compilation.MAX_SMALL_CHUNK)])
+def test_without_amx_steps_of_short_chunks_are_small(
+    monkeypatch: pytest.MonkeyPatch, amx: bool, expected: int
+) -> None:
+    monkeypatch.setattr(compilation, "_has_amx", lambda: amx)
+    choices = possible_precisions(
+        FakeCore(ov.Type.bf16),  # type: ignore[arg-type]
+        "CPU",
+        {},
+        exact=False,
+        weights_size=LARGE,
+        available=100 * LARGE,
+    )
+    (two,) = (choice for choice in choices if choice.small is not None)
+    assert two.max_small_chunk == expected

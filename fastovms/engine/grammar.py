@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, StructTag
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
+from fastovms.engine.productive import unmatchable_rule
 from fastovms.engine.tagged_rules import resolve_tags
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar, GrammarKind
@@ -186,6 +187,9 @@ def _choice(source: str) -> str:
 def _grammar(source: str) -> str:
     """Lark, or GBNF / EBNF, which define rules with `::=`."""
     lark = gbnf_to_lark(source) if "::=" in source else source
+    unmatchable = unmatchable_rule(lark)
+    if unmatchable is not None:
+        raise ValueError(f"nothing matches the rule {unmatchable}")
     return str(LLMatcher.grammar_from_lark(lark))
 
 

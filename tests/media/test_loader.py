@@ -137,8 +137,8 @@ async def test_images_that_can_never_be_in_memory_together() -> None:
     loader = ImageLoader(MediaConfig(max_image_memory=80))
     with pytest.raises(InvalidField, match=r"part\[2\] makes the images .* too large together"):
         await load(loader, *[data_url(png())] * 3)
-    await collected()
-    assert loader._budget.used == 0
+    while loader._budget.used:  # a thread may still be decoding for the request that has failed
+        await collected()
 
 
 async def test_what_is_damaged_counts_no_longer() -> None:

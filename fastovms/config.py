@@ -220,7 +220,7 @@ class MediaConfig:
     allow_media_redirects: bool = False
     allow_private_media: bool = False
     media_timeout: float = 10.0
-    max_images: int = 64
+    max_images: int = 16
     max_image_bytes: int = 20 * 1024 * 1024
     max_image_pixels: int = 32 * 1024 * 1024
     max_image_memory: int = 2 * 1024 * 1024 * 1024

@@ -17,7 +17,7 @@ from fastovms.backends.base import Backend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.gguf import find_gguf, model_directory
 from fastovms.backends.gguf_metadata import read_gguf_metadata
-from fastovms.backends.model_files import limit_context, read_model_info
+from fastovms.backends.model_files import limit_context, read_model_info, takes_images
 from fastovms.config import MediaConfig, ModelConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.memory import available_memory, share_memory
@@ -59,7 +59,6 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
         ConfigurationError: a model or its device cannot do it, or no cache fits.
     """
     check_models(models)
-    loader = ImageLoader(media)
     loaded = []
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in models:
@@ -70,6 +69,8 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
             chat = beside.submit(ChatModel.load, model.path, model.chat)
             reserve = compile_backend(model.path, read_info(model), model.engine, cache)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
+        has_vision = any(takes_images(model.path) for model, *_ in loaded)
+        loader = ImageLoader(media) if has_vision else None
         share = share_memory([model.engine.cache_size for model in models], available_memory())
         return ServedModels(
             [
@@ -93,7 +94,7 @@ def _served(
     tokenizer: Tokenizer,
     chat: ChatModel,
     backend: Backend,
-    loader: ImageLoader,
+    loader: ImageLoader | None,
 ) -> ServedModel:
     info = backend.model
     metrics = GenerationMetrics(
@@ -101,6 +102,9 @@ def _served(
         backend.stats,
         labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
     )
-    images = ImageInput.of(info, tokenizer, loader) if info.takes_images else None
+    images = None
+    if info.takes_images:
+        assert loader is not None
+        images = ImageInput.of(info, tokenizer, loader)
     tokenizer.detokenizer(keep=chat.tags)  # makes its table, for which no request should wait
     return ServedModel(backend, tokenizer, metrics, model.limits, chat, model.names[1:], images)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import ssl
 import string
@@ -18,7 +19,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 import httptools
 
-from fastovms.errors import InvalidField
+from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.media.addresses import is_public
 from fastovms.media.data_url import too_large
 
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 ANY_DOMAIN: Final = "all"
 
+_DOMAIN: Final = re.compile(r"[\w.-]+|\[?[0-9A-Fa-f:.]+\]?")
 _PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS: Final = 5
@@ -100,6 +102,9 @@ class Fetcher:
         allow_redirects: follow them, each checked like the first URL.
         allow_private: connect to addresses that are not public, too.
         timeout: seconds for an image, redirects included.
+
+    Raises:
+        ConfigurationError: a domain is none.
     """
 
     def __init__(
@@ -111,7 +116,12 @@ class Fetcher:
         timeout: float,
         resolve: Resolve = resolve,
     ) -> None:
-        self._domains = frozenset(_normal(domain) for domain in domains)
+        for domain in domains:
+            if not _DOMAIN.fullmatch(domain.strip()):
+                raise ConfigurationError(
+                    f"--allowed-media-domains takes host names such as example.com, not {domain!r}"
+                )
+        self._domains = frozenset(_normal(domain.strip()) for domain in domains)
         self._allow_redirects = allow_redirects
         self._allow_private = allow_private
         self._timeout = timeout
@@ -230,7 +240,7 @@ def _request(parts: SplitResult) -> bytes:
 
 
 def _normal(host: str) -> str:
-    return host.lower().rstrip(".")
+    return host.lower().strip("[]").rstrip(".")
 
 
 def _cannot_fetch(name: str) -> InvalidField:

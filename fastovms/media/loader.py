@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,10 +14,12 @@ from fastovms.config import MediaConfig
 from fastovms.errors import InvalidField
 from fastovms.media.budget import MemoryBudget
 from fastovms.media.data_url import decode_data_url
-from fastovms.media.decode import EncodedImage
+from fastovms.media.decode import EncodedImage, is_available
 from fastovms.media.fetch import Fetcher
 from fastovms.media.local_file import LocalFiles
 from fastovms.params import Image
+
+logger = logging.getLogger(__name__)
 
 _NUM_THREADS: Final = 4
 _NUM_AT_ONCE: Final = 4
@@ -58,9 +61,15 @@ class _Sizes:
 
 class ImageLoader:
     """Fetching is done on the event loop, everything that takes the processor or the disk in
-    threads of its own."""
+    threads of its own.
+
+    Raises:
+        ConfigurationError: images are to come from where they cannot.
+    """
 
     def __init__(self, config: MediaConfig, *, fetcher: Fetcher | None = None) -> None:
+        if not is_available():
+            logger.warning("images will be refused: install fastovms with the extra vision")
         self._config = config
         self._budget = MemoryBudget(config.max_image_memory)
         self._files = LocalFiles(config.allowed_local_media_path)

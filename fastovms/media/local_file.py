@@ -7,14 +7,22 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from fastovms.errors import InvalidField
+from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.media.data_url import too_large
 
 
 class LocalFiles:
-    """Args: root: the directory that may be read; None = none."""
+    """
+    Args:
+        root: the directory that may be read; None = none.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
 
     def __init__(self, root: Path | None) -> None:
+        if root is not None and not root.is_dir():
+            raise ConfigurationError(f"--allowed-local-media-path {root} is not a directory")
         self._root = None if root is None else os.path.realpath(root)
 
     def read(self, url: str, name: str, *, max_bytes: int) -> bytes:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fastovms.errors import InvalidField
+from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.media.fetch import Fetcher
 
 NAME = "messages[0].content[0].image_url.url"
@@ -242,6 +242,20 @@ async def test_without_domains_nothing_is_fetched():
     for url in ("http://pics.example/", "https://all/"):
         with pytest.raises(InvalidField, match="this server fetches nothing from"):
             await fetch(fetcher, url)
+
+
+@pytest.mark.parametrize("domain", ["", "http://x", "x/y", "x:80", "a b", "*", "x@y"])
+def test_domains_that_are_none(domain):
+    with pytest.raises(ConfigurationError, match="takes host names such as"):
+        Site().fetcher("pics.example", domain)
+
+
+async def test_domains_as_operators_write_them():
+    async with site(answer(), answer()) as server:
+        fetcher = server.fetcher(" pics.example", "[::1]")
+        assert await fetch(fetcher, server.url()) == b"picture"
+        server.addresses = ["127.0.0.1"]
+        assert await fetch(fetcher, server.url(host="[::1]")) == b"picture"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from fastovms.errors import InvalidField
+from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.media.local_file import LocalFiles
 
 NAME = "messages[0].content[0].image_url.url"
@@ -123,3 +123,8 @@ def test_a_path_that_changes_while_it_is_opened(root, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", swap_and_open)
     with pytest.raises(InvalidField, match="there is no such file"):
         read(root, f"{root}/a.png")
+
+
+def test_a_root_that_is_none(tmp_path):
+    with pytest.raises(ConfigurationError, match="nowhere is not a directory"):
+        LocalFiles(tmp_path / "nowhere")

@@ -8,13 +8,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.engine_loop import Abort, Close, Command, Submit
 from fastovms.backends.genai.grammars import TriedGrammars
-from fastovms.backends.genai.messages import Failed, Load, Loaded
+from fastovms.backends.genai.messages import Encoding, Failed, Load, Loaded
 from fastovms.backends.genai.process import ChildProcess, Peer, receive, send
 from fastovms.backends.genai.support import Assistance, check_grammar, check_salt, check_supported
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
@@ -29,6 +30,10 @@ _CLOSE_TIMEOUT: Final = 10.0
 
 _MAX_UNDELIVERED_STEPS: Final = 8
 """Steps that may wait for the loop, before nothing more is read of what the process sends."""
+
+_MAX_ENCODING_TIME: Final = 300.0
+"""Seconds for which an image that is encoded counts as progress. A large one takes a slow machine
+a minute, in which the process can tell nothing."""
 
 
 class GenaiBackend:
@@ -63,6 +68,9 @@ class GenaiBackend:
         )
         self._failure: str | None = None
         self._closing = False
+        self._clock = clock
+        self._encodes_until: float | None = None
+        self._num_looks = 0
 
     @classmethod
     def load(
@@ -144,7 +152,11 @@ class GenaiBackend:
             self._commands.put(Abort(request_id, index))
 
     def stats(self) -> BackendStats:
-        return self._requests.stats
+        """While images are encoded, every look at it is a step."""
+        stats = self._requests.stats
+        if self._encodes_until is not None and self._clock() < self._encodes_until:
+            self._num_looks += 1
+        return replace(stats, num_steps=stats.num_steps + self._num_looks)
 
     def fail(self, reason: str) -> None:
         if self._failure is None:
@@ -185,6 +197,9 @@ class GenaiBackend:
                 if isinstance(message, Failed):
                     reason = message.reason
                     break
+                if isinstance(message, Encoding):
+                    self._call_loop(self._wait_for_images, message.num_images)
+                    continue
                 self._undelivered.acquire()
                 self._call_loop(self._deliver, message)
         except (EOFError, OSError):
@@ -204,7 +219,11 @@ class GenaiBackend:
 
     # Event loop
 
+    def _wait_for_images(self, num_images: int) -> None:
+        self._encodes_until = self._clock() + num_images * _MAX_ENCODING_TIME
+
     def _deliver(self, step: Step) -> None:
+        self._encodes_until = None
         self._undelivered.release()
         self._requests.deliver(step)
 

@@ -119,8 +119,13 @@ class PipelineEngine:
         capacity: Capacity,
         *,
         new_seed: Callable[[], int] = lambda: secrets.randbits(32),
+        on_images: Callable[[int], None] = lambda num_images: None,
     ) -> None:
-        """`new_seed` seeds the unseeded requests."""
+        """
+        Args:
+            new_seed: seeds the unseeded requests.
+            on_images: called before a request's images are encoded, which may take very long.
+        """
         self.admitted: list[str] = []
         self._pipeline = pipeline
         self._model = model
@@ -129,6 +134,7 @@ class PipelineEngine:
         self._assistance = Assistance.of(config)
         self._prompts = PromptReader(pipeline.get_tokenizer(), takes_images=model.takes_images)
         self._new_seed = new_seed
+        self._on_images = on_images
         self._arrivals = count()
         self._pipeline_ids = count(1)
         self._waiting: list[_Run] = []
@@ -225,6 +231,8 @@ class PipelineEngine:
             room = max(1, context - len(request.prompt_token_ids))
             self._submit(run, arguments, context, room if limit is None else min(limit, room))
             return
+        assert request.prompt is not None
+        self._on_images(len(request.prompt.images))
         # The number of the prompt's tokens, which nobody knows yet, decides which of the two
         # limits counts: `limit`, if it is at most `context - limit`.
         if limit is not None and limit < context:
@@ -384,8 +392,7 @@ def _not_started(run: _Run, error: Exception, model: ModelInfo) -> list[EngineOu
         refusal = Refusal(
             "the prompt with its images leaves no room to generate in the context of "
             f"{model.max_model_len} tokens",
-            "prompt",
-            "context_length_exceeded",
+            code="context_length_exceeded",
         )
     elif isinstance(error, _CLIENTS_FAULTS):
         refusal = Refusal(f"the model cannot take this request: {reason_of(error)}")

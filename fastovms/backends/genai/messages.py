@@ -32,6 +32,13 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoding:
+    """The next step comes when so many images are encoded, which is no sign of a hang."""
+
+    num_images: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The last message, where the worker cannot go on."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fastovms.backends.engine_loop import Close, Command, run_engine
 from fastovms.backends.genai.engine import PipelineEngine
-from fastovms.backends.genai.messages import Failed, Load, Loaded
+from fastovms.backends.genai.messages import Encoding, Failed, Load, Loaded
 from fastovms.backends.genai.pipeline import load_pipeline
 from fastovms.backends.genai.process import connect_to_parent, receive, send
 from fastovms.errors import ConfigurationError
@@ -37,7 +37,13 @@ def serve(connection: Connection[Any, Any]) -> None:
     model = load.model
     if capacity.num_tokens < model.max_model_len:
         model = replace(model, max_model_len=capacity.num_tokens)
-    engine = PipelineEngine(pipeline, model, load.config, capacity)
+    engine = PipelineEngine(
+        pipeline,
+        model,
+        load.config,
+        capacity,
+        on_images=lambda num_images: send(connection, Encoding(num_images)),
+    )
     send(connection, Loaded(model))
     run(engine, connection)
 

@@ -182,8 +182,7 @@ def test_images_that_fill_the_context_are_refused():
         assert outputs[0].finish_reason is FinishReason.ERROR
         assert outputs[0].refusal == Refusal(
             "the prompt with its images leaves no room to generate in the context of 64 tokens",
-            "prompt",
-            "context_length_exceeded",
+            code="context_length_exceeded",
         )
 
 
@@ -281,3 +280,18 @@ def test_log_probabilities_are_of_the_chosen_token():
     assert (told.token_id, told.logprob) == (token, -0.5)
     assert (list(told.top_token_ids), list(told.top_logprobs)) == ([token], [-0.5])
     assert outputs["s"][0].logprobs[0].top_token_ids == []
+
+
+def test_long_work_is_announced():
+    told = []
+    engine = PipelineEngine(
+        FakePipeline(),
+        model(takes_images=True),
+        EngineConfig(),
+        Capacity(num_blocks=10, block_size=32),
+        on_images=told.append,
+    )
+    engine.add(with_images("a", "text", 0, max_tokens=1))
+    engine.add(with_images("b", "text", 2, max_tokens=1))
+    finish(engine)
+    assert told == [2]

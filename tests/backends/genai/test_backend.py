@@ -1,0 +1,72 @@
+"""What the loop makes of the process's messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from multiprocessing.connection import Pipe
+
+import numpy as np
+
+from fastovms.backends.base import BackendStats
+from fastovms.backends.genai.backend import _MAX_ENCODING_TIME, GenaiBackend
+from fastovms.backends.genai.grammars import TriedGrammars
+from fastovms.backends.genai.messages import Encoding, Failed
+from fastovms.backends.genai.process import receive, send
+from fastovms.backends.in_flight import Step
+from fastovms.config import EngineConfig
+from fastovms.params import GenerationRequest, SamplingParams, TextPrompt
+from fastovms.service.watch import ProgressWatch
+from tests.backends.genai.fake_pipeline import ThreadPeer
+from tests.backends.listener import Listener
+from tests.fakes import model_info
+
+
+class ScriptedPeer(ThreadPeer):
+    """Its other end is the test's."""
+
+    def __init__(self) -> None:
+        self.connection, self.theirs = Pipe()
+
+    def kill(self) -> None:
+        pass
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.001)
+
+
+async def test_images_that_are_encoded_are_no_hang():
+    peer = ScriptedPeer()
+    clock = [100.0]
+    backend = GenaiBackend(
+        peer, model_info(), EngineConfig(), TriedGrammars(None), lambda: clock[0]
+    )
+    backend.start()
+    listener = Listener()
+    image = np.zeros((2, 2, 3), np.uint8)
+    prompt = TextPrompt("look", [image])
+    backend.submit(GenerationRequest("r", [1], SamplingParams(), prompt=prompt), listener)
+    received = await asyncio.to_thread(receive, peer.theirs)
+    assert (received.request.prompt.images[0] == image).all()
+    watch = ProgressWatch(0)
+    assert not watch.observe(backend.stats(), 1)
+    send(peer.theirs, Encoding(2))
+    await until(lambda: backend.stats().num_steps > 0)
+    for second in range(2, 9):
+        assert watch.observe(backend.stats(), second)
+    clock[0] += 2 * _MAX_ENCODING_TIME
+    assert not watch.observe(backend.stats(), 10), "it cannot take that long"
+    send(peer.theirs, Step([], ["r"], 100.0, BackendStats(num_running=1, num_steps=1), 1))
+    await until(lambda: backend.stats().num_running > 0)
+    assert watch.observe(backend.stats(), 12)
+    assert not watch.observe(backend.stats(), 13)
+    send(peer.theirs, Failed("RuntimeError: no more"))
+    await listener.done.wait()
+    assert listener.outputs[-1].error == "RuntimeError: no more"
+    peer.theirs.close()
+    await backend.close()

@@ -329,6 +329,18 @@ def test_tokens_are_favoured_forbidden_and_required(client):
         {"structured_outputs": {"regex": "(red|green)"}},
         {"response_format": {"type": "regex", "pattern": "(red|green)"}},
         {"guided_grammar": 'root ::= "red" | "green"'},
+        {
+            "response_format": {
+                "type": "structural_tag",
+                "format": {
+                    "type": "or",
+                    "elements": [
+                        {"type": "const_string", "value": "red"},
+                        {"type": "const_string", "value": "green"},
+                    ],
+                },
+            }
+        },
     ],
 )
 def test_constrained_text(client, fields):

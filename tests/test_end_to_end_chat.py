@@ -216,6 +216,54 @@ def test_json_mode(client):
         assert isinstance(json.loads(other.choices[0].message.content), dict)
 
 
+def test_structural_tags(client):
+    """A request in the words of XGrammar: free text in which a call may come, and a plain list."""
+    call = {
+        "begin": "<tool_call>",
+        "content": {
+            "type": "json_schema",
+            "json_schema": {
+                "type": "object",
+                "properties": {"name": {"const": "get_weather"}, "arguments": {"type": "object"}},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            },
+        },
+        "end": "</tool_call>",
+    }
+    calls = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [call]}
+    made = client.chat.completions.create(
+        **GREEDY,
+        messages=PARIS,
+        tools=[WEATHER],
+        response_format={"type": "structural_tag", "format": {**calls, "at_least_one": True}},
+    ).choices[0]
+    assert json.loads(made.message.tool_calls[0].function.arguments)
+    colours = {
+        "type": "sequence",
+        "elements": [
+            {"type": "const_string", "value": "Colours: "},
+            {"type": "or", "elements": [{"type": "regex", "pattern": "red|green"}]},
+        ],
+    }
+    for fields in (
+        {"response_format": {"type": "structural_tag", "format": colours}},
+        {"response_format": colours},
+        {"structured_outputs": {"structural_tag": {"format": colours}}},
+    ):
+        answer = client.chat.completions.create(
+            **GREEDY,
+            messages=SUM,
+            extra_body={**fields, "chat_template_kwargs": {"enable_thinking": False}},
+        ).choices[0]
+        assert answer.message.content in ("Colours: red", "Colours: green")
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(
+            **GREEDY, messages=SUM, response_format={"type": "sequence", "elements": 5}
+        )
+    assert "format.elements must be a list" in str(caught.value.body)
+
+
 def test_a_typed_answer_or_a_call(client):
     request = {**GREEDY, "tools": [WEATHER], "response_format": Person}
     answer = client.chat.completions.parse(**request, messages=ANN)

@@ -13,6 +13,7 @@ from fastovms.api.body import show
 from fastovms.api.schemas import GenerationFields
 from fastovms.backends.base import Backend
 from fastovms.config import ApiConfig
+from fastovms.engine.structural_tag import FORMAT_TYPES
 from fastovms.errors import InvalidField, RequestError
 from fastovms.params import Grammar, GrammarKind
 
@@ -184,15 +185,29 @@ def _format_json_schema(value: Mapping[str, Any], field: str) -> Grammar:
 
 
 def _format_structural_tag(value: Mapping[str, Any], field: str) -> Grammar:
+    if "format" in value:
+        if not isinstance(value["format"], dict):
+            name = f"{field}.format"
+            raise InvalidField(f"{name} must be an object, not {show(value['format'])}", param=name)
+        return Grammar(GrammarKind.STRUCTURAL_TAG, _json({"format": value["format"]}, field), field)
     for member in ("structures", "triggers"):
         if not isinstance(value.get(member), list):
             name = f"{field}.{member}"
-            raise InvalidField(f"{name} must be a list, not {show(value.get(member))}", param=name)
+            raise InvalidField(
+                f"{name} must be a list where there is no {field}.format, not "
+                f"{show(value.get(member))}",
+                param=name,
+            )
     return Grammar(GrammarKind.STRUCTURAL_TAG, _json(dict(value), field), field)
 
 
+def _bare_format(value: Mapping[str, Any], field: str) -> Grammar:
+    """A format of a structural tag's, alone, as OVMS takes it."""
+    return Grammar(GrammarKind.STRUCTURAL_TAG, _json({"format": dict(value)}, field), field)
+
+
 def _member_format(kind: GrammarKind, member: str) -> Callable[[Mapping[str, Any], str], Grammar]:
-    """A format of XGrammar's whose source is one member."""
+    """A format of which one member is all there is to it."""
 
     def read(value: Mapping[str, Any], field: str) -> Grammar:
         name = f"{field}.{member}"
@@ -205,6 +220,7 @@ def _member_format(kind: GrammarKind, member: str) -> Callable[[Mapping[str, Any
 
 
 _FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], str], Grammar]]] = {
+    **dict.fromkeys(FORMAT_TYPES, _bare_format),
     "json_object": _format_json_object,
     "json_schema": _format_json_schema,
     "structural_tag": _format_structural_tag,

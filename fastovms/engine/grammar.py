@@ -7,15 +7,15 @@ import json
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from threading import Lock
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, StructTag
+from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from fastovms.engine.productive import unmatchable_rule
+from fastovms.engine.structural_tag import structural_tag
 from fastovms.engine.tagged_rules import resolve_tags
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar, GrammarKind
@@ -76,7 +76,7 @@ class GrammarCompiler:
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
         self._to_llguidance: Mapping[GrammarKind, Callable[[str], str]] = {
             **_TO_LLGUIDANCE,
-            GrammarKind.STRUCTURAL_TAG: partial(_structural_tag, is_special=self._is_special),
+            GrammarKind.STRUCTURAL_TAG: self._structural_tag,
             GrammarKind.TAGGED_RULES: self._tagged_rules,
         }
         self._special_token_ids = [
@@ -84,6 +84,9 @@ class GrammarCompiler:
             for token_id in range(self._tokenizer.vocab_size)
             if self._tokenizer.is_special_token(token_id)
         ]
+        self._special_tokens = {
+            self._tokenizer.decode_str([token_id]): token_id for token_id in self._special_token_ids
+        }
         self._cache: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = Lock()
 
@@ -129,14 +132,19 @@ class GrammarCompiler:
             raise _invalid(grammar, "nothing satisfies it")
         return matcher
 
-    def _is_special(self, text: str) -> bool:
-        """Whether it is a special token, which no text of a sample can spell."""
-        return self._find_special_token(text) is not None
-
     def _find_special_token(self, text: str) -> int | None:
         token_ids: list[int] = self._tokenizer.tokenize_bytes(text.encode(), parse_special=True)
         is_special = len(token_ids) == 1 and self._tokenizer.is_special_token(token_ids[0])
         return token_ids[0] if is_special else None
+
+    def _structural_tag(self, source: str) -> str:
+        return structural_tag(source, self._special_tokens, self._compile_part)
+
+    def _compile_part(self, kind: GrammarKind, source: str) -> str:
+        """A grammar within another one, which is tried by itself."""
+        found = self._to_llguidance[kind](source)
+        self._matcher(Grammar(kind, source), found)
+        return found
 
     def _tagged_rules(self, source: str) -> str:
         lark = resolve_tags(source, self._find_special_token, self._special_token_ids)
@@ -156,11 +164,12 @@ def _reason(error: str) -> str:
 
 def _framed(frame: str, answer: str) -> str:
     """Several grammars in llguidance's JSON form: the first is the whole text and names the
-    other. A Lark grammar stands for itself otherwise."""
-    inner = (
-        json.loads(answer)["grammars"][0] if answer.startswith("{") else {"lark_grammar": answer}
+    others. A Lark grammar stands for itself otherwise."""
+    grammars = (
+        json.loads(answer)["grammars"] if answer.startswith("{") else [{"lark_grammar": answer}]
     )
-    return json.dumps({"grammars": [{"lark_grammar": frame}, {**inner, "name": "answer"}]})
+    first = {**grammars[0], "name": "answer"}
+    return json.dumps({"grammars": [{"lark_grammar": frame}, first, *grammars[1:]]})
 
 
 def _json_schema(source: str) -> str:
@@ -190,31 +199,6 @@ def _grammar(source: str) -> str:
     unmatchable = unmatchable_rule(lark)
     if unmatchable is not None:
         raise ValueError(f"nothing matches the rule {unmatchable}")
-    return str(LLMatcher.grammar_from_lark(lark))
-
-
-def _structural_tag(source: str, is_special: Callable[[str], bool]) -> str:
-    """`{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`: free text in which each
-    structure's schema holds between its begin and its end."""
-    body: Mapping[str, object] = json.loads(source)
-    structures, triggers = body["structures"], body["triggers"]
-    if not isinstance(structures, list) or not isinstance(triggers, list):
-        raise ValueError("structures and triggers must be lists")
-    tags = []
-    for structure in structures:
-        begin = structure["begin"]
-        trigger = next((t for t in triggers if begin.startswith(t)), None)
-        if trigger is None:
-            raise ValueError(f"no trigger begins {begin!r}")
-        tags.append(
-            StructTag(
-                trigger=trigger, begin=begin, grammar=structure["schema"], end=structure["end"]
-            )
-        )
-    are_special = {is_special(tag.trigger) for tag in tags}
-    if len(are_special) > 1:
-        raise ValueError("triggers must be all special tokens or all text")
-    lark = StructTag.to_grammar(tags, assume_special=are_special == {True})
     return str(LLMatcher.grammar_from_lark(lark))
 
 

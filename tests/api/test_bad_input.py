@@ -129,7 +129,7 @@ WRONG: dict[str, list[object]] = {
                         {"type": "json_schema", "json_schema": {"schema": {}, "name": 5}},
                         {"type": "json_schema", "json_schema": {"schema": {}, "strict": "yes"}},
                         {"type": "json_schema", "json_schema": {"schema": {"type": "bad"}}},
-                        {"type": "structural_tag"},
+                        {"type": "structural_tag"}, {"type": "structural_tag", "format": 5},
                         {"type": "structural_tag", "structures": [], "triggers": 5},
                         {"type": "regex"}, {"type": "regex", "pattern": ""},
                         {"type": "regex", "pattern": "bad"}, {"type": "grammar", "grammar": 5},

@@ -14,6 +14,7 @@ V3 = "/v3/completions"
 BODY = {"model": "fake", "prompt": "ab"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}
+FORMAT = {"type": "sequence", "elements": [{"type": "const_string", "value": "a"}]}
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,11 @@ TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "trigg
             {"name": "x", "strict": True, "schema": SCHEMA}}}, GrammarKind.JSON_SCHEMA, SCHEMA),
         ({"response_format": {"type": "structural_tag", **TAG}}, GrammarKind.STRUCTURAL_TAG,
          {"type": "structural_tag", **TAG}),
+        ({"response_format": {"type": "structural_tag", "format": FORMAT}},
+         GrammarKind.STRUCTURAL_TAG, {"format": FORMAT}),
+        ({"response_format": FORMAT}, GrammarKind.STRUCTURAL_TAG, {"format": FORMAT}),
+        ({"structured_outputs": {"structural_tag": json.dumps({"format": FORMAT})}},
+         GrammarKind.STRUCTURAL_TAG, {"format": FORMAT}),
         ({"response_format": {"type": "regex", "pattern": "a+"}}, GrammarKind.REGEX, "a+"),
         ({"response_format": {"type": "grammar", "grammar": "start: A"}},
          GrammarKind.GRAMMAR, "start: A"),

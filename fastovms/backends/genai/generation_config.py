@@ -133,6 +133,9 @@ def _choice(source: str) -> tuple[str, Any]:
 
 def _structural_tag(source: str) -> tuple[str, Any]:
     body = json.loads(source)
+    if "format" in body:
+        tag = {"type": "structural_tag", "format": body["format"]}
+        return "structural_tags_config", json.dumps(tag)
     items = [
         genai.StructuralTagItem(
             begin=structure["begin"], schema=json.dumps(structure["schema"]), end=structure["end"]

@@ -205,6 +205,11 @@ STRUCTURE = {
     GrammarKind.REGEX: ("[ab]{3}", lambda text: len(text) == 3 and set(text) <= {"a", "b"}),
     GrammarKind.CHOICE: (CHOICE.source, lambda text: text in ("yes", "no way")),
     GrammarKind.GRAMMAR: ('root ::= "x" | "y"', lambda text: text in ("x", "y")),
+    GrammarKind.STRUCTURAL_TAG: (
+        '{"format": {"type": "tag", "begin": "a", "content": {"type": "regex", "pattern": "[bc]"}, '
+        '"end": "d"}}',
+        lambda text: text in ("abd", "acd"),
+    ),
     GrammarKind.JSON_SCHEMA: ('{"type": "boolean"}', lambda text: text in ("true", "false")),
 }
 

@@ -148,6 +148,22 @@ def test_what_has_no_words_there(lines):
         (GrammarKind.GRAMMAR, "root ::= x", {"type": "grammar", "grammar": "root ::= x"}),
         (GrammarKind.CHOICE, '["a", "b"]', either(const("a"), const("b"))),
         (GrammarKind.CHOICE, '["a"]', const("a")),
+        (GrammarKind.STRUCTURAL_TAG, '{"format": {"type": "any_text"}}', {"type": "any_text"}),
+        (
+            GrammarKind.STRUCTURAL_TAG,
+            '{"structures": [{"begin": "<f>", "schema": {}, "end": "."}], "triggers": ["<f"]}',
+            {
+                "type": "triggered_tags",
+                "triggers": ["<f"],
+                "tags": [
+                    {
+                        "begin": "<f>",
+                        "content": {"type": "json_schema", "json_schema": {}},
+                        "end": ".",
+                    }
+                ],
+            },
+        ),
     ],
 )
 def test_answers_in_a_frame(kind, source, expected):
@@ -155,11 +171,6 @@ def test_answers_in_a_frame(kind, source, expected):
     grammar = Grammar(kind, source, frame='start: "x" @answer')
     assert needs_structural_tag(grammar)
     assert translated(grammar) == sequence(const("x"), expected)
-
-
-def test_a_structural_tag_has_no_place_in_a_frame():
-    with pytest.raises(CannotTranslate, match="structural tag"):
-        structural_tag(Grammar(GrammarKind.STRUCTURAL_TAG, "{}", frame="start: @answer"))
 
 
 TOOLS = [

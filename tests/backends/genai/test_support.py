@@ -81,7 +81,7 @@ def test_grammars_of_our_own_making():
     check_grammar(REGEX)
     for grammar in (
         Grammar(GrammarKind.TAGGED_RULES, "start: nowhere", "tools"),
-        Grammar(GrammarKind.STRUCTURAL_TAG, "{}", "tools", frame="start: @answer"),
+        Grammar(GrammarKind.REGEX, "a", "tools", frame="start: nowhere"),
     ):
         with pytest.raises(InvalidField, match="tools is not supported by the genai backend"):
             check_grammar(grammar)
@@ -201,4 +201,9 @@ def test_grammars():
     }
     for kind, (source, member) in cases.items():
         assert getattr(structured_output(Grammar(kind, source)), member), kind
+    format_ = {"type": "const_string", "value": "a"}
+    found = structured_output(
+        Grammar(GrammarKind.STRUCTURAL_TAG, json.dumps({"format": format_}))
+    ).structural_tags_config
+    assert json.loads(found) == {"type": "structural_tag", "format": format_}
     assert set(cases) == set(GrammarKind) - {GrammarKind.TAGGED_RULES}

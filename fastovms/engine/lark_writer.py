@@ -1,0 +1,169 @@
+"""Writes rules of llguidance's Lark for texts in which the model's special tokens may stand.
+
+A rule cannot name a special token by its text: text never spells one. So each text is cut where
+it names one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+ANY_TEXT = r"/(.|\n)*/"
+
+
+class Part(NamedTuple):
+    """A piece of a text.
+
+    Attributes:
+        is_terminal: it may be part of a terminal. Such pieces beside each other become one, within
+            which no border between them has to be found.
+    """
+
+    expression: str
+    is_terminal: bool
+
+
+class LarkWriter:
+    """Rules under construction.
+
+    Args:
+        special_tokens: ids by text.
+    """
+
+    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+        self._special_tokens = special_tokens
+        longest_first = sorted(filter(None, special_tokens), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._lines: list[str] = []
+
+    def source(self, start: str) -> str:
+        return "\n".join([*self._lines, f"start: {start}"])
+
+    def rule(self, expression: str) -> str:
+        return self._named("rule", expression)
+
+    def terminal(self, expression: str) -> str:
+        return self._named("TERMINAL", expression)
+
+    def lazy(self, expression: str) -> str:
+        """Terminals that end as soon as they may."""
+        name = f"lazy{len(self._lines)}"
+        self._lines.append(f"{name}[lazy]: {expression}")
+        return name
+
+    def literal(self, text: str) -> list[Part]:
+        """The text itself, and tokens where it names special ones."""
+        return list(map(as_part, self.pieces(text)))
+
+    def pieces(self, text: str) -> list[str | int]:
+        """Texts and ids of special tokens, in turn as they stand in `text`."""
+        found: list[str | int] = []
+        position = 0
+        for match in self._special.finditer(text):
+            found += [text[position : match.start()], self._special_tokens[match[0]]]
+            position = match.end()
+        return [piece for piece in [*found, text[position:]] if piece != ""]
+
+    def special_token_at_start(self, text: str) -> str:
+        """Empty if there is none."""
+        match = self._special.match(text)
+        return match[0] if match else ""
+
+    def special_tokens_with(self, text: str) -> list[int]:
+        """Ids of those in whose own text it is."""
+        return [id_ for its_text, id_ in self._special_tokens.items() if text in its_text]
+
+    def other_special_tokens(self, token_ids: Iterable[int]) -> str:
+        """An expression of one special token that is none of these; empty if there is none."""
+        barred = set(token_ids)
+        others = sorted(id_ for id_ in self._special_tokens.values() if id_ not in barred)
+        return f"<[{','.join(map(str, others))}]>" if others else ""
+
+    def join(self, parts: Sequence[Part]) -> str:
+        """An expression of a rule."""
+        expressions = []
+        for is_terminal, run in groupby(parts, key=lambda part: part.is_terminal):
+            joined = " ".join(part.expression for part in run)
+            expressions.append(self.terminal(joined) if is_terminal else joined)
+        return " ".join(expressions) or '""'
+
+    def either(self, choices: Sequence[Sequence[Part]]) -> Part:
+        if all(part.is_terminal for choice in choices for part in choice):
+            joined = [" ".join(part.expression for part in choice) or '""' for choice in choices]
+            return Part(f"({' | '.join(joined)})", True)
+        return Part(f"({' | '.join(map(self.join, choices))})", False)
+
+    def repeat(self, parts: Sequence[Part], times: str) -> Part:
+        """Args: times: an operator, as `?` or `{2,3}`."""
+        if all(part.is_terminal for part in parts):
+            joined = " ".join(part.expression for part in parts) or '""'
+            return Part(f"({joined}){times}", True)
+        return Part(f"({self.join(parts)}){times}", False)
+
+    def _named(self, prefix: str, expression: str) -> str:
+        name = f"{prefix}{len(self._lines)}"
+        self._lines.append(f"{name}: {expression}")
+        return name
+
+
+class FreeText:
+    """Any text, special tokens in it too, up to the first of some texts.
+
+    Args:
+        stops: where it may end, none empty. What begins with a text and goes on with a special
+            token stops only there.
+        excludes: what must not be in it, beside the stops.
+    """
+
+    def __init__(
+        self, writer: LarkWriter, stops: Sequence[str], excludes: Sequence[str] = ()
+    ) -> None:
+        self._writer = writer
+        pieces = [writer.pieces(text) for text in (*stops, *excludes)]
+        token_ids = [next((p for p in found if isinstance(p, int)), None) for found in pieces]
+        texts = [str(p[0]) for p, id_ in zip(pieces, token_ids, strict=True) if id_ is None]
+        self._text = self._without(texts)
+        self._text_before_stop = self._without(
+            [text for text in excludes if text in texts and text not in stops]
+        )
+        barred = [id_ for id_ in token_ids if id_ is not None]
+        for text in texts:
+            barred += writer.special_tokens_with(text)
+        others = writer.other_special_tokens(barred)
+        self._gap = f"({self._text} {others})* " if others else ""
+
+    def to_end(self) -> str:
+        """None of the stops comes."""
+        return self._gap + self._text
+
+    def until(self, stop: str) -> str:
+        """Up to and including one of the stops."""
+        return self._gap + self._until(self._writer.pieces(stop))
+
+    def _until(self, pieces: list[str | int]) -> str:
+        writer = self._writer
+        first, text = pieces[0], self._text
+        if isinstance(first, str):
+            if len(pieces) == 1:
+                return writer.lazy(f"{self._text_before_stop} {quoted(first)}")
+            text, pieces = writer.terminal(f"{ANY_TEXT} {quoted(first)}"), pieces[1:]
+        return f"{text} {writer.join(list(map(as_part, pieces)))}"
+
+    def _without(self, texts: Sequence[str]) -> str:
+        if not texts:
+            return self._writer.terminal(ANY_TEXT)
+        barred = " | ".join(map(quoted, texts))
+        return self._writer.terminal(f"{ANY_TEXT} & ~({ANY_TEXT} ({barred}) {ANY_TEXT})")
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def as_part(piece: str | int) -> Part:
+    """Of a text or of a special token's id."""
+    return Part(f"<[{piece}]>", False) if isinstance(piece, int) else Part(quoted(piece), True)

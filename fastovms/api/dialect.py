@@ -56,7 +56,8 @@ _COMMON_RANGES: Final[Mapping[str, Range]] = {
     "max_tokens": Range(0, UINT32_MAX),
     "max_completion_tokens": Range(1, UINT32_MAX),
     "max_output_tokens": Range(1, UINT32_MAX),
-    "max_tool_calls": Range(1),
+    "max_tool_calls": Range(1, UINT32_MAX),
+    "top_logprobs": Range(high=UINT32_MAX),
     "n": Range(1),
     "best_of": Range(1),
     "min_tokens": Range(0, UINT32_MAX),
@@ -89,6 +90,7 @@ class ResponsesStyle:
         outputs_need_call_ids: of function calls.
         takes_stream_options: at all.
         takes_logprobs_field: `logprobs` in a stream.
+        tells_response_format: as `text.format`.
     """
 
     id_separator: str
@@ -102,6 +104,7 @@ class ResponsesStyle:
     outputs_need_call_ids: bool
     takes_stream_options: bool
     takes_logprobs_field: bool
+    tells_response_format: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,7 @@ OPENAI: Final = Dialect(
         outputs_need_call_ids=True,
         takes_stream_options=True,
         takes_logprobs_field=True,
+        tells_response_format=True,
     ),
     text_length=len,
     owned_by="fastovms",
@@ -278,6 +282,7 @@ OVMS: Final = Dialect(
         outputs_need_call_ids=False,
         takes_stream_options=False,
         takes_logprobs_field=False,
+        tells_response_format=False,
     ),
     text_length=utf8_length,
     owned_by="OVMS",

@@ -11,7 +11,7 @@ from fastovms.api.health import HealthRoutes
 from fastovms.api.models import ModelRoutes
 from fastovms.api.responses.conversations import Conversations
 from fastovms.api.responses.create import Responses
-from fastovms.api.responses.retrieve import StoredResponses
+from fastovms.api.responses.retrieve import StoredResponses, compact
 from fastovms.api.servables import ServableRoutes
 from fastovms.api.tokenize import Tokenization
 from fastovms.http.router import Router
@@ -47,6 +47,7 @@ def _add_response_routes(router: Router, context: ApiContext, dialect: Dialect) 
     handlers = (
         ("POST", "/responses", responses.create),
         ("POST", "/responses/input_tokens", responses.count_input),
+        ("POST", "/responses/compact", compact),
         ("GET", "/responses/{id}", stored.get),
         ("DELETE", "/responses/{id}", stored.delete),
         ("POST", "/responses/{id}/cancel", stored.cancel),

@@ -12,7 +12,7 @@ from fastovms.api.generate import TextGeneration
 from fastovms.api.responses.event_log import EventLog
 from fastovms.api.responses.events import ResponseRun
 from fastovms.api.responses.records import to_record
-from fastovms.errors import Overloaded, StateFailed
+from fastovms.errors import InvalidField, Overloaded, StateFailed
 from fastovms.state.store import Progress, StateStore, StoredItem, StoredResponse
 
 logger = logging.getLogger(__name__)
@@ -157,18 +157,20 @@ class BackgroundRuns:
             raise Overloaded(f"{self._max_runs} responses run in the background already")
 
     def start(self, tenant: str, run: BackgroundRun) -> None:
-        """Raises Overloaded, or as `BackgroundRun.submit` does."""
+        """Raises Overloaded; InvalidField for an id that another one has; or as
+        `BackgroundRun.submit` does."""
         self.check_room()
-        run.submit()
         key = tenant, run.id
+        if key in self._runs:
+            raise id_is_taken(run.id)
+        run.submit()
         task = asyncio.ensure_future(run.drive())
         self._runs[key] = run
         self._tasks[run] = task
 
         def end(task: asyncio.Task[None]) -> None:
             del self._tasks[run]
-            if self._runs.get(key) is run:
-                del self._runs[key]
+            del self._runs[key]
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("response %s is lost", run.id, exc_info=error)
 
@@ -191,6 +193,10 @@ class BackgroundRuns:
         """Waits until all have ended, but no longer."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
+
+
+def id_is_taken(id: str) -> InvalidField:
+    return InvalidField(f"request_id: there is a response with the id '{id}'", param="request_id")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,15 @@ from fastovms.api.answer import MUCH, collect, format_cost
 from fastovms.api.context import ApiContext
 from fastovms.api.deltas import SampleDelta, merged
 from fastovms.api.dialect import Dialect
+from fastovms.api.envelope import Envelope
 from fastovms.api.generate import TextGeneration
 from fastovms.api.ranking import best_samples
-from fastovms.api.responses.background import BackgroundRun, Owner, ResponsesState
+from fastovms.api.responses.background import (
+    BackgroundRun,
+    Owner,
+    ResponsesState,
+    id_is_taken,
+)
 from fastovms.api.responses.events import ResponseRun
 from fastovms.api.responses.fields import Fields, read_fields
 from fastovms.api.responses.form import output_form, response_form
@@ -38,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 _CALL_ID_LENGTH: Final = 24
 _MAX_WARNING: Final = 1000
+_RESPONSE_IDS: Final = ("resp_", "resp-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,11 @@ class Responses:
             state.runs.check_room()
         history = await self._history(request, body, fields, model, dialect)
         job = await prepare(body, fields, history, model, dialect, context.config)
-        task = self._task(request, body, dialect, fields, history, job, model)
+        new_id = context.new_id()
+        envelope = context.envelope(_id_prefix(body, dialect), new_id, body, model, dialect)
+        if state is not None and fields.store and body.request_id is not None:
+            await _check_free(state, request.tenant, envelope.id)
+        task = self._task(request, body, new_id, envelope, fields, history, job, model)
         if fields.background:
             assert state is not None
             return await self._in_background(task, state)
@@ -118,16 +129,14 @@ class Responses:
         self,
         request: Request,
         body: ResponsesRequest,
-        dialect: Dialect,
+        new_id: str,
+        envelope: Envelope,
         fields: Fields,
         history: History,
         job: ResponsesJob,
         model: ServedModel,
     ) -> _Task:
-        context = self._context
-        new_id = context.new_id()
-        prefix = f"resp{dialect.responses.id_separator}"
-        envelope = context.envelope(prefix, new_id, body, model, dialect)
+        context, dialect = self._context, envelope.dialect
         form = output_form(
             body, fields, job, model, dialect, item_ids(context, dialect), self._new_call_id
         )
@@ -254,6 +263,19 @@ class _Frames:
 
     def opening_length(self, choice: int) -> int:
         return 0
+
+
+def _id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
+    """None for a client that gives a whole id, as vLLM takes it."""
+    is_whole = (body.request_id or "").startswith(_RESPONSE_IDS)
+    return "" if is_whole else f"resp{dialect.responses.id_separator}"
+
+
+async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
+    """Raises InvalidField: a response that is kept, or runs, has the id."""
+    is_running = state.runs.find(tenant, id) is not None
+    if is_running or await state.store.find_response(tenant, id) is not None:
+        raise id_is_taken(id)
 
 
 def item_ids(context: ApiContext, dialect: Dialect) -> NewId:

@@ -82,7 +82,7 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Fie
         reason = "when store is false" if keeps else "on this server, which keeps no responses"
         raise InvalidField(f"background cannot be used {reason}", param="background")
     include = check_include(body.include or ())
-    text, response_format = _text(body)
+    text, response_format = _text(body, dialect)
     return Fields(
         store=store,
         background=body.background is True,
@@ -184,12 +184,14 @@ def _reasoning(given: Mapping[str, Any] | None, dialect: Dialect) -> dict[str, A
     return told
 
 
-def _text(body: ResponsesRequest) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _text(body: ResponsesRequest, dialect: Dialect) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """As it is repeated, and its format in the form of chats."""
     given = body.text or {}
     told: dict[str, Any] = {"format": {"type": "text"}}
     if given.get("verbosity") is not None:
         told["verbosity"] = _choice(given["verbosity"], "text.verbosity", _VERBOSITIES, "")
+    if body.response_format is not None and dialect.responses.tells_response_format:
+        told["format"] = _flat(body.response_format)
     form = given.get("format")
     if form is None:
         return told, None
@@ -208,11 +210,20 @@ def _text(body: ResponsesRequest) -> tuple[dict[str, Any], dict[str, Any] | None
         told["format"] = {"type": kind}
         return told, told["format"]
     members = {key: value for key, value in form.items() if key != "type"}
-    told["format"] = {
-        "type": kind,
-        "name": form.get("name"),
-        "description": form.get("description"),
-        "schema": form.get("schema"),
-        "strict": form.get("strict") is True,
+    response_format = {"type": kind, "json_schema": members}
+    told["format"] = _flat(response_format)
+    return told, response_format
+
+
+def _flat(response_format: Mapping[str, Any]) -> dict[str, Any]:
+    """A format in the form of chats as `text.format` has it."""
+    members = response_format.get("json_schema")
+    if not isinstance(members, dict):
+        return dict(response_format)
+    return {
+        "type": response_format.get("type"),
+        "name": members.get("name"),
+        "description": members.get("description"),
+        "schema": members.get("schema"),
+        "strict": members.get("strict") is True,
     }
-    return told, {"type": kind, "json_schema": members}

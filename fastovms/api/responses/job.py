@@ -32,6 +32,7 @@ from fastovms.api.responses.input_items import Item
 from fastovms.api.responses.messages import to_messages
 from fastovms.api.responses.schema import ResponsesRequest
 from fastovms.api.responses.truncation import fitting
+from fastovms.api.sampling import num_logprobs
 from fastovms.api.served import ServedModel
 from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
 from fastovms.api.vision import kept_images, with_images
@@ -85,8 +86,10 @@ async def prepare(
         body = msgspec.structs.replace(body, response_format=fields.response_format)
     with _named_as_responses(has_format=fields.response_format is not None):
         check_numbers(body, dialect)
-        top_logprobs = (body.top_logprobs or 0) if fields.logprobs else None
-        report = token_report(body, top_logprobs, "top_logprobs", model, config)
+        top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", config) or 0
+        report = token_report(
+            body, top_logprobs if fields.logprobs else None, "top_logprobs", model, config
+        )
         budget = _budget(body, model, dialect)
         asked = terms(body, budget, report, model, dialect, config)
         check_num_choices(1, asked.candidates, config)
@@ -95,7 +98,7 @@ async def prepare(
         options = _template_options(body, fields, history, model)
         images: list[ImageSource] = []
         make = _prompt_maker(
-            body, fields, history, tools, options, model, budget, asked.truncation, images
+            body, fields, history, tools, options, model, budget, asked.truncation, images, dialect
         )
 
         def read() -> tuple[Prompt, Constraint | None]:
@@ -142,7 +145,9 @@ async def count_tokens(
         options = _template_options(body, fields, history, model)
         budget = TokenBudget(None, None)
         images: list[ImageSource] = []
-        make = _prompt_maker(body, fields, history, tools, options, model, budget, None, images)
+        make = _prompt_maker(
+            body, fields, history, tools, options, model, budget, None, images, dialect
+        )
         prompt = await offload.run(make, is_long=history.size >= LONG_BODY)
     if images:
         raise InvalidField(
@@ -162,6 +167,7 @@ def _prompt_maker(
     budget: TokenBudget,
     truncation: Truncation | None,
     images: list[ImageSource],
+    dialect: Dialect,
 ) -> Callable[[], Prompt]:
     """What makes the prompt, in time in proportion to the history. It raises RequestError.
 
@@ -192,7 +198,7 @@ def _prompt_maker(
             messages.append({"role": "user", "content": ""})
         if not fields.truncates:
             return encode(messages)
-        return fitting(messages, encode, _longest_prompt(model, budget))
+        return fitting(messages, encode, _longest_prompt(model, budget, dialect))
 
     return render
 
@@ -214,9 +220,8 @@ def _tools(body: ResponsesRequest, dialect: Dialect, warnings: list[str]) -> Too
     # "auto" says nothing that its absence does not.
     choice = None if body.tool_choice == "auto" else body.tool_choice
     skipped = warnings if dialect.responses.skips_unknown_types else None
-    return read_tools(
-        body.tools, choice, body.parallel_tool_calls, dialect, flat=True, skipped=skipped
-    )
+    is_parallel = body.parallel_tool_calls if body.max_tool_calls != 1 else False
+    return read_tools(body.tools, choice, is_parallel, dialect, flat=True, skipped=skipped)
 
 
 def _budget(body: ResponsesRequest, model: ServedModel, dialect: Dialect) -> TokenBudget:
@@ -231,11 +236,14 @@ def _budget(body: ResponsesRequest, model: ServedModel, dialect: Dialect) -> Tok
     return token_budget(requested, model, dialect, name=name, default=None, may_reach_limit=True)
 
 
-def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
-    """What is left for the prompt where older messages may be dropped."""
+def _longest_prompt(model: ServedModel, budget: TokenBudget, dialect: Dialect) -> int:
+    """What is left for the prompt where older messages may be dropped. An answer that can be cut
+    takes no more than half of the context: agents ask for as much as there is."""
     context = model.info.max_model_len
     if budget.requested is None:
         return context - context // _USUAL_ANSWER_SHARE
+    if not dialect.clamps_max_tokens:
+        return context - budget.requested
     return context - min(budget.requested, context // 2)
 
 
@@ -258,8 +266,10 @@ def _named_as_responses(*, has_format: bool) -> Iterator[None]:
         for chat_name, name in _CHAT_NAMES.items():
             if name.startswith("text") and not has_format:
                 continue
-            if error.param is not None and error.param.startswith(chat_name):
+            param = error.param or ""
+            if param.startswith(chat_name) or error.message.startswith(chat_name):
+                if param.startswith(chat_name):
+                    param = name + param.removeprefix(chat_name)
                 message = error.message.replace(chat_name, name)
-                param = error.param.replace(chat_name, name, 1)
-                raise type(error)(message, param=param, code=error.code) from None
+                raise type(error)(message, param=param or None, code=error.code) from None
         raise

@@ -33,6 +33,7 @@ class OutputForm:
         summarizes_reasoning: reasoning is told as a summary, as OVMS does, rather than as text.
         seals_reasoning: it is in `encrypted_content` too.
         max_calls: calls after so many are left out; None = none is.
+        hides_content: what is no call is left out: the beginning of one that was cut.
         aligner: finds the tokens of the text; None = nothing is told of tokens.
         tell_logprobs: their log probabilities.
         max_logprobs_length: bytes of them that what is told of a whole text may have; a longer one
@@ -44,6 +45,7 @@ class OutputForm:
     summarizes_reasoning: bool = False
     seals_reasoning: bool = False
     max_calls: int | None = None
+    hides_content: bool = False
     aligner: TokenAligner | None = None
     tell_logprobs: TellLogprobs | None = None
     max_logprobs_length: int | None = None
@@ -128,7 +130,8 @@ class OutputBuilder:
         for piece in pieces:
             match piece:
                 case Content(text=text):
-                    self._say(text)
+                    if not self._form.hides_content:
+                        self._say(text)
                 case Reasoning(text=text):
                     if aligner is not None:
                         aligner.take(text)

@@ -18,6 +18,7 @@ _MAX_PARAMETERS: Final = 100
 _MAX_LIMIT: Final = 100
 _USUAL_LIMIT: Final = 20
 _MAX_NUMBER: Final = 2**53
+_FLAGS: Final = {"true": True, "false": False, "True": True, "False": False, "1": True, "0": False}
 
 T = TypeVar("T")
 
@@ -44,8 +45,8 @@ class Query:
         return self._values.get(name, [None])[-1]
 
     def flag(self, name: str) -> bool:
-        """Raises InvalidField."""
-        return self._choice(name, {"true": True, "false": False}, default=False)
+        """Also as Python and vLLM's clients write it. Raises InvalidField."""
+        return self._choice(name, _FLAGS, default=False)
 
     def number(self, name: str, low: int, high: int = _MAX_NUMBER) -> int | None:
         """Raises InvalidField."""

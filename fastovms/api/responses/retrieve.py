@@ -102,5 +102,12 @@ class StoredResponses:
         return self._state, id
 
 
+async def compact(request: Request, dialect: Dialect) -> Response:
+    """OpenAI's way to shorten what came before. Raises NotFound."""
+    raise NotFound(
+        "this server does not compact what came before; truncation auto leaves out the oldest of it"
+    )
+
+
 def _not_found(id: str) -> NotFound:
     return NotFound(f"Response with id '{id[:200]}' not found.")

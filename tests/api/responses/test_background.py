@@ -323,6 +323,7 @@ async def test_the_last_event_comes_when_the_response_is_kept(make, make_state):
         ("stream=true&starting_after=-1", "starting_after"),
         ("stream=true&starting_after=x", "starting_after"),
         ("stream=yes", "stream"),
+        ("stream=", "stream"),
         ("include[]=everything", "include[0]"),
     ],
 )
@@ -331,6 +332,18 @@ async def test_queries_that_are_refused(make, query, param):
     id = await start(api)
     status, body = await ask(api, "GET", f"{V1}/{id}?{query}")
     assert (status, body["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("value", ["true", "True", "1"])
+async def test_ways_to_ask_for_a_stream(make, value):
+    api = make()
+    id = await start(api)
+    await wait_for(api, id, "completed")
+    stream = FakeStream()
+    await api.call("GET", f"{V1}/{id}?stream={value}", None, stream)
+    check(stream.events)
+    for no in ("false", "False", "0"):
+        assert (await ask(api, "GET", f"{V1}/{id}?stream={no}"))[1]["id"] == id
 
 
 async def test_only_background_responses_are_streamed_again(make):

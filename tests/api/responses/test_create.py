@@ -152,6 +152,34 @@ async def test_what_is_used_is_told_where_the_request_says_nothing(make):
     assert (body["temperature"], body["top_p"]) == (0.25, 0.5)
 
 
+SCHEMA = {"type": "object", "properties": {}}
+NO_FORMAT = {"type": "text"}
+
+
+@pytest.mark.parametrize(
+    ("response_format", "told"),
+    [
+        ({"type": "json_object"}, {"type": "json_object"}),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
+            {
+                "type": "json_schema",
+                "name": "x",
+                "description": None,
+                "schema": SCHEMA,
+                "strict": True,
+            },
+        ),
+        ({"type": "regex", "pattern": "a+"}, {"type": "regex", "pattern": "a+"}),
+    ],
+)
+async def test_the_format_of_chats_is_repeated_as_that_of_responses(make, response_format, told):
+    api = make()
+    for path, format in ((V1, told), (V3, NO_FORMAT)):  # OVMS says so, whatever it was asked
+        status, body = await ask(api, "POST", path, {**BODY, "response_format": response_format})
+        assert (status, body["text"]["format"]) == (200, format)
+
+
 # What the model is asked
 
 
@@ -373,8 +401,12 @@ MANY = {f"key{number}": "x" for number in range(17)}
         ({"max_output_tokens": 2001}, "max_output_tokens"),
         ({"max_output_tokens": "5"}, "max_output_tokens"),
         ({"max_tool_calls": 0}, "max_tool_calls"),
+        ({"max_tool_calls": 10**30}, "max_tool_calls"),
         ({"temperature": 3}, "temperature"),
         ({"top_logprobs": 21, "include": ["message.output_text.logprobs"]}, "top_logprobs"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": -1}, "top_logprobs"),
+        ({"top_logprobs": 10**30}, "top_logprobs"),
         ({"include": ["everything"]}, "include[0]"),
         ({"truncation": "some"}, "truncation"),
         ({"service_tier": "gold"}, "service_tier"),
@@ -499,6 +531,22 @@ async def test_a_context_that_is_too_long_loses_its_oldest_messages(make):
     assert 180 - 16 < len(prompt) <= 180
 
 
+@pytest.mark.parametrize(
+    ("path", "max_output_tokens", "num_kept"),
+    [
+        (V1, 190, 100),  # an answer that may be cut leaves half of the context
+        (V3, 80, 120),
+        (V3, 150, 50),
+    ],
+)
+async def test_messages_make_room_for_the_answer(make, path, max_output_tokens, num_kept):
+    api = make(context=200)
+    body = {**BODY, "input": LONG, "truncation": "auto", "max_output_tokens": max_output_tokens}
+    status, answer = await ask(api, "POST", path, body)
+    assert status == 200, answer
+    assert num_kept - 16 < answer["usage"]["input_tokens"] <= num_kept
+
+
 async def test_a_last_message_that_is_too_long_is_refused(make):
     body = {**BODY, "input": [*turns(3), {"role": "user", "content": "x" * 300}]}
     status, body = await ask(make(context=200), "POST", V1, {**body, "truncation": "auto"})
@@ -538,3 +586,44 @@ async def test_a_body_that_is_no_object(make):
     for path, expected in ((V1, 400), (V3, 412)):
         status, _ = await ask(make(), "POST", path, b"[]")
         assert status == expected
+
+
+async def test_a_conflict_names_the_field_that_was_sent(make):
+    body = {**BODY, "text": FORMAT, "structured_outputs": {"regex": "a"}}
+    _, answer = await ask(make(), "POST", V1, body)
+    assert answer["error"]["message"].startswith("text.format and structured_outputs.regex")
+
+
+# Ids that clients give
+
+
+@pytest.mark.parametrize(
+    ("path", "request_id", "id"),
+    [
+        (V1, "mine", "resp_mine"),
+        (V1, "resp_mine", "resp_mine"),
+        (V3, "mine", "resp-mine"),
+        (V3, "resp-mine", "resp-mine"),
+        (V3, "resp_mine", "resp_mine"),
+    ],
+)
+@pytest.mark.parametrize("background", [True, False])
+async def test_an_id_is_had_once(make, path, request_id, id, background):
+    api = make()
+    body = {**BODY, "request_id": request_id}
+    status, first = await ask(api, "POST", path, {**body, "background": background})
+    assert (status, first["id"]) == (200, id)
+    for again in (body, {**body, "background": True}, {**body, "stream": True}):
+        status, answer = await ask(api, "POST", V1, {**again, "request_id": id})
+        assert (status, answer["error"]["param"]) == (400, "request_id")
+    status, _ = await ask(api, "POST", path, {**body, "store": False})
+    assert status == 200
+    assert (await ask(api, "GET", f"{V1}/{id}"))[1]["id"] == id
+    response = await api.call("POST", path, body, FakeStream(), tenant="somebody else")
+    assert response.status == 200
+
+
+async def test_what_came_before_is_not_compacted(make):
+    status, body = await ask(make(), "POST", f"{V1}/compact", BODY)
+    assert (status, body["error"]["type"]) == (404, "not_found_error")
+    assert "truncation" in body["error"]["message"]

@@ -62,6 +62,7 @@ async def events_of(api, body: dict[str, Any], path: str = V1) -> list[Any]:
         (f"<think>hm</think>{CALL}Done.", {"tools": [TOOL]}, REASONING + FUNCTION_CALL + MESSAGE),
         (CALL * 3, {"tools": [TOOL], "parallel_tool_calls": False}, FUNCTION_CALL),
         (CALL * 3, {"tools": [TOOL], "max_tool_calls": 2}, FUNCTION_CALL * 2),
+        (CALL * 3, {"tools": [TOOL], "max_tool_calls": 1}, FUNCTION_CALL),
         (CALL, {}, MESSAGE),
     ],
 )
@@ -133,6 +134,17 @@ async def test_a_cut_answer_is_incomplete(make, script, body, kind, path, reason
     _, unary = await ask(api, "POST", path, {**BODY, **body})
     assert without_ids(unary["output"]) == without_ids(response["output"])
     assert unary["incomplete_details"] == {"reason": reason}
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_the_beginning_of_a_required_call_is_no_text(make, path):
+    body = {"tools": [TOOL], "tool_choice": "required", "max_output_tokens": 10}
+    api = make(CALL)
+    response = check(await events_of(api, body, path))
+    assert [item["content"][0]["text"] for item in response["output"]] == [""]
+    assert response["status"] == "incomplete"
+    _, unary = await ask(api, "POST", path, {**BODY, **body})
+    assert without_ids(unary["output"]) == without_ids(response["output"])
 
 
 @pytest.mark.parametrize(("path", "error_events"), [(V1, ["error"]), (V3, [])])

@@ -214,6 +214,9 @@ def test_a_crash_ends_what_runs_in_the_background(tmp_path):
         assert found.status == "failed"
         assert found.error is not None
         assert "was stopped" in found.error.message
+        events = list(client.responses.retrieve(queued.id, stream=True, starting_after=3))
+        assert [event.type for event in events] == ["error", "response.failed"]
+        assert [event.sequence_number for event in events] == [4, 5]
         with pytest.raises(openai.BadRequestError):
             client.responses.cancel(queued.id)
 

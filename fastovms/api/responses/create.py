@@ -162,6 +162,7 @@ class Responses:
             usage=lambda: generation.usage,
             unix_time=context.unix_time,
             tells=is_streamed(body) or fields.background,
+            for_all=fields.background,
         )
         streams = is_streamed(body)
         return _Task(request, dialect, fields, history, job, model, generation, run, streams)

@@ -21,17 +21,20 @@ _END: Final = b"\n\n"
 
 
 class EventLog:
-    """Frames by their sequence numbers, which begin with 0.
+    """Frames by their sequence numbers.
+
+    Args:
+        first: number of the first one.
 
     Attributes:
         is_closed: there will be no more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self._starts: list[int] = []
         self._chunks: list[bytes] = []
         self._open: list[bytes] = []
-        self._open_start = 0
+        self._open_start = first
         self._open_size = 0
         self._listeners: dict[object, Callable[[], None]] = {}
         self.is_closed = False

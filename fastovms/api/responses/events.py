@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -24,18 +24,23 @@ _TERMINAL_EVENTS: Final[Mapping[str, str]] = {
 
 
 class EventEncoder:
-    """Collects frames. `event:` lines go with them where the dialect has them."""
+    """Collects frames.
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._named = dialect.responses.names_events
+    Args:
+        named: they have `event:` lines.
+        first: number of the first event.
+    """
+
+    def __init__(self, *, named: bool, first: int = 0) -> None:
+        self._named = named
         self._frames: list[bytes] = []
-        self.next_number = 0
+        self._next_number = first
 
     def emit(self, kind: str, members: Mapping[str, object]) -> None:
         """Args: kind: the event's type without "response."."""
         name = kind if kind == "error" else f"response.{kind}"
-        event = {"type": name, "sequence_number": self.next_number, **members}
-        self.next_number += 1
+        event = {"type": name, "sequence_number": self._next_number, **members}
+        self._next_number += 1
         data = b"data: " + orjson.dumps(event) + b"\n\n"
         self._frames.append(b"event: " + name.encode() + b"\n" + data if self._named else data)
 
@@ -62,18 +67,20 @@ class ResponseRun:
         usage: Callable[[], Usage],
         unix_time: Callable[[], float],
         tells: bool = True,
+        for_all: bool = False,
     ) -> None:
         """
         Args:
             usage: the tokens so far.
             tells: of its events; else there are none to take.
+            for_all: clients of either dialect may ask for the events, so they have `event:` lines.
         """
         self.form = form
         self.state = State("in_progress")
         self._dialect = dialect
         self._usage = usage
         self._unix_time = unix_time
-        self._events = EventEncoder(dialect)
+        self._events = EventEncoder(named=for_all or dialect.responses.names_events)
         self.output = OutputBuilder(output_form, self._events.emit if tells else _say_nothing)
 
     def open(self, *, is_queued: bool = False) -> None:
@@ -127,6 +134,22 @@ class ResponseRun:
 
     def _tell(self, kind: str) -> None:
         self._events.emit(kind, {"response": self.body()})
+
+
+def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect) -> list[bytes]:
+    """What is left to say of a background response whose events are lost, to a client that has
+    those before number `start`.
+
+    Args:
+        response: as it has failed.
+    """
+    encoder = EventEncoder(named=True, first=start)
+    if not start:
+        encoder.emit("created", {"response": {**response, **State("queued").members()}})
+    if dialect.responses.has_error_events:
+        encoder.emit("error", {**response["error"], "param": None})
+    encoder.emit("failed", {"response": response})
+    return encoder.take()
 
 
 def _say_nothing(kind: str, members: Mapping[str, object]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import orjson
 
@@ -10,7 +11,11 @@ from fastovms.api.responses.body import ResponseForm, State, failed
 from fastovms.api.responses.input_items import Item
 from fastovms.state.store import FoundResponse, Progress, StoredItem, StoredResponse
 
-INTERRUPTED = failed("the server was stopped before the response was finished")
+_UNFINISHED: Final[Mapping[Progress, State]] = {
+    Progress.INTERRUPTED: failed("the server was stopped before the response was finished"),
+    # Whoever knows of its run does not ask here.
+    Progress.RUNNING: failed("the response could not be kept when it was finished"),
+}
 
 
 def to_items(items: Iterable[Item]) -> list[StoredItem]:
@@ -38,10 +43,10 @@ def to_record(
 
 
 def from_record(found: FoundResponse) -> bytes:
-    """The response object, as JSON. One that should be running does so no longer: whoever knows of
-    its run does not ask here."""
+    """The response object, as JSON. One that should be running does so no longer."""
     body = found.body
-    if found.progress is not Progress.FINISHED:
-        body = orjson.dumps({**orjson.loads(body), **INTERRUPTED.members()})
+    unfinished = _UNFINISHED.get(found.progress)
+    if unfinished is not None:
+        body = orjson.dumps({**orjson.loads(body), **unfinished.members()})
     output = b",".join(item.body for item in found.output)
     return body[:-1] + b',"output":[' + output + b"]}"

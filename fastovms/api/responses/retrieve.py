@@ -8,6 +8,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.responses.background import BackgroundRun, ResponsesState
 from fastovms.api.responses.event_log import EventLog
+from fastovms.api.responses.events import interrupted_events
 from fastovms.api.responses.query import Query, found, list_body
 from fastovms.api.responses.records import from_record
 from fastovms.api.responses.replay import replay
@@ -26,12 +27,13 @@ class StoredResponses:
     async def get(self, request: Request, dialect: Dialect) -> Response | None:
         state, id = self._find(request)
         query = Query(request)
-        start = query.number("starting_after", 0)
+        last = query.number("starting_after", 0)
         if query.flag("stream"):
-            log = await self._log(state, request.tenant, id)
-            await replay(request, log, 0 if start is None else start + 1, dialect)
+            start = 0 if last is None else last + 1
+            log = await self._log(state, request.tenant, id, start, dialect)
+            await replay(request, log, start, dialect)
             return None
-        if start is not None:
+        if last is not None:
             raise InvalidField(
                 "starting_after is only allowed when stream is true", param="starting_after"
             )
@@ -79,18 +81,25 @@ class StoredResponses:
             ) from None
         return Response(200, list_body(found(items, "Response", id)))
 
-    async def _log(self, state: ResponsesState, tenant: str, id: str) -> EventLog:
+    async def _log(
+        self, state: ResponsesState, tenant: str, id: str, start: int, dialect: Dialect
+    ) -> EventLog:
+        """Args: start: number of the first event that is asked for."""
         run: BackgroundRun | None = state.runs.find(tenant, id)
         if run is not None:
             return run.log
         events = await state.store.response_events(tenant, id)
         if events is not None:
             return EventLog.load(events)
-        await self._body(state, tenant, id)
-        raise InvalidField(
-            "stream: only responses that run in the background can be streamed again",
-            param="stream",
-        )
+        response = orjson.loads(await self._body(state, tenant, id))
+        if not response["background"]:
+            raise InvalidField(
+                "stream: only responses that run in the background can be streamed again",
+                param="stream",
+            )
+        log = EventLog(start)
+        log.append(interrupted_events(response, start, dialect), closes=True)
+        return log
 
     async def _body(self, state: ResponsesState, tenant: str, id: str) -> bytes:
         return from_record(found(await state.store.find_response(tenant, id), "Response", id))

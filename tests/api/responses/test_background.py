@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import orjson
 import pytest
 
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.errors import StateFailed
+from fastovms.state.store import Progress, StoredResponse
 from tests.api.responses.conftest import ask
 from tests.api.responses.events import check, kinds
 from tests.fakes import FakeStream
 
 V1 = "/v1/responses"
+V3 = "/v3/responses"
 BODY = {"model": "fake", "input": "Hi", "background": True}
 
 
@@ -168,9 +171,9 @@ async def test_it_survives_its_client(make):
     assert body["output"][0]["content"][0]["text"] == "Hello!"
 
 
-async def test_a_restart_leaves_it_failed_with_a_reason(make, make_state):
+async def test_what_cannot_be_kept_has_failed_with_the_reason(make, make_state):
     class Forgetful:
-        """Loses the end, as a process does that is killed before."""
+        """Loses the end, as on a full disk."""
 
         def __init__(self, store):
             self.store = store
@@ -187,7 +190,7 @@ async def test_a_restart_leaves_it_failed_with_a_reason(make, make_state):
     await forgetful.runs.drain(10)
     body = await get(make(state=state), id)
     assert body["status"] == "failed"
-    assert "was stopped" in body["error"]["message"]
+    assert "could not be kept" in body["error"]["message"]
 
 
 # Streams
@@ -238,6 +241,50 @@ async def test_the_events_survive_a_restart(make, make_state):
     events = await replayed(api, id)
     assert await replayed(make(state=state), id) == events
     check(events)
+
+
+@pytest.mark.parametrize("made_at", [V1, V3])
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_frames_are_in_the_form_of_whoever_asks(make, made_at, path):
+    api = make()
+    status, body = await ask(api, "POST", made_at, BODY)
+    assert status == 200
+    await wait_for(api, body["id"], "completed")
+    stream = FakeStream()
+    await api.call("GET", f"{path}/{body['id']}?stream=true", None, stream)
+    lines = b"".join(stream.writes).splitlines()
+    names = [line.removeprefix(b"event: ").decode() for line in lines if line[:6] == b"event:"]
+    types = [event["type"] for event in stream.events[:-1]]
+    assert names == (types if path == V1 else [])
+
+
+@pytest.mark.parametrize(
+    ("progress", "reason"),
+    [
+        (Progress.INTERRUPTED, "the server was stopped before the response was finished"),
+        (Progress.RUNNING, "the response could not be kept when it was finished"),
+    ],
+)
+@pytest.mark.parametrize(("path", "error_events"), [(V1, ["error"]), (V3, [])])
+@pytest.mark.parametrize("after", [None, 0, 7])
+async def test_the_stream_of_a_lost_response_ends(
+    make, make_state, progress, reason, path, error_events, after
+):
+    state = make_state()
+    api = make(state=state)
+    done = await wait_for(api, await start(api), "completed")
+    lost = {**done, "id": "resp_lost", "status": "in_progress", "usage": None}
+    del lost["output"]
+    stored = StoredResponse("resp_lost", orjson.dumps(lost), progress=progress)
+    await state.store.add_response("", stored)
+    query = {} if after is None else {"starting_after": after}
+    events = await replayed(api, "resp_lost", path, **query)
+    assert kinds(events) == [*([] if query else ["created"]), *error_events, "failed"]
+    if error_events:
+        assert events[-3]["message"] == reason
+    response = check(events, start=0 if after is None else after + 1)
+    assert response["error"] == {"code": "server_error", "message": reason}
+    assert response == await get(api, "resp_lost")
 
 
 async def test_several_clients_follow_one_stream(make):

@@ -291,7 +291,7 @@ PIECES = st.lists(
 
 @given(PIECES, st.sampled_from(["completed", "incomplete"]), st.data())
 def test_events_add_up_to_the_items(pieces: list[Piece], status, data):
-    encoder = EventEncoder(OPENAI)
+    encoder = EventEncoder(named=True)
     ids = iter(range(1000))
     form = OutputForm(lambda prefix: f"{prefix}_{next(ids)}", lambda: f"call_{next(ids)}")
     builder = OutputBuilder(form, encoder.emit)

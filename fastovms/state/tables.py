@@ -223,19 +223,19 @@ class Tables:
 
     def page(self, key: int, page: Page) -> ItemPage:
         """Of the items on the input's side. Raises UnknownCursor."""
-        order, comparison = ("", ">") if page.ascending else ("DESC", "<")
+        # After the last of several items of one id, so that a list of pages has an end.
+        order, comparison, last = ("", ">", "max") if page.ascending else ("DESC", "<", "min")
         start = ""
         values: list[object] = [key, Side.INPUT.value]
         if page.after is not None:
             cursor = self._execute(
-                "SELECT position FROM items WHERE object = ? AND side = ? AND id = ? "
-                f"ORDER BY position {order}",
+                f"SELECT {last}(position) FROM items WHERE object = ? AND side = ? AND id = ?",
                 (*values, page.after),
-            ).fetchone()
+            ).fetchone()[0]
             if cursor is None:
                 raise UnknownCursor(page.after)
             start = f"AND position {comparison} ?"
-            values.append(cursor[0])
+            values.append(cursor)
         rows = self._execute(
             f"SELECT id, body FROM items WHERE object = ? AND side = ? {start} "
             f"ORDER BY position {order} LIMIT ?",
@@ -249,13 +249,16 @@ class Tables:
     def find_items(self, tenant: str, item_ids: Sequence[str]) -> dict[str, bytes]:
         """The newest item of each id."""
         found: dict[str, bytes] = {}
-        for ids in _slices(list(dict.fromkeys(item_ids)), _MAX_VARIABLES):
-            rows = self._execute(
-                "SELECT items.id, items.body FROM items JOIN objects ON key = object "
-                f"WHERE items.id IN ({_marks(ids)}) AND tenant = ? ORDER BY object, position",
-                (*ids, tenant),
-            )
-            found.update(rows)
+        for id in dict.fromkeys(item_ids):
+            # A cross join is made in the order in which it is written: by the id, and no further
+            # than to the first row. Many responses may have an item that a client sends each time.
+            row = self._execute(
+                "SELECT items.body FROM items CROSS JOIN objects ON key = object "
+                "WHERE items.id = ? AND tenant = ? ORDER BY items.rowid DESC LIMIT 1",
+                (id, tenant),
+            ).fetchone()
+            if row is not None:
+                found[id] = row[0]
         return found
 
     def interrupt_running(self) -> None:

@@ -241,6 +241,16 @@ def test_items_are_found_by_their_ids(make_database):
     }
 
 
+@pytest.mark.parametrize("ascending", [True, False])
+def test_pages_of_items_with_one_id_have_an_end(make_database, ascending):
+    database = make_database()
+    some = [StoredItem(id, body) for id, body in (("x", b"0"), ("x", b"1"), ("y", b"2"))]
+    do(database, lambda state: state.add_conversation("t", "c", b"{}", some))
+    page = Page(1, ascending, "x")
+    found = do(database, lambda state: state.list_items("t", "c", page))
+    assert found == ([some[2]] if ascending else [], False)
+
+
 # Bounds
 
 

@@ -7,18 +7,20 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
+from fastovms.api import offload
 from fastovms.api.body import decode
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.responses.create import item_ids, warning_headers
 from fastovms.api.responses.fields import read_metadata
-from fastovms.api.responses.input_items import Reading, ReadItems, read_items
+from fastovms.api.responses.history import LONG
+from fastovms.api.responses.input_items import Reading, distinct, read_items
 from fastovms.api.responses.query import Query, found, list_body
 from fastovms.api.responses.records import to_items
 from fastovms.api.responses.schema import ConversationRequest, ItemsRequest
 from fastovms.errors import InvalidField, RequestError
-from fastovms.http.messages import Request, Response
-from fastovms.state.store import ItemPage, StateStore, UnknownCursor
+from fastovms.http.messages import HeaderPairs, Request, Response
+from fastovms.state.store import ItemPage, StateStore, StoredItem, UnknownCursor
 
 _MAX_ITEMS: Final = 20
 """In one request, as OpenAI has it."""
@@ -36,7 +38,7 @@ class Conversations:
         store = self._store()
         asked = decode(request.body or b"{}", ConversationRequest)
         metadata = read_metadata(asked.metadata)
-        read = self._read(asked.items or (), dialect)
+        items, headers = await self._items(asked.items or (), request, dialect)
         id = item_ids(self._context, dialect)("conv")
         body = orjson.dumps(
             {
@@ -46,8 +48,8 @@ class Conversations:
                 "metadata": metadata,
             }
         )
-        await store.add_conversation(request.tenant, id, body, to_items(read.items))
-        return Response(200, body, headers=warning_headers(read.skipped))
+        await store.add_conversation(request.tenant, id, body, items)
+        return Response(200, body, headers=headers)
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
         return Response(200, await self._body(request))
@@ -68,14 +70,16 @@ class Conversations:
         return Response(200, orjson.dumps(_found(body if is_deleted else None, request)))
 
     async def add_items(self, request: Request, dialect: Dialect) -> Response:
+        store, tenant, id = self._store(), request.tenant, _id(request)
         given = decode(request.body, ItemsRequest).items
         if given is None:
             raise InvalidField("items is required", param="items")
-        read = self._read(given, dialect)
-        items = to_items(read.items)
-        is_there = await self._store().add_items(request.tenant, _id(request), items)
+        ids = {item["id"] for item in given[:_MAX_ITEMS] if isinstance(item.get("id"), str)}
+        taken = [item_id for item_id in ids if await store.find_item(tenant, id, item_id)]
+        items, headers = await self._items(given, request, dialect, taken)
+        is_there = await store.add_items(tenant, id, items)
         page = _found(ItemPage(items, has_more=False) if is_there else None, request)
-        return Response(200, list_body(page), headers=warning_headers(read.skipped))
+        return Response(200, list_body(page), headers=headers)
 
     async def list_items(self, request: Request, dialect: Dialect) -> Response:
         page = Query(request).page()
@@ -101,18 +105,33 @@ class Conversations:
         is_deleted = await self._store().delete_item(request.tenant, _id(request), item_id)
         return Response(200, found(body if is_deleted else None, "Item", item_id))
 
-    def _read(self, items: Sequence[Mapping[str, Any]], dialect: Dialect) -> ReadItems:
-        if len(items) > _MAX_ITEMS:
+    async def _items(
+        self,
+        given: Sequence[Mapping[str, Any]],
+        request: Request,
+        dialect: Dialect,
+        taken: Sequence[str] = (),
+    ) -> tuple[Sequence[StoredItem], HeaderPairs]:
+        """What is given, as it is kept, and what is said of the rest.
+
+        Args:
+            taken: ids that the conversation has.
+        """
+        if len(given) > _MAX_ITEMS:
             raise InvalidField(
-                f"items must have at most {_MAX_ITEMS} entries, not {len(items)}", param="items"
+                f"items must have at most {_MAX_ITEMS} entries, not {len(given)}", param="items"
             )
         takes_images = any(model.images is not None for model in self._context.models)
         reading = Reading(dialect, item_ids(self._context, dialect), takes_images)
-        read = read_items(items, "items", reading)
-        for item in read.items:
-            if item["type"] == "item_reference":
+
+        def read() -> tuple[Sequence[StoredItem], HeaderPairs]:
+            read = read_items(given, "items", reading)
+            if any(item["type"] == "item_reference" for item in read.items):
                 raise InvalidField("items must not be references to items", param="items")
-        return read
+            items = distinct(read.items, reading.new_id, taken)
+            return to_items(items), warning_headers(read.skipped)
+
+        return await offload.run(read, is_long=len(request.body) >= LONG)
 
     async def _body(self, request: Request) -> bytes:
         id = _id(request)

@@ -11,7 +11,7 @@ import orjson
 from fastovms.api import offload
 from fastovms.api.prompts import context_exceeded
 from fastovms.api.responses.fields import Fields
-from fastovms.api.responses.input_items import Item, Reading, read_input
+from fastovms.api.responses.input_items import Item, Reading, distinct, read_input
 from fastovms.api.responses.schema import ResponsesRequest
 from fastovms.errors import InvalidField, NotFound
 from fastovms.params import ModelInfo
@@ -19,6 +19,9 @@ from fastovms.state.store import Context, Progress, StateStore, StoredItem
 
 LONG: Final = 64 * 1024
 """Bytes of items from which they are read, and written, in a thread."""
+
+_MAX_REFERENCES: Final = 256
+"""That are looked up at once: what others ask of the store comes between."""
 
 _BYTES_PER_TOKEN: Final = 1024
 _MIN_BYTES: Final = 4 * 1024 * 1024
@@ -66,15 +69,20 @@ async def read_history(
     if body.input is None and not has_past and not body.instructions:
         raise InvalidField("input is required", param="input")
     read = await offload.run(lambda: read_input(body.input, reading), is_long=body_size >= LONG)
-    given = await _resolved(read.items, tenant, store)
+    resolved = await _resolved(read.items, tenant, store)
     past: Sequence[StoredItem] = ()
     if has_past:
         past = await _past(fields, tenant, _store(store, fields), model)
-    size = sum(len(item.body) for item in past)
-    earlier = await offload.run(
-        lambda: [orjson.loads(item.body) for item in past], is_long=size >= LONG
-    )
-    return History([*earlier, *given], given, size + body_size, read.skipped)
+    size = sum(len(item.body) for item in past) + body_size
+
+    def build() -> History:
+        # Only a conversation has what came before and the input in one list.
+        taken = (item.id for item in past) if fields.conversation_id is not None else ()
+        given = distinct(resolved, reading.new_id, taken)
+        earlier = [orjson.loads(item.body) for item in past]
+        return History([*earlier, *given], given, size, read.skipped)
+
+    return await offload.run(build, is_long=size >= LONG)
 
 
 async def _past(
@@ -115,10 +123,14 @@ async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None
     ids = [item["id"] for item in items if item["type"] == "item_reference"]
     if not ids:
         return items
-    found = {} if store is None else await store.find_items(tenant, ids)
-    for item_id in ids:
-        if item_id not in found:
-            raise _not_found("Item", item_id, "input")
+    found: dict[str, bytes] = {}
+    for start in range(0, len(ids), _MAX_REFERENCES):
+        some = ids[start : start + _MAX_REFERENCES]
+        if store is not None:
+            found.update(await store.find_items(tenant, some))
+        for item_id in some:
+            if item_id not in found:
+                raise _not_found("Item", item_id, "input")
     return [
         orjson.loads(found[item["id"]]) if item["type"] == "item_reference" else item
         for item in items

@@ -6,7 +6,7 @@ Clients send back what they were given, often without ids, statuses or annotatio
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -53,6 +53,14 @@ _TEXT_PARTS: Final = {
 }
 """Types of parts that are text, with the member that holds it."""
 
+_PREFIXES: Final = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+}
+"""Of ids, by the type of the item."""
+
 
 @dataclass(slots=True)
 class ReadItems:
@@ -95,6 +103,23 @@ def read_items(given: Sequence[Mapping[str, Any]], name: str, reading: Reading) 
                 param=f"{place}.type",
             )
     return read
+
+
+def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:
+    """Items with ids of their own, so that lists can be paged: some servers number theirs anew in
+    every response, and clients send them back together.
+
+    Args:
+        taken: ids that other items have.
+    """
+    seen = set(taken)
+    found = []
+    for item in items:
+        if item["id"] in seen:
+            item = {**item, "id": new_id(_PREFIXES[item["type"]])}
+        seen.add(item["id"])
+        found.append(item)
+    return found
 
 
 def text_of(
@@ -160,7 +185,7 @@ def _message(item: Mapping[str, Any], name: str, reading: Reading) -> Item:
             f"{name}.role must be one of {', '.join(ROLES)}, not {show(role)}", param=f"{name}.role"
         )
     return {
-        "id": _id(item, name, "msg", reading),
+        "id": _id(item, name, "message", reading),
         "type": "message",
         "status": _status(item, name),
         "role": role,
@@ -176,7 +201,7 @@ def _function_call(item: Mapping[str, Any], name: str, reading: Reading) -> Item
         call_id = item.get("id")
     arguments = _text(item.get("arguments"), f"{name}.arguments")
     return {
-        "id": _id(item, name, "fc", reading),
+        "id": _id(item, name, "function_call", reading),
         "type": "function_call",
         "status": _status(item, name),
         "call_id": _word(call_id, f"{name}.call_id"),
@@ -193,7 +218,7 @@ def _function_call_output(item: Mapping[str, Any], name: str, reading: Reading) 
     if call_id is not None or reading.dialect.responses.outputs_need_call_ids:
         call_id = _word(call_id, f"{name}.call_id")
     return {
-        "id": _id(item, name, "fco", reading),
+        "id": _id(item, name, "function_call_output", reading),
         "type": "function_call_output",
         "status": _status(item, name),
         "call_id": call_id,
@@ -202,7 +227,7 @@ def _function_call_output(item: Mapping[str, Any], name: str, reading: Reading) 
 
 
 def _reasoning(item: Mapping[str, Any], name: str, reading: Reading) -> Item:
-    read: Item = {"id": _id(item, name, "rs", reading), "type": "reasoning"}
+    read: Item = {"id": _id(item, name, "reasoning", reading), "type": "reasoning"}
     for member, kind in (("summary", "summary_text"), ("content", "reasoning_text")):
         given = item.get(member)
         texts = [] if given is None else _parts(given, f"{name}.{member}")
@@ -301,10 +326,10 @@ def _word(value: object, name: str) -> str:
     return text
 
 
-def _id(item: Mapping[str, Any], name: str, prefix: str, reading: Reading) -> str:
+def _id(item: Mapping[str, Any], name: str, kind: str, reading: Reading) -> str:
     """The one that the client gives, or a new one."""
     given = item.get("id")
-    return _word(given, f"{name}.id") if given else reading.new_id(prefix)
+    return _word(given, f"{name}.id") if given else reading.new_id(_PREFIXES[kind])
 
 
 def _status(item: Mapping[str, Any], name: str) -> str:

@@ -158,6 +158,24 @@ async def test_references_stand_for_items(make):
     assert [item["type"] for item in listed["data"]] == ["message"] * 3
 
 
+async def test_many_references_are_looked_up_in_parts(make, make_state):
+    state = make_state()
+    api = make(state=state)
+    sizes = []
+    find = state.store.find_items
+
+    async def note(tenant, ids):
+        sizes.append(len(ids))
+        return await find(tenant, ids)
+
+    state.store.find_items = note  # type: ignore[method-assign]
+    known = (await create(api, "A"))["output"][0]["id"]
+    references = [{"type": "item_reference", "id": id} for id in [known] * 300 + ["x"] * 9000]
+    status, _ = await ask(api, "POST", V1, {"model": "fake", "input": references})
+    assert status == 404
+    assert sizes == [256, 256]
+
+
 async def test_a_long_chain_is_refused_or_loses_its_beginning(make):
     api = make(context=100)
     response = await create(api, "0")

@@ -211,3 +211,57 @@ async def test_items_are_required_to_add_some(conversation):
     place = f"/v1/conversations/{created['id']}/items"
     status, answer = await ask(api, "POST", place, {})
     assert (status, answer["error"]["param"]) == (400, "items")
+
+
+# Items with the same id
+
+
+def same(*texts: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text, "id": "msg-0"} for text in texts]
+
+
+async def paged(api, place: str, order: str) -> list[str]:
+    """The texts of the items, asked for one by one."""
+    texts: list[str] = []
+    query = f"limit=1&order={order}"
+    while len(texts) < 20:
+        _, page = await ask(api, "GET", f"{place}?{query}")
+        texts += [item["content"][0]["text"] for item in page["data"]]
+        if not page["has_more"]:
+            break
+        query = f"limit=1&order={order}&after={page['last_id']}"
+    return texts
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_items_of_a_response_have_ids_of_their_own(make, order):
+    api = make()
+    call = {"type": "function_call", "id": "msg-0", "call_id": "1", "name": "f", "arguments": ""}
+    body = {"model": "fake", "input": [*same("0", "1"), call, *same("2")]}
+    _, response = await ask(api, "POST", V1, body)
+    place = f"{V1}/{response['id']}/input_items"
+    _, listed = await ask(api, "GET", f"{place}?order=asc")
+    ids = [item["id"] for item in listed["data"]]
+    assert ids[0] == "msg-0"
+    assert [id.split("_")[0] for id in ids[1:]] == ["msg", "fc", "msg"]
+    assert len(set(ids)) == 4
+    body["input"] = same("0", "1", "2")
+    _, response = await ask(api, "POST", V1, body)
+    texts = await paged(api, f"{V1}/{response['id']}/input_items", order)
+    assert texts == (["0", "1", "2"] if order == "asc" else ["2", "1", "0"])
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_items_of_a_conversation_have_ids_of_their_own(make, order):
+    api = make("done")
+    _, created = await ask(api, "POST", "/v1/conversations", {"items": same("0", "1")})
+    place = f"/v1/conversations/{created['id']}/items"
+    status, added = await ask(api, "POST", place, {"items": same("2")})
+    assert (status, added["first_id"] == "msg-0") == (200, False)
+    body = {"model": "fake", "conversation": created["id"], "input": same("3")}
+    assert (await ask(api, "POST", V1, body))[0] == 200
+    texts = await paged(api, place, order)
+    expected = ["0", "1", "2", "3", "done"]
+    assert texts == (expected if order == "asc" else expected[::-1])
+    await ask(api, "DELETE", f"{place}/msg-0")
+    assert await paged(api, place, "asc") == expected[1:]

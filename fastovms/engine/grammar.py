@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
+from fastovms.engine.finite_schema import without_endless_json, without_endless_parts
 from fastovms.engine.productive import unmatchable_rule
 from fastovms.engine.structural_tag import structural_tag
 from fastovms.engine.tagged_rules import resolve_tags
@@ -24,18 +25,39 @@ Floats = NDArray[np.float32]
 
 _MAX_CACHED = 256
 
+MAX_FORCED_TOKENS = 8192
+"""That may follow without a choice: each step looks at all of them, 1 to 3 ms here."""
+
+_MAX_FORCED = f"more than {MAX_FORCED_TOKENS} tokens would follow without a choice"
+
+_TRIAL_STEPS = 8
+
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=400_000,  # enough to choose from 10,000 strings
+    step_lexer_fuel=100_000,
+    step_max_items=20_000,
+    verbose_errors=False,
+)
+"""What a grammar may cost when it is compiled, and then at each token: at most some 10 ms. One that
+needs more fails."""
+
 
 class GrammarState:
     """Where one sample stands in its grammar. A `LogitsProcessor`."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, num_prompt_tokens: int) -> None:
+    def __init__(
+        self, matcher: LLMatcher, vocab_size: int, num_prompt_tokens: int, error: str = ""
+    ) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._num_read = num_prompt_tokens
+        self._error = error
 
     @property
     def error(self) -> str:
         """Why the grammar cannot go on (too complex, say); empty while all is well."""
+        if self._error:
+            return self._error
         return _reason(self._matcher.get_error()) if self._matcher.is_error() else ""
 
     def __call__(self, logits: Floats, token_ids: array[int]) -> None:
@@ -51,12 +73,16 @@ class GrammarState:
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
         """The tokens that must follow `token_ids`, where the grammar leaves no choice."""
         self._read(token_ids)
-        if self._matcher.is_stopped():
+        if self._error or self._matcher.is_stopped():
             return []
-        return list(self._matcher.compute_ff_tokens())
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        if len(forced) > MAX_FORCED_TOKENS:
+            self._error = _MAX_FORCED
+        return forced
 
     def __copy__(self) -> GrammarState:
-        return GrammarState(self._matcher.deep_copy(), self._vocab_size, self._num_read)
+        matcher = self._matcher.deep_copy()
+        return GrammarState(matcher, self._vocab_size, self._num_read, self._error)
 
     def _read(self, token_ids: array[int]) -> None:
         if len(token_ids) > self._num_read:
@@ -73,6 +99,7 @@ class GrammarCompiler:
     ) -> None:
         """`tokenizer_json` is the text of a Hugging Face tokenizer.json."""
         eos = list(eos_token_ids) or None
+        self._eos_token_ids = frozenset(eos_token_ids)
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
         self._to_llguidance: Mapping[GrammarKind, Callable[[str], str]] = {
             **_TO_LLGUIDANCE,
@@ -123,14 +150,33 @@ class GrammarCompiler:
     def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
         """Raises InvalidField: it is malformed, or no text can even begin to satisfy it. Within a
         frame such an answer would have llguidance follow forced text for ever."""
-        matcher = LLMatcher(self._tokenizer, source, log_level=0)
+        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise _invalid(grammar, matcher.get_error())
-        start = matcher.deep_copy()
-        start.compute_bitmask()
-        if start.is_error():
-            raise _invalid(grammar, "nothing satisfies it")
+        self._try(grammar, matcher.deep_copy())
         return matcher
+
+    def _try(self, grammar: Grammar, matcher: LLMatcher) -> None:
+        """Goes some steps, so that what is too much is known before any sample is begun."""
+        has_chosen = False
+        for _ in range(_TRIAL_STEPS):
+            mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+            forced: list[int] = [] if matcher.is_stopped() else matcher.compute_ff_tokens()
+            if len(forced) > MAX_FORCED_TOKENS:
+                raise _invalid(grammar, _MAX_FORCED)
+            if not forced and not matcher.is_stopped():
+                possible = np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
+                forced = [i for i in possible if i not in self._eos_token_ids][:1]
+                has_chosen = True
+            matcher.consume_tokens(forced)
+            if matcher.is_error():
+                error = _reason(matcher.get_error())
+                if error != _DEAD_END:
+                    raise _invalid(grammar, error)
+                if not has_chosen:
+                    raise _invalid(grammar, "nothing satisfies it")
+            if matcher.is_stopped():
+                return
 
     def _find_special_token(self, text: str) -> int | None:
         token_ids: list[int] = self._tokenizer.tokenize_bytes(text.encode(), parse_special=True)
@@ -147,8 +193,12 @@ class GrammarCompiler:
         return found
 
     def _tagged_rules(self, source: str) -> str:
+        source = without_endless_json(source)
         lark = resolve_tags(source, self._find_special_token, self._special_token_ids)
         return str(LLMatcher.grammar_from_lark(lark))
+
+
+_DEAD_END = "NoExtensionBias"
 
 
 def _invalid(grammar: Grammar, reason: str) -> InvalidField:
@@ -174,6 +224,13 @@ def _framed(frame: str, answer: str) -> str:
 
 def _json_schema(source: str) -> str:
     """Compact: free white space would let a small model write spaces for ever."""
+    if '"$ref"' in source:
+        schema = json.loads(source)
+        finite = without_endless_parts(schema)
+        if finite is False:
+            raise ValueError("nothing satisfies it")
+        if finite is not schema:
+            source = json.dumps(finite)
     return str(LLMatcher.grammar_from_json_schema(source, overrides={"whitespace_flexible": False}))
 
 
@@ -190,12 +247,12 @@ def _choice(source: str) -> str:
     if not texts:
         raise ValueError("there is nothing to choose from")
     alternatives = " | ".join(map(json.dumps, texts))
-    return str(LLMatcher.grammar_from_lark(f"start: {alternatives}"))
+    return str(LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {alternatives}"))
 
 
 def _grammar(source: str) -> str:
     """Lark, or GBNF / EBNF, which define rules with `::=`."""
-    lark = gbnf_to_lark(source) if "::=" in source else source
+    lark = without_endless_json(gbnf_to_lark(source) if "::=" in source else source)
     unmatchable = unmatchable_rule(lark)
     if unmatchable is not None:
         raise ValueError(f"nothing matches the rule {unmatchable}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from copy import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
 from llguidance import LLTokenizer
 
-from fastovms.engine.grammar import GrammarCompiler, GrammarState
+from fastovms.engine.grammar import MAX_FORCED_TOKENS, GrammarCompiler, GrammarState
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar, GrammarKind
 
@@ -183,9 +184,9 @@ def test_an_answer_that_nothing_satisfies_is_refused_in_a_frame_too(
 
 
 def test_a_dead_end_is_told_in_one_line(compiler: GrammarCompiler, tokenizer: LLTokenizer) -> None:
-    schema = {"properties": {"a": {"$ref": "#/properties/a"}}, "required": ["a"], "type": "object"}
-    state = compiler.start(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)), 0)
-    state(np.zeros(300, np.float32), array("q", tokenizer.tokenize_str('{"a":')))
+    source = 'start: /[a-z]{20}/ NOTHING\nNOTHING: "c" & "d"'
+    state = compiler.start(Grammar(GrammarKind.GRAMMAR, source), 0)
+    state(np.zeros(300, np.float32), array("q", tokenizer.tokenize_str("ab" * 10)))
     assert state.error == "NoExtensionBias"
 
 
@@ -212,3 +213,54 @@ def test_a_trigger_is_text_unless_it_is_a_special_token(
         token_ids = tokenizer.tokenize_bytes(text.encode(), parse_special=True)
         copy = matcher.deep_copy()
         assert (copy.validate_tokens(token_ids) == len(token_ids)) is is_accepted, text
+
+
+FORCED_ITEMS = {"type": "array", "items": {"const": 1}, "minItems": 9000, "maxItems": 9000}
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        (GrammarKind.REGEX, "a{200000}"),
+        (GrammarKind.REGEX, "((a{100}){100}){20}"),
+        (GrammarKind.CHOICE, json.dumps(["x" * 200_000])),
+        (GrammarKind.JSON_SCHEMA, json.dumps({"const": "x" * 200_000})),
+        (GrammarKind.JSON_SCHEMA, json.dumps(FORCED_ITEMS)),
+        (GrammarKind.GRAMMAR, 'start: a{1000}\na: b{1000}\nb: "x"'),
+    ],
+)
+def test_text_without_a_choice_is_limited(
+    compiler: GrammarCompiler, kind: GrammarKind, source: str
+) -> None:
+    """Each step would look at all of it."""
+    with pytest.raises(InvalidField, match="would follow without a choice"):
+        compiler.compile(Grammar(kind, source))
+
+
+def test_text_without_a_choice_is_limited_where_it_comes_late(
+    compiler: GrammarCompiler, tokenizer: LLTokenizer
+) -> None:
+    state = compiler.start(Grammar(GrammarKind.REGEX, "[a-z]{20}b{100000}"), 0)
+    state.forced_tokens(array("q", tokenizer.tokenize_str("az" * 10)))
+    assert state.error.startswith(f"more than {MAX_FORCED_TOKENS} tokens would follow")
+    assert copy(state).error == state.error
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(1000)}},
+        {"anyOf": [{"type": "array", "prefixItems": [{"const": i}]} for i in range(3000)]},
+    ],
+)
+def test_what_is_too_complex_is_refused_before_a_sample_is_begun(
+    compiler: GrammarCompiler, schema: object
+) -> None:
+    with pytest.raises(InvalidField, match="max is 2000"):
+        compiler.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+
+
+def test_many_choices(compiler: GrammarCompiler, tokenizer: LLTokenizer) -> None:
+    source = json.dumps([f"v{i}" for i in range(10_000)])
+    text = generate(compiler, tokenizer, Grammar(GrammarKind.CHOICE, source), 0, use_forced=True)
+    assert text in json.loads(source)

@@ -1,0 +1,301 @@
+"""Finds the parts of a JSON schema that no finite value satisfies, since they lead back to
+themselves: `{"properties": {"a": {"$ref": "#"}}, "required": ["a"]}`.
+
+llguidance takes them, and generates until nothing can follow. Replaced by `false`, which says the
+same, they are seen by it from the start: an optional property that cannot be is left out, and a
+schema of which nothing is left is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+Schema = Mapping[str, Any]
+Types = frozenset[str]
+
+_SCALARS: Final[Types] = frozenset(("string", "number", "boolean", "null"))
+_ALL: Final[Types] = _SCALARS | {"array", "object"}
+_NONE: Final[Types] = frozenset()
+
+_REFERENCE: Final = {"$ref", "title", "description", "default", "examples", "$defs", "definitions"}
+_OF_CONTAINERS: Final = {
+    "properties", "required", "patternProperties", "additionalProperties", "items", "prefixItems",
+    "minItems", "additionalItems",
+}  # fmt: skip
+_ONE: Final = ("additionalProperties", "items", "additionalItems", "contains", "not", "if", "then",
+               "else", "propertyNames", "unevaluatedItems", "unevaluatedProperties")  # fmt: skip
+_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_EMBEDDED: Final = re.compile(
+    r""""(?:\\.|[^"\\\n])*"|(?://|\#)[^\n]*|/(?:\\.|[^/\\\n])+/|(?P<json>%json\s*)(?=\{)"""
+)
+_MAX_STEPS: Final = 200_000
+"""Schemas looked at, again for each reference: far beyond what anybody writes."""
+
+_MAX_ITEMS: Final = 1000
+"""Of `prefixItems` that are required."""
+
+
+def without_endless_parts(root: object) -> object:
+    """The same schema with `false` in place of what no finite value satisfies.
+
+    What is malformed is left as it is, for llguidance to complain of.
+
+    Raises:
+        ValueError: it is too large to tell.
+    """
+    if not isinstance(root, Mapping):
+        return root
+    return _Search(root).pruned()
+
+
+def without_endless_json(lark: str) -> str:
+    """The same of each schema in rules of Lark.
+
+    Raises:
+        ValueError: nothing satisfies one of them, or it is too large to tell.
+    """
+    pieces: list[str] = []
+    position = 0
+    if '"$ref"' not in lark:
+        return lark
+    for match in _EMBEDDED.finditer(lark):
+        if match["json"] is None or match.start() < position:
+            continue
+        try:
+            schema, end = json.JSONDecoder().raw_decode(lark, match.end())
+        except ValueError:  # llguidance says what is wrong with it
+            continue
+        pruned = without_endless_parts(schema)
+        if pruned is False:
+            raise ValueError("nothing satisfies a schema in it")
+        if pruned is not schema:
+            pieces += [lark[position : match.end()], json.dumps(pruned)]
+            position = end
+    return "".join([*pieces, lark[position:]])
+
+
+class _Search:
+    """The JSON types that each part can be of, from none at first to what follows from others."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._types: dict[int, Types] = {}
+        self._is_hopeful = False
+        self._users: defaultdict[int, set[int]] = defaultdict(set)
+        self._current = 0
+        self._num_steps = 0
+        self._schemas = {id(schema): schema for schema in _parts_of(root)}
+        self._queue = deque(reversed(self._schemas))  # inner ones first
+        self._queued = set(self._queue)
+        while self._queue:
+            key = self._queue.popleft()
+            self._queued.discard(key)
+            self._current = key
+            types = self._evaluate(self._schemas[key])
+            if types != self._types.get(key, _NONE):
+                self._types[key] = types
+                for user in self._users[key]:
+                    self._enqueue(user)
+
+    def pruned(self) -> object:
+        """What contradicts itself where it stands is left: llguidance says what is wrong with it
+        in better words."""
+        empty = [key for key in self._schemas if not self._types.get(key)]
+        self._is_hopeful = True
+        endless = {key for key in empty if self._evaluate(self._schemas[key])}
+        return self._copy(self._root, endless) if endless else self._root
+
+    def _copy(self, value: Any, endless: set[int]) -> Any:
+        if isinstance(value, Mapping):
+            if id(value) in endless:
+                return False
+            return {key: self._copy(item, endless) for key, item in value.items()}
+        return [self._copy(item, endless) for item in value] if isinstance(value, list) else value
+
+    def _types_of(self, schema: object) -> Types:
+        """As far as is known. Whoever asks is asked again when more is."""
+        if not isinstance(schema, Mapping):
+            return _NONE if schema is False else _ALL
+        if self._is_hopeful:
+            return _ALL
+        if id(schema) not in self._schemas:  # where only references lead
+            self._schemas[id(schema)] = schema
+            self._enqueue(id(schema))
+        self._users[id(schema)].add(self._current)
+        return self._types.get(id(schema), _NONE)
+
+    def _evaluate(self, given: Schema) -> Types:
+        """The types that values satisfying it can have."""
+        if given.keys() <= _REFERENCE and isinstance(given.get("$ref"), str):
+            return self._types_of(self._resolve(given["$ref"]))
+        conjuncts, references = self._conjuncts(given)
+        types = _ALL
+        for schema in conjuncts:
+            types &= _own_types(schema)
+        for reference in references:
+            types &= self._types_of(reference)
+        if types & {"object"} and not self._has_object(conjuncts):
+            types -= {"object"}
+        if types & {"array"} and not self._has_array(conjuncts):
+            types -= {"array"}
+        for schema in conjuncts:
+            for keyword in ("anyOf", "oneOf"):
+                choices = schema.get(keyword)
+                if isinstance(choices, list) and types:
+                    types &= frozenset().union(*(self._choice(conjuncts, c) for c in choices))
+        return types
+
+    def _choice(self, conjuncts: list[Schema], choice: object) -> Types:
+        """Types of what satisfies one of several alternatives, too."""
+        self._step()
+        types = self._types_of(choice)
+        is_apart = not any(schema.keys() & _OF_CONTAINERS for schema in conjuncts)
+        if not isinstance(choice, Mapping) or not types or is_apart:
+            return types
+        inner, _ = self._conjuncts(choice)
+        both = [*conjuncts, *inner]
+        if types & {"object"} and not self._has_object(both):
+            types -= {"object"}
+        if types & {"array"} and not self._has_array(both):
+            types -= {"array"}
+        return types
+
+    def _conjuncts(self, given: Schema) -> tuple[list[Schema], list[object]]:
+        """All that has to be satisfied at once, and the parts of it that stand elsewhere."""
+        found: dict[int, Schema] = {}
+        parts: list[object] = []
+        pending = [given]
+        while pending:
+            schema = pending.pop()
+            if id(schema) in found:
+                continue
+            self._step()
+            found[id(schema)] = schema
+            others = schema.get("allOf")
+            more = list(others) if isinstance(others, list) else []
+            if isinstance(schema.get("$ref"), str):
+                more.append(self._resolve(schema["$ref"]))
+            parts += more
+            pending += [other for other in more if isinstance(other, Mapping)]
+        return list(found.values()), parts
+
+    def _has_object(self, conjuncts: list[Schema]) -> bool:
+        names: dict[str, None] = {}
+        for schema in conjuncts:
+            required = schema.get("required")
+            if isinstance(required, list):
+                names.update(dict.fromkeys(n for n in required if isinstance(n, str)))
+        return all(
+            self._types_of(part)
+            for schema in conjuncts
+            for name in names
+            for part in self._parts_for(schema, name)
+        )
+
+    def _parts_for(self, schema: Schema, name: str) -> Iterator[object]:
+        """The schemas that a property's value has to satisfy."""
+        self._step()
+        is_named = False
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping) and name in properties:
+            is_named = True
+            yield properties[name]
+        # Which patterns fit, llguidance knows.
+        if not is_named and not schema.get("patternProperties"):
+            yield schema.get("additionalProperties", True)
+
+    def _has_array(self, conjuncts: list[Schema]) -> bool:
+        return all(
+            self._types_of(part) for schema in conjuncts for part in self._items(schema, conjuncts)
+        )
+
+    def _items(self, schema: Schema, conjuncts: list[Schema]) -> Iterator[object]:
+        """The schemas that the items which must be have to satisfy."""
+        counts = [s["minItems"] for s in conjuncts if isinstance(s.get("minItems"), int)]
+        least = max(counts, default=0)
+        items = schema.get("items", True)
+        first, rest = schema.get("prefixItems"), items
+        if isinstance(items, list):  # as it was written before 2020
+            first, rest = items, schema.get("additionalItems", True)
+        first = first if isinstance(first, list) else []
+        for item in first[: min(least, _MAX_ITEMS)]:
+            self._step()
+            yield item
+        if least > len(first):
+            yield rest
+
+    def _resolve(self, reference: str) -> object:
+        """What a reference within the schema points to; true if it points elsewhere."""
+        if not reference.startswith("#"):
+            return True
+        target: Any = self._root
+        for key in filter(None, unquote(reference[1:]).split("/")[1:]):
+            key = key.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, Mapping) and key in target:
+                target = target[key]
+            elif isinstance(target, list) and key.isdigit() and int(key) < len(target):
+                target = target[int(key)]
+            else:
+                return True
+        return target
+
+    def _enqueue(self, key: int) -> None:
+        if key not in self._queued:
+            self._queued.add(key)
+            self._queue.append(key)
+
+    def _step(self) -> None:
+        self._num_steps += 1
+        if self._num_steps > _MAX_STEPS:
+            raise ValueError("its parts refer to each other too often")
+
+
+def _own_types(schema: Schema) -> Types:
+    types = _ALL
+    if "const" in schema:
+        types &= {_type(schema["const"])}
+    if isinstance(schema.get("enum"), list):
+        types &= {_type(value) for value in schema["enum"]}
+    named = schema.get("type")
+    if isinstance(named, str):
+        named = [named]
+    if isinstance(named, list) and named:
+        types &= {"number" if kind == "integer" else str(kind) for kind in named}
+    return types
+
+
+def _type(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case Mapping():
+            return "object"
+        case _:
+            return "array"
+
+
+def _parts_of(root: Schema) -> Iterator[Schema]:
+    """It and all schemas in it, outer ones first."""
+    pending: list[object] = [root]
+    while pending:
+        schema = pending.pop()
+        if not isinstance(schema, Mapping):
+            continue
+        yield schema
+        pending += [schema[key] for key in _ONE if key in schema]
+        for key in _LISTS:
+            pending += schema[key] if isinstance(schema.get(key), list) else []
+        for key in _MAPS:
+            pending += schema[key].values() if isinstance(schema.get(key), Mapping) else []

@@ -46,6 +46,10 @@ class ModelNotFound(NotFound):
     """The named model is not served here."""
 
 
+class TooLarge(RequestError):
+    """What would have to be kept is more than is kept of all requests together."""
+
+
 class BackendError(FastovmsError):
     """The request is fine, but cannot be run now."""
 

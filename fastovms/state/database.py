@@ -58,7 +58,7 @@ class Database:
         self._clock = clock
         self._connection = open_connection(path)
         try:
-            self._tables = Tables(self._connection, clock)
+            self._tables = Tables(self._connection, clock, bounds.max_bytes)
             self._tables.interrupt_running()
         except BaseException:
             self._connection.close()
@@ -70,17 +70,20 @@ class Database:
         return self._tables.totals
 
     def transact(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """Runs operations in one transaction. One that raises leaves the others alone; where the
-        transaction itself fails, all of them have."""
+        """Runs operations in one transaction. One that raises leaves the others alone. Where the
+        transaction itself fails, as on a full disk, each gets one of its own: what only reads, or
+        writes little, may still succeed."""
         totals = self._tables.totals
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("BEGIN")
             outcomes = [self._attempt(operation) for operation in operations]
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back(totals)
-            failed = Outcome(error=StateFailed(f"the state cannot be written: {error}"))
-            return [failed] * len(operations)
+            if len(operations) > 1:
+                return [self.transact([operation])[0] for operation in operations]
+            return [Outcome(error=StateFailed(f"the state cannot be written: {error}"))]
+        self._write_uses()
         return outcomes
 
     def evict(self) -> bool:
@@ -102,7 +105,7 @@ class Database:
             count -= 1
             num_bytes -= size
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("BEGIN")
             self._tables.delete_keys(sizes)
             self._connection.execute("COMMIT")
         except sqlite3.Error:
@@ -124,6 +127,18 @@ class Database:
     def close(self) -> None:
         self._connection.close()
         self._on_close()
+
+    def _write_uses(self) -> None:
+        """Where that fails, later uses are noted all the same."""
+        if not self._tables.has_uses:
+            return
+        totals = self._tables.totals
+        try:
+            self._connection.execute("BEGIN")
+            self._tables.write_uses()
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back(totals)
 
     def _attempt(self, operation: Operation) -> Outcome:
         """Raises sqlite3.Error where SQLite has ended the whole transaction, as for a full disk."""

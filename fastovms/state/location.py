@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -23,15 +24,28 @@ IN_MEMORY: Final = ":memory:"
 _FILE: Final = "state.db"
 
 
+_FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_SQLITE_FAULTS: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_PRIMARY_CODE: Final = 0xFF
+
+
 class _Unusable(Exception):
-    """The directory cannot be used. The text says why."""
+    """The directory cannot be used. The text says why.
+
+    Attributes:
+        is_fault: of the disk, rather than of whoever chose it.
+    """
+
+    def __init__(self, reason: str, *, is_fault: bool = False) -> None:
+        super().__init__(reason)
+        self.is_fault = is_fault
 
 
 def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> SqliteStore | None:
     """The store that the operator chose; None = nothing is to be kept.
 
     Where nobody chose a directory and the usual one cannot be had, as when another server uses it,
-    the state is kept in memory, with a warning.
+    or where the disk is full or broken, the state is kept in memory, with a warning.
 
     Raises:
         ConfigurationError: the directory that was chosen cannot be used.
@@ -45,7 +59,7 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
     try:
         return SqliteStore(_open_file(directory, bounds, clock))
     except _Unusable as error:
-        if config.state_dir is not None:
+        if config.state_dir is not None and not error.is_fault:
             raise ConfigurationError(f"cannot keep the state in {directory}: {error}") from None
         logger.warning(
             "responses are kept in memory, until the server ends: %s: %s (choose a place with "
@@ -75,13 +89,15 @@ def _open_file(directory: Path, bounds: Bounds, clock: Clock) -> Database:
         lock = _lock(directory / f"{_FILE}.lock")
         path.touch(mode=0o600)  # SQLite gives its other files the same permissions
     except OSError as error:
-        raise _Unusable(error.strerror or str(error)) from None
+        is_fault = error.errno in _FAULTS
+        raise _Unusable(error.strerror or str(error), is_fault=is_fault) from None
     unlock = partial(os.close, lock)
     try:
         return _open_database(path, bounds, clock, unlock)
     except sqlite3.Error as error:
         unlock()
-        raise _Unusable(str(error)) from None
+        is_fault = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE in _SQLITE_FAULTS
+        raise _Unusable(str(error), is_fault=is_fault) from None
 
 
 def _lock(path: Path) -> int:

@@ -57,6 +57,7 @@ class Operations:
         if row is None:
             return None
         key, body, progress = cast("tuple[int, bytes, int]", row)
+        self._tables.note_use([key])
         return FoundResponse(body, self._tables.items(key, Side.OUTPUT), Progress(progress))
 
     def response_events(self, tenant: str, id: str) -> bytes | None:
@@ -106,11 +107,15 @@ class Operations:
         self._tables.append(key, items, Side.INPUT)
 
     def find_conversation(self, tenant: str, id: str) -> bytes | None:
-        row = self._tables.find(tenant, Kind.CONVERSATION, id, "body")
-        return None if row is None else cast("bytes", row[0])
+        row = self._tables.find(tenant, Kind.CONVERSATION, id, "key, body")
+        if row is None:
+            return None
+        key, body = cast("tuple[int, bytes]", row)
+        self._tables.note_use([key])
+        return body
 
     def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
-        key = self._use(tenant, id)
+        key = self._key(tenant, Kind.CONVERSATION, id)
         if key is None:
             return False
         self._tables.replace_body(key, body)
@@ -120,14 +125,14 @@ class Operations:
         return self._tables.delete(tenant, Kind.CONVERSATION, id)
 
     def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool:
-        key = self._use(tenant, id)
+        key = self._key(tenant, Kind.CONVERSATION, id)
         if key is None:
             return False
         self._tables.append(key, items, Side.INPUT)
         return True
 
     def conversation_context(self, tenant: str, id: str, max_bytes: int) -> Context | None:
-        key = self._use(tenant, id)
+        key = self._key(tenant, Kind.CONVERSATION, id)
         return None if key is None else self._tables.newest_items(key, max_bytes)
 
     def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
@@ -150,13 +155,11 @@ class Operations:
         key = self._key(tenant, kind, id)
         return None if key is None else self._tables.page(key, page)
 
-    def _use(self, tenant: str, id: str) -> int | None:
-        """The key of a conversation that is being used."""
-        key = self._key(tenant, Kind.CONVERSATION, id)
-        if key is not None:
-            self._tables.note_use([key])
-        return key
-
     def _key(self, tenant: str, kind: Kind, id: str) -> int | None:
+        """Of an object that is being used."""
         row = self._tables.find(tenant, kind, id, "key")
-        return None if row is None else cast("int", row[0])
+        if row is None:
+            return None
+        key = cast("int", row[0])
+        self._tables.note_use([key])
+        return key

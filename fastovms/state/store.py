@@ -100,7 +100,8 @@ class UnknownCursor(Exception):
 
 
 class StateStore(Protocol):
-    """Every method may raise `errors.StateFailed`; None and False mean: no such object."""
+    """Every method may raise `errors.StateFailed`, and `errors.TooLarge` where an object becomes
+    larger; None and False mean: no such object. Whatever reads an object is a use of it."""
 
     # Responses
 
@@ -123,7 +124,7 @@ class StateStore(Protocol):
 
     async def response_context(self, tenant: str, id: str, *, max_bytes: int) -> Context | None:
         """Input and output of the response and of all that it continues, of these the newest that
-        have no more than `max_bytes` together. Counts as a use of all of them."""
+        have no more than `max_bytes` together. A use of all of them."""
 
     async def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
         """Raises UnknownCursor."""

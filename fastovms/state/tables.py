@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 
+from fastovms.errors import TooLarge
 from fastovms.state.store import (
     Context,
     ItemPage,
@@ -80,19 +81,22 @@ class Totals(NamedTuple):
 
 
 class Tables:
-    """Rows of an open database.
+    """Rows of an open database. What makes an object larger raises TooLarge.
 
     Args:
         clock: unix time in seconds.
+        max_object: bytes of one object with its items.
 
     Attributes:
         totals: what is kept now.
     """
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(self, connection: sqlite3.Connection, clock: Clock, max_object: int) -> None:
         self._execute = connection.execute
         self._execute_many = connection.executemany
         self._clock = clock
+        self._max_object = max_object
+        self._used: set[int] = set()
         self.totals = self.count()
 
     # Objects
@@ -117,6 +121,7 @@ class Tables:
     ) -> int:
         """Returns its key."""
         size = _OVERHEAD + len(body) + len(events or b"")
+        self._check_size(size)
         key = self._execute(
             "INSERT INTO objects (tenant, kind, id, progress, previous_id, body, events, size, "
             "used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -143,7 +148,16 @@ class Tables:
         self.totals = Totals(self.totals.num_objects - 1, self.totals.num_bytes - row[0])
         return True
 
-    def note_use(self, keys: Sequence[int]) -> None:
+    def note_use(self, keys: Iterable[int]) -> None:
+        """To be written by `write_uses`: what only reads must not fail because a disk is full."""
+        self._used.update(keys)
+
+    @property
+    def has_uses(self) -> bool:
+        return bool(self._used)
+
+    def write_uses(self) -> None:
+        keys, self._used = list(self._used), set()
         now = self._clock()
         for some in _slices(keys, _MAX_VARIABLES):
             self._execute(
@@ -286,8 +300,20 @@ class Tables:
         assert wrong_sizes == []
 
     def _grow(self, key: int, num_bytes: int) -> None:
-        self._execute("UPDATE objects SET size = size + ? WHERE key = ?", (num_bytes, key))
+        [size] = self._execute(
+            "UPDATE objects SET size = size + ? WHERE key = ? RETURNING size", (num_bytes, key)
+        ).fetchone()
+        if num_bytes > 0:
+            self._check_size(size)
         self.totals = self.totals._replace(num_bytes=self.totals.num_bytes + num_bytes)
+
+    def _check_size(self, size: int) -> None:
+        """One that is larger than all may be together would only drive out the others."""
+        if size > self._max_object:
+            raise TooLarge(
+                f"what is to be kept has {size} bytes, but all that is kept may have only "
+                f"{self._max_object}"
+            )
 
 
 def open_connection(path: str) -> sqlite3.Connection:

@@ -135,8 +135,8 @@ async def make_state():
     """Makes what outlives requests, in memory."""
     states = []
 
-    def make(*, max_runs: int = 10) -> ResponsesState:
-        store = SqliteStore(Database(":memory:", Bounds(1e9, 10**9, 10**12), time.time))
+    def make(*, max_runs: int = 10, max_bytes: int = 10**12) -> ResponsesState:
+        store = SqliteStore(Database(":memory:", Bounds(1e9, 10**9, max_bytes), time.time))
         states.append(ResponsesState(store, BackgroundRuns(max_runs)))
         return states[-1]
 

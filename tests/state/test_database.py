@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from fastovms.errors import StateFailed
+from fastovms.errors import StateFailed, TooLarge
 from fastovms.state.database import Bounds, Database
 from fastovms.state.operations import Operations
 from fastovms.state.store import (
@@ -301,7 +301,7 @@ def test_what_is_too_old_goes(make_database, clock):
 
 
 def test_a_running_response_stays(make_database, clock):
-    database = make_database(Bounds(max_age=1, max_count=0, max_bytes=0))
+    database = make_database(Bounds(max_age=1, max_count=0, max_bytes=1000))
     add(database, "a", progress=Progress.RUNNING)
     clock.now += 100
     assert database.evict() is False
@@ -346,7 +346,7 @@ def test_an_operation_that_fails_changes_nothing_and_spoils_no_other(make_databa
     database.check()
 
 
-def test_a_full_disk_fails_the_transaction_only(make_database, tmp_path):
+def test_a_full_disk_fails_what_it_has_no_room_for(make_database, tmp_path):
     database = make_database(path=str(tmp_path / "state.db"))
     add(database, "a")
     connection: sqlite3.Connection = database._connection
@@ -356,13 +356,61 @@ def test_a_full_disk_fails_the_transaction_only(make_database, tmp_path):
         [
             lambda state: state.add_conversation("t", "c", b"{}", []),
             lambda state: state.add_response("t", big, None),
+            lambda state: state.find_response("t", "a"),
         ]
     )
-    assert all(isinstance(error, StateFailed) for _, error in outcomes)
-    assert find(database, "a") is not None
-    assert do(database, lambda state: state.find_conversation("t", "c")) is None
+    assert [type(error) for _, error in outcomes] == [type(None), StateFailed, type(None)]
+    assert outcomes[-1].result is not None
+    assert do(database, lambda state: state.find_conversation("t", "c")) == b"{}"
+    assert find(database, "big") is None
     connection.execute("PRAGMA max_page_count = 100000")
     do(database, lambda state: state.add_response("t", big, None))
+    database.check()
+
+
+def test_what_is_read_needs_no_room_on_the_disk(make_database, tmp_path, clock):
+    database = make_database(path=str(tmp_path / "state.db"))
+    add(database, "a")
+    add(database, "b", "a")
+    clock.now += 1000
+    connection: sqlite3.Connection = database._connection
+    connection.execute("PRAGMA query_only = ON")
+    assert ids(context(database, "b")) == ["a-in", "a-out", "b-in", "b-out"]
+    assert find(database, "a") is not None
+    with pytest.raises(StateFailed):
+        do(database, lambda state: state.delete_response("t", "a"))
+    connection.execute("PRAGMA query_only = OFF")
+    assert database.seconds_to_expiry() == 1e9 - 1000
+    assert find(database, "a") is not None
+    assert find(database, "b") is not None
+    assert database.seconds_to_expiry() == 1e9
+    database.check()
+
+
+TEXT = b"x" * 1000
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda state: state.add_response("t", StoredResponse("b", TEXT), None),
+        lambda state: state.add_response("t", StoredResponse("b", b"{}", events=TEXT), None),
+        lambda state: state.add_response(
+            "t", StoredResponse("b", b"{}", [StoredItem("i", TEXT)]), None
+        ),
+        lambda state: state.add_conversation("t", "d", b"{}", [StoredItem("i", TEXT)]),
+        lambda state: state.add_items("t", "c", [StoredItem("i", TEXT)]),
+        lambda state: state.update_conversation("t", "c", TEXT),
+    ],
+)
+def test_what_is_larger_than_everything_may_be_drives_nothing_out(make_database, operation):
+    database = make_database(UNBOUNDED._replace(max_bytes=1000))
+    do(database, lambda state: state.add_conversation("t", "c", b"{}", []))
+    totals = database.totals
+    with pytest.raises(TooLarge, match="1000"):
+        do(database, operation)
+    assert database.evict() is False
+    assert database.totals == totals
     database.check()
 
 

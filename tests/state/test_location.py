@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import pydoc
 import sqlite3
 import stat
 import time
@@ -79,6 +81,47 @@ async def test_a_usual_directory_that_cannot_be_had(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     store = open_at(None, {"STATE_DIRECTORY": str(tmp_path / "file")})
     assert "--state-dir" in caplog.text
+    await store.close()
+
+
+def sqlite_error(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("no luck")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "starts"),
+    [
+        ("Path.touch", OSError(errno.ENOSPC, "no luck"), True),
+        ("Path.mkdir", OSError(errno.EIO, "no luck"), True),
+        ("Path.touch", OSError(errno.EACCES, "no luck"), False),
+        ("Path.touch", OSError(errno.EROFS, "no luck"), False),
+        ("Database", sqlite_error(sqlite3.SQLITE_FULL), True),
+        ("Database", sqlite_error(sqlite3.SQLITE_IOERR_WRITE), True),
+        ("Database", sqlite_error(sqlite3.SQLITE_CANTOPEN), False),
+    ],
+)
+async def test_a_disk_that_fails_stops_nobody(tmp_path, monkeypatch, caplog, place, error, starts):
+    calls = []
+    owner, _, name = f"fastovms.state.location.{place}".rpartition(".")
+    usual = getattr(pydoc.locate(owner), name)
+
+    def fail_once(*args, **keywords):
+        calls.append(args)
+        if len(calls) == 1:
+            raise error
+        return usual(*args, **keywords)
+
+    monkeypatch.setattr(f"{owner}.{name}", fail_once)
+    if not starts:
+        with pytest.raises(ConfigurationError, match="no luck"):
+            open_at(tmp_path)
+        return
+    store = open_at(tmp_path)
+    assert "in memory" in caplog.text
+    assert "no luck" in caplog.text
+    await store.add_conversation("t", "c", b"{}", [])
     await store.close()
 
 

@@ -12,7 +12,7 @@ from fastovms.api.generate import TextGeneration
 from fastovms.api.responses.event_log import EventLog
 from fastovms.api.responses.events import ResponseRun
 from fastovms.api.responses.records import to_record
-from fastovms.errors import InvalidField, Overloaded, StateFailed
+from fastovms.errors import InvalidField, Overloaded, StateFailed, TooLarge
 from fastovms.state.store import Progress, StateStore, StoredItem, StoredResponse
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class BackgroundRun:
     async def accepted(self) -> None:
         """Returns once the response is kept, so that a restart will not forget it.
 
-        Raises StateFailed: it is not, and does not run.
+        Raises StateFailed or TooLarge: it is not, and does not run.
         """
         await asyncio.shield(self._accepted)
 
@@ -88,7 +88,7 @@ class BackgroundRun:
         with self._generation:
             try:
                 await self._store.add_response(self._owner.tenant, self._record(Progress.RUNNING))
-            except StateFailed as error:
+            except (StateFailed, TooLarge) as error:
                 self._accepted.set_exception(error)
                 self._accepted.exception()  # asyncio complains about one that nobody has seen
                 return
@@ -115,7 +115,7 @@ class BackgroundRun:
                 self._record(Progress.FINISHED, events=self.log.dump(last)),
                 conversation_id=owner.conversation_id if run.state.is_answer else None,
             )
-        except StateFailed as error:
+        except (StateFailed, TooLarge) as error:
             logger.error("response %s is lost: %s", self.id, error)
         finally:
             self.log.append(last, closes=True)

@@ -36,7 +36,7 @@ from fastovms.api.responses.schema import ResponsesRequest
 from fastovms.api.sampling import is_streamed
 from fastovms.api.served import ServedModel
 from fastovms.api.sse import DONE, ClientTooSlow, DeltaSender
-from fastovms.errors import StateFailed
+from fastovms.errors import StateFailed, TooLarge
 from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.state.store import StoredItem
 
@@ -247,7 +247,7 @@ class Responses:
             elif conversation_id:
                 items = [*record.input, *record.output]
                 await state.store.add_items(tenant, conversation_id, items)
-        except StateFailed as error:
+        except (StateFailed, TooLarge) as error:
             logger.error("response %s is not kept: %s", run.form.id, error)
             run.note_not_kept()
 

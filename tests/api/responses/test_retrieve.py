@@ -213,6 +213,29 @@ async def test_items_are_required_to_add_some(conversation):
     assert (status, answer["error"]["param"]) == (400, "items")
 
 
+@pytest.fixture
+def small(make, make_state):
+    return make(state=make_state(max_bytes=5000))
+
+
+async def test_what_is_too_large_to_be_kept(small):
+    long = [{"role": "user", "content": "x" * 900}] * 8
+    kept = (await ask(small, "POST", V1, {"model": "fake", "input": "Hi"}))[1]["id"]
+    _, conversation = await ask(small, "POST", "/v1/conversations", {})
+    place = f"/v1/conversations/{conversation['id']}/items"
+    for path in ("/v1/conversations", place):
+        status, answer = await ask(small, "POST", path, {"items": long})
+        assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+        assert "5000" in answer["error"]["message"]
+    body = {"model": "fake", "input": long, "max_output_tokens": 2, "truncation": "auto"}
+    status, response = await ask(small, "POST", V1, body)
+    assert (status, response["store"]) == (200, False)
+    assert (await ask(small, "GET", f"{V1}/{response['id']}"))[0] == 404
+    status, _ = await ask(small, "POST", V1, {**body, "background": True})
+    assert status == 400
+    assert (await ask(small, "GET", f"{V1}/{kept}"))[0] == 200
+
+
 # Items with the same id
 
 

@@ -49,6 +49,7 @@ from fastovms.service.log_lines import LineWriter
 from fastovms.service.ovms_metrics import OvmsMetrics
 from fastovms.sources import ModelFinder, ModelSource
 from fastovms.state.location import open_store
+from fastovms.state.metrics import StateCollector
 
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds. At Python's 5 ms the engine thread may wait a tenth of a step for the GIL."""
@@ -147,6 +148,8 @@ async def _run(
     runs = BackgroundRuns(config.state.max_background)
     store = open_store(config.state, os.environ, time.time)
     state = None if store is None else ResponsesState(store, runs)
+    if store is not None:
+        registry.register(StateCollector(store.stats, lambda: runs.num_running))
     router.more_to_come = True
 
     def on_loaded(models: ServedModels) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fastovms.state.database import Database
+from fastovms.state.metrics import StateStats
 from fastovms.state.store import (
     Context,
     FoundResponse,
@@ -27,8 +28,12 @@ class SqliteStore:
     def __init__(
         self, database: Database, *, max_queued: int = 1024, timeout: float = 30.0
     ) -> None:
+        self._database = database
         self._worker = StateWorker(database, max_queued=max_queued, timeout=timeout)
         self._run = self._worker.run
+
+    def stats(self) -> StateStats:
+        return StateStats(*self._database.totals, num_failures=self._worker.num_failures)
 
     async def add_response(
         self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None

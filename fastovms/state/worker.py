@@ -43,6 +43,9 @@ class StateWorker:
     Args:
         max_queued: operations; who asks for more waits.
         timeout: seconds that an operation may take with its wait, before it counts as failed.
+
+    Attributes:
+        num_failures: operations that the database has failed.
     """
 
     def __init__(self, database: Database, *, max_queued: int, timeout: float) -> None:
@@ -53,6 +56,7 @@ class StateWorker:
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._closing = False
+        self.num_failures = 0
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
 
     async def run(self, operation: Callable[[Operations], T]) -> T:
@@ -134,6 +138,7 @@ class StateWorker:
         outcomes = self._database.transact([job.operation for job in jobs])
         failures = [error for _, error in outcomes if isinstance(error, StateFailed)]
         if failures:
+            self.num_failures += len(failures)
             logger.error("%d of %d operations: %s", len(failures), len(jobs), failures[0])
         self._loop.call_soon_threadsafe(self._settle, jobs, outcomes)
 

@@ -151,6 +151,10 @@ class BackgroundRuns:
         self._runs: dict[tuple[str, str], BackgroundRun] = {}
         self._tasks: dict[BackgroundRun, asyncio.Task[None]] = {}
 
+    @property
+    def num_running(self) -> int:
+        return len(self._tasks)
+
     def check_room(self) -> None:
         """Raises Overloaded."""
         if len(self._tasks) >= self._max_runs:

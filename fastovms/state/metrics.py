@@ -1,0 +1,48 @@
+"""Prometheus series of what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_PREFIX: Final = "fastovms_"
+
+
+class StateStats(NamedTuple):
+    """
+    Attributes:
+        num_objects: responses and conversations.
+        num_bytes: of all of them, as the bound counts them.
+        num_failures: operations that the disk or the database has failed.
+    """
+
+    num_objects: int
+    num_bytes: int
+    num_failures: int
+
+
+class StateCollector(Collector):
+    """Exports the numbers of a store, and of what runs for it.
+
+    Args:
+        stats: asked at every scrape.
+        num_background: responses that run in the background.
+    """
+
+    def __init__(self, stats: Callable[[], StateStats], num_background: Callable[[], int]) -> None:
+        self._stats = stats
+        self._num_background = num_background
+
+    def collect(self) -> Iterable[Metric]:
+        num_objects, num_bytes, num_failures = self._stats()
+        for name, text, value in (
+            ("state_objects", "Responses and conversations kept", num_objects),
+            ("state_bytes", "Bytes of them", num_bytes),
+            ("background_responses", "Responses in the background", self._num_background()),
+        ):
+            yield GaugeMetricFamily(_PREFIX + name, text, value=value)
+        text = "Operations of the store that failed"
+        yield CounterMetricFamily(f"{_PREFIX}state_failures", text, value=num_failures)

@@ -17,7 +17,13 @@ from fastovms.backends.engine_loop import Abort, Close, Command, Submit
 from fastovms.backends.genai.grammars import TriedGrammars
 from fastovms.backends.genai.messages import Encoding, Failed, Load, Loaded
 from fastovms.backends.genai.process import ChildProcess, Peer, receive, send
-from fastovms.backends.genai.support import Assistance, check_grammar, check_salt, check_supported
+from fastovms.backends.genai.support import (
+    Assistance,
+    check_grammar,
+    check_salt,
+    check_supported,
+    has_prefix_cache,
+)
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
 from fastovms.config import EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed
@@ -107,6 +113,8 @@ class GenaiBackend:
                     model.max_model_len,
                     answer.model.max_model_len,
                 )
+            if config.enable_prefix_caching and not has_prefix_cache(config):
+                logger.warning("the genai backend has no prefix cache beside a draft model")
             return cls(process, answer.model, config, grammars)
         process.connection.close()
         process.wait()
@@ -143,7 +151,7 @@ class GenaiBackend:
             raise BackendUnavailable("the server is not ready to generate")
         check_length(request, self._model)
         self.check(request.params)
-        check_salt(request.cache_salt, enable_prefix_caching=self._config.enable_prefix_caching)
+        check_salt(request.cache_salt, enable_prefix_caching=has_prefix_cache(self._config))
         self._requests.add(request, on_output)
         self._commands.put(Submit(request))
 

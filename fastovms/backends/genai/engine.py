@@ -14,6 +14,7 @@ from typing import Any, Final
 import openvino_genai as genai
 
 from fastovms.backends.base import BackendStats
+from fastovms.backends.genai.admission import Admission, Need
 from fastovms.backends.genai.generation_config import generation_config, stop_token_ids
 from fastovms.backends.genai.pipeline import Capacity, Handle, Pipeline
 from fastovms.backends.genai.prompts import PromptReader
@@ -72,13 +73,13 @@ class _Run:
 
     Attributes:
         indices: the samples that it gives.
-        width: sequences that it takes.
+        need: what it takes of the pipeline.
         handle: None while it waits.
     """
 
     job: _Job
     indices: range
-    width: int = 1
+    need: Need
     handle: Handle | None = None
     num_generated_tokens: int = 0
 
@@ -89,15 +90,6 @@ class _Run:
     @property
     def is_wanted(self) -> bool:
         return not self.job.silenced.issuperset(self.indices)
-
-
-def _runs(job: _Job) -> Iterator[_Run]:
-    params = job.request.params
-    if params.beam_search is not None:
-        yield _Run(job, range(params.n), params.beam_search.num_beams)
-        return
-    for index in range(params.n):
-        yield _Run(job, range(index, index + 1))
 
 
 _rank = attrgetter("job.rank")
@@ -130,7 +122,7 @@ class PipelineEngine:
         self._pipeline = pipeline
         self._model = model
         self._capacity = capacity
-        self._max_num_seqs = config.max_num_seqs
+        self._admission = Admission(config, capacity, model.max_model_len)
         self._assistance = Assistance.of(config)
         self._prompts = PromptReader(pipeline.get_tokenizer(), takes_images=model.takes_images)
         self._new_seed = new_seed
@@ -139,14 +131,14 @@ class PipelineEngine:
         self._pipeline_ids = count(1)
         self._waiting: list[_Run] = []
         self._running: list[_Run] = []
-        self._has_cancelled = False
+        self._cancelled: list[_Run] = []
         self._num_prompt_tokens = 0
         self._num_generated_tokens = 0
         self._num_steps = 0
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running or self._has_cancelled)
+        return bool(self._waiting or self._running or self._cancelled)
 
     def add(self, request: GenerationRequest) -> None:
         seed = request.params.seed
@@ -155,7 +147,7 @@ class PipelineEngine:
             self._new_seed() if seed is None else seed,
             rank_of(next(self._arrivals), request.priority),
         )
-        for run in _runs(job):
+        for run in self._runs(job):
             insort(self._waiting, run, key=_rank)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -170,14 +162,14 @@ class PipelineEngine:
             assert run.handle is not None
             run.handle.cancel()
             self._running.remove(run)
-            self._has_cancelled = True
+            self._cancelled.append(run)
 
     def step(self) -> list[EngineOutput]:
         """Lets the pipeline make a step. What it raises is its end: it is of no use any more."""
         outputs = self._admit()
-        if self._running or self._has_cancelled:
+        if self._running or self._cancelled:
             self._pipeline.step()
-            self._has_cancelled = False
+            self._cancelled.clear()
         for run in list(self._running):
             outputs += self._read(run)
         self._num_steps += 1
@@ -189,7 +181,7 @@ class PipelineEngine:
             used = self._pipeline.get_metrics().cache_usage / 100
             num_free_blocks = round(num_blocks * (1 - used))
         return BackendStats(
-            num_running=sum(run.width for run in self._running),
+            num_running=sum(run.need.num_seqs for run in self._running),
             num_waiting=sum(len(run.indices) for run in self._waiting),
             num_blocks=num_blocks,
             num_free_blocks=num_free_blocks,
@@ -200,13 +192,24 @@ class PipelineEngine:
 
     # Admission
 
+    def _runs(self, job: _Job) -> Iterator[_Run]:
+        params = job.request.params
+        if params.beam_search is not None:
+            need = self._admission.need(job.request, params.beam_search.num_beams)
+            yield _Run(job, range(params.n), need)
+            return
+        need = self._admission.need(job.request, 1)
+        for index in range(params.n):
+            yield _Run(job, range(index, index + 1), need)
+
     def _admit(self) -> list[EngineOutput]:
         """Hands over as many as may run at once, but images of one at a time: their encoding keeps
         everybody else waiting."""
         self.admitted = []
         outputs: list[EngineOutput] = []
-        num_running = sum(run.width for run in self._running)
-        while self._waiting and num_running + self._waiting[0].width <= self._max_num_seqs:
+        # What was cancelled keeps its place until the next step has ended.
+        room = self._admission.room(run.need for run in (*self._running, *self._cancelled))
+        while self._waiting and room.has(self._waiting[0].need):
             run = self._waiting.pop(0)
             job = run.job
             if not job.was_admitted:
@@ -218,7 +221,7 @@ class PipelineEngine:
             except Exception as error:
                 outputs += _not_started(run, error, self._model)
             else:
-                num_running += run.width
+                room.take(run.need)
             if job.has_images:
                 break
         return outputs

@@ -9,10 +9,9 @@ from typing import Any, Final
 import openvino_genai as genai
 
 from fastovms.backends.genai.structural_tag import needs_structural_tag, structural_tag
-from fastovms.backends.genai.support import Assistance
+from fastovms.backends.genai.support import Assistance, num_assistant_tokens
 from fastovms.params import BeamSearch, EarlyStopping, Grammar, GrammarKind, SamplingParams
 
-DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
 DEFAULT_MAX_NGRAM_SIZE: Final = 3
 """OVMS's."""
 
@@ -108,7 +107,7 @@ def _set_assistance(
     if assistance.draft_model and threshold:
         config.assistant_confidence_threshold = threshold
     else:
-        config.num_assistant_tokens = params.num_assistant_tokens or DEFAULT_NUM_ASSISTANT_TOKENS
+        config.num_assistant_tokens = num_assistant_tokens(params)
     if assistance.prompt_lookup:
         config.max_ngram_size = params.max_ngram_size or DEFAULT_MAX_NGRAM_SIZE
 

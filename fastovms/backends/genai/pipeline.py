@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import openvino as ov
 import openvino_genai as genai
 
-from fastovms.backends.genai.support import Assistance
+from fastovms.backends.genai.support import Assistance, has_prefix_cache, token_budget
 from fastovms.config import EngineConfig
 from fastovms.engine.devices import device_memory, find_device, is_gpu
 from fastovms.engine.memory import FREE_MEMORY_SHARE, GIB
@@ -93,8 +93,8 @@ def load_pipeline(
 def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> Pipeline:
     scheduler = genai.SchedulerConfig()
     scheduler.max_num_seqs = config.max_num_seqs
-    scheduler.max_num_batched_tokens = config.token_budget
-    scheduler.enable_prefix_caching = config.enable_prefix_caching
+    scheduler.max_num_batched_tokens = token_budget(config)
+    scheduler.enable_prefix_caching = has_prefix_cache(config)
     scheduler.cache_size = 0
     for name, value in cache.items():
         setattr(scheduler, name, value)

@@ -12,8 +12,12 @@ from fastovms.backends.genai.structural_tag import (
     structural_tag,
 )
 from fastovms.config import EngineConfig
+from fastovms.engine.drafting import MAX_DRAFT_TOKENS
 from fastovms.errors import InvalidField, RequestError
 from fastovms.params import Grammar, SamplingParams
+
+DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
+"""OVMS's."""
 
 _REASON: Final = "is not supported by the genai backend, which runs this model"
 
@@ -35,6 +39,24 @@ class Assistance:
 
     def __bool__(self) -> bool:
         return self.prompt_lookup or self.draft_model
+
+
+def num_assistant_tokens(params: SamplingParams) -> int:
+    """Tokens that are guessed at a time."""
+    return params.num_assistant_tokens or DEFAULT_NUM_ASSISTANT_TOKENS
+
+
+def token_budget(config: EngineConfig) -> int:
+    """Of a step: at least what one sequence with its drafts takes."""
+    if Assistance.of(config).prompt_lookup:
+        return max(config.token_budget, MAX_DRAFT_TOKENS + 1)
+    return config.token_budget
+
+
+def has_prefix_cache(config: EngineConfig) -> bool:
+    """With a draft model, a sampled sequence that finds something in the prefix cache ends the
+    pipeline: it goes without."""
+    return config.enable_prefix_caching and not Assistance.of(config).draft_model
 
 
 _Check = Callable[[SamplingParams], bool]

@@ -134,6 +134,19 @@ def test_priorities_and_the_order_of_arrival():
     assert admitted == ["c", "a", "b", "d"]
 
 
+def test_what_was_cancelled_keeps_its_place_for_a_step():
+    engine = engine_over(FakePipeline(), max_num_seqs=1)
+    engine.add(request("a", [1], max_tokens=30))
+    engine.step()
+    engine.add(request("b", [1], max_tokens=1))
+    engine.abort("a")
+    admitted = []
+    while engine.has_work:
+        engine.step()
+        admitted.append(list(engine.admitted))
+    assert admitted == [[], ["b"]]
+
+
 def test_images_are_encoded_one_request_at_a_step():
     engine = engine_over(FakePipeline(), model(takes_images=True))
     for request_id in "ab":

@@ -49,7 +49,7 @@ PRECISE = {"KV_CACHE_PRECISION": "f16"}
 
 
 def load(model_dir: Path, **config: object) -> Backend:
-    engine = EngineConfig(cache_size=1, **config)  # type: ignore[arg-type]
+    engine = EngineConfig(**{"cache_size": 1, **config})  # type: ignore[arg-type]
     return compile_backend(model_dir, read_model_info(model_dir), engine)(2**30)
 
 
@@ -239,6 +239,36 @@ async def test_drafts_change_nothing(config: dict[str, object], text: Backend) -
         here = await complete(backend, "Once upon a time")
         there = await complete(text, "Once upon a time")
         assert here.text() == there.text()
+        await idle(backend)
+
+
+SHORT, LONG = "Once upon", "Once upon a time " * 8
+
+
+@pytest.mark.parametrize(
+    ("config", "texts", "max_tokens"),
+    [
+        ({"enable_prompt_lookup": True}, [SHORT], [5]),
+        ({"enable_prompt_lookup": True, "cache_size": 0.003}, [SHORT, LONG], [5, 60, 60]),
+        ({"draft_model": DEMO_MODEL}, [SHORT, LONG], [5, 60, 60]),
+    ],
+    ids=["more drafts than a step may have", "more sequences than the cache", "sampled drafts"],
+)
+async def test_a_crowd_with_drafts(
+    config: dict[str, object], texts: list[str], max_tokens: list[int]
+) -> None:
+    prompts = [Tokenizer.load(DEMO_MODEL).encode(text) for text in texts]
+    async for backend in running(load(DEMO_MODEL, **{"backend": "genai", **config})):
+        listeners = [Listener() for _ in range(80)]
+        for i, listener in enumerate(listeners):
+            params = SamplingParams(seed=i, max_tokens=max_tokens[i % len(max_tokens)])
+            prompt = prompts[i % len(prompts)]
+            backend.submit(GenerationRequest(f"{i}", prompt, params), listener)
+        await asyncio.gather(*(listener.done.wait() for listener in listeners))
+        assert backend.failure is None
+        assert {listener.outputs[-1].finish_reason for listener in listeners} == {
+            FinishReason.LENGTH
+        }
         await idle(backend)
 
 

@@ -1,0 +1,82 @@
+"""How much the pipeline is given at once.
+
+With prompt lookup a step raises, and the pipeline is lost, when the drafts of all sequences are
+more than it may compute, and when the KV cache is full and a sequence is preempted. So no more
+requests are admitted then than can run to their ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fastovms.backends.genai.pipeline import Capacity
+from fastovms.backends.genai.support import Assistance, num_assistant_tokens, token_budget
+from fastovms.config import EngineConfig
+from fastovms.params import GenerationRequest
+
+
+class Need(NamedTuple):
+    """What a request takes of the pipeline, or what that has.
+
+    Attributes:
+        num_seqs: sequences.
+        num_step_tokens: that are computed in a step, once the prompt is.
+        num_blocks: of the KV cache, in the end.
+    """
+
+    num_seqs: int
+    num_step_tokens: int = 0
+    num_blocks: int = 0
+
+    def plus(self, other: Need) -> Need:
+        return Need(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+    def fits(self, limits: Need) -> bool:
+        return all(mine <= limit for mine, limit in zip(self, limits, strict=True))
+
+
+class Admission:
+    """Says what may run beside what already does."""
+
+    def __init__(self, config: EngineConfig, capacity: Capacity, max_model_len: int) -> None:
+        self._assistance = Assistance.of(config)
+        self._block_size = capacity.block_size
+        self._max_model_len = max_model_len
+        self._limits = Need(config.max_num_seqs, token_budget(config), capacity.num_blocks)
+
+    def need(self, request: GenerationRequest, num_seqs: int) -> Need:
+        """Args: num_seqs: those of a beam search; samples run one by one."""
+        if not self._assistance.prompt_lookup:
+            return Need(num_seqs)
+        num_drafts = num_assistant_tokens(request.params)
+        num_tokens = self._num_tokens(request) + num_drafts
+        return Need(num_seqs, num_drafts + 1, num_tokens // self._block_size + 1)
+
+    def room(self, running: Iterable[Need]) -> Room:
+        room = Room(self._limits)
+        for need in running:
+            room.take(need)
+        return room
+
+    def _num_tokens(self, request: GenerationRequest) -> int:
+        """Prompt and output. Nobody knows yet how many tokens images have."""
+        limit = request.params.max_tokens
+        has_images = request.prompt is not None and request.prompt.images
+        if limit is None or has_images:
+            return self._max_model_len
+        return min(len(request.prompt_token_ids) + limit, self._max_model_len)
+
+
+class Room:
+    """What is left for further requests. One alone always has room."""
+
+    def __init__(self, limits: Need) -> None:
+        self._limits = limits
+        self._taken = Need(0)
+
+    def has(self, need: Need) -> bool:
+        return not self._taken.num_seqs or self._taken.plus(need).fits(self._limits)
+
+    def take(self, need: Need) -> None:
+        self._taken = self._taken.plus(need)

@@ -1,0 +1,82 @@
+"""What runs beside what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastovms.backends.genai.admission import Admission, Need
+from fastovms.backends.genai.pipeline import Capacity
+from fastovms.backends.genai.support import has_prefix_cache, token_budget
+from fastovms.config import EngineConfig
+from fastovms.params import GenerationRequest, SamplingParams, TextPrompt
+
+LOOKUP = {"enable_prompt_lookup": True}
+IMAGE = np.zeros((1, 1, 3), np.uint8)
+
+
+def admission(**config: object) -> Admission:
+    engine = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 64, **config})  # type: ignore[arg-type]
+    return Admission(engine, Capacity(num_blocks=20, block_size=32), max_model_len=640)
+
+
+def asked(*, images: int = 0, **params: object) -> GenerationRequest:
+    prompt = TextPrompt("a", [IMAGE] * images) if images else None
+    return GenerationRequest("r", [1] * 10, SamplingParams(**params), prompt=prompt)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("config", "request_", "num_seqs", "expected"),
+    [
+        ({}, asked(max_tokens=600), 1, Need(1)),
+        ({}, asked(), 4, Need(4)),
+        ({"draft_model": Path("d")}, asked(), 1, Need(1)),
+        (LOOKUP, asked(max_tokens=5), 1, Need(1, 6, 1)),
+        (LOOKUP, asked(max_tokens=20, num_assistant_tokens=1), 1, Need(1, 2, 1)),
+        (LOOKUP, asked(max_tokens=20, num_assistant_tokens=2), 1, Need(1, 3, 2)),
+        (LOOKUP, asked(max_tokens=20, num_assistant_tokens=0), 1, Need(1, 6, 2)),
+        (LOOKUP, asked(), 1, Need(1, 6, 21)),
+        (LOOKUP, asked(max_tokens=10_000), 1, Need(1, 6, 21)),
+        (LOOKUP, asked(max_tokens=5, images=1), 1, Need(1, 6, 21)),
+    ],
+)
+def test_what_a_request_takes(config, request_, num_seqs, expected):
+    assert admission(**config).need(request_, num_seqs) == expected
+
+
+@pytest.mark.parametrize(
+    ("running", "need", "has_room"),
+    [
+        ([], Need(1), True),
+        ([Need(7)], Need(1), True),
+        ([Need(7)], Need(2), False),
+        ([], Need(1, 33, 21), True),
+        ([Need(1, 31, 1)], Need(1, 33, 1), True),
+        ([Need(1, 32, 1)], Need(1, 33, 1), False),
+        ([Need(1, 1, 10)], Need(1, 1, 10), True),
+        ([Need(1, 1, 10)], Need(1, 1, 11), False),
+    ],
+)
+def test_room(running, need, has_room):
+    assert admission(**LOOKUP).room(running).has(need) is has_room
+
+
+def test_room_is_taken():
+    room = admission().room([Need(6)])
+    room.take(Need(2))
+    assert not room.has(Need(1))
+
+
+def test_one_sequence_with_its_drafts_fits_a_step():
+    assert token_budget(EngineConfig(max_num_batched_tokens=8)) == 8
+    assert token_budget(EngineConfig(max_num_batched_tokens=8, enable_prompt_lookup=True)) == 33
+    assert token_budget(EngineConfig(max_num_batched_tokens=64, enable_prompt_lookup=True)) == 64
+
+
+def test_drafts_of_a_model_do_without_the_prefix_cache():
+    assert has_prefix_cache(EngineConfig())
+    assert has_prefix_cache(EngineConfig(enable_prompt_lookup=True))
+    assert not has_prefix_cache(EngineConfig(enable_prefix_caching=False))
+    assert not has_prefix_cache(EngineConfig(draft_model=Path("d")))

@@ -87,7 +87,7 @@ async def usable(
         return None
     try:
         check_length(wanted.grammar, config)
-        await compile_grammar(wanted.grammar, model.backend)
+        await compile_grammar(wanted.grammar, model)
     except InvalidField as error:
         if not wanted.is_optional:
             raise

@@ -11,7 +11,7 @@ import orjson
 
 from fastovms.api.body import show
 from fastovms.api.schemas import GenerationFields
-from fastovms.backends.base import Backend
+from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
 from fastovms.engine.structural_tag import FORMAT_TYPES
 from fastovms.errors import InvalidField, RequestError
@@ -59,10 +59,11 @@ def check_length(grammar: Grammar, config: ApiConfig) -> None:
         )
 
 
-async def compile_grammar(grammar: Grammar, backend: Backend) -> None:
+async def compile_grammar(grammar: Grammar, model: ServedModel) -> None:
     """Makes it ready in a thread. Raises InvalidField: nothing can be made of it."""
     try:
-        await asyncio.to_thread(backend.compile_grammar, grammar)
+        async with model.compilations:
+            await asyncio.to_thread(model.backend.compile_grammar, grammar)
     except RequestError as error:
         reason = error.message
         if len(reason) > _MAX_REASON:

@@ -150,5 +150,5 @@ async def make_tasks(
     for task in tasks:
         model.backend.check(task.params)
     if grammar is not None:
-        await compile_grammar(grammar, model.backend)
+        await compile_grammar(grammar, model)
     return tasks

@@ -9,6 +9,7 @@ from pathlib import Path
 from fastovms.backends.base import Backend
 from fastovms.backends.genai.backend import GenaiBackend
 from fastovms.backends.genai.grammars import TriedGrammars
+from fastovms.backends.guarded_grammars import GuardedGrammars
 from fastovms.backends.paged import PagedBackend
 from fastovms.backends.vocabulary import load_grammar_compiler
 from fastovms.config import EngineConfig
@@ -58,7 +59,8 @@ def _genai(
     instead: UnsupportedModel | None = None,
 ) -> Reserve:
     """`instead` is why the paged backend does not run it."""
-    grammars = TriedGrammars(load_grammar_compiler(model_dir, model))
+    compiler = load_grammar_compiler(model_dir, model)
+    grammars = TriedGrammars(None if compiler is None else GuardedGrammars(compiler))
 
     def reserve(available: int) -> Backend:
         try:

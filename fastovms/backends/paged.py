@@ -15,6 +15,7 @@ from pathlib import Path
 from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.draft import load_draft_model
 from fastovms.backends.engine_loop import Abort, Close, Command, Submit, run_engine
+from fastovms.backends.guarded_grammars import GuardedGrammars
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
 from fastovms.backends.tuning import load_tuned
 from fastovms.backends.vocabulary import fit_vocabulary, load_grammar_compiler
@@ -67,7 +68,7 @@ class PagedBackend:
     ) -> None:
         self._engine = engine
         self._clock = clock
-        self._grammars = grammars
+        self._grammars = None if grammars is None else GuardedGrammars(grammars)
         self._model = model
         self._config = config
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -235,6 +236,8 @@ class PagedBackend:
             return
         self._closing = True
         self._commands.put(Close())
+        if self._grammars is not None:
+            self._grammars.close()
         self._requests.end_all(FinishReason.ABORT, None)
         assert self._stopped is not None
         if self._failure is None:  # a thread that hangs is not waited for

@@ -8,6 +8,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -21,6 +22,9 @@ from fastovms.engine.tagged_rules import resolve_tags
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar, GrammarKind
 
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
 Floats = NDArray[np.float32]
 
 _MAX_CACHED = 256
@@ -31,6 +35,9 @@ MAX_FORCED_TOKENS = 8192
 _MAX_FORCED = f"more than {MAX_FORCED_TOKENS} tokens would follow without a choice"
 
 _TRIAL_STEPS = 8
+
+_JSON_OPTIONS: JsonCompileOptions = {"whitespace_flexible": False, "coerce_one_of": True}
+"""Compact: free white space would let a small model write spaces for ever."""
 
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=400_000,  # enough to choose from 10,000 strings
@@ -95,9 +102,13 @@ class GrammarCompiler:
     releases the GIL, belongs in a thread; `start` then finds it in the cache."""
 
     def __init__(
-        self, tokenizer_json: str, *, vocab_size: int, eos_token_ids: Sequence[int]
+        self, tokenizer_json: str, *, vocab_size: int | None, eos_token_ids: Sequence[int]
     ) -> None:
-        """`tokenizer_json` is the text of a Hugging Face tokenizer.json."""
+        """
+        Args:
+            tokenizer_json: the text of a Hugging Face tokenizer.json.
+            vocab_size: of the model; None = as many tokens as it names.
+        """
         eos = list(eos_token_ids) or None
         self._eos_token_ids = frozenset(eos_token_ids)
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
@@ -223,7 +234,6 @@ def _framed(frame: str, answer: str) -> str:
 
 
 def _json_schema(source: str) -> str:
-    """Compact: free white space would let a small model write spaces for ever."""
     if '"$ref"' in source:
         schema = json.loads(source)
         finite = without_endless_parts(schema)
@@ -231,7 +241,7 @@ def _json_schema(source: str) -> str:
             raise ValueError("nothing satisfies it")
         if finite is not schema:
             source = json.dumps(finite)
-    return str(LLMatcher.grammar_from_json_schema(source, overrides={"whitespace_flexible": False}))
+    return str(LLMatcher.grammar_from_json_schema(source, overrides=_JSON_OPTIONS))
 
 
 def _json_object(source: str) -> str:

@@ -10,7 +10,10 @@ ANY_TEXT = r"/(.|\n)*/"
 
 # A space or none after a colon or a comma, as models write them; never more, which some would do
 # for ever.
-_SPACING = {"whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?"}
+_OPTIONS = {
+    "whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?",
+    "coerce_one_of": True,
+}  # fmt: skip
 _NO_PARAMETERS: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}
 
 
@@ -60,7 +63,7 @@ def literal(text: str) -> str:
 
 
 def json_value(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': _SPACING})}"
+    return f"%json {json.dumps({**schema, 'x-guidance': _OPTIONS})}"
 
 
 def json_arguments(parameters: Mapping[str, Any]) -> str:

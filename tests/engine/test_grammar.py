@@ -264,3 +264,11 @@ def test_many_choices(compiler: GrammarCompiler, tokenizer: LLTokenizer) -> None
     source = json.dumps([f"v{i}" for i in range(10_000)])
     text = generate(compiler, tokenizer, Grammar(GrammarKind.CHOICE, source), 0, use_forced=True)
     assert text in json.loads(source)
+
+
+def test_one_of_is_any_of(compiler: GrammarCompiler, tokenizer: LLTokenizer) -> None:
+    kinds = [{"type": "object", "properties": {"k": {"const": k}}, "required": ["k"],
+              "additionalProperties": False} for k in "ab"]  # fmt: skip
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"oneOf": kinds}))
+    text = generate(compiler, tokenizer, grammar, 0, use_forced=True)
+    assert json.loads(text) in ({"k": "a"}, {"k": "b"})

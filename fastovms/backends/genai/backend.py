@@ -16,7 +16,6 @@ from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.engine_loop import Abort, Close, Command, Submit
 from fastovms.backends.genai.grammars import TriedGrammars
 from fastovms.backends.genai.messages import Encoding, Failed, Load, Loaded
-from fastovms.backends.genai.process import ChildProcess, Peer, receive, send
 from fastovms.backends.genai.support import (
     Assistance,
     check_grammar,
@@ -25,6 +24,7 @@ from fastovms.backends.genai.support import (
     has_prefix_cache,
 )
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
+from fastovms.backends.process import ChildProcess, Peer, receive, send
 from fastovms.config import EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams

@@ -18,7 +18,7 @@ from typing import Any, Final
 import openvino_genai as genai
 
 from fastovms.backends.genai.generation_config import structured_output
-from fastovms.backends.genai.process import connect_to_parent
+from fastovms.backends.process import connect_to_parent
 from fastovms.engine.paging import reason_of
 from fastovms.params import Grammar
 

@@ -16,7 +16,7 @@ from fastovms.backends.engine_loop import Close, Command, run_engine
 from fastovms.backends.genai.engine import PipelineEngine
 from fastovms.backends.genai.messages import Encoding, Failed, Load, Loaded
 from fastovms.backends.genai.pipeline import load_pipeline
-from fastovms.backends.genai.process import connect_to_parent, receive, send
+from fastovms.backends.process import connect_to_parent, receive, send
 from fastovms.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)

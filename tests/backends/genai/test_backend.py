@@ -12,8 +12,8 @@ from fastovms.backends.base import BackendStats
 from fastovms.backends.genai.backend import _MAX_ENCODING_TIME, GenaiBackend
 from fastovms.backends.genai.grammars import TriedGrammars
 from fastovms.backends.genai.messages import Encoding, Failed
-from fastovms.backends.genai.process import receive, send
 from fastovms.backends.in_flight import Step
+from fastovms.backends.process import receive, send
 from fastovms.config import EngineConfig
 from fastovms.params import GenerationRequest, SamplingParams, TextPrompt
 from fastovms.service.watch import ProgressWatch

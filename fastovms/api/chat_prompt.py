@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fastovms.api.body import show
 from fastovms.api.messages import Message
-from fastovms.api.prompts import Prompt, Truncation, check_text, encode_text
+from fastovms.api.prompts import Prompt, Truncation, check_text, context_exceeded, encode_text
 from fastovms.api.served import ServedModel
 from fastovms.api.vision import check_images
 from fastovms.errors import InvalidField
@@ -103,7 +103,8 @@ def render_prompt(
 ) -> str:
     """The prompt's text. Takes time in proportion to the messages.
 
-    Raises RequestError: the model has no template, or the template refuses the messages.
+    Raises RequestError: the model has no template, the template refuses the messages, or there are
+    more of them than the context has tokens.
     """
     template = model.chat.template
     if template is None:
@@ -111,6 +112,8 @@ def render_prompt(
             f"messages cannot be used: model {model.info.name} {model.chat.missing}",
             param="messages",
         )
+    if len(messages) > model.info.max_model_len:
+        raise context_exceeded(f"the chat has {len(messages)} turns", model.info, "messages")
     if options.source is not None:
         template = template.replaced(options.source)
     return template.render(

@@ -8,6 +8,7 @@ import pytest
 from fastovms.config import ModelLimits
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.params import GrammarKind, SamplingDefaults
+from fastovms.text.chat_template import ChatTemplate
 from tests.api.chat_models import PARAMETERS, call_text
 from tests.api.responses.conftest import ask, prompt_of
 from tests.fakes import FakeStream
@@ -529,6 +530,27 @@ async def test_a_context_that_is_too_long_loses_its_oldest_messages(make):
     assert prompt.startswith("s:rules;u:u0")
     assert prompt.endswith("a:a0099;u:last;>")
     assert 180 - 16 < len(prompt) <= 180
+
+
+async def test_more_messages_than_the_context_has_tokens_are_not_rendered(make, monkeypatch):
+    rendered = []
+    render = ChatTemplate.render
+
+    def note(self, messages, **options):
+        rendered.append(len(messages))
+        return render(self, messages, **options)
+
+    monkeypatch.setattr(ChatTemplate, "render", note)
+    api = make(context=200)
+    body = {**BODY, "input": [{"role": "user", "content": "x"}] * 5000}
+    status, answer = await ask(api, "POST", V1, body)
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert answer["error"]["param"] == "input"
+    assert "5000 turns" in answer["error"]["message"]
+    assert not rendered
+    status, _ = await ask(api, "POST", V1, {**body, "truncation": "auto"})
+    assert status == 200
+    assert max(rendered) <= 200
 
 
 @pytest.mark.parametrize(

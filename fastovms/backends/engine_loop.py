@@ -71,14 +71,14 @@ def run_engine(
     while True:
         outputs: list[EngineOutput] = []
         for command in receive(not engine.has_work):
-            match command:
-                case Submit(request):
-                    num_received += request.params.n
-                    outputs += _add(engine, request)
-                case Abort(request_id, index):
-                    engine.abort(request_id, index)
-                case Close():
-                    return
+            if isinstance(command, Close):
+                return
+            if isinstance(command, Abort):
+                engine.abort(command.request_id, command.index)
+            else:
+                num_received += command.request.params.n
+                outputs += _add(engine, command.request)
+            del command  # it may have images
         started_at = clock()
         admitted: Sequence[str] = ()
         if engine.has_work:

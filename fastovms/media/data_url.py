@@ -13,6 +13,15 @@ _MAX_HEAD: Final = 256
 _PIECE: Final = 1024 * 1024
 """Characters, a multiple of four."""
 
+_UNKNOWN_TYPES: Final = ("", "application/octet-stream", "binary/octet-stream")
+"""What clients say that have not looked."""
+
+_EQUIVALENTS: Final = (
+    *((space, "") for space in "\n\r\t "),
+    *((f"%{ord(char):02{case}}", char) for char in "+/=" for case in "xX"),
+)
+"""In base64 within a URL: lines may be broken (RFC 2045, 6.8), characters escaped (RFC 3986)."""
+
 
 def decode_data_url(url: str, name: str, *, max_bytes: int) -> bytes:
     """Takes time in proportion to the URL.
@@ -23,28 +32,29 @@ def decode_data_url(url: str, name: str, *, max_bytes: int) -> bytes:
     if head is None:
         raise InvalidField(f"{name} is a malformed data URL", param=name)
     media_type, options = head[1].strip().lower(), head[2].lower().split(";")
-    if media_type and not media_type.startswith("image/"):
+    if media_type not in _UNKNOWN_TYPES and not media_type.startswith("image/"):
         raise InvalidField(f"{name} must be an image, not {media_type[:80]}", param=name)
     if "base64" not in (option.strip() for option in options):
         raise InvalidField(f"{name} must be a data URL in base64", param=name)
-    num_chars = len(url) - head.end()
-    if num_chars // 4 * 3 > max_bytes + 3:
+    encoded = url[head.end() :]
+    for text, plain in _EQUIVALENTS:
+        encoded = encoded.replace(text, plain)
+    if len(encoded) // 4 * 3 > max_bytes + 3:
         raise too_large(name, max_bytes)
-    data = _decode(url, head.end(), name)
+    data = _decode(encoded, name)
     if len(data) > max_bytes:
         raise too_large(name, max_bytes)
     return data
 
 
-def _decode(url: str, start: int, name: str) -> bytes:
+def _decode(encoded: str, name: str) -> bytes:
     """In pieces, since each holds the GIL."""
-    end = len(url.rstrip())
     data = bytearray()
     try:
-        if "=" in url[start : end - 2]:
+        if "=" in encoded[:-2]:
             raise ValueError("padding before the end")
-        for at in range(start, end, _PIECE):
-            data += base64.b64decode(url[at : min(at + _PIECE, end)], validate=True)
+        for at in range(0, len(encoded), _PIECE):
+            data += base64.b64decode(encoded[at : at + _PIECE], validate=True)
     except ValueError as error:
         raise InvalidField(f"{name} has malformed base64", param=name) from error
     return bytes(data)

@@ -9,12 +9,16 @@ from typing import Any, Final
 import numpy as np
 
 from fastovms.errors import InvalidField
+from fastovms.media.jpeg import MAX_SCANS, has_too_many_scans
 from fastovms.params import Image
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 _DEEP_GREY: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 """16 bits a pixel, whatever Pillow keeps them in."""
+
+_JPEGS: Final = ("JPEG", "MPO")
+"""MPO, of cameras, is several in one file."""
 
 _STRIP: Final = 256 * 1024
 """Pixels."""
@@ -36,7 +40,8 @@ class EncodedImage:
         num_pixels: that decoding it will make.
 
     Raises:
-        InvalidField: it is none of `FORMATS`, or has more than `max_pixels`, by its header.
+        InvalidField: it is none of `FORMATS`, has more than `max_pixels`, by its header, or more
+            scans than a JPEG may have.
     """
 
     def __init__(self, data: bytes, name: str, *, max_pixels: int) -> None:
@@ -58,6 +63,8 @@ class EncodedImage:
                 f"{name} must be an image in one of the formats {', '.join(FORMATS)}", param=name
             ) from error
         self.num_pixels = self._check_size()
+        if self._image.format in _JPEGS and has_too_many_scans(data):
+            raise InvalidField(f"{name} must have at most {MAX_SCANS} scans", param=name)
 
     def decode(self) -> Image:
         """Takes time in proportion to the pixels; Pillow releases the GIL for most of it. May be

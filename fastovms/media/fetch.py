@@ -167,6 +167,8 @@ class Fetcher:
                 return answer
             if answer.status not in _REDIRECTS or not self._allow_redirects:
                 raise _Failed(f"status {answer.status}")
+            if not answer.location:
+                raise _Failed("a redirect leads nowhere")
             try:
                 target = self._check(urljoin(parts.geturl(), answer.location), name)
             except InvalidField as error:

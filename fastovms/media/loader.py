@@ -100,8 +100,10 @@ class ImageLoader:
         try:
             return await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
+            # A task's failure refers to this frame: what it refers to would stay in memory, the
+            # other images among it, until the collector comes.
+            while tasks:
+                tasks.pop().cancel()
 
     async def _one(self, source: ImageSource, slots: asyncio.Semaphore, sizes: _Sizes) -> Image:
         async with slots:

@@ -23,10 +23,25 @@ TEXT = base64.b64encode(DATA).decode()
         "data:image/png;charset=utf-8;base64,",
         "data:;base64,",
         "data:image/*;base64,",
+        "data:application/octet-stream;base64,",
     ],
 )
 def test_heads(head):
     assert decode_data_url(head + TEXT + "\n", "url", max_bytes=256) == DATA
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        base64.encodebytes(DATA).decode(),
+        TEXT.replace("/", "/\r\n"),
+        f" {TEXT[:10]}\t{TEXT[10:]} ",
+        TEXT.replace("+", "%2B").replace("/", "%2f").replace("=", "%3D"),
+    ],
+)
+def test_lines_and_escapes(text):
+    assert text != TEXT
+    assert decode_data_url(f"data:image/png;base64,{text}", "url", max_bytes=256) == DATA
 
 
 @pytest.mark.parametrize(
@@ -37,6 +52,7 @@ def test_heads(head):
         ("data:" + "x" * 400 + ",", "malformed data URL"),
         ("data:image/png,abc", "in base64"),
         ("data:text/html;base64,YQ==", "must be an image, not text/html"),
+        ("data:image/png;base64,Y%51==", "malformed base64"),
         ("data:image/png;base64,YQ=", "malformed base64"),
         ("data:image/png;base64,Y", "malformed base64"),
         ("data:image/png;base64,YQ==YQ==", "malformed base64"),

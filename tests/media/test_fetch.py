@@ -327,6 +327,7 @@ async def test_redirects_if_they_are_allowed():
         "http://user@pics.example/",
         "http://[/",
         "ftp://pics.example/",
+        "",
     ],
 )
 async def test_redirects_lead_nowhere_that_is_not_allowed(target):

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gc
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,15 @@ from fastovms.media.loader import ImageLoader, ImageSource
 from fastovms.params import Image
 from tests.media.pictures import BLUE, RED, encode, png
 
+BLUE_PICTURE = png(color=BLUE)
+
 
 class FakeFetcher(Fetcher):
-    """Sends one picture, when `release` is set; counts who waits at once."""
+    """Sends `body`, when `release` is set; counts who waits at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, body: bytes = BLUE_PICTURE) -> None:
         super().__init__([], allow_redirects=False, allow_private=False, timeout=1)
+        self.body = body
         self.release = asyncio.Event()
         self.num_waiting = 0
         self.most_waiting = 0
@@ -38,7 +42,7 @@ class FakeFetcher(Fetcher):
             await self.release.wait()
         finally:
             self.num_waiting -= 1
-        return png(color=BLUE)
+        return self.body
 
 
 def data_url(data: bytes) -> str:
@@ -55,13 +59,20 @@ async def load(loader: ImageLoader, *urls: str) -> list[Image]:
 
 async def nothing_used(loader: ImageLoader) -> None:
     """Returns when no image counts any more. That of a request which has ended may be in a thread
-    yet, and the loop has the future that it woke us with."""
+    yet, and the loop has the future that it woke us with. The collector is not needed: it may come
+    much later."""
     async with asyncio.timeout(5):
         while True:
-            gc.collect()
             if not loader._budget.used:
                 return
             await asyncio.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
 
 
 async def test_every_kind_of_source_in_order(tmp_path: Path) -> None:
@@ -150,6 +161,20 @@ async def test_what_is_damaged_counts_no_longer() -> None:
     whole = encode(pillow.fromarray(noise), "PNG")
     with pytest.raises(InvalidField, match="is damaged"):
         await load(loader, data_url(whole[: len(whole) // 2]))
+    await nothing_used(loader)
+
+
+async def test_an_image_whose_neighbour_fails_counts_no_longer() -> None:
+    fetcher = FakeFetcher(b"nothing")
+    loader = ImageLoader(MediaConfig(max_image_bytes=1000), fetcher=fetcher)
+    loading = asyncio.ensure_future(load(loader, "http://x/", data_url(png())))
+    async with asyncio.timeout(5):
+        while loader._budget.used != 1000 + 3 * 4 * 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    fetcher.release.set()
+    with pytest.raises(InvalidField, match=r"part\[0\]"):
+        await loading
+    del loading
     await nothing_used(loader)
 
 

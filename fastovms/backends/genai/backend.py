@@ -194,6 +194,7 @@ class GenaiBackend:
         try:
             while (command := self._commands.get()) is not None:
                 send(self._peer.connection, command)
+                del command  # its images are in memory no longer than they are needed
         except (OSError, ValueError):
             logger.debug("the pipeline takes no more commands")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Pipe
 
@@ -38,6 +39,21 @@ async def until(condition: Callable[[], bool]) -> None:
             if condition():
                 return
             await asyncio.sleep(0.001)
+
+
+async def test_an_image_stays_in_memory_no_longer_than_its_request():
+    peer = ScriptedPeer()
+    backend = GenaiBackend(peer, model_info(), EngineConfig(), TriedGrammars(None))
+    backend.start()
+    image = np.zeros((2, 2, 3), np.uint8)
+    gone = weakref.ref(image)
+    request = GenerationRequest("r", [1], SamplingParams(), prompt=TextPrompt("look", [image]))
+    backend.submit(request, Listener())
+    await asyncio.to_thread(receive, peer.theirs)
+    del request, image
+    await until(lambda: gone() is None)
+    peer.theirs.close()
+    await backend.close()
 
 
 async def test_images_that_are_encoded_are_no_hang():

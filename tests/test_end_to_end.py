@@ -349,6 +349,19 @@ def test_constrained_text(client, fields):
     assert answer.choices[0].finish_reason == "stop"
 
 
+def test_a_grammar_that_cannot_go_on_is_the_clients_fault(client):
+    request = {
+        "model": NAME, "prompt": PROMPT, "max_tokens": 60,
+        "extra_body": {"structured_outputs": {"regex": "[a-z]{10}b{100000}"}},
+    }  # fmt: skip
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(**request)
+    assert "structured_outputs.regex: the regex cannot go on" in str(caught.value.body)
+    with pytest.raises(openai.APIError) as failed:
+        list(client.completions.create(**request, stream=True))
+    assert "the regex cannot go on" in str(failed.value.body)
+
+
 def test_json_of_a_schema(client):
     schema = {
         "type": "object",

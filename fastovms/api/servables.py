@@ -14,7 +14,7 @@ from fastovms.errors import BackendUnavailable, MalformedBody
 from fastovms.http.messages import Request, Response
 
 _VERSION: Final = "1"
-"""Models are not versioned. As in OVMS, the version in a path is overlooked."""
+"""Models are not versioned: there is the first."""
 
 _READY: Final = Response(200)
 
@@ -63,6 +63,8 @@ class ServableRoutes:
         return _json({model.info.name: _status(model) for model in self._models})
 
     def _find(self, request: Request) -> ServedModel | None:
+        if request.path_params.get("version", _VERSION) != _VERSION:
+            return None
         return self._models.get(request.path_params["name"])
 
 
@@ -76,7 +78,10 @@ def _status(model: ServedModel) -> dict[str, object]:
 
 
 def _unknown(request: Request) -> Response:
-    return error_response(model_not_found(request.path_params["name"]), OVMS)
+    name, version = request.path_params["name"], request.path_params.get("version", _VERSION)
+    if version != _VERSION:
+        name = f"{name}, version {version[:20]}"
+    return error_response(model_not_found(name), OVMS)
 
 
 def _json(value: object) -> Response:

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from fastovms.engine.beam import BeamSearcher, Continuation, Hypothesis
 from fastovms.engine.blocks import BlockManager
+from fastovms.engine.grammar import dead_end
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence
-from fastovms.params import FinishReason, GenerationOutput, TokenLogprobs
+from fastovms.params import FinishReason, GenerationOutput, Refusal, TokenLogprobs
 
 Floats = NDArray[np.float32]
 
@@ -73,8 +74,9 @@ class BeamRequest:
         ]
         grammars = [s.grammar for s in self.sequences if s.grammar is not None]
         error = next((grammar.error for grammar in grammars if grammar.error), None)
-        if error is not None:
-            return self.fail(scheduler, f"the grammar cannot go on: {error}")
+        if error is not None and self._params.grammar is not None:
+            refusal = dead_end(self._params.grammar, error)
+            return self.fail(scheduler, refusal.message, refusal)
         continuations = self._searcher.advance(processed)
         if self._params.logprobs is not None:
             self._logprobs.append(
@@ -86,13 +88,19 @@ class BeamRequest:
         self._follow(continuations, scheduler, seq_ids)
         return [] if continuations else self._outputs()
 
-    def fail(self, scheduler: Scheduler, error: str) -> list[GenerationOutput]:
-        """Ends the search without a result."""
+    def fail(
+        self, scheduler: Scheduler, error: str, refusal: Refusal | None = None
+    ) -> list[GenerationOutput]:
+        """Ends the search without a result.
+
+        Args:
+            refusal: why the request is to blame, if it is.
+        """
         for sequence in self.sequences:
             scheduler.finish(sequence)
         self.sequences.clear()
         return [
-            GenerationOutput(index, (), FinishReason.ERROR, 0, error=error)
+            GenerationOutput(index, (), FinishReason.ERROR, 0, error=error, refusal=refusal)
             for index in sorted(self._wanted)
         ]
 

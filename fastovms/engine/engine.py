@@ -18,7 +18,7 @@ from fastovms.engine.beam_request import BeamRequest, beam_token_limit
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.draft import DraftModel
 from fastovms.engine.drafting import Drafting
-from fastovms.engine.grammar import GrammarCompiler, GrammarState
+from fastovms.engine.grammar import GrammarCompiler, GrammarState, dead_end
 from fastovms.engine.inputs import Batch, ScoredTokens, build_batch
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import Model
@@ -284,9 +284,9 @@ class Engine:
                 output.stop_token_id = last
         if params.prompt_logprobs is not None and is_first and sequence.index == 0:
             output.prompt_logprobs = sequence.prompt_logprobs
-        if sequence.grammar is not None and sequence.grammar.error:
+        if params.grammar is not None and sequence.grammar is not None and sequence.grammar.error:
             finish_reason = output.finish_reason = FinishReason.ERROR
-            output.error = f"the grammar cannot go on: {sequence.grammar.error}"
+            output.refusal = dead_end(params.grammar, sequence.grammar.error)
         if finish_reason is not None:
             self._finish(sequence)
         return EngineOutput(sequence.request_id, output)

@@ -20,7 +20,7 @@ from fastovms.engine.productive import unmatchable_rule
 from fastovms.engine.structural_tag import structural_tag
 from fastovms.engine.tagged_rules import resolve_tags
 from fastovms.errors import InvalidField
-from fastovms.params import Grammar, GrammarKind
+from fastovms.params import Grammar, GrammarKind, Refusal
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -210,6 +210,13 @@ class GrammarCompiler:
 
 
 _DEAD_END = "NoExtensionBias"
+
+
+def dead_end(grammar: Grammar, error: str) -> Refusal:
+    """That no sample of it can be finished, which only trying could tell."""
+    return Refusal(
+        f"{grammar.param}: the {grammar.kind.value} cannot go on: {error}", param=grammar.param
+    )
 
 
 def _invalid(grammar: Grammar, reason: str) -> InvalidField:

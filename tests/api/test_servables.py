@@ -40,7 +40,7 @@ async def test_status_of_the_configuration(api, method, path):
 
 
 @pytest.mark.parametrize("name", ["org/fake%201", "org%2Ffake%201"])
-@pytest.mark.parametrize("version", ["", "/versions/1", "/versions/7"])
+@pytest.mark.parametrize("version", ["", "/versions/1"])
 async def test_a_model_by_kserves_paths(api, name, version):
     path = f"/v2/models/{name}{version}"
     status, body = await ask(api, "GET", path)
@@ -63,6 +63,14 @@ async def test_a_model_by_kserves_paths(api, name, version):
 )
 async def test_unknown_model(api, method, path):
     assert await ask(api, method, path) == (404, {"error": "The model `other` does not exist."})
+
+
+@pytest.mark.parametrize("version", ["2", "0", "01", "x", "1.0"])
+@pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("GET", "/ready"), ("POST", "/infer")])
+async def test_there_is_one_version(api, method, tail, version):
+    path = f"/v2/models/org/fake%201/versions/{version}{tail}"
+    error = f"The model `{NAME}, version {version}` does not exist."
+    assert await ask(api, method, path) == (404, {"error": error})
 
 
 async def test_a_model_that_has_failed_is_not_ready(api):

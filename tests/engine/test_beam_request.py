@@ -367,7 +367,10 @@ def test_a_grammar_that_cannot_go_on_ends_the_search(
     monkeypatch.setattr("fastovms.engine.grammar.GrammarState.error", "too complex")
     outputs = run_grammar(grammars, "a|b", 2)
     assert all(o.finish_reason is FinishReason.ERROR for o in outputs)
-    assert all(o.error == "the grammar cannot go on: too complex" for o in outputs)
+    for output in outputs:
+        assert output.refusal is not None
+        assert output.refusal.param == "response_format"
+        assert output.refusal.message.endswith("the regex cannot go on: too complex")
 
 
 def test_the_fault_of_a_search_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

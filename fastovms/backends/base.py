@@ -19,7 +19,12 @@ OutputCallback = Callable[[GenerationOutput], None]
 
 @dataclass(frozen=True, slots=True)
 class BackendStats:
-    """A snapshot, taken between two steps."""
+    """A snapshot, taken between two steps.
+
+    Attributes:
+        step_allowance: seconds for which the step that has begun may go on without a sign of
+            life, and does not hang.
+    """
 
     num_running: int = 0
     num_waiting: int = 0
@@ -33,6 +38,7 @@ class BackendStats:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_steps: int = 0
+    step_allowance: float = 0.0
 
 
 class Backend(Protocol):

@@ -23,31 +23,36 @@ class Progress(Protocol):
     def num_waiting(self) -> int: ...
     @property
     def num_steps(self) -> int: ...
+    @property
+    def step_allowance(self) -> float: ...
 
 
 class ProgressWatch:
     """Watches the steps of one engine.
 
     Attributes:
-        stalled_for: seconds for which it has had work and has finished no step.
+        stalled_for: seconds for which it has had work and has finished no step, beyond those that
+            the step was allowed.
     """
 
     def __init__(self, now: float) -> None:
         self.stalled_for = 0.0
         self._observed_at = now
         self._num_steps = 0
+        self._in_step_for = 0.0
 
     def observe(self, progress: Progress, now: float) -> bool:
-        """Whether it has moved since the last look, or has nothing to do."""
+        """Whether it has moved since the last look, has nothing to do, or may yet take its time."""
         elapsed = min(now - self._observed_at, _MAX_INTERVAL)
         self._observed_at = now
         has_work = progress.num_running or progress.num_waiting
         if has_work and progress.num_steps == self._num_steps:
-            self.stalled_for += elapsed
-            return False
-        self._num_steps = progress.num_steps
-        self.stalled_for = 0.0
-        return True
+            self._in_step_for += elapsed
+        else:
+            self._num_steps = progress.num_steps
+            self._in_step_for = 0.0
+        self.stalled_for = max(0.0, self._in_step_for - progress.step_allowance)
+        return not self.stalled_for
 
 
 class EngineWatch:

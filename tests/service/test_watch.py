@@ -52,6 +52,18 @@ def test_stalls(busy):
     assert watch.stalled_for == 0
 
 
+def test_a_step_may_be_allowed_its_time():
+    watch = ProgressWatch(0)
+    long_step = BackendStats(num_running=1, num_steps=5, step_allowance=10)
+    assert watch.observe(RUNNING, 1)
+    for now in (5, 9, 11):
+        assert watch.observe(long_step, now)
+    assert not watch.observe(long_step, 12)
+    assert watch.stalled_for == 1
+    assert watch.observe(BackendStats(num_running=1, num_steps=6), 13)
+    assert not watch.observe(BackendStats(num_running=1, num_steps=6), 14), "each anew"
+
+
 def test_time_in_which_nobody_looked_does_not_count():
     watch = ProgressWatch(0)
     watch.observe(RUNNING, 1)

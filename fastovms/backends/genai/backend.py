@@ -37,9 +37,9 @@ _CLOSE_TIMEOUT: Final = 10.0
 _MAX_UNDELIVERED_STEPS: Final = 8
 """Steps that may wait for the loop, before nothing more is read of what the process sends."""
 
-_MAX_ENCODING_TIME: Final = 300.0
-"""Seconds for which an image that is encoded counts as progress. A large one takes a slow machine
-a minute, in which the process can tell nothing."""
+_ENCODING_ALLOWANCE: Final = 300.0
+"""Seconds for an image to be encoded. A large one takes a slow machine a minute, in which the
+process can tell nothing."""
 
 
 class GenaiBackend:
@@ -74,9 +74,7 @@ class GenaiBackend:
         )
         self._failure: str | None = None
         self._closing = False
-        self._clock = clock
-        self._encodes_until: float | None = None
-        self._num_looks = 0
+        self._step_allowance = 0.0
 
     @classmethod
     def load(
@@ -160,11 +158,7 @@ class GenaiBackend:
             self._commands.put(Abort(request_id, index))
 
     def stats(self) -> BackendStats:
-        """While images are encoded, every look at it is a step."""
-        stats = self._requests.stats
-        if self._encodes_until is not None and self._clock() < self._encodes_until:
-            self._num_looks += 1
-        return replace(stats, num_steps=stats.num_steps + self._num_looks)
+        return replace(self._requests.stats, step_allowance=self._step_allowance)
 
     def fail(self, reason: str) -> None:
         if self._failure is None:
@@ -207,7 +201,7 @@ class GenaiBackend:
                     reason = message.reason
                     break
                 if isinstance(message, Encoding):
-                    self._call_loop(self._wait_for_images, message.num_images)
+                    self._call_loop(self._allow_encoding, message.num_images)
                     continue
                 self._undelivered.acquire()
                 self._call_loop(self._deliver, message)
@@ -228,11 +222,11 @@ class GenaiBackend:
 
     # Event loop
 
-    def _wait_for_images(self, num_images: int) -> None:
-        self._encodes_until = self._clock() + num_images * _MAX_ENCODING_TIME
+    def _allow_encoding(self, num_images: int) -> None:
+        self._step_allowance = num_images * _ENCODING_ALLOWANCE
 
     def _deliver(self, step: Step) -> None:
-        self._encodes_until = None
+        self._step_allowance = 0.0
         self._undelivered.release()
         self._requests.deliver(step)
 

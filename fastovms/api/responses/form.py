@@ -19,6 +19,7 @@ from fastovms.api.responses.output_items import OutputForm
 from fastovms.api.responses.schema import ResponsesRequest
 from fastovms.api.sampling import is_streamed
 from fastovms.api.served import ServedModel
+from fastovms.errors import InvalidField
 from fastovms.text.tracking import TextToken
 
 _MAX_STREAMED_LOGPROBS: Final = 512 * 1024
@@ -29,7 +30,10 @@ write, and what may lie unread of a stream is limited."""
 def response_form(
     body: ResponsesRequest, fields: Fields, job: ResponsesJob, envelope: Envelope
 ) -> ResponseForm:
-    """Every member that OpenAI's client and Open Responses require, null where there is nothing."""
+    """Every member that OpenAI's client and Open Responses require, null where there is nothing.
+
+    Raises InvalidField: one cannot be repeated.
+    """
     params = job.task.params
     conversation_id = fields.conversation_id
     members = {
@@ -54,9 +58,11 @@ def response_form(
         "service_tier": fields.service_tier,
         "store": fields.store,
         "temperature": params.temperature,
-        "text": fields.text,
+        "text": _encoded(fields.text, "text"),
         "tool_choice": _tool_choice(body.tool_choice),
-        "tools": [_tool(tool) for tool in body.tools or () if tool["type"] == "function"],
+        "tools": _encoded(
+            [_tool(tool) for tool in body.tools or () if tool["type"] == "function"], "tools"
+        ),
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": "auto" if fields.truncates else "disabled",
@@ -96,6 +102,14 @@ def output_form(
         tell_logprobs=tell if tells else None,
         max_logprobs_length=_MAX_STREAMED_LOGPROBS if is_streamed(body) else None,
     )
+
+
+def _encoded(value: object, name: str) -> orjson.Fragment:
+    """What may be long, and is repeated in many events. Raises InvalidField."""
+    try:
+        return orjson.Fragment(orjson.dumps(value))
+    except orjson.JSONEncodeError:
+        raise InvalidField(f"{name} has an integer of more than 64 bits", param=name) from None
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -426,6 +426,8 @@ MANY = {f"key{number}": "x" for number in range(17)}
             "text.format.schema",
         ),
         ({"text": {"verbosity": "some"}}, "text.verbosity"),
+        ({"tools": [{**TOOL, "parameters": {"maximum": 10**30}}]}, "tools"),
+        ({"response_format": {"type": "regex", "pattern": "a", "more": 10**30}}, "text"),
         ({"text": FORMAT, "response_format": {"type": "json_object"}}, "response_format"),
         ({"text": FORMAT, "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 from fastovms.errors import StateFailed
 from fastovms.state.operations import Operations
-from fastovms.state.tables import Clock, Tables, Totals, open_connection
+from fastovms.state.schema import open_connection
+from fastovms.state.tables import Clock, Tables, Totals
 
 _EVICTION_STEP: Final = 32
 """Objects in one transaction."""

@@ -21,38 +21,6 @@ from fastovms.state.store import (
     UnknownCursor,
 )
 
-VERSION: Final = 1
-"""Of the schema, as `PRAGMA user_version` has it."""
-
-_SCHEMA: Final = f"""
-BEGIN;
-CREATE TABLE objects (
-    key INTEGER PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    kind INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    progress INTEGER NOT NULL,
-    previous_id TEXT,
-    body BLOB NOT NULL,
-    events BLOB,
-    size INTEGER NOT NULL,
-    used_at REAL NOT NULL,
-    UNIQUE (tenant, kind, id)
-) STRICT;
-CREATE INDEX objects_by_use ON objects (used_at) WHERE progress <> 0;
-CREATE TABLE items (
-    object INTEGER NOT NULL REFERENCES objects ON DELETE CASCADE,
-    position INTEGER NOT NULL,
-    side INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    body BLOB NOT NULL,
-    UNIQUE (object, position)
-) STRICT;
-CREATE INDEX items_by_id ON items (id);
-PRAGMA user_version = {VERSION};
-COMMIT;
-"""
-
 _OVERHEAD: Final = 256
 """Bytes that an object or an item takes beside its texts, about."""
 
@@ -314,31 +282,6 @@ class Tables:
                 f"what is to be kept has {size} bytes, but all that is kept may have only "
                 f"{self._max_object}"
             )
-
-
-def open_connection(path: str) -> sqlite3.Connection:
-    """A database with the tables in it, which any one thread may use.
-
-    Raises:
-        sqlite3.Error: the file cannot be had, or is no such database.
-    """
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA journal_mode = WAL")
-        # A commit is on the disk, not only in the system's memory: a box may lose its power.
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA journal_size_limit = 8388608")
-        connection.execute("PRAGMA secure_delete = FAST")
-        [version] = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            connection.executescript(_SCHEMA)
-        elif version != VERSION:
-            raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _marks(values: Iterable[object]) -> str:

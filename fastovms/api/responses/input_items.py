@@ -5,7 +5,6 @@ Clients send back what they were given, often without ids, statuses or annotatio
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,10 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from fastovms.api.body import show
 from fastovms.api.dialect import Dialect
 from fastovms.api.images import IMAGE_PARTS, read_image_part
-from fastovms.api.messages import Part, join_parts
 from fastovms.errors import InvalidField
-from fastovms.media.loader import ImageSource
-from fastovms.media.tags import image_tag
 
 Item = dict[str, Any]
 NewId = Callable[[str], str]
@@ -39,11 +35,11 @@ class Reading(NamedTuple):
 Read = TypeVar("Read")
 
 MAX_ID: Final = 256
-_IMAGE: Final = "input_image"
+IMAGE: Final = "input_image"
 
 ROLES: Final = ("user", "assistant", "system", "developer")
 STATUSES: Final = ("in_progress", "completed", "incomplete")
-_TEXT_PARTS: Final = {
+TEXT_PARTS: Final = {
     "input_text": "text",
     "output_text": "text",
     "text": "text",
@@ -120,48 +116,6 @@ def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) ->
         seen.add(item["id"])
         found.append(item)
     return found
-
-
-def text_of(
-    parts: str | Sequence[Mapping[str, Any]],
-    name: str = "input",
-    images: list[ImageSource] | None = None,
-) -> str:
-    """What a template is given of a content that has been read.
-
-    Args:
-        name: of the content, for error messages.
-        images: those of the content are added to it, and tags stand for them; None = the model
-            takes none.
-
-    Raises InvalidField: there is one all the same, which another model was told of.
-    """
-    if isinstance(parts, str):
-        return parts
-    read = []
-    for position, part in enumerate(parts):
-        if part["type"] != _IMAGE:
-            read.append(Part(part[_TEXT_PARTS[part["type"]]]))
-            continue
-        if images is None:
-            raise InvalidField(f"{name} has an image, but this model takes only text", param=name)
-        images.append(ImageSource(part["image_url"], f"{name}[{position}].image_url"))
-        read.append(Part(image_tag(len(images) - 1), is_image=True))
-    return join_parts(read)
-
-
-def seal(reasoning: str) -> str:
-    """Reasoning as `encrypted_content`, for clients that keep it and show it to nobody. There is
-    no secret in it: the same text is in the item's `content`."""
-    return base64.b64encode(reasoning.encode()).decode()
-
-
-def unseal(content: str) -> str:
-    """Nothing if another server has made it."""
-    try:
-        return base64.b64decode(content, validate=True).decode()
-    except ValueError:
-        return ""
 
 
 def _kind(item: object, name: str) -> str:
@@ -293,7 +247,7 @@ def _input_part(part: object, name: str, reading: Reading) -> dict[str, Any]:
     ):
         return {"type": "input_text", "text": _part(part, name)[1]}
     source = read_image_part(part, name, reading.dialect)
-    return {"type": _IMAGE, "detail": source.detail, "image_url": source.url}
+    return {"type": IMAGE, "detail": source.detail, "image_url": source.url}
 
 
 def _part(part: object, name: str) -> tuple[str, str]:
@@ -302,7 +256,7 @@ def _part(part: object, name: str) -> tuple[str, str]:
     kind = part.get("type")
     if not isinstance(kind, str):
         raise InvalidField(f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type")
-    member = _TEXT_PARTS.get(kind)
+    member = TEXT_PARTS.get(kind)
     if member is None:
         raise InvalidField(
             f"{name} is of type {show(kind)}, but this model takes only text", param=name

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastovms.api.messages import Message
-from fastovms.api.responses.input_items import Item, text_of, unseal
+from fastovms.api.responses.input_items import Item
+from fastovms.api.responses.item_text import text_of, unseal
 from fastovms.media.loader import ImageSource
 
 

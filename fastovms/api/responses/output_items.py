@@ -13,7 +13,8 @@ from typing import Final, Protocol
 import orjson
 
 from fastovms.api.responses.alignment import TokenAligner
-from fastovms.api.responses.input_items import Item, NewId, seal
+from fastovms.api.responses.input_items import Item, NewId
+from fastovms.api.responses.item_text import seal
 from fastovms.text.output import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
 from fastovms.text.tracking import TextToken
 

@@ -14,7 +14,8 @@ from fastovms.api.prompts import CONTEXT_EXCEEDED, Prompt
 from fastovms.api.responses.alignment import TokenAligner
 from fastovms.api.responses.event_log import EventLog
 from fastovms.api.responses.events import EventEncoder
-from fastovms.api.responses.input_items import Reading, read_items, seal, unseal
+from fastovms.api.responses.input_items import Reading, read_items
+from fastovms.api.responses.item_text import seal, unseal
 from fastovms.api.responses.messages import to_messages
 from fastovms.api.responses.output_items import OutputBuilder, OutputForm
 from fastovms.api.responses.truncation import fitting

@@ -109,17 +109,15 @@ def read_model_info(
         eos_token_ids = eos_token_ids or _eos_token_ids(scope, config_path)
     if not eos_token_ids:
         logger.warning("%s names no eos_token_id: answers end at max_tokens only", model_dir)
-    has_images = takes_images(model_dir)
-    weights = "openvino_language_model.bin" if has_images else "openvino_model.bin"
     return ModelInfo(
         name=name or model_dir.resolve().name,
-        created=int((model_dir / weights).stat().st_mtime),
+        created=int(weights_file(model_dir).stat().st_mtime),
         max_model_len=max_model_len,
         vocab_size=vocab_size,
         eos_token_ids=eos_token_ids,
         defaults=_sampling_defaults(generation, generation_path),
         config=config,
-        takes_images=has_images,
+        takes_images=takes_images(model_dir),
     )
 
 
@@ -161,6 +159,12 @@ def check_files(model_dir: Path) -> None:
 def takes_images(model_dir: Path) -> bool:
     """Whether it is the directory of a vision model, as far as the names of its files say."""
     return (model_dir / "openvino_vision_embeddings_model.xml").is_file()
+
+
+def weights_file(model_dir: Path) -> Path:
+    """Of what generates the text."""
+    part = "language_" if takes_images(model_dir) else ""
+    return model_dir / f"openvino_{part}model.bin"
 
 
 def _is_openvino_ir(path: Path) -> bool:

@@ -59,6 +59,11 @@ _QUANTIZATION_GROUP = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 _EXACT = {_PRECISION: "f32", _QUANTIZATION_GROUP: "0"}
 
 
+def exact_properties(device: str, properties: Mapping[str, object]) -> dict[str, object]:
+    """OpenVINO's for f32 throughout. `properties` override everything."""
+    return {**(_EXACT if device == "CPU" else {_PRECISION: "f32"}), **properties}
+
+
 @dataclass(frozen=True, slots=True)
 class Precisions:
     """What a model is compiled with.
@@ -102,10 +107,10 @@ def possible_precisions(
     """
     properties = {"PERFORMANCE_HINT": "LATENCY", **properties}
     if device != "CPU":
-        given = {_PRECISION: "f32", **properties} if exact else properties
+        given = exact_properties(device, properties) if exact else properties
         return _of_one("", given, KV_CACHE_PRECISIONS)
     if exact or weights_size <= EXACT_WEIGHTS_SIZE:
-        return _of_one("exact", {**_EXACT, **properties}, EXACT_KV_CACHE_PRECISIONS)
+        return _of_one("exact", exact_properties(device, properties), EXACT_KV_CACHE_PRECISIONS)
     properties = {_QUANTIZATION_GROUP: QUANTIZATION_GROUP_SIZE, **properties}
     default = _of_one("", properties, KV_CACHE_PRECISIONS)
     if _PRECISION in properties or core.get_property(device, _PRECISION) != ov.Type.bf16:

@@ -11,12 +11,16 @@ import openvino as ov
 import openvino_genai as genai
 
 from fastovms.backends.genai.support import Assistance, has_prefix_cache, token_budget
+from fastovms.backends.model_files import weights_file
 from fastovms.config import EngineConfig
+from fastovms.engine.compilation import EXACT_WEIGHTS_SIZE, exact_properties
 from fastovms.engine.devices import device_memory, find_device, is_gpu
 from fastovms.engine.memory import FREE_MEMORY_SHARE, GIB
 from fastovms.engine.paging import reason_of
 from fastovms.errors import ConfigurationError
 
+_PRECISION: Final = "INFERENCE_PRECISION_HINT"
+_KV_PRECISION: Final = "KV_CACHE_PRECISION"
 _BLOCK_SIZE: Final = 32
 _GPU_BLOCK_SIZE: Final = 16
 
@@ -98,7 +102,8 @@ def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> P
     scheduler.cache_size = 0
     for name, value in cache.items():
         setattr(scheduler, name, value)
-    properties = dict(config.plugin_config)
+    weights_size = weights_file(model_dir).stat().st_size
+    properties = properties_of(config, device, weights_size=weights_size)
     if config.enable_prompt_lookup:
         properties["prompt_lookup"] = True
     if config.draft_model is not None:
@@ -106,6 +111,24 @@ def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> P
     pipeline: Pipeline = genai.ContinuousBatchingPipeline(model_dir, scheduler, device, properties)
     _warm_up(pipeline, Assistance.of(config))
     return pipeline
+
+
+def properties_of(config: EngineConfig, device: str, *, weights_size: int) -> dict[str, object]:
+    """OpenVINO's. The smallest models are computed exactly, as by the paged backend, and what a
+    cache of f32 is to hold must be of f32.
+
+    Args:
+        weights_size: of what generates the text, in bytes.
+    """
+    given = config.plugin_config
+    is_cpu = device == "CPU"
+    is_exact = config.precision == "exact" or given.get(_KV_PRECISION) == "f32"
+    if not is_exact and not (is_cpu and weights_size <= EXACT_WEIGHTS_SIZE):
+        return dict(given)
+    properties = exact_properties(device, given)
+    if is_cpu and properties[_PRECISION] == "f32":
+        properties.setdefault(_KV_PRECISION, "f32")
+    return properties
 
 
 def _warm_up(pipeline: Pipeline, assistance: Assistance) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import orjson
+from msgspec import UNSET
 
 from fastovms.api import offload
 from fastovms.api.body import decode
@@ -17,7 +18,7 @@ from fastovms.api.responses.history import LONG
 from fastovms.api.responses.input_items import Reading, distinct, read_items
 from fastovms.api.responses.query import Query, found, list_body
 from fastovms.api.responses.records import to_items
-from fastovms.api.responses.schema import ConversationRequest, ItemsRequest
+from fastovms.api.responses.schema import ConversationRequest, ConversationUpdate, ItemsRequest
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import HeaderPairs, Request, Response
 from fastovms.state.store import ItemPage, StateStore, StoredItem, UnknownCursor
@@ -57,7 +58,10 @@ class Conversations:
     async def update(self, request: Request, dialect: Dialect) -> Response:
         """Its metadata."""
         store = self._store()
-        metadata = read_metadata(decode(request.body, ConversationRequest).metadata)
+        given = decode(request.body, ConversationUpdate).metadata
+        if given is UNSET:
+            raise InvalidField("metadata is required", param="metadata")
+        metadata = read_metadata(given)
         body = orjson.loads(await self._body(request))
         updated = orjson.dumps({**body, "metadata": metadata})
         is_there = await store.update_conversation(request.tenant, _id(request), updated)

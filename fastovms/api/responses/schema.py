@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from fastovms.api.schemas import GenerationFields
 
@@ -43,10 +43,16 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
 
 
 class ConversationRequest(Struct, frozen=True, kw_only=True):
-    """Body of `POST /conversations` and of `POST /conversations/{id}`."""
+    """Body of `POST /conversations`."""
 
     items: list[dict[str, Any]] | None = None
     metadata: dict[str, Any] | None = None
+
+
+class ConversationUpdate(Struct, frozen=True, kw_only=True):
+    """Body of `POST /conversations/{id}`."""
+
+    metadata: dict[str, Any] | UnsetType | None = UNSET
 
 
 class ItemsRequest(Struct, frozen=True, kw_only=True):

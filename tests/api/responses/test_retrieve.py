@@ -206,6 +206,19 @@ async def test_conversations_that_are_refused(make, body, param):
     assert (status, answer["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"), [({}, None), ({"metadata": None}, {}), ({"metadata": {}}, {})]
+)
+async def test_metadata_is_not_lost_by_mistake(conversation, body, expected):
+    api, created = conversation
+    place = f"/v1/conversations/{created['id']}"
+    status, answer = await ask(api, "POST", place, body)
+    if expected is None:
+        assert (status, answer["error"]["param"]) == (400, "metadata")
+        expected = created["metadata"]
+    assert (await ask(api, "GET", place))[1]["metadata"] == expected
+
+
 async def test_items_are_required_to_add_some(conversation):
     api, created = conversation
     place = f"/v1/conversations/{created['id']}/items"

@@ -77,7 +77,8 @@ class Bench:
         while any(sequence.num_uncomputed_tokens > 1 for sequence in engine.scheduler.running):
             disturbed.append(self._step(engine))
         usual, worst = median(quiet), float(np.percentile(disturbed, 99))
-        return [num_streams, usual, worst, worst / usual, sum(disturbed), len(disturbed)]
+        shared = median(disturbed)
+        return [num_streams, usual, shared, worst, worst / shared, sum(disturbed), len(disturbed)]
 
     def _step(self, engine: Engine) -> float:
         """Milliseconds."""
@@ -99,7 +100,16 @@ def main() -> None:
     print(machine() + "\n")
     header = ("prompt tokens", "first token ms", "with the prefix cached", "share")
     print(table(header, [bench.prefix(arguments.prefix, arguments.runs)]) + "\n")
-    header = ("streams", "gap p50 ms", f"p99 as {arguments.long} enter", "ratio", "ms", "steps")
+    entering = f"as {arguments.long} enter"
+    header = (
+        "streams",
+        "gap p50 ms",
+        f"p50 {entering}",
+        "p99",
+        "p99 / p50",
+        "first token ms",
+        "steps",
+    )
     print(table(header, [bench.gaps(n, arguments.long) for n in arguments.streams]))
 
 

@@ -11,7 +11,6 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from fastovms.engine.compilation import (
-    MAX_SMALL_STEP,
     CompiledVariants,
     Precisions,
     compile_first,
@@ -60,14 +59,13 @@ class PagedModel:
         variants: CompiledVariants,
         *,
         device: str,
+        precisions: Precisions,
         applies_sliding_window: bool,
-        max_small_chunk: int = 0,
     ) -> None:
-        """`max_small_chunk`: see `Precisions`."""
         self.applies_sliding_window = applies_sliding_window
         self.is_on_gpu = is_gpu(device)
         self._device = device
-        self._max_small_chunk = max_small_chunk
+        self._precisions = precisions
         self._large = _Request(variants.large)
         self._small = self._large
         if variants.small is not variants.large:
@@ -119,13 +117,7 @@ class PagedModel:
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         """See `Model.infer`. Releases the GIL while the device computes."""
-        return (self._small if self._is_small(inputs) else self._large).infer(inputs)
-
-    def _is_small(self, inputs: StepInputs) -> bool:
-        if len(inputs.input_ids) <= MAX_SMALL_STEP:
-            return True
-        longest = int(np.diff(inputs.subsequence_begins).max())
-        return longest <= self._max_small_chunk
+        return (self._small if self._precisions.is_small(inputs) else self._large).infer(inputs)
 
 
 class ModelFiles:
@@ -179,8 +171,8 @@ class ModelFiles:
         model = PagedModel(
             variants,
             device=self.device,
+            precisions=precisions,
             applies_sliding_window=applies_sliding_window(self._model),
-            max_small_chunk=precisions.max_small_chunk,
         )
         return precisions, model
 

@@ -18,6 +18,10 @@ MAX_SCORED_TOKENS = 64
 """A chunk of a prompt that wants log probabilities: each of its tokens costs a row of logits."""
 
 
+MIN_PREFILL_TOKENS = 16
+"""Of a step beside decodes that want to go on: fewer cost nearly as much time as these."""
+
+
 class BlockCopy(NamedTuple):
     source: int
     target: int
@@ -116,16 +120,15 @@ class Scheduler:
         plan = Plan()
         num_decoded = self._plan_decodes(plan)
         plan.num_decodes = len(plan.chunks)
-        budget = self._max_num_batched_tokens - num_decoded
+        # However many decode, a prompt advances by at least a block a step.
+        budget = max(self._max_num_batched_tokens - num_decoded, self._blocks.block_size)
         num_others = len(self.running) - plan.num_decodes + len(self.waiting)
         if (
             max_prefill_tokens is not None
             and plan.num_decodes >= num_others
             and self._has_long_prompt()
         ):
-            budget = min(budget, max_prefill_tokens)
-        # However many decode, a prompt advances by at least a block a step.
-        budget = max(budget, self._blocks.block_size)
+            budget = min(budget, max(max_prefill_tokens, MIN_PREFILL_TOKENS))
         budget = self._plan_prefills(plan, budget)
         self._admit(plan, budget)
         return plan

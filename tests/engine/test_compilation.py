@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import openvino as ov
 import pytest
 
 from fastovms.engine import compilation
-from fastovms.engine.compilation import EXACT_WEIGHTS_SIZE, possible_precisions
+from fastovms.engine.compilation import EXACT_WEIGHTS_SIZE, Precisions, possible_precisions
+from fastovms.engine.inputs import StepInputs
 
 LARGE = 2 * EXACT_WEIGHTS_SIZE
 TWO = "bf16 and f32, u8 cache"
@@ -118,3 +120,49 @@ def test_without_amx_steps_of_short_chunks_are_small(
     )
     (two,) = (choice for choice in choices if choice.small is not None)
     assert two.max_small_chunk == expected
+
+
+def step(*chunks: tuple[int, int, int]) -> StepInputs:
+    """Chunks of so many computed tokens, tokens and sampled ones."""
+    past_lens, lengths, sampled = (
+        np.array(column, np.int32) for column in zip(*chunks, strict=True)
+    )
+    none = np.zeros(0, np.int32)
+    return StepInputs(
+        input_ids=np.zeros(lengths.sum(), np.int64),
+        position_ids=np.zeros(lengths.sum(), np.int64),
+        past_lens=past_lens,
+        subsequence_begins=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        block_indices=none,
+        block_indices_begins=none,
+        max_context_len=np.array((past_lens + lengths).max(), np.int32),
+        sampled_token_indices=np.zeros(sampled.sum(), np.int64),
+    )
+
+
+DECODE, DRAFTS, FAR_DRAFTS = (100, 1, 1), (100, 8, 8), (4000, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "max_small_chunk", "expected"),
+    [
+        ([DECODE], 0, True),
+        ([DECODE] * 32, 0, True),
+        ([DECODE] * 33, 0, False),
+        ([DECODE] * 33, 16, True),
+        ([DRAFTS] * 8, 0, False),
+        ([DRAFTS] * 8, 16, True),
+        ([FAR_DRAFTS], 16, True),
+        ([(0, 32, 1)], 0, True),  # a whole prompt
+        ([(0, 33, 1)], 16, False),
+        ([DECODE, (1000, 16, 0)], 16, True),
+        ([DECODE, (1016, 16, 0)], 16, False),  # attention counts
+        ([DECODE, (1016, 16, 0)], 0, False),
+        ([(4000, 1, 1)] * 32, 0, True),
+    ],
+)
+def test_which_steps_are_small(
+    chunks: list[tuple[int, int, int]], max_small_chunk: int, expected: bool
+) -> None:
+    precisions = Precisions("", {}, {}, max_small_chunk=max_small_chunk)
+    assert precisions.is_small(step(*chunks)) is expected

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.inputs import StepInputs
+from fastovms.engine.scheduler import MIN_PREFILL_TOKENS
 from fastovms.engine.step_costs import StepCosts
 from fastovms.params import GenerationRequest, SamplingParams
 from tests.engine.fake_model import FakeModel
@@ -21,14 +22,15 @@ class TimedModel(FakeModel):
     """Its steps take time on a clock of its own."""
 
     now = 0.0
+    token_seconds = TOKEN
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
-        self.now += BASE + TOKEN * len(inputs.input_ids)
+        self.now += BASE + self.token_seconds * len(inputs.input_ids)
         return super().infer(inputs)
 
     @property
     def step_seconds(self) -> list[float]:
-        return [BASE + TOKEN * tokens for tokens in self.num_tokens_per_step]
+        return [BASE + self.token_seconds * tokens for tokens in self.num_tokens_per_step]
 
 
 def learned(*steps: tuple[int, int, float]) -> StepCosts:
@@ -62,9 +64,12 @@ def test_old_steps_are_forgotten() -> None:
     assert learned(*slow, *[(4, 0, 0.5)] * 20).max_prefill_tokens == 25
 
 
-def run_streams(num_streams: int, num_late: int, late_length: int) -> tuple[TimedModel, Engine]:
+def run_streams(
+    num_streams: int, num_late: int, late_length: int, token_seconds: float = TOKEN
+) -> tuple[TimedModel, Engine]:
     """Streams that decode, and then prompts that come while they do, until those are computed."""
     model = TimedModel()
+    model.token_seconds = token_seconds
     model.allocate_cache(4096)
     engine = Engine(
         model,
@@ -108,3 +113,12 @@ def test_short_prompts_are_not_held_back() -> None:
     """Each holds up those who decode once: taking it in small pieces would cost everybody steps."""
     model, _ = run_streams(8, 2, 120)
     assert model.num_tokens_per_step[0] == 8 + 2 * 120
+
+
+def test_a_long_prompt_advances_however_dear_its_tokens_are() -> None:
+    """In pieces that are worth a step, though decodes take more than twice as long meanwhile."""
+    num_streams = 4
+    model, _ = run_streams(num_streams, 1, 600, token_seconds=BASE)
+    *whole, last = model.num_tokens_per_step
+    assert set(whole[1:]) == {num_streams + MIN_PREFILL_TOKENS}
+    assert last <= num_streams + MIN_PREFILL_TOKENS

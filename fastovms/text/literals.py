@@ -100,6 +100,7 @@ def starts_string(scan: Scanner, notation: Notation) -> Steps[bool]:
     for quote in notation.quotes:
         if (yield from scan.peek(len(quote), quote)) == quote:
             return True
+    scan.skip_cut(*notation.quotes)
     return False
 
 

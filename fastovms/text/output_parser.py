@@ -64,6 +64,9 @@ def _parse(
         yield from reasoning_format.parse(scan, out, is_inside)
     if tool_format is not None and not isinstance(tool_format.parse, MessageForm):
         yield from tool_format.parse(scan, out, tools)
+    elif out.answer_end:
+        while (yield from scan.until((out.answer_end,), out.content)):
+            pass
     else:
         yield from scan.rest(out.content)
 

@@ -88,6 +88,15 @@ class Scanner:
                 return False
             yield
 
+    def skip_cut(self, *tags: str) -> None:
+        """At the end of the text, reads what is left of it if one of `tags` begins with that. They
+        have all been tried, so that what is left of the text is less than one of them."""
+        if not self.is_ended or self.is_empty:
+            return
+        rest = self._text[self._at :]
+        if any(tag.startswith(rest) for tag in tags):
+            self._advance(len(self._text))
+
     def space(self) -> Steps[str]:
         """Reads white space, perhaps none."""
         pieces = []

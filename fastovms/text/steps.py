@@ -24,6 +24,7 @@ class Output:
     Attributes:
         in_reasoning: the parser is within reasoning.
         num_calls: calls begun so far.
+        answer_end: markup that ends the answer, if some has begun it. It is no content.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class Output:
         self._reasoning = _Space()
         self.in_reasoning = False
         self.num_calls = 0
+        self.answer_end = ""
 
     def take(self) -> list[Piece]:
         """The pieces found since the last time."""

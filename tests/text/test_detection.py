@@ -62,6 +62,8 @@ def test_the_demo_model():
         ("<|python_tag|>", "llama3", None),
         ("<|python_start|>", "pythonic", None),
         ("content.split('</think>')", None, "qwen3"),
+        ("<|tool_call|> <think></think> <response></response>", "granite", "granite"),
+        ("[TOOL_CALLS] [ARGS] [THINK]", "devstral", "mistral"),
     ],
 )
 def test_marks(marks, tools, reasoning):

@@ -11,7 +11,7 @@ from fastovms.text.reasoning.think import THINK, think_format
 
 __all__ = ["REASONING_FORMATS", "ReasoningFormat", "detect_reasoning_format"]
 
-# Granite 3.2 thinks in words, later ones between tags.
+# Granite 3.2 thinks in words, 3.3 between tags, with the answer between others.
 _GRANITE = [
     THINK,
     ("Here is my thought process:", "Here is my response:"),
@@ -25,9 +25,10 @@ REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {
         think_format("deepseek_r1", is_assumed=True),
         think_format("gemma4", [("<|channel>thought", "<channel|>")]),
         GPTOSS,
-        think_format("granite", _GRANITE),
+        think_format("granite", _GRANITE, answer=("<response>", "</response>")),
         think_format("lfm2"),
         think_format("minicpm5"),
+        think_format("mistral", [("[THINK]", "[/THINK]")]),
         ONYX,
         think_format("qwen3"),
     )
@@ -41,6 +42,8 @@ _MARKERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("minicpm5", ('<param name="',)),
     ("lfm2", ("<|tool_call_start|>", "message.thinking")),
     ("granite", ("Here is my thought process:",)),
+    ("granite", ("<think></think>", "<response></response>")),
+    ("mistral", ("[THINK]",)),
     ("deepseek", ("<｜Assistant｜>", "<think>")),
     ("qwen3", ("<think>",)),
     ("qwen3", ("content.split('</think>')",)),

@@ -16,25 +16,30 @@ THINK: Tags = ("<think>", "</think>")
 
 
 def think_format(
-    name: str, pairs: Sequence[Tags] = (THINK,), *, is_assumed: bool = False
+    name: str,
+    pairs: Sequence[Tags] = (THINK,),
+    *,
+    answer: Tags | None = None,
+    is_assumed: bool = False,
 ) -> ReasoningFormat:
     """
     Args:
         pairs: what reasoning may be written between; where a prompt has begun it, the first.
+        answer: what the answer behind reasoning may be written between.
         is_assumed: answers are reasoning from the beginning, unless the prompt has ended it.
     """
     begin, end = pairs[0]
     return ReasoningFormat(
         name,
-        tags=tuple(tag for pair in pairs for tag in pair),
-        parse=_parser(pairs),
+        tags=tuple(tag for pair in (*pairs, *([answer] if answer else [])) for tag in pair),
+        parse=_parser(pairs, answer),
         rules=_rules_writer(pairs),
         begin=begin,
         end=end if is_assumed else None,
     )
 
 
-def _parser(pairs: Sequence[Tags]) -> Parse:
+def _parser(pairs: Sequence[Tags], answer: Tags | None) -> Parse:
     def parse(scan: Scanner, out: Output, is_inside: bool) -> Steps[None]:
         """Reasoning comes first or not at all. Without an end, all is reasoning."""
         space = yield from scan.space()
@@ -49,6 +54,12 @@ def _parser(pairs: Sequence[Tags]) -> Parse:
         out.begin_reasoning()
         yield from scan.until((end,), out.reasoning)
         out.end_reasoning()
+        if answer is not None:
+            space = yield from scan.space()
+            if (yield from scan.take(answer[0])):
+                out.answer_end = answer[1]
+            else:
+                out.content(space)
 
     return parse
 

@@ -56,7 +56,8 @@ def tagged_calls(
 
 
 def read_end(scan: Scanner, out: Output, tag: str) -> Steps[None]:
-    """Reads the tag behind a call, if it is there."""
+    """Reads the tag behind a call, if it is there, or what there is of it at the end."""
     space = yield from scan.space()
     if not (yield from scan.take(tag)):
         out.content(space)
+        scan.skip_cut(tag)

@@ -18,7 +18,10 @@ END = "</tool_call>"
 
 
 def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
-    while opening := (yield from scan.until((BEGIN, OTHER_BEGIN), out.content)):
+    tags = (BEGIN, OTHER_BEGIN, *([out.answer_end] if out.answer_end else []))
+    while opening := (yield from scan.until(tags, out.content)):
+        if opening == out.answer_end:
+            continue
         if (yield from read_calls(scan, out, opening)):
             yield from read_end(scan, out, END)
 

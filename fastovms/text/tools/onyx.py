@@ -31,6 +31,7 @@ FORM = XmlForm(
     function_end="</atem:invoke>",
     parameter=('<atem:parameter name="', '">'),
     parameter_end="</atem:parameter>",
+    trims_lines=False,
     gap="\n",
 )
 _ENDS = (END_MESSAGE, END_TURN)

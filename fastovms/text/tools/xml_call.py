@@ -26,8 +26,8 @@ class XmlForm:
     Attributes:
         function: what stands before and after a function's name.
         parameter: the same of a parameter.
-        line: what stands around a value: a line break or nothing. One line break at either end
-            of a value is not part of it in any case.
+        line: what stands around a value: a line break or nothing.
+        trims_lines: one line break at either end of a value is not part of it in any case.
         gap: what stands after a tag that is not beside a value.
         has_cdata: a value may be wrapped in `<![CDATA[` and `]]>`.
         tokens: beginnings of tags that may be special tokens.
@@ -38,6 +38,7 @@ class XmlForm:
     parameter: tuple[str, str]
     parameter_end: str
     line: str = ""
+    trims_lines: bool = True
     gap: str = ""
     has_cdata: bool = False
     tokens: tuple[str, ...] = ()
@@ -100,6 +101,7 @@ def _read_arguments(
                 out.arguments("{")
             return True
         if not (yield from scan.take(form.parameter[0])):
+            scan.skip_cut(form.function_end, form.parameter[0])
             return False
         name = yield from _read_name(scan, form.parameter[1])
         if not name:
@@ -160,12 +162,17 @@ def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
 
 def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
     """Passes on a value without the line breaks around it, and reads the tag behind it."""
+    if not form.trims_lines:
+        return (yield from scan.until((form.parameter_end,), emit)) is not None
     yield from scan.take("\n")
     if form.has_cdata and (yield from scan.take(_CDATA)):
         if (yield from scan.until((_CDATA_END,), emit)) is None:
             return False
         yield from scan.space()
-        return (yield from scan.take(form.parameter_end))
+        is_whole = yield from scan.take(form.parameter_end)
+        if not is_whole:
+            scan.skip_cut(form.parameter_end)
+        return is_whole
     # A line break is held until it is known that it is not the last.
     return (
         yield from scan.until((f"\n{form.parameter_end}", form.parameter_end), emit)
@@ -213,7 +220,7 @@ def _argument(rules: Rules, parameter: Parameter, form: XmlForm) -> str:
         return f"{begin} {one_of([literal(value) for value in values])} {line} {end} {gap}"
     body = text_body(parameter, form.parameter_end)
     if body != ANY_TEXT:
-        body += _NO_MARKUP[form.has_cdata] if not line else ""
+        body += _NO_MARKUP[form.has_cdata] if form.trims_lines and not line else ""
         body = f"({body}) {line}"
     elif form.has_cdata:
         body = _NOT_CDATA

@@ -1,0 +1,350 @@
+"""Answers in the form in which each family of models writes them, token for token: calls with
+nested values, after text and thoughts, several, cut short, and what the models get wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any, NamedTuple
+
+import pytest
+
+from fastovms.text.output import CallArguments, CallBegin, CallEnd, Content, Reasoning
+from fastovms.text.output_parser import output_parser
+from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.tools import TOOL_FORMATS, Tool
+from tests.text.parsing import parse
+
+TOOLS = [
+    Tool(
+        "get_weather",
+        {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "units": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+                "detailed": {"type": "boolean"},
+            },
+            "required": ["city"],
+        },
+    ),
+    Tool(
+        "write_file",
+        {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
+            "required": ["path", "content"],
+        },
+    ),
+    Tool(
+        "book",
+        {
+            "type": "object",
+            "properties": {
+                "guests": {"type": "array", "items": {"type": "object"}},
+                "options": {"type": "object"},
+                "price": {"type": "number"},
+                "note": {"type": ["string", "null"]},
+            },
+        },
+    ),
+    Tool("get_current_time", {"type": "object", "properties": {}}),
+]
+
+PARIS = ("get_weather", {"city": "Paris"})
+WEEK = ("get_weather", {"city": "São Paulo", "days": 7, "units": "celsius", "detailed": True})
+TIME = ("get_current_time", {})
+CODE = 'def f(x):\n    return {"a": [x, \'}\'], "b": "</x>\\n"}  # "quoted" \\ done\n'
+FILE = ("write_file", {"path": "src/a b.py", "content": CODE})
+BOOK = (
+    "book",
+    {
+        "guests": [{"name": 'Zoë "Z" O\'Neil', "age": 5}, {"name": "李雷", "age": None}],
+        "options": {"smoking": False, "rooms": [1, 2.5, []], "deep": {"er": {"est": {}}}},
+        "price": -1.5e3,
+        "note": None,
+    },
+)
+CALLS = (PARIS, WEEK, TIME, FILE, BOOK)
+
+Call = tuple[str, Any]
+
+
+class Answer(NamedTuple):
+    """`calls` with arguments as text are cut short."""
+
+    text: str
+    calls: tuple[Call, ...] = ()
+    content: str = ""
+    reasoning: str = ""
+    prompt: str = ""
+
+
+def compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def python(value: object) -> str:
+    if isinstance(value, dict):
+        items = ", ".join(f"{python(key)}: {python(item)}" for key, item in value.items())
+        return f"{{{items}}}"
+    return repr(value)
+
+
+def pythonic(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={python(value)}' for key, value in arguments.items())})"
+
+
+def plain(value: object) -> str:
+    """A value as formats with elements have it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def gemma(value: object) -> str:
+    match value:
+        case str():
+            return f'<|"|>{value}<|"|>'
+        case dict():
+            return "{" + ",".join(f"{key}:{gemma(item)}" for key, item in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(gemma, value)) + "]"
+        case _:
+            return json.dumps(value)
+
+
+# What each model writes for one call, and for several.
+
+
+def hermes(*calls: Call) -> str:
+    found = [json.dumps({"name": name, "arguments": a}, ensure_ascii=False) for name, a in calls]
+    return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in found)
+
+
+def llama(*calls: Call) -> str:
+    return "; ".join(json.dumps({"name": name, "parameters": a}) for name, a in calls)
+
+
+def objects(*calls: Call) -> str:
+    return json.dumps([{"name": name, "arguments": a} for name, a in calls], ensure_ascii=False)
+
+
+def python_list(*calls: Call) -> str:
+    return f"[{', '.join(pythonic(*call) for call in calls)}]"
+
+
+def qwen_coder(*calls: Call) -> str:
+    return "\n".join(
+        f"<tool_call>\n<function={name}>\n"
+        + "".join(f"<parameter={key}>\n{plain(v)}\n</parameter>\n" for key, v in a.items())
+        + "</function>\n</tool_call>"
+        for name, a in calls
+    )
+
+
+def minicpm(*calls: Call) -> str:
+    return "\n".join(
+        f'<function name="{name}">'
+        + "".join(
+            f'<param name="{key}"><![CDATA[{v}]]></param>'
+            if isinstance(v, str) and ("<" in v or "\n" in v)
+            else f'<param name="{key}">{plain(v)}</param>'
+            for key, v in a.items()
+        )
+        + "</function>"
+        for name, a in calls
+    )
+
+
+def onyx(*calls: Call) -> str:
+    return "<|start|>assistant".join(
+        f' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n'
+        + "".join(
+            f'<atem:parameter name="{key}">{plain(v)}</atem:parameter>\n' for key, v in a.items()
+        )
+        + "</atem:invoke>\n</atem:function_calls><|eom|>"
+        for name, a in calls
+    )
+
+
+def harmony(*calls: Call) -> str:
+    return "<|start|>assistant".join(
+        f"<|channel|>commentary to=functions.{name} <|constrain|>json"
+        f"<|message|>{compact(a)}<|call|>"
+        for name, a in calls
+    )
+
+
+def deepseek(*calls: Call) -> str:
+    return (
+        "<｜tool▁calls▁begin｜>"
+        + "\n".join(
+            f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n"
+            f"{json.dumps(a, ensure_ascii=False)}\n```<｜tool▁call▁end｜>"
+            for name, a in calls
+        )
+        + "<｜tool▁calls▁end｜>"
+    )
+
+
+def deepseek_v31(*calls: Call) -> str:
+    return (
+        "<｜tool▁calls▁begin｜>"
+        + "".join(
+            f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{json.dumps(a, ensure_ascii=False)}"
+            "<｜tool▁call▁end｜>"
+            for name, a in calls
+        )
+        + "<｜tool▁calls▁end｜>"
+    )
+
+
+FAMILIES = {
+    "hermes3": hermes,
+    "llama3": llama,
+    "pythonic": python_list,
+    "mistral": lambda *calls: f"[TOOL_CALLS] {objects(*calls)}",
+    "devstral": lambda *calls: "".join(
+        f"[TOOL_CALLS]{name}[ARGS]{json.dumps(a, ensure_ascii=False)}" for name, a in calls
+    ),
+    "phi4": lambda *calls: f"functools{objects(*calls)}",
+    "granite": lambda *calls: f"<|tool_call|>{objects(*calls)}",
+    "deepseek": deepseek,
+    "deepseek_v31": deepseek_v31,
+    "qwen3coder": qwen_coder,
+    "gptoss": harmony,
+    "onyx": onyx,
+    "gemma4": lambda *calls: "".join(
+        f"<|tool_call>call:{n}{gemma(a)}<tool_call|>" for n, a in calls
+    ),
+    "lfm2": lambda *calls: f"<|tool_call_start|>{python_list(*calls)}<|tool_call_end|>",
+    "minicpm5": minicpm,
+}
+THOUGHTS = {
+    "gptoss": "<|channel|>analysis<|message|>I think.<|end|><|start|>assistant",
+    "onyx": " to=self<|message|>I think.<|eom|><|start|>assistant",
+    "gemma4": "<|channel>thought\nI think.\n<channel|>",
+}
+TEXTS = {
+    "gptoss": "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant",
+    "onyx": " to=user<|message|>I look.<|eom|><|start|>assistant",
+}
+NO_TEXT_BEFORE = {"llama3", "pythonic"}
+"""Their calls are the whole answer."""
+
+REASONING = {
+    "deepseek": "deepseek", "deepseek_v31": "deepseek", "granite": "granite", "gptoss": "gptoss",
+    "onyx": "onyx", "gemma4": "gemma4", "lfm2": "lfm2", "minicpm5": "minicpm5",
+}  # fmt: skip
+
+
+def pieces_of(text: str, seed: int) -> list[str]:
+    """As tokens might cut it: words, tags, digits and signs, some of them in two or together."""
+    rng = random.Random(seed)
+    tokens = re.findall(r"<[^<>\s]{1,30}>|\[[A-Z_]+\]| ?\w+|\s+|[^\w\s]{1,3}", text)
+    pieces: list[str] = []
+    for token in tokens:
+        if seed and rng.random() < 0.3 and len(token) > 1:
+            at = rng.randrange(1, len(token))
+            pieces += [token[:at], token[at:]]
+        elif seed and pieces and rng.random() < 0.2:
+            pieces[-1] += token
+        else:
+            pieces.append(token)
+    assert "".join(pieces) == text
+    return pieces
+
+
+def read(name: str, reasoning: str | None, answer: Answer, texts: list[str]) -> Answer:
+    parser = output_parser(
+        TOOL_FORMATS[name],
+        REASONING_FORMATS[reasoning] if reasoning else None,
+        prompt=answer.prompt,
+        tools=TOOLS,
+    )
+    calls: list[Call] = []
+    told = {Content: "", Reasoning: ""}
+    for piece in parse(parser, texts):
+        match piece:
+            case CallBegin(index, called):
+                assert index == len(calls)
+                calls.append((called, ""))
+            case CallArguments(index, text):
+                calls[index] = (calls[index][0], calls[index][1] + text)
+            case CallEnd(index, complete):
+                if complete:
+                    calls[index] = (calls[index][0], json.loads(calls[index][1]))
+            case Content(text) | Reasoning(text):
+                told[type(piece)] += text
+    return Answer(answer.text, tuple(calls), told[Content], told[Reasoning], answer.prompt)
+
+
+def check(name: str, answer: Answer, reasoning: str | None = None) -> None:
+    for texts in (
+        [answer.text],
+        list(answer.text),
+        *(pieces_of(answer.text, s) for s in range(12)),
+    ):
+        assert read(name, reasoning, answer, texts) == answer, texts
+
+
+FAMILY = pytest.mark.parametrize("name", FAMILIES)
+
+
+@FAMILY
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[0])
+def test_one_call(name: str, call: Call) -> None:
+    check(name, Answer(FAMILIES[name](call), (call,)))
+
+
+@FAMILY
+def test_several_calls(name: str) -> None:
+    check(name, Answer(FAMILIES[name](*CALLS), CALLS))
+
+
+@FAMILY
+def test_a_thought_and_text_before_calls(name: str) -> None:
+    reasoning = REASONING.get(name, "qwen3")
+    thought = THOUGHTS.get(name, "<think>\nI think.\n</think>\n\n")
+    calls = FAMILIES[name](PARIS, BOOK)
+    check(name, Answer(thought + calls, (PARIS, BOOK), reasoning="I think."), reasoning)
+    text = "" if name in NO_TEXT_BEFORE else "I look."
+    written = TEXTS.get(name, f"{text}\n\n") if text else ""
+    answer = Answer(written + calls, (PARIS, BOOK), text)
+    check(name, answer, reasoning)
+    answer = Answer(thought + written + calls, (PARIS, BOOK), text, "I think.")
+    check(name, answer, reasoning)
+
+
+@FAMILY
+def test_calls_that_are_cut_short(name: str) -> None:
+    """At any place: whole calls are right, one that is not is no JSON, and what is content is at
+    most the markup of a call that has not begun. No arguments at all are empty ones, as in
+    OVMS."""
+    text = FAMILIES[name](FILE, BOOK)
+    for end in range(1, len(text)):
+        found = read(name, None, Answer(text[:end]), [text[:end]])
+        assert read(name, None, Answer(text[:end]), list(text[:end])) == found
+        for i, (called, told) in enumerate(found.calls):
+            assert called == (FILE, BOOK)[i][0]
+            assert isinstance(told, str) or told in ((FILE, BOOK)[i][1], {})
+            assert isinstance(told, dict) or i == len(found.calls) - 1
+        if found.calls:
+            assert "src" not in found.content
+            assert "Zo" not in found.content
+            assert len(found.content) < 100
+        if found.calls and isinstance(found.calls[-1][1], str):
+            assert not found.content
+
+
+@FAMILY
+def test_text_without_calls(name: str) -> None:
+    """With brackets, braces and tags of others in it."""
+    text = 'Use `f(x)` or [1, 2] or {"a": 1}; <b>bold</b> & a < b.\n\n```json\n{"k": [1]}\n```\nÜ'
+    written = text
+    if name == "gptoss":
+        written = f"<|channel|>final<|message|>{text}<|return|>"
+    elif name == "onyx":
+        written = f" to=user<|message|>{text}<|eot|>"
+    check(name, Answer(written, (), text))

@@ -15,6 +15,8 @@ from fastovms.state.tables import Clock, Tables, Totals
 _EVICTION_STEP: Final = 32
 """Objects in one transaction."""
 
+_DAMAGES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
 Operation = Callable[[Operations], object]
 
 
@@ -33,6 +35,11 @@ class Outcome(NamedTuple):
     error: Exception | None = None
 
 
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's result code without what it adds to it; 0 = there is none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
 class Database:
     """One file, or ":memory:", which no other process may use at the same time.
 
@@ -42,6 +49,7 @@ class Database:
     Args:
         clock: unix time in seconds; it goes on while no process runs.
         on_close: called when the file is no longer used.
+        on_damage: called once, when the file turns out to be damaged, with what SQLite says.
 
     Raises:
         sqlite3.Error: the file cannot be had, or is no such database.
@@ -53,8 +61,10 @@ class Database:
         bounds: Bounds,
         clock: Clock,
         on_close: Callable[[], None] = lambda: None,
+        on_damage: Callable[[sqlite3.Error], None] = lambda error: None,
     ) -> None:
         self._on_close = on_close
+        self._on_damage: Callable[[sqlite3.Error], None] | None = on_damage
         self._bounds = bounds
         self._clock = clock
         self._connection = open_connection(path)
@@ -80,6 +90,7 @@ class Database:
             outcomes = [self._attempt(operation) for operation in operations]
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
+            self._note_damage(error)
             self._roll_back(totals)
             if len(operations) > 1:
                 return [self.transact([operation])[0] for operation in operations]
@@ -109,7 +120,8 @@ class Database:
             self._connection.execute("BEGIN")
             self._tables.delete_keys(sizes)
             self._connection.execute("COMMIT")
-        except sqlite3.Error:
+        except sqlite3.Error as error:
+            self._note_damage(error)
             self._roll_back(totals)
             raise
         return bool(sizes) and self._is_due()
@@ -154,10 +166,16 @@ class Database:
             self._connection.execute("ROLLBACK TO operation")
             self._connection.execute("RELEASE operation")
             if isinstance(error, sqlite3.Error):
+                self._note_damage(error)
                 error = StateFailed(f"the state cannot be read or written: {error}")
             return Outcome(error=error)
         self._connection.execute("RELEASE operation")
         return Outcome(result)
+
+    def _note_damage(self, error: sqlite3.Error) -> None:
+        if primary_code(error) in _DAMAGES and self._on_damage is not None:
+            on_damage, self._on_damage = self._on_damage, None
+            on_damage(error)
 
     def _roll_back(self, totals: Totals) -> None:
         self._tables.totals = totals

@@ -7,14 +7,15 @@ import fcntl
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
-from fastovms.state.database import Bounds, Database
+from fastovms.state.database import Bounds, Database, primary_code
 from fastovms.state.sqlite_store import SqliteStore
 from fastovms.state.tables import Clock
 
@@ -22,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 IN_MEMORY: Final = ":memory:"
 _FILE: Final = "state.db"
+_DAMAGED: Final = ".damaged"
 
 
 _FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _SQLITE_FAULTS: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
-_PRIMARY_CODE: Final = 0xFF
 
 
 class _Unusable(Exception):
@@ -83,21 +84,26 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 
 def _open_file(directory: Path, bounds: Bounds, clock: Clock) -> Database:
     """Raises _Unusable."""
-    path = directory / _FILE
-    try:
+    with _faults_told():
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = _lock(directory / f"{_FILE}.lock")
-        path.touch(mode=0o600)  # SQLite gives its other files the same permissions
+        unlock = partial(os.close, _lock(directory / f"{_FILE}.lock"))
+        try:
+            return _open_database(directory / _FILE, bounds, clock, unlock)
+        except BaseException:
+            unlock()
+            raise
+
+
+@contextmanager
+def _faults_told() -> Iterator[None]:
+    """Raises _Unusable in place of what the system and SQLite raise."""
+    try:
+        yield
     except OSError as error:
         is_fault = error.errno in _FAULTS
         raise _Unusable(error.strerror or str(error), is_fault=is_fault) from None
-    unlock = partial(os.close, lock)
-    try:
-        return _open_database(path, bounds, clock, unlock)
     except sqlite3.Error as error:
-        unlock()
-        is_fault = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE in _SQLITE_FAULTS
-        raise _Unusable(str(error), is_fault=is_fault) from None
+        raise _Unusable(str(error), is_fault=primary_code(error) in _SQLITE_FAULTS) from None
 
 
 def _lock(path: Path) -> int:
@@ -119,19 +125,38 @@ def _open_database(
     path: Path, bounds: Bounds, clock: Clock, on_close: Callable[[], None]
 ) -> Database:
     """A file that is no database is set aside: a box must serve again after its disk has failed.
+    So is one that turns out to be damaged later, for the next start to begin a new one.
 
     Raises:
-        sqlite3.Error: the file cannot be read, or is of another version.
+        OSError: the file cannot be had.
+        sqlite3.Error: it cannot be read, or is of another version.
     """
+
+    def open_it() -> Database:
+        path.touch(mode=0o600)  # SQLite gives its other files the same permissions
+        return Database(str(path), bounds, clock, on_close, partial(_set_aside, path))
+
     try:
-        return Database(str(path), bounds, clock, on_close)
+        return open_it()
     except (sqlite3.OperationalError, sqlite3.NotSupportedError):
         raise
     except sqlite3.DatabaseError as error:
-        aside = path.with_name(f"{_FILE}.damaged")
-        logger.error("%s is damaged (%s): it is now %s, and a new one begins", path, error, aside)
-        path.replace(aside)
-        for suffix in ("-wal", "-shm"):
-            path.with_name(f"{_FILE}{suffix}").unlink(missing_ok=True)
-        path.touch(mode=0o600)
-        return Database(str(path), bounds, clock, on_close)
+        _set_aside(path, error)
+        return open_it()
+
+
+def _set_aside(path: Path, error: sqlite3.Error) -> None:
+    """Whoever has the files open keeps them."""
+    logger.error(
+        "%s is damaged (%s): it is now %s%s, and a server that starts begins a new one",
+        path,
+        error,
+        path.name,
+        _DAMAGED,
+    )
+    for suffix in ("", "-wal", "-shm"):
+        file = path.with_name(f"{path.name}{suffix}")
+        try:
+            file.replace(file.with_name(f"{path.name}{_DAMAGED}{suffix}"))
+        except FileNotFoundError:
+            continue

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fastovms.config import StateConfig
-from fastovms.errors import ConfigurationError
+from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.location import default_directory, open_store
+from fastovms.state.store import StoredItem
 
 
 @pytest.mark.parametrize(
@@ -133,6 +134,34 @@ async def test_a_damaged_file_is_set_aside(tmp_path, caplog):
     assert (tmp_path / "state.db.damaged").stat().st_size == 10_000
     assert await store.find_conversation("t", "c") is None
     await store.close()
+
+
+async def test_a_file_that_turns_out_to_be_damaged_is_set_aside(tmp_path, caplog):
+    store = open_at(tmp_path)
+    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"text")])
+    await store.close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    [page] = connection.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'items'"
+    ).fetchone()
+    [size] = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    data = bytearray((tmp_path / "state.db").read_bytes())
+    data[(page - 1) * size : page * size] = b"\xff" * size
+    (tmp_path / "state.db").write_bytes(data)
+    store = open_at(tmp_path)
+    for _ in range(3):
+        with pytest.raises(StateFailed):
+            await store.find_item("t", "c", "i")
+    assert await store.find_conversation("t", "c") == b"{}"
+    assert caplog.text.count("is damaged") == 1
+    await store.close()
+    store = open_at(tmp_path)
+    assert await store.find_conversation("t", "c") is None
+    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"text")])
+    assert await store.find_item("t", "c", "i") == b"text"
+    await store.close()
+    assert (tmp_path / "state.db.damaged").exists()
 
 
 async def test_a_file_of_another_version_is_left_alone(tmp_path):

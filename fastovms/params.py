@@ -178,10 +178,14 @@ class TextPrompt:
     Attributes:
         text: with `media.tags.image_tag(i)` where image `i` is to be seen. It begins with the
             special tokens that begin every text, if it is to begin with them.
+        name: of the field of the request that it comes from.
+        image_names: of the parts of the request that they come from.
     """
 
     text: str
     images: Sequence[Image] = ()
+    name: str = "prompt"
+    image_names: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from fastovms.api.report import token_report
 from fastovms.api.schemas import ChatRequest
 from fastovms.api.served import ServedModel
 from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
-from fastovms.api.vision import with_images
+from fastovms.api.vision import tags_named, with_images
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
 from fastovms.media.loader import ImageSource
@@ -91,9 +91,10 @@ async def prepare(
         tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, dialect)
         text = render_prompt(messages, tools.shown, options, model)
         special = body.add_special_tokens is True
-        prompt = encode_prompt(
-            text, model, asked.truncation, add_special_tokens=special, num_images=len(images)
-        )
+        with tags_named(body):
+            prompt = encode_prompt(
+                text, model, asked.truncation, add_special_tokens=special, num_images=len(images)
+            )
         return messages, tools, prompt, constraint(body, tools, text, options, model, config)
 
     messages, tools, prompt, wanted = await asyncio.to_thread(read) if size >= LONG_BODY else read()
@@ -120,6 +121,7 @@ async def prepare(
         images,
         model.images,
         asked.truncation,
+        name="messages",
         stop_strings=asked.stopping.strings,
     )
     new_parser = parser_maker(asked, tools, prompt.text or "", model, dialect)

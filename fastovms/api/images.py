@@ -27,8 +27,13 @@ _TAG_KEYS: Final = (
     "audio_token_index",
     "boi_token_id",
     "boi_token_index",
+    "eoi_token_id",
+    "eoi_token_index",
+    "vision_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
 )
-"""Where config.json names the tokens that stand for images and the like."""
+"""Where config.json names the tokens that stand for images and the like, or enclose them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,23 @@ class ImageInput:
         return cls(loader, tuple(text for text in dict.fromkeys(texts) if text.strip()))
 
 
+def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:
+    """The model takes no part of that type."""
+    takes = f"only text and parts of type {' or '.join(IMAGE_PARTS)}"
+    return InvalidField(
+        f"{name} is of type {show(kind)}, but this model takes "
+        f"{takes if takes_images else 'only text'}",
+        param=name,
+    )
+
+
+def uncounted(image: ImageSource) -> InvalidField:
+    """Tokens are asked for of a prompt that has the image."""
+    return InvalidField(
+        f"{image.name}: the tokens of images are only known when they are read", param=image.name
+    )
+
+
 def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> ImageSource:
     """Where a part's image is. Raises InvalidField."""
     member = f"{name}.image_url"
@@ -58,16 +80,22 @@ def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> Ima
             f"{name}.file_id is not supported: there are no files here", param=f"{name}.file_id"
         )
     url, url_name, detail = found, member, part.get("detail")
+    detail_name = f"{name}.detail"
     takes_string = part.get("type") == "input_image" or dialect.takes_image_url_strings
     if isinstance(found, dict):
-        url, url_name, detail = found.get("url"), f"{member}.url", found.get("detail", detail)
+        url, url_name = found.get("url"), f"{member}.url"
+        if "detail" in found:
+            detail, detail_name = found["detail"], f"{member}.detail"
     elif not takes_string or not isinstance(found, str):
         words = "an object or a string" if takes_string else "an object"
         raise InvalidField(f"{member} must be {words}, not {show(found)}", param=member)
-    if not isinstance(url, str) or not url:
+    if not isinstance(url, str):
         raise InvalidField(f"{url_name} must be a string, not {show(url)}", param=url_name)
+    if not url:
+        raise InvalidField(f"{url_name} must not be empty", param=url_name)
     if detail is not None and detail not in _DETAILS:
         raise InvalidField(
-            f"{name}: detail must be one of {', '.join(_DETAILS)}, not {show(detail)}", param=name
+            f"{detail_name} must be one of {', '.join(_DETAILS)}, not {show(detail)}",
+            param=detail_name,
         )
     return ImageSource(url, url_name, detail or "auto")

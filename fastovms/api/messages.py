@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from fastovms.api.body import show
 from fastovms.api.dialect import Dialect
-from fastovms.api.images import IMAGE_PARTS, read_image_part
+from fastovms.api.images import IMAGE_PARTS, read_image_part, unknown_part
 from fastovms.errors import InvalidField
 from fastovms.media.loader import ImageSource
 from fastovms.media.tags import image_tag
@@ -93,10 +93,7 @@ class ContentReader:
             return Part(image_tag(len(self._images) - 1), is_image=True)
         member = _TEXT_PARTS.get(kind)
         if member is None:
-            takes = "only text" if self._images is None else "only text and images"
-            raise InvalidField(
-                f"{name} is of type {show(kind)}, but this model takes {takes}", param=name
-            )
+            raise unknown_part(kind, name, takes_images=self._images is not None)
         text = part.get(member)
         if not isinstance(text, str):
             raise InvalidField(

@@ -22,12 +22,14 @@ class TokenReport:
         num_logprobs: top log probabilities of each token; None = no `logprobs` object.
         num_prompt_logprobs: the same for vLLM's `prompt_logprobs`.
         has_token_ids: of the prompt and of the text.
+        field: of the request, that says how many `num_logprobs` are.
     """
 
     num_logprobs: int | None
     num_prompt_logprobs: int | None
     has_token_ids: bool
     names: TokenNames
+    field: str = "logprobs"
 
     @property
     def needs_tokens(self) -> bool:
@@ -54,7 +56,7 @@ def token_report(
             )
         prompt_logprobs = None
     names = TokenNames(model.tokenizer.token_bytes, as_ids=body.return_tokens_as_token_ids is True)
-    return TokenReport(logprobs, prompt_logprobs, body.return_token_ids is True, names)
+    return TokenReport(logprobs, prompt_logprobs, body.return_token_ids is True, names, name)
 
 
 def check_total_logprobs(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fastovms.api.budget import TokenBudget, fit_max_tokens, truncation
@@ -92,6 +93,22 @@ def check_num_choices(num_prompts: int, chosen: Candidates, config: ApiConfig) -
     )
 
 
+@contextmanager
+def _named_as_asked(report: TokenReport) -> Iterator[None]:
+    """A backend names what it cannot do as `SamplingParams` does."""
+    names = {"logprobs": report.field}
+    if report.num_prompt_logprobs is None:
+        names["prompt_logprobs"] = "echo"  # with log probabilities
+    try:
+        yield
+    except InvalidField as error:
+        param = error.param or ""
+        if param not in names:
+            raise
+        message = error.message.replace(param, names[param], 1)
+        raise InvalidField(message, param=names[param], code=error.code) from None
+
+
 async def make_tasks(
     body: GenerationFields,
     asked: Terms,
@@ -147,8 +164,9 @@ async def make_tasks(
         )
         for token_ids, name in zip(inputs, names, strict=True)
     ]
-    for task in tasks:
-        model.backend.check(task.params)
+    with _named_as_asked(report):
+        for task in tasks:
+            model.backend.check(task.params)
     if grammar is not None:
         await compile_grammar(grammar, model)
     return tasks

@@ -13,12 +13,14 @@ from fastovms.api.body import decode, show
 from fastovms.api.chat_prompt import LONG_BODY, render_prompt, template_options
 from fastovms.api.chat_tools import read_tools
 from fastovms.api.dialect import Dialect
+from fastovms.api.images import uncounted
 from fastovms.api.logprobs import TokenNames
 from fastovms.api.messages import read_messages
 from fastovms.api.prompts import check_token_range, is_long_text
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
+from fastovms.media.loader import ImageSource
 from fastovms.params import ModelInfo
 from fastovms.text.tokenizer import Tokenizer
 
@@ -149,7 +151,10 @@ def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[
         source=body.chat_template,
         kwargs=body.chat_template_kwargs,
     )
-    messages = read_messages(body.messages, dialect)
+    images: list[ImageSource] | None = None if model.images is None else []
+    messages = read_messages(body.messages, dialect, images)
+    if images:
+        raise uncounted(images[0])
     tools = read_tools(body.tools, None, None, dialect)
     text = render_prompt(messages, tools.shown, options, model)
     return text, "messages", body.add_special_tokens is True

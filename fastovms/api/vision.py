@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+
+from msgspec import Struct
 
 from fastovms.api.generate import PromptTask
 from fastovms.api.images import ImageInput
+from fastovms.api.places import place_of
 from fastovms.api.prompts import Prompt, Truncation
 from fastovms.errors import InvalidField
 from fastovms.media.loader import ImageSource
-from fastovms.media.tags import check_tags, image_tag, without_tags
+from fastovms.media.tags import (
+    ForbiddenTag,
+    check_tags,
+    forbidden_tag,
+    image_tag,
+    without_tags,
+)
 from fastovms.params import TextPrompt
 
 
@@ -42,6 +52,18 @@ def check_images(
     return without_tags(text, num_images)
 
 
+@contextmanager
+def tags_named(body: Struct) -> Iterator[None]:
+    """Where a client wrote what stands for an image, the part that it is in is named."""
+    try:
+        yield
+    except ForbiddenTag as error:
+        place = place_of(error.tag, body)
+        if place is None:
+            raise
+        raise forbidden_tag(error.tag, place) from None
+
+
 async def with_images(
     task: PromptTask,
     prompt: Prompt,
@@ -49,12 +71,14 @@ async def with_images(
     images: ImageInput | None,
     truncation: Truncation | None,
     *,
+    name: str,
     stop_strings: Sequence[str],
 ) -> PromptTask:
     """The task with its prompt as a model that takes images reads it. They are loaded now.
 
     Args:
         truncation: has been applied to the tokens; the text is whole.
+        name: of the field that the prompt comes from.
 
     Raises:
         InvalidField: one cannot be had.
@@ -63,12 +87,13 @@ async def with_images(
     if images is None or prompt.text is None:
         return task
     if not sources:
-        whole = TextPrompt(prompt.text)
+        whole = TextPrompt(prompt.text, name=name)
         return task if truncation is not None else task._replace(prompt=whole)
     loaded = await images.loader.load(sources)
     # Only a sample that the backend ends itself tells how many tokens the images were.
     params = replace(task.params, stop_strings=tuple(stop_strings))
-    return task._replace(params=params, prompt=TextPrompt(prompt.text, loaded))
+    names = [source.name for source in sources]
+    return task._replace(params=params, prompt=TextPrompt(prompt.text, loaded, name, names))
 
 
 def kept_images(prompt: Prompt, sources: Sequence[ImageSource]) -> tuple[Prompt, list[ImageSource]]:

@@ -11,6 +11,16 @@ from fastovms.errors import InvalidField
 _TAG: Final = re.compile(r"<ov_genai_(?:image|video|audio)_(\d*)>?")
 
 
+class ForbiddenTag(InvalidField):
+    """A client wrote what stands for an image.
+
+    Attributes:
+        tag: what it wrote.
+    """
+
+    tag = ""
+
+
 def image_tag(index: int) -> str:
     return f"<ov_genai_image_{index}>"
 
@@ -38,19 +48,23 @@ def check_tags(
         reserved: the model's own tags.
         needs_all: an image may not be missing.
 
-    Raises InvalidField.
+    Raises:
+        ForbiddenTag
+        InvalidField: an image is missing.
     """
     found = [match[0] for match in _TAG.finditer(text)]
     expected = [image_tag(index) for index in range(num_images)]
     for tag in found:
         if tag not in expected or found.count(tag) > 1:
-            raise _forbidden(tag, name)
+            raise forbidden_tag(tag, name)
     for tag in reserved:
         if tag in text:
-            raise _forbidden(tag, name)
+            raise forbidden_tag(tag, name)
     if needs_all and len(found) < len(expected):
         raise InvalidField(f"{name}: the chat template leaves an image out", param=name)
 
 
-def _forbidden(tag: str, name: str) -> InvalidField:
-    return InvalidField(f"{name} must not contain {tag}: it stands for an image", param=name)
+def forbidden_tag(tag: str, name: str) -> ForbiddenTag:
+    error = ForbiddenTag(f"{name} must not contain {tag}: it stands for an image", param=name)
+    error.tag = tag
+    return error

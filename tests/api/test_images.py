@@ -18,6 +18,7 @@ from tests.media.pictures import BLUE, RED, png
 
 V1 = "/v1/chat/completions"
 V3 = "/v3/chat/completions"
+COMPLETIONS = "/v1/completions"
 TAG = "<ov_genai_image_{}>".format
 
 
@@ -166,12 +167,18 @@ PLACE = "messages[0].content[0]"
         ({"type": "image_url", "image_url": 5}, ".image_url", "must be an object or a string"),
         ({"type": "image_url", "image_url": {}}, ".image_url.url", "must be a string, not null"),
         ({"type": "image_url", "image_url": {"url": 1}}, ".image_url.url", "must be a string"),
-        ({"type": "image_url", "image_url": {"url": ""}}, ".image_url.url", "must be a string"),
-        (image(detail="huge"), "", "detail must be one of auto, low, high, original"),
-        (image(detail=1), "", "detail must be one of"),
+        ({"type": "image_url", "image_url": {"url": ""}}, ".image_url.url", "must not be empty"),
+        (
+            image(detail="huge"),
+            ".image_url.detail",
+            "detail must be one of auto, low, high, original",
+        ),
+        (image(detail=1), ".image_url.detail", "detail must be one of"),
+        ({**image(), "detail": "huge"}, ".detail", "detail must be one of"),
         ({"type": "input_image"}, ".image_url", "must be an object or a string"),
         ({"type": "input_image", "file_id": "file-1"}, ".file_id", "there are no files here"),
-        ({"type": "input_audio"}, "", "but this model takes only text and images"),
+        ({"type": "input_audio"}, "", "takes only text and parts of type image_url or input_im"),
+        ({"type": "image"}, "", 'is of type "image", but this model takes only text and parts of'),
         ({"type": "image_url", "image_url": {"url": "x.png"}}, ".image_url.url", "data URL, an"),
         (
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
@@ -224,42 +231,50 @@ async def test_detail_is_accepted(make, detail):
 
 
 @pytest.mark.parametrize(
-    "messages",
+    ("messages", "place"),
     [
-        [user(image(), text(f"see {TAG(0)}"))],
-        [user(image(), text(TAG(7)))],
-        [user(text(TAG(0)))],
-        [user(text("<ov_genai_video_0>"))],
-        [user(text("<|image_pad|>"), image())],
-        [{"role": "user", "content": f"Hi {TAG(0)}"}],
-        [{"role": "system", "content": TAG(0)}, user(image())],
-        [
-            user(image()),
-            {
-                "role": "assistant",
-                "tool_calls": [{"function": {"name": "f", "arguments": f'{{"a": "{TAG(0)}"}}'}}],
-            },
-        ],
+        ([user(image(), text(f"see {TAG(0)}"))], "messages[0].content[1].text"),
+        ([user(image(), text(TAG(7)))], "messages[0].content[1].text"),
+        ([user(text(TAG(0)))], "messages[0].content[0].text"),
+        ([user(text("<ov_genai_video_0>"))], "messages[0].content[0].text"),
+        ([user(text("<|image_pad|>"), image())], "messages[0].content[0].text"),
+        ([user(text("<ov_genai"), text("a")), user(text(TAG(0)))], "messages[1].content[0].text"),
+        ([{"role": "user", "content": f"Hi {TAG(0)}"}], "messages[0].content"),
+        ([{"role": "system", "content": TAG(0)}, user(image())], "messages[0].content"),
+        (
+            [
+                user(image()),
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {"function": {"name": "f", "arguments": f'{{"a": "{TAG(0)}"}}'}}
+                    ],
+                },
+            ],
+            "messages[1].tool_calls[0].function.arguments",
+        ),
     ],
 )
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_nobody_writes_images_into_a_text(make, path, messages):
+async def test_nobody_writes_images_into_a_text(make, path, messages, place):
     api = make()
     status, body = await api.post(path, {"model": "fake", "messages": messages})
     assert status == 400
-    assert "must not contain <" in error(body)
+    assert error(body).startswith(f"{place} must not contain <")
     assert not api.backend.submitted
 
 
 async def test_nor_through_other_fields(make):
     api = make()
-    for fields in (
-        {"documents": [{"title": TAG(0)}]},
-        {"chat_template_kwargs": {"style": TAG(0)}},
-        {"tools": [{"type": "function", "function": {"name": TAG(0)}}]},
-    ):
-        status, _ = await api.post(V1, chat(image(), **fields))
-        assert status == 400, fields
+    for place, fields in {
+        "documents[0].title": {"documents": [{"title": TAG(0)}]},
+        "chat_template_kwargs.style": {"chat_template_kwargs": {"style": TAG(0)}},
+    }.items():
+        status, body = await api.post(V1, chat(image(), **fields))
+        assert (status, body["error"]["param"]) == (400, place)
+    tools = [{"type": "function", "function": {"name": TAG(0)}}]
+    status, _ = await api.post(V1, chat(image(), tools=tools))
+    assert status == 400
 
 
 async def test_more_images_than_are_allowed(make):
@@ -298,15 +313,48 @@ async def test_a_text_model_takes_no_images(make_api):
     assert api.backend.submitted[-1].prompt is None
 
 
+async def test_tokens_of_images_are_not_counted(make):
+    api = make()
+    status, body = await api.post("/tokenize", chat(text("a"), image()))
+    assert (status, body["error"]["param"]) == (400, "messages[0].content[1].image_url.url")
+    assert "only known when they are read" in error(body)
+    status, _ = await api.post("/tokenize", chat(text("a")))
+    assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "told"),
+    [
+        (V1, {"logprobs": True, "top_logprobs": 2}, "logprobs", "top_logprobs"),
+        (COMPLETIONS, {"prompt": "a", "logprobs": 2}, "logprobs", "logprobs"),
+        (
+            COMPLETIONS,
+            {"prompt": "a", "logprobs": 1, "echo": True},
+            "prompt_logprobs",
+            "echo",
+        ),
+        (COMPLETIONS, {"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs", None),
+        (COMPLETIONS, {"prompt": "a"}, "logit_bias", None),
+    ],
+)
+async def test_what_the_backend_cannot_do_is_named_as_it_was_asked(make, path, fields, param, told):
+    api = make()
+    api.backend.check_error = InvalidField(f"{param} is not supported", param=param)
+    status, body = await api.post(path, {**(chat(text("a")) if path == V1 else {}), **fields})
+    told = told or param
+    assert (status, body["error"]["param"]) == (400, told)
+    assert body["error"]["message"] == f"{told} is not supported"
+
+
 async def test_completions_of_a_vision_model(make):
     api = make()
     for prompt in ("a", [98, 99]):
-        status, _ = await api.post("/v1/completions", {"model": "fake", "prompt": prompt})
+        status, _ = await api.post(COMPLETIONS, {"model": "fake", "prompt": prompt})
         assert status == 200
     first, second = api.backend.submitted
     assert (first.prompt.text, list(first.prompt.images)) == ("a", [])
     assert (second.prompt, list(second.prompt_token_ids)) == (None, [98, 99])
-    status, body = await api.post("/v1/completions", {"model": "fake", "prompt": ["a", TAG(0)]})
+    status, body = await api.post(COMPLETIONS, {"model": "fake", "prompt": ["a", TAG(0)]})
     assert (status, body["error"]["param"]) == (400, "prompt[1]")
     status, body = await api.post("/v3/completions", {"model": "fake", "prompt": "a"})
     assert (status, body) == (

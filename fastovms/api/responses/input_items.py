@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fastovms.api.body import show
 from fastovms.api.dialect import Dialect
-from fastovms.api.images import IMAGE_PARTS, read_image_part
+from fastovms.api.images import IMAGE_PARTS, read_image_part, unknown_part
 from fastovms.errors import InvalidField
 
 Item = dict[str, Any]
@@ -240,17 +240,14 @@ def _read_parts(parts: object, name: str, read: Callable[[object, str], Read]) -
 
 
 def _input_part(part: object, name: str, reading: Reading) -> dict[str, Any]:
-    if (
-        not reading.takes_images
-        or not isinstance(part, dict)
-        or part.get("type") not in IMAGE_PARTS
-    ):
-        return {"type": "input_text", "text": _part(part, name)[1]}
+    takes_images = reading.takes_images
+    if not takes_images or not isinstance(part, dict) or part.get("type") not in IMAGE_PARTS:
+        return {"type": "input_text", "text": _part(part, name, takes_images=takes_images)[1]}
     source = read_image_part(part, name, reading.dialect)
     return {"type": IMAGE, "detail": source.detail, "image_url": source.url}
 
 
-def _part(part: object, name: str) -> tuple[str, str]:
+def _part(part: object, name: str, *, takes_images: bool = False) -> tuple[str, str]:
     if not isinstance(part, dict):
         raise InvalidField(f"{name} must be an object, not {show(part)}", param=name)
     kind = part.get("type")
@@ -258,9 +255,7 @@ def _part(part: object, name: str) -> tuple[str, str]:
         raise InvalidField(f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type")
     member = TEXT_PARTS.get(kind)
     if member is None:
-        raise InvalidField(
-            f"{name} is of type {show(kind)}, but this model takes only text", param=name
-        )
+        raise unknown_part(kind, name, takes_images=takes_images)
     return kind, _text(part.get(member), f"{name}.{member}")
 
 

@@ -23,6 +23,7 @@ from fastovms.api.chat_prompt import (
 from fastovms.api.chat_tools import ToolUse, read_tools
 from fastovms.api.dialect import Dialect
 from fastovms.api.generate import PromptTask
+from fastovms.api.images import uncounted
 from fastovms.api.messages import Message
 from fastovms.api.prompts import Prompt, Truncation
 from fastovms.api.report import token_report
@@ -35,7 +36,7 @@ from fastovms.api.responses.truncation import fitting
 from fastovms.api.sampling import num_logprobs
 from fastovms.api.served import ServedModel
 from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
-from fastovms.api.vision import kept_images, with_images
+from fastovms.api.vision import kept_images, tags_named, with_images
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
 from fastovms.media.loader import ImageSource
@@ -102,7 +103,8 @@ async def prepare(
         )
 
         def read() -> tuple[Prompt, Constraint | None]:
-            prompt = make()
+            with tags_named(body):
+                prompt = make()
             return prompt, constraint(body, tools, prompt.text or "", options, model, config)
 
         prompt, wanted = await offload.run(read, is_long=history.size >= LONG_BODY)
@@ -126,6 +128,7 @@ async def prepare(
             images,
             model.images,
             asked.truncation,
+            name="input",
             stop_strings=asked.stopping.strings,
         )
     new_parser = parser_maker(asked, tools, prompt.text or "", model, dialect)
@@ -150,10 +153,7 @@ async def count_tokens(
         )
         prompt = await offload.run(make, is_long=history.size >= LONG_BODY)
     if images:
-        raise InvalidField(
-            f"{images[0].name}: the tokens of images are only known when they are read",
-            param=images[0].name,
-        )
+        raise uncounted(images[0])
     return len(prompt.token_ids)
 
 

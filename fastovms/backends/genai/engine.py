@@ -31,6 +31,7 @@ from fastovms.params import (
     ModelInfo,
     Refusal,
     SamplingParams,
+    TextPrompt,
     TokenLogprobs,
 )
 
@@ -388,21 +389,32 @@ def _failed(index: int, error: str, refusal: Refusal | None = None) -> Generatio
 
 def _not_started(run: _Run, error: Exception, model: ModelInfo) -> list[EngineOutput]:
     """The pipeline checks a request as it takes it, and has then done nothing with it."""
-    refusal = None
-    if isinstance(error, RequestError):
-        refusal = Refusal(error.message, error.param, error.code)
-    elif _TOO_LONG in str(error):
-        refusal = Refusal(
-            "the prompt with its images leaves no room to generate in the context of "
-            f"{model.max_model_len} tokens",
-            code="context_length_exceeded",
-        )
-    elif isinstance(error, _CLIENTS_FAULTS):
-        refusal = Refusal(f"the model cannot take this request: {reason_of(error)}")
-    else:
-        logger.exception("request %s failed", run.job.request.request_id, exc_info=error)
+    request = run.job.request
+    refusal = _refusal(error, request.prompt, model)
+    if refusal is None:
+        logger.exception("request %s failed", request.request_id, exc_info=error)
     message = refusal.message if refusal else f"{type(error).__name__}: {error}"
     return [
-        EngineOutput(run.job.request.request_id, _failed(index, message, refusal))
-        for index in run.indices
+        EngineOutput(request.request_id, _failed(index, message, refusal)) for index in run.indices
     ]
+
+
+def _refusal(error: Exception, prompt: TextPrompt | None, model: ModelInfo) -> Refusal | None:
+    """What of the request is at fault; None = nothing."""
+    name = None if prompt is None else prompt.name
+    if isinstance(error, RequestError):
+        return Refusal(error.message, error.param, error.code)
+    if _TOO_LONG in str(error):
+        return Refusal(
+            "the prompt with its images leaves no room to generate in the context of "
+            f"{model.max_model_len} tokens",
+            name,
+            "context_length_exceeded",
+        )
+    if not isinstance(error, _CLIENTS_FAULTS):
+        return None
+    reason = reason_of(error)
+    if prompt is not None and len(prompt.image_names) == 1:
+        name = prompt.image_names[0]
+        return Refusal(f"{name}: the model cannot take this image: {reason}", name)
+    return Refusal(f"the model cannot take this request: {reason}", name)

@@ -62,12 +62,8 @@ def has_prefix_cache(config: EngineConfig) -> bool:
 _Check = Callable[[SamplingParams], bool]
 
 _UNSUPPORTED: Final[tuple[tuple[str, str, _Check], ...]] = (
-    ("logprobs", "logprobs (or top_logprobs) above 1", lambda p: p.logprobs not in (None, 0, 1)),
-    (
-        "prompt_logprobs",
-        "prompt_logprobs, or echo with logprobs,",
-        lambda p: p.prompt_logprobs is not None,
-    ),
+    ("logprobs", "logprobs above 1", lambda p: p.logprobs not in (None, 0, 1)),
+    ("prompt_logprobs", "prompt_logprobs", lambda p: p.prompt_logprobs is not None),
     ("logit_bias", "logit_bias", lambda p: bool(p.logit_bias)),
     ("allowed_token_ids", "allowed_token_ids", lambda p: p.allowed_token_ids is not None),
     ("bad_words", "bad_words", lambda p: bool(p.bad_words_token_ids)),
@@ -80,6 +76,11 @@ _UNSUPPORTED: Final[tuple[tuple[str, str, _Check], ...]] = (
         "presence_penalty",
         "presence_penalty with beam search",
         lambda p: p.beam_search is not None and p.presence_penalty != 0,
+    ),
+    (
+        "repetition_penalty",
+        "repetition_penalty with beam search",
+        lambda p: p.beam_search is not None and p.repetition_penalty != 1,
     ),
 )
 """Field, what of it, and whether a request wants it."""

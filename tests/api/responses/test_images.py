@@ -142,8 +142,8 @@ PLACE = "input[0].content[1]"
         ({"type": "input_image"}, ".image_url", "must be an object or a string, not null"),
         ({"type": "input_image", "image_url": {}}, ".image_url.url", "must be a string"),
         ({"type": "input_image", "file_id": "f"}, ".file_id", "there are no files here"),
-        (image(detail="huge"), "", "detail must be one of"),
-        ({"type": "input_file"}, "", "takes only text"),
+        (image(detail="huge"), ".detail", "detail must be one of"),
+        ({"type": "input_file"}, "", "takes only text and parts of type image_url or input_image"),
         ({"type": "input_image", "image_url": "x"}, ".image_url", "must be a data URL"),
         ({"type": "input_image", "image_url": "data:,"}, ".image_url", "in base64"),
         ({"type": "input_image", "image_url": "http://x/"}, ".image_url", "fetches nothing from x"),
@@ -161,14 +161,16 @@ async def test_bad_parts(make_vision, part, param, message):
 
 async def test_nobody_writes_images_into_a_text(make_vision):
     api = make_vision()
-    for items, fields in (
-        ([said(image(), text(TAG(0)))], {}),
-        ([said(text("<|image_pad|>"))], {}),
-        ([said(image())], {"instructions": TAG(0)}),
+    for place, items, fields in (
+        ("input[0].content[1].text", [said(image(), text(TAG(0)))], {}),
+        ("input[1].content[0].text", [said(image()), said(text("<|image_pad|>"))], {}),
+        ("instructions", [said(image())], {"instructions": TAG(0)}),
     ):
         status, answer = await ask(api, "POST", V1, body(*items, **fields))
-        assert status == 400
-        assert "must not contain <" in answer["error"]["message"]
+        assert (status, answer["error"]["param"]) == (400, place)
+        assert answer["error"]["message"].startswith(f"{place} must not contain <")
+    status, answer = await ask(api, "POST", V1, {"model": "fake", "input": TAG(0)})
+    assert (status, answer["error"]["param"]) == (400, "input")
 
 
 async def test_tokens_of_images_cannot_be_counted_beforehand(make_vision):

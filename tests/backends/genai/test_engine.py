@@ -43,7 +43,8 @@ def engine_over(
 
 def with_images(request_id: str, text: str, num_images: int = 1, **params: object) -> object:
     sampling = SamplingParams(**{"temperature": 0, **params})  # type: ignore[arg-type]
-    prompt = TextPrompt(text, [IMAGE] * num_images)
+    names = [f"part[{position}]" for position in range(num_images)]
+    prompt = TextPrompt(text, [IMAGE] * num_images, "messages", names)
     return GenerationRequest(request_id, list(text.encode()), sampling, prompt=prompt)
 
 
@@ -195,7 +196,8 @@ def test_images_that_fill_the_context_are_refused():
         assert outputs[0].finish_reason is FinishReason.ERROR
         assert outputs[0].refusal == Refusal(
             "the prompt with its images leaves no room to generate in the context of 64 tokens",
-            code="context_length_exceeded",
+            "messages",
+            "context_length_exceeded",
         )
 
 
@@ -222,6 +224,23 @@ def test_what_the_pipeline_refuses_fails_alone(error, refusal):
     assert output.finish_reason is FinishReason.ERROR
     assert output.refusal == (refusal and Refusal(refusal))
     assert output.error == (refusal or "MemoryError: no more")
+
+
+@pytest.mark.parametrize(
+    ("num_images", "refusal"),
+    [
+        (0, Refusal("the model cannot take this request: no", "messages")),
+        (1, Refusal("part[0]: the model cannot take this image: no", "part[0]")),
+        (2, Refusal("the model cannot take this request: no", "messages")),
+    ],
+)
+def test_what_the_pipeline_refuses_is_named_as_well_as_can_be(num_images, refusal):
+    pipeline = FakePipeline()
+    pipeline.refused = RuntimeError("at here\nno\n")
+    engine = engine_over(pipeline, model(takes_images=True))
+    engine.add(with_images("bad", "hello", num_images, max_tokens=3))
+    [output] = finish(engine)["bad"]
+    assert output.refusal == refusal
 
 
 def test_a_request_that_the_cache_has_no_room_for_is_an_error():

@@ -44,6 +44,7 @@ UNLIMITED = 2**64 - 1
         ("bad_words", {"bad_words_token_ids": ((1,),)}),
         ("frequency_penalty", {"frequency_penalty": 0.1, "beam_search": BeamSearch(2)}),
         ("presence_penalty", {"presence_penalty": 0.1, "beam_search": BeamSearch(2)}),
+        ("repetition_penalty", {"repetition_penalty": 1.1, "beam_search": BeamSearch(2)}),
         ("guided_regex", {"grammar": REGEX, "beam_search": BeamSearch(2)}),
     ],
 )

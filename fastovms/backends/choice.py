@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastovms.backends.base import Backend
+from fastovms.backends.draft import read_draft_info
 from fastovms.backends.genai.backend import GenaiBackend
 from fastovms.backends.genai.grammars import TriedGrammars
 from fastovms.backends.guarded_grammars import GuardedGrammars
@@ -51,6 +52,21 @@ def compile_backend(
         return _genai(model_dir, model, config, instead=error)
 
 
+def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> None:
+    """Raises ConfigurationError for what the pipeline would refuse in words of its own."""
+    if config.draft_model is None:
+        return
+    if config.enable_prompt_lookup:
+        raise ConfigurationError(
+            "--draft-model and --enable-prompt-lookup exclude each other in the genai backend"
+        )
+    if model.takes_images:
+        raise ConfigurationError(
+            f"--draft-model cannot be used for {model.name}, which takes images"
+        )
+    read_draft_info(config.draft_model, model_dir)
+
+
 def _genai(
     model_dir: Path,
     model: ModelInfo,
@@ -59,6 +75,7 @@ def _genai(
     instead: UnsupportedModel | None = None,
 ) -> Reserve:
     """`instead` is why the paged backend does not run it."""
+    _check_drafts(model_dir, model, config)
     compiler = load_grammar_compiler(model_dir, model)
     grammars = TriedGrammars(None if compiler is None else GuardedGrammars(compiler))
 

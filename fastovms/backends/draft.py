@@ -28,8 +28,7 @@ def load_draft_model(
         ConfigurationError: the directory holds no model, the device cannot do it, or its tokens
             are not the target's.
     """
-    info = read_model_info(draft_dir)
-    _check_vocabulary(draft_dir, model_dir)
+    info = read_draft_info(draft_dir, model_dir)
     model = PagedModel.load(
         draft_dir,
         device=config.device,
@@ -45,6 +44,15 @@ def load_draft_model(
         cost=_weights_size(draft_dir) / _weights_size(model_dir),
         enable_prefix_caching=config.enable_prefix_caching,
     )
+
+
+def read_draft_info(draft_dir: Path, model_dir: Path) -> ModelInfo:
+    """Raises ConfigurationError: the directory holds no draft model for that in `model_dir`."""
+    info = read_model_info(draft_dir)
+    if info.takes_images:
+        raise ConfigurationError(f"the draft model {draft_dir} takes images")
+    _check_vocabulary(draft_dir, model_dir)
+    return info
 
 
 def _check_vocabulary(draft_dir: Path, model_dir: Path) -> None:

@@ -27,6 +27,7 @@ from fastovms.engine.engine import Engine
 from fastovms.engine.grammar import GrammarCompiler
 from fastovms.engine.memory import available_memory, num_cache_blocks
 from fastovms.engine.model import Model
+from fastovms.engine.paging import reason_of
 from fastovms.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -270,7 +271,7 @@ class PagedBackend:
             )
         except Exception as error:
             logger.exception("the engine has failed")
-            self._call_loop(self.fail, f"{type(error).__name__}: {error}")
+            self._call_loop(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:
             self._call_loop(_resolve, self._stopped)
 

@@ -21,7 +21,8 @@ class Peer(Protocol):
     def connection(self) -> Connection[Any, Any]: ...
 
     def wait(self) -> str:
-        """Returns how it has ended, once its end of the connection is closed."""
+        """Returns what has become of it, such as "was ended by SIGKILL", once its end of the
+        connection is closed."""
 
     def kill(self) -> None: ...
 
@@ -50,8 +51,8 @@ class ChildProcess:
             self._process.kill()
             code = self._process.wait()
         if code >= 0:
-            return f"its process has ended with code {code}"
-        return f"its process was ended by {signal.Signals(-code).name}"
+            return f"has ended with code {code}"
+        return f"was ended by {signal.Signals(-code).name}"
 
     def kill(self) -> None:
         self._process.kill()

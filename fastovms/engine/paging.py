@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ SAMPLED_TOKEN_INDICES = "sampled_token_indices"
 _STEP_INPUTS = frozenset(f.name for f in dataclasses.fields(StepInputs))
 _SLIDING_WINDOW_INPUT = 10
 """Of a PagedAttentionExtension; 0 = none."""
+
+_SOURCE = re.compile(r" at /\S+:\d+$")
 
 _ELEMENTWISE = frozenset({"Add", "Convert", "Divide", "Multiply", "Subtract", "Tanh"})
 
@@ -74,9 +77,10 @@ def is_cache(port: Any) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """The line of an OpenVINO message that says what is wrong: the last, below its trace."""
+    """The line of an OpenVINO message that says what is wrong: the last, below its trace. Where it
+    was built is left out."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
 
 
 def _page(model: ov.Model) -> None:

@@ -16,9 +16,23 @@ from fastovms.engine.paging import (
     SAMPLED_TOKEN_INDICES,
     applies_sliding_window,
     read_paged_model,
+    reason_of,
 )
 from fastovms.errors import ConfigurationError
 from tests.engine.conftest import TINY_SHAPES
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("", "RuntimeError"),
+        ("out of luck", "out of luck"),
+        ("Exception from a.cpp:3:\nCheck failed at b.cpp:4:\nno such thing\n\n", "no such thing"),
+        ("Check 'a >= b' failed at /home/x/src/c.cpp:15\n", "Check 'a >= b' failed"),
+    ],
+)
+def test_what_is_wrong_without_a_trace(message: str, reason: str) -> None:
+    assert reason_of(RuntimeError(message)) == reason
 
 
 def parameter(name: str, dtype: type = np.int64) -> ov.Node:

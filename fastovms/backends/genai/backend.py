@@ -103,7 +103,9 @@ class GenaiBackend:
             answer = receive(process.connection)
         except (EOFError, ConnectionError):
             process.connection.close()
-            answer = Failed(f"cannot load the model in {model_dir}: {process.wait()}")
+            answer = Failed(
+                f"cannot load the model in {model_dir}: the pipeline's process {process.wait()}"
+            )
         if isinstance(answer, Loaded):
             if answer.model.max_model_len < model.max_model_len:
                 logger.warning(
@@ -207,7 +209,7 @@ class GenaiBackend:
                 self._call_loop(self._deliver, message)
         except (EOFError, OSError):
             logger.debug("the pipeline has closed its connection")
-        ending = self._peer.wait()
+        ending = f"the pipeline's process {self._peer.wait()}"
         self._commands.put(None)
         writer.join()
         self._peer.connection.close()

@@ -17,6 +17,7 @@ from fastovms.backends.genai.engine import PipelineEngine
 from fastovms.backends.genai.messages import Encoding, Failed, Load, Loaded
 from fastovms.backends.genai.pipeline import load_pipeline
 from fastovms.backends.process import connect_to_parent, receive, send
+from fastovms.engine.paging import reason_of
 from fastovms.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def run(
         logger.debug("the server has gone")
     except Exception as error:
         logger.exception("the pipeline has failed")
-        send(connection, Failed(f"{type(error).__name__}: {error}"))
+        send(connection, Failed(f"{type(error).__name__}: {reason_of(error)}"))
 
 
 def _receive(connection: Connection[Any, Any], wait: bool) -> list[Command]:

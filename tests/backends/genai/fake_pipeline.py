@@ -163,7 +163,7 @@ class ThreadPeer:
         self._thread.start()
 
     def wait(self) -> str:
-        return "the thread has ended"
+        return "has ended"
 
     def kill(self) -> None:
         self._theirs.close()

@@ -146,7 +146,7 @@ async def test_a_process_that_is_killed_ends_every_request() -> None:
     os.kill(backend._peer._process.pid, signal.SIGSEGV)  # type: ignore[attr-defined]
     await listener.done.wait()
     assert listener.outputs[-1].finish_reason is FinishReason.ERROR
-    assert backend.failure == "its process was ended by SIGSEGV"
+    assert backend.failure == "the pipeline's process was ended by SIGSEGV"
     await backend.close()
 
 
@@ -281,6 +281,26 @@ async def test_a_crowd_with_drafts(
 async def test_the_paged_backend_takes_no_images() -> None:
     with pytest.raises(ConfigurationError, match="takes images, which the paged backend does not"):
         load(VISION_MODEL, backend="paged")
+
+
+@pytest.mark.parametrize(
+    ("model_dir", "config", "message"),
+    [
+        (DEMO_MODEL, {"draft_model": Path("/nowhere")}, "/nowhere does not exist"),
+        (DEMO_MODEL, {"draft_model": VISION_MODEL}, "tiny_vlm takes images"),
+        (VISION_MODEL, {"draft_model": DEMO_MODEL}, "--draft-model cannot be used for tiny_vlm"),
+        (
+            DEMO_MODEL,
+            {"draft_model": DEMO_MODEL, "enable_prompt_lookup": True},
+            "--draft-model and --enable-prompt-lookup exclude each other",
+        ),
+    ],
+)
+async def test_drafts_that_cannot_be_had(
+    model_dir: Path, config: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load(model_dir, backend="genai", **config)
 
 
 async def test_a_model_that_neither_runs_has_both_reasons(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from fastovms.text.tracking import TextToken
 
@@ -14,10 +14,14 @@ class TokenAligner:
 
     Args:
         token_bytes: the bytes of a token by its id.
+        tags: markup. In a token that is a tag no piece begins but at its beginning.
     """
 
-    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, token_bytes: Callable[[int], bytes], tags: Collection[str] = frozenset()
+    ) -> None:
         self._token_bytes = token_bytes
+        self._tags = {tag.encode() for tag in tags}
         self._tokens: deque[tuple[TextToken | None, int]] = deque()
         self._data = bytearray()
 
@@ -31,7 +35,7 @@ class TokenAligner:
         """The tokens of the piece; what is before them is forgotten. None where the piece is not a
         part of the text."""
         data = piece.encode()
-        start = self._data.find(data)
+        start = self._find(data)
         if start < 0:
             return []
         end = start + len(data)
@@ -46,3 +50,16 @@ class TokenAligner:
             self._tokens.appendleft((None, position - end))
         del self._data[:end]
         return taken
+
+    def _find(self, data: bytes) -> int:
+        """-1 = nowhere."""
+        start = self._data.find(data)
+        position = 0
+        for _, length in self._tokens:
+            if start < position:
+                break
+            end = position + length
+            if position < start < end and bytes(self._data[position:end]) in self._tags:
+                start = self._data.find(data, end)
+            position = end
+        return start

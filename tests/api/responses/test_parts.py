@@ -212,6 +212,23 @@ def test_the_tokens_of_a_text_are_found(pieces, data):
             assert [token.token_id for token in aligner.take(text)] == expected
 
 
+@pytest.mark.parametrize(
+    ("tokens", "piece", "expected"),
+    [
+        (["</think>", "\n", "in", " the"], "in the", [2, 3]),
+        (["</think>", "\n", "in", " the"], "in", [2]),
+        (["<think>", "</think>", "t", "h"], "th", [2, 3]),
+        (["</think>", "x"], "</think>", [0]),  # a text may say it, too
+        (["</think>", "x"], "k", []),
+        (["<b>in", "in"], "in", [0]),
+    ],
+)
+def test_no_piece_is_found_within_a_tag(tokens, piece, expected):
+    aligner = TokenAligner(lambda token_id: tokens[token_id].encode(), ["<think>", "</think>"])
+    aligner.push([TextToken(token_id, 0, None) for token_id in range(len(tokens))])
+    assert [token.token_id for token in aligner.take(piece)] == expected
+
+
 def test_tokens_that_come_before_their_text():
     tokens = [b"<b>", b"He", b"llo", b"</b>", b"x"]
     aligner = TokenAligner(tokens.__getitem__)

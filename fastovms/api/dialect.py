@@ -91,6 +91,7 @@ class ResponsesStyle:
         takes_stream_options: at all.
         takes_logprobs_field: `logprobs` in a stream.
         tells_response_format: as `text.format`.
+        tells_min_p: where it is given.
     """
 
     id_separator: str
@@ -105,6 +106,7 @@ class ResponsesStyle:
     takes_stream_options: bool
     takes_logprobs_field: bool
     tells_response_format: bool
+    tells_min_p: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,7 @@ OPENAI: Final = Dialect(
         takes_stream_options=True,
         takes_logprobs_field=True,
         tells_response_format=True,
+        tells_min_p=False,
     ),
     text_length=len,
     owned_by="fastovms",
@@ -283,6 +286,7 @@ OVMS: Final = Dialect(
         takes_stream_options=False,
         takes_logprobs_field=False,
         tells_response_format=False,
+        tells_min_p=True,
     ),
     text_length=utf8_length,
     owned_by="OVMS",

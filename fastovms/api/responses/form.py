@@ -68,7 +68,10 @@ def response_form(
         "truncation": "auto" if fields.truncates else "disabled",
         "user": body.user,
     }
-    return ResponseForm(members, envelope.dialect.responses.length_reason)
+    style = envelope.dialect.responses
+    if style.tells_min_p and body.min_p is not None:
+        members["min_p"] = body.min_p
+    return ResponseForm(members, style.length_reason)
 
 
 def output_form(

@@ -147,6 +147,13 @@ async def test_the_request_is_repeated(make, fields, expected, path):
         assert body[name] == value, name
 
 
+async def test_ovms_repeats_min_p(make):
+    api = make()
+    for path, told in ((V1, None), (V3, 0.25)):
+        _, body = await ask(api, "POST", path, {**BODY, "min_p": 0.25})
+        assert body.get("min_p") == told
+
+
 async def test_what_is_used_is_told_where_the_request_says_nothing(make):
     api = make(defaults=SamplingDefaults(temperature=0.25, top_p=0.5))
     _, body = await ask(api, "POST", V1, BODY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,9 @@ KEYS = st.sampled_from(
      "status", "encrypted_content", "format", "schema", "strict", "verbosity", "effort", "tools",
      "mode", "function", "parameters", "refusal", "image_url", "include_usage", "x"]
 )  # fmt: skip
+NUMBERS = st.integers(-3, 3) | st.floats(-2, 2) | st.sampled_from([2**63, -(2**63), 10**40, 1e308])
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | WORDS,
+    st.none() | st.booleans() | NUMBERS | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
     max_leaves=12,
 )
@@ -70,7 +72,7 @@ def answer(make) -> Callable[..., Any]:
 
     async def ask(path: str, body: dict[str, Any]) -> None:
         stream = FakeStream()
-        response = await api.call("POST", path, orjson.dumps(body), stream)
+        response = await api.call("POST", path, json.dumps(body).encode(), stream)
         if response is None:
             check(stream.events)
             return

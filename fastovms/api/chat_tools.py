@@ -123,7 +123,14 @@ def _tool(tool: Mapping[str, Any], name: str, forms: _Forms) -> tuple[dict[str, 
                 f"{name}.{key} must be {words}, not {show(value)}", param=f"{name}.{key}"
             )
     read = Tool(called, function.get("parameters") or {})
+    _check_arguments(read.parameters.get("type"), f"{name}.parameters.type")
     return {"type": "function", "function": function}, read
+
+
+def _check_arguments(kind: object, name: str) -> None:
+    """Arguments are an object, whatever else the schema says of them."""
+    if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
+        raise InvalidField(f'{name} must be "object", not {show(kind)}', param=name)
 
 
 def _name(function: Mapping[str, Any], name: str) -> str:

@@ -8,8 +8,6 @@ schema of which nothing is left is refused.
 
 from __future__ import annotations
 
-import json
-import re
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -31,9 +29,6 @@ _ONE: Final = ("additionalProperties", "items", "additionalItems", "contains", "
                "else", "propertyNames", "unevaluatedItems", "unevaluatedProperties")  # fmt: skip
 _LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_EMBEDDED: Final = re.compile(
-    r""""(?:\\.|[^"\\\n])*"|(?://|\#)[^\n]*|/(?:\\.|[^/\\\n])+/|(?P<json>%json\s*)(?=\{)"""
-)
 _MAX_STEPS: Final = 200_000
 """Schemas looked at, again for each reference: far beyond what anybody writes."""
 
@@ -54,32 +49,6 @@ def without_endless_parts(root: object) -> object:
     return _Search(root).pruned()
 
 
-def without_endless_json(lark: str) -> str:
-    """The same of each schema in rules of Lark.
-
-    Raises:
-        ValueError: nothing satisfies one of them, or it is too large to tell.
-    """
-    pieces: list[str] = []
-    position = 0
-    if '"$ref"' not in lark:
-        return lark
-    for match in _EMBEDDED.finditer(lark):
-        if match["json"] is None or match.start() < position:
-            continue
-        try:
-            schema, end = json.JSONDecoder().raw_decode(lark, match.end())
-        except ValueError:  # llguidance says what is wrong with it
-            continue
-        pruned = without_endless_parts(schema)
-        if pruned is False:
-            raise ValueError("nothing satisfies a schema in it")
-        if pruned is not schema:
-            pieces += [lark[position : match.end()], json.dumps(pruned)]
-            position = end
-    return "".join([*pieces, lark[position:]])
-
-
 class _Search:
     """The JSON types that each part can be of, from none at first to what follows from others."""
 
@@ -90,7 +59,7 @@ class _Search:
         self._users: defaultdict[int, set[int]] = defaultdict(set)
         self._current = 0
         self._num_steps = 0
-        self._schemas = {id(schema): schema for schema in _parts_of(root)}
+        self._schemas = {id(schema): schema for schema in parts_of(root)}
         self._queue = deque(reversed(self._schemas))  # inner ones first
         self._queued = set(self._queue)
         while self._queue:
@@ -286,8 +255,8 @@ def _type(value: object) -> str:
             return "array"
 
 
-def _parts_of(root: Schema) -> Iterator[Schema]:
-    """It and all schemas in it, outer ones first."""
+def parts_of(root: Schema) -> Iterator[Schema]:
+    """The schema and all schemas in it, outer ones first."""
     pending: list[object] = [root]
     while pending:
         schema = pending.pop()

@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
-from fastovms.engine.finite_schema import without_endless_json, without_endless_parts
+from fastovms.engine.json_schema import usable_rules, usable_schema
 from fastovms.engine.productive import unmatchable_rule
 from fastovms.engine.structural_tag import structural_tag
 from fastovms.engine.tagged_rules import resolve_tags
@@ -204,7 +204,7 @@ class GrammarCompiler:
         return found
 
     def _tagged_rules(self, source: str) -> str:
-        source = without_endless_json(source)
+        source = usable_rules(source)
         lark = resolve_tags(source, self._find_special_token, self._special_token_ids)
         return str(LLMatcher.grammar_from_lark(lark))
 
@@ -241,13 +241,7 @@ def _framed(frame: str, answer: str) -> str:
 
 
 def _json_schema(source: str) -> str:
-    if '"$ref"' in source:
-        schema = json.loads(source)
-        finite = without_endless_parts(schema)
-        if finite is False:
-            raise ValueError("nothing satisfies it")
-        if finite is not schema:
-            source = json.dumps(finite)
+    source = usable_schema(source)
     return str(LLMatcher.grammar_from_json_schema(source, overrides=_JSON_OPTIONS))
 
 
@@ -269,7 +263,7 @@ def _choice(source: str) -> str:
 
 def _grammar(source: str) -> str:
     """Lark, or GBNF / EBNF, which define rules with `::=`."""
-    lark = without_endless_json(gbnf_to_lark(source) if "::=" in source else source)
+    lark = usable_rules(gbnf_to_lark(source) if "::=" in source else source)
     unmatchable = unmatchable_rule(lark)
     if unmatchable is not None:
         raise ValueError(f"nothing matches the rule {unmatchable}")

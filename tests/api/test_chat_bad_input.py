@@ -114,6 +114,8 @@ WITHIN: list[tuple[str, dict[str, object]]] = [
     ("tools[0].function.name", {"tools": [tool("x" * 300)]}),
     ("tools[0].function.description", {"tools": [tool(description=5)]}),
     ("tools[1].function.parameters", {"tools": [tool(), tool("b", parameters="{}")]}),
+    ("tools[0].function.parameters.type", {"tools": [tool(parameters={"type": "array"})]}),
+    ("tools[0].function.parameters.type", {"tools": [tool(parameters={"type": 5})]}),
     ("tools[0].function.strict", {"tools": [tool(strict="yes")]}),
     ("tools", {"tools": [tool()] * 1025}),
     ("tool_choice.function.name", {"tools": [tool()], "tool_choice":

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastovms.engine.finite_schema import without_endless_json, without_endless_parts
+from fastovms.engine.finite_schema import without_endless_parts
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
@@ -105,14 +105,6 @@ def test_only_the_endless_part_is_cut() -> None:
     assert vocabulary().accepts(wanted, '{"b":null}')
     assert vocabulary().accepts(wanted, "{}")
     assert vocabulary().accepts(wanted, '{"a') is False
-
-
-def test_what_only_looks_like_a_schema_in_rules() -> None:
-    endless = '%json {"$ref": "#"}'
-    for lark in (f'start: "{endless[:6]}" // {endless}', f"start: /a/ # {endless}", "%json {"):
-        assert without_endless_json(lark) == lark
-    lark = 'start: "a" %json {"anyOf": [{"$ref": "#/anyOf/0"}, {}]} "b"'
-    assert without_endless_json(lark) == 'start: "a" %json {"anyOf": [false, {}]} "b"'
 
 
 @pytest.mark.parametrize(

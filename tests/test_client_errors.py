@@ -16,9 +16,10 @@ REQUEST = {"model": "m", "prompt": "Once upon a time"}
 PREFIXES = pytest.mark.parametrize("prefix", ["/v1", "/v3"])
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Started]:
+@pytest.fixture(scope="module", params=["paged", "genai"])
+def server(request: pytest.FixtureRequest) -> Iterator[Started]:
     narrow = ["--max-num-seqs", "1", "--max-queued-requests", "1", "--cache-size", "0.1"]
+    narrow += ["--backend", request.param]
     model = ["--model", f"m={DEMO_MODEL}"]
     with started("serve", *model, "--port", "0", "--api-key", "secret", *narrow) as server:
         yield server

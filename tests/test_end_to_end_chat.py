@@ -216,8 +216,8 @@ def test_json_mode(client):
         assert isinstance(json.loads(other.choices[0].message.content), dict)
 
 
-def test_structural_tags(client):
-    """A request in the words of XGrammar: free text in which a call may come, and a plain list."""
+def test_a_structural_tag_of_calls(client):
+    """A request in the words of XGrammar: free text in which a call may come."""
     call = {
         "begin": "<tool_call>",
         "content": {
@@ -239,6 +239,10 @@ def test_structural_tags(client):
         response_format={"type": "structural_tag", "format": {**calls, "at_least_one": True}},
     ).choices[0]
     assert json.loads(made.message.tool_calls[0].function.arguments)
+
+
+def test_structural_tags(client):
+    """In the words of XGrammar, a plain list."""
     colours = {
         "type": "sequence",
         "elements": [

@@ -15,14 +15,20 @@ from tests.test_end_to_end import Server, client, start_server, stop_server
 
 __all__ = ["client"]
 
+FLAGS: Final = ("--backend", "genai", "--cache-size", "1")
+
 NEEDS_PAGED: Final[Mapping[ModuleType, Mapping[str, str]]] = {
     test_end_to_end: {
         "test_log_probabilities": "logprobs above 1",
         "test_scoring_a_prompt_agrees_with_generating_it": "prompt_logprobs",
         "test_tokens_are_favoured_forbidden_and_required": "logit_bias, allowed_token_ids",
+        "test_a_grammar_that_cannot_go_on_is_the_clients_fault": "llguidance, which may give up",
         "test_json_of_a_schema": "JSON without white space, which a small model never ends",
     },
-    test_end_to_end_chat: {"test_log_probabilities": "logprobs above 1"},
+    test_end_to_end_chat: {
+        "test_log_probabilities": "logprobs above 1",
+        "test_a_structural_tag_of_calls": "a choice of calls and of text that has no end",
+    },
     test_responses: {"test_a_chain_is_computed_once": "counts of the prefix cache"},
 }
 """With the reason."""
@@ -30,7 +36,15 @@ NEEDS_PAGED: Final[Mapping[ModuleType, Mapping[str, str]]] = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    server = start_server("--backend", "genai", "--cache-size", "1", "--state-dir", ":memory:")
+    server = start_server(*FLAGS, "--state-dir", ":memory:")
+    yield server
+    stop_server(server)
+
+
+@pytest.fixture
+def narrow_server() -> Iterator[Server]:
+    """One sequence, two tokens a step."""
+    server = start_server(*FLAGS, "--max-num-seqs", "1", "--max-num-batched-tokens", "2")
     yield server
     stop_server(server)
 
@@ -40,7 +54,7 @@ def _again() -> Iterator[tuple[str, object]]:
         for name, value in vars(module).items():
             if not name.startswith("test_") or name in excluded or not inspect.isfunction(value):
                 continue
-            if {"server", "client"} & inspect.signature(value).parameters.keys():
+            if {"server", "narrow_server", "client"} & inspect.signature(value).parameters.keys():
                 yield f"{name}__{module.__name__}".replace(".", "_"), value
 
 

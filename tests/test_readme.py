@@ -21,8 +21,9 @@ def test_every_parser_is_in_the_table():
     assert sorted(named) == sorted({*TOOL_FORMATS, *REASONING_FORMATS})
 
 
-def test_the_examples_run(capsys: pytest.CaptureFixture[str]):
-    server = start_server()
+@pytest.mark.parametrize("backend", ["paged", "genai"])
+def test_the_examples_run(backend: str, capsys: pytest.CaptureFixture[str]):
+    server = start_server("--backend", backend)
     try:
         for example in EXAMPLES:
             code = example.replace("http://127.0.0.1:8000", server.url)

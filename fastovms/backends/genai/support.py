@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,8 @@ from fastovms.config import EngineConfig
 from fastovms.engine.drafting import MAX_DRAFT_TOKENS
 from fastovms.errors import InvalidField, RequestError
 from fastovms.params import Grammar, SamplingParams
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
 """OVMS's."""
@@ -110,7 +113,8 @@ def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Raises InvalidField for grammars that the pipeline has no form for."""
+    """Raises InvalidField for grammars that the pipeline has no form for. What is wrong with one,
+    compiling it tells."""
     if not needs_structural_tag(grammar):
         return
     try:
@@ -119,6 +123,8 @@ def check_grammar(grammar: Grammar) -> None:
         raise InvalidField(
             f"{grammar.param} {_REASON}: it needs {error}", param=grammar.param
         ) from error
+    except (AttributeError, KeyError, TypeError, ValueError):
+        logger.debug("%s is malformed", grammar.param)
 
 
 def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:

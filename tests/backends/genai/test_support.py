@@ -89,6 +89,15 @@ def test_grammars_of_our_own_making():
     check_grammar(Grammar(GrammarKind.REGEX, "a", frame="start: @answer"))
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["5", "{", "{}", '{"format": 5}', '{"format": {"type": "sequence", "elements": 5}}',
+     '{"structures": [{"begin": "a", "schema": 5, "end": "b"}], "triggers": ["a"]}'],
+)  # fmt: skip
+def test_what_is_malformed_is_left_to_the_compiler(source):
+    check_grammar(Grammar(GrammarKind.STRUCTURAL_TAG, source, "tools", frame="start: @answer"))
+
+
 def test_a_salt_cannot_be_had_with_a_shared_cache():
     check_salt(None, enable_prefix_caching=True)
     check_salt("s", enable_prefix_caching=False)

@@ -13,7 +13,9 @@ import socket
 import ssl
 import string
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
@@ -32,6 +34,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS: Final = 5
 _MAX_HEAD: Final = 64 * 1024
+_NUM_RESOLVERS: Final = 8
 _CHUNK: Final = 64 * 1024
 _MAX_URL: Final = 8 * 1024
 
@@ -88,11 +91,18 @@ class _Answer:
         return self.is_complete or self.is_too_large
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    """The system's addresses of a host."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in found]
+class SystemResolver:
+    """The system's addresses of a host. It is asked in threads of its own, since an answer may take
+    half a minute, which nobody can cut short."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_NUM_RESOLVERS, "media-resolve")
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        loop = asyncio.get_running_loop()
+        find = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await loop.run_in_executor(self._threads, find)
+        return [str(address[0]) for *_, address in found]
 
 
 class Fetcher:
@@ -114,7 +124,7 @@ class Fetcher:
         allow_redirects: bool,
         allow_private: bool,
         timeout: float,
-        resolve: Resolve = resolve,
+        resolve: Resolve | None = None,
     ) -> None:
         for domain in domains:
             if not _DOMAIN.fullmatch(domain.strip()):
@@ -125,7 +135,7 @@ class Fetcher:
         self._allow_redirects = allow_redirects
         self._allow_private = allow_private
         self._timeout = timeout
-        self._resolve = resolve
+        self._resolve = resolve or SystemResolver()
         self._tls = ssl.create_default_context() if self._domains else None
 
     async def fetch(self, url: str, name: str, *, max_bytes: int) -> bytes:

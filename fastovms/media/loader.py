@@ -116,8 +116,10 @@ class ImageLoader:
 
     @contextmanager
     def _room_to_read(self, source: ImageSource) -> Iterator[None]:
-        """Images in the request itself are in memory already."""
-        size = 0 if _scheme(source.url) == "data" else self._config.max_image_bytes
+        """Images in the request itself are in memory already. One alone always has room."""
+        size = min(self._config.max_image_bytes, self._budget.max_bytes)
+        if _scheme(source.url) == "data":
+            size = 0
         self._budget.take(size)
         try:
             yield

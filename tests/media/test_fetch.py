@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
 from fastovms.errors import ConfigurationError, InvalidField
-from fastovms.media.fetch import Fetcher
+from fastovms.media.fetch import Fetcher, SystemResolver
 
 NAME = "messages[0].content[0].image_url.url"
 LIMIT = 1000
@@ -214,6 +216,18 @@ async def test_a_name_that_nobody_knows():
             fetcher = server.fetcher("all")
         with pytest.raises(InvalidField, match="cannot be fetched"):
             await fetch(fetcher, "http://pics.example/")
+
+
+async def test_names_are_looked_up_in_threads_of_their_own(monkeypatch):
+    threads = []
+
+    def find(host: str, port: int, **options: object) -> list[tuple[object, ...]]:
+        threads.append(threading.current_thread().name)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    assert await SystemResolver()("pics.example", 80) == ["192.0.2.1"]
+    assert threads[0].startswith("media-resolve")
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,13 @@ async def test_images_count_until_nobody_has_them() -> None:
     await nothing_used(loader)
 
 
+async def test_a_file_alone_always_has_room() -> None:
+    fetcher = FakeFetcher()
+    fetcher.release.set()
+    loader = ImageLoader(MediaConfig(max_image_memory=40), fetcher=fetcher)
+    assert len(await load(loader, "http://x/")) == 1
+
+
 async def test_images_that_can_never_be_in_memory_together() -> None:
     loader = ImageLoader(MediaConfig(max_image_memory=80))
     with pytest.raises(InvalidField, match=r"part\[2\] makes the images .* too large together"):

@@ -9,37 +9,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 import openvino_genai as genai
 
 from fastovms.backends.base import BackendStats
 from fastovms.backends.genai.admission import Admission, Need
-from fastovms.backends.genai.generation_config import generation_config, stop_token_ids
+from fastovms.backends.genai.generation_config import generation_config
+from fastovms.backends.genai.outputs import TOO_LONG, failed, output_of, refusal_of
 from fastovms.backends.genai.pipeline import Capacity, Handle, Pipeline
 from fastovms.backends.genai.prompts import PromptReader
 from fastovms.backends.genai.support import Assistance
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import EngineOutput
-from fastovms.engine.paging import reason_of
 from fastovms.engine.waiting import rank_of
-from fastovms.errors import RequestError
 from fastovms.params import (
-    FinishReason,
     GenerationOutput,
     GenerationRequest,
     ModelInfo,
-    Refusal,
     SamplingParams,
-    TextPrompt,
-    TokenLogprobs,
 )
-
-_TOO_LONG: Final = "'max_length' must be greater"
-"""What the pipeline says of a prompt that is as long as the context."""
-
-_CLIENTS_FAULTS: Final = (RuntimeError, IndexError, ValueError)
-"""How the pipeline refuses what it is given."""
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +209,7 @@ class PipelineEngine:
             try:
                 self._start(run)
             except Exception as error:
-                outputs += _not_started(run, error, self._model)
+                outputs += self._not_started(run, error)
             else:
                 room.take(run.need)
             if job.has_images:
@@ -243,7 +232,7 @@ class PipelineEngine:
             try:
                 self._submit(run, arguments, context - limit + 1, limit)
             except RuntimeError as error:
-                if _TOO_LONG not in str(error):
+                if TOO_LONG not in str(error):
                     raise
             else:
                 return
@@ -263,6 +252,18 @@ class PipelineEngine:
         run.handle = self._pipeline.add_request(next(self._pipeline_ids), *arguments, config)
         self._running.append(run)
 
+    def _not_started(self, run: _Run, error: Exception) -> list[EngineOutput]:
+        """The pipeline checks a request as it takes it, and has then done nothing with it."""
+        request = run.job.request
+        refusal = refusal_of(error, request.prompt, self._model)
+        if refusal is None:
+            logger.exception("request %s failed", request.request_id, exc_info=error)
+        message = refusal.message if refusal else f"{type(error).__name__}: {error}"
+        return [
+            EngineOutput(request.request_id, failed(index, message, refusal))
+            for index in run.indices
+        ]
+
     # Outputs
 
     def _read(self, run: _Run) -> list[EngineOutput]:
@@ -272,7 +273,7 @@ class PipelineEngine:
         outputs: list[GenerationOutput] = []
         if status == genai.GenerationStatus.IGNORED:
             outputs = [
-                _failed(index, "the KV cache has no room for the request") for index in run.indices
+                failed(index, "the KV cache has no room for the request") for index in run.indices
             ]
         elif run.params.beam_search is not None:
             if status == genai.GenerationStatus.FINISHED:
@@ -300,7 +301,7 @@ class PipelineEngine:
         if token_ids or is_finished:
             run.num_generated_tokens += len(token_ids)
             self._num_generated_tokens += len(token_ids)
-            yield _output(
+            yield output_of(
                 run.params,
                 run.indices[0],
                 token_ids,
@@ -316,7 +317,7 @@ class PipelineEngine:
         for index, beam in zip(run.indices, best, strict=False):
             self._num_generated_tokens += len(beam.generated_ids)
             outputs.append(
-                _output(
+                output_of(
                     run.params,
                     index,
                     beam.generated_ids,
@@ -338,83 +339,3 @@ class PipelineEngine:
             self._num_prompt_tokens += num_prompt_tokens - len(job.request.prompt_token_ids)
         for output in outputs:
             output.num_prompt_tokens = num_prompt_tokens
-
-
-def _output(
-    params: SamplingParams,
-    index: int,
-    token_ids: list[int],
-    logprobs: list[float],
-    finish_reason: Any,
-    *,
-    num_generated_tokens: int,
-) -> GenerationOutput:
-    output = GenerationOutput(
-        index, token_ids, _FINISH_REASONS.get(finish_reason), num_generated_tokens
-    )
-    if output.finish_reason is FinishReason.STOP and token_ids:
-        last = token_ids[-1]
-        if last in stop_token_ids(params):
-            output.token_ids = token_ids = token_ids[:-1]
-            if params.ignore_eos or last not in params.eos_token_ids:
-                output.stop_token_id = last
-    if params.logprobs is not None:
-        output.logprobs = [
-            _token_logprobs(token_id, logprob, params.logprobs)
-            for token_id, logprob in zip(token_ids, logprobs, strict=False)
-        ]
-    return output
-
-
-def _token_logprobs(token_id: int, logprob: float, num_top: int) -> TokenLogprobs:
-    """The pipeline tells of no other token than the one it has chosen."""
-    return TokenLogprobs(
-        token_id,
-        logprob,
-        rank=1,
-        top_token_ids=[token_id] * num_top,
-        top_logprobs=[logprob] * num_top,
-    )
-
-
-_FINISH_REASONS: Final = {
-    genai.GenerationFinishReason.STOP: FinishReason.STOP,
-    genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH,
-}
-
-
-def _failed(index: int, error: str, refusal: Refusal | None = None) -> GenerationOutput:
-    return GenerationOutput(index, (), FinishReason.ERROR, 0, error=error, refusal=refusal)
-
-
-def _not_started(run: _Run, error: Exception, model: ModelInfo) -> list[EngineOutput]:
-    """The pipeline checks a request as it takes it, and has then done nothing with it."""
-    request = run.job.request
-    refusal = _refusal(error, request.prompt, model)
-    if refusal is None:
-        logger.exception("request %s failed", request.request_id, exc_info=error)
-    message = refusal.message if refusal else f"{type(error).__name__}: {error}"
-    return [
-        EngineOutput(request.request_id, _failed(index, message, refusal)) for index in run.indices
-    ]
-
-
-def _refusal(error: Exception, prompt: TextPrompt | None, model: ModelInfo) -> Refusal | None:
-    """What of the request is at fault; None = nothing."""
-    name = None if prompt is None else prompt.name
-    if isinstance(error, RequestError):
-        return Refusal(error.message, error.param, error.code)
-    if _TOO_LONG in str(error):
-        return Refusal(
-            "the prompt with its images leaves no room to generate in the context of "
-            f"{model.max_model_len} tokens",
-            name,
-            "context_length_exceeded",
-        )
-    if not isinstance(error, _CLIENTS_FAULTS):
-        return None
-    reason = reason_of(error)
-    if prompt is not None and len(prompt.image_names) == 1:
-        name = prompt.image_names[0]
-        return Refusal(f"{name}: the model cannot take this image: {reason}", name)
-    return Refusal(f"the model cannot take this request: {reason}", name)

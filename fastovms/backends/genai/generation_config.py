@@ -10,10 +10,8 @@ import openvino_genai as genai
 
 from fastovms.backends.genai.structural_tag import needs_structural_tag, structural_tag
 from fastovms.backends.genai.support import Assistance, num_assistant_tokens
+from fastovms.engine.speculative import DEFAULT_MAX_NGRAM_SIZE
 from fastovms.params import BeamSearch, EarlyStopping, Grammar, GrammarKind, SamplingParams
-
-DEFAULT_MAX_NGRAM_SIZE: Final = 3
-"""OVMS's."""
 
 _STOP_CRITERIA: Final[Mapping[EarlyStopping, Any]] = {
     EarlyStopping.EARLY: genai.StopCriteria.EARLY,

@@ -13,14 +13,12 @@ from fastovms.backends.genai.structural_tag import (
     structural_tag,
 )
 from fastovms.config import EngineConfig
+from fastovms.engine.draft_policy import DEFAULT_NUM_ASSISTANT_TOKENS
 from fastovms.engine.drafting import MAX_DRAFT_TOKENS
 from fastovms.errors import InvalidField, RequestError
 from fastovms.params import Grammar, SamplingParams
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
-"""OVMS's."""
 
 _REASON: Final = "is not supported by the genai backend, which runs this model"
 

@@ -189,6 +189,7 @@ _engine = (
 
 TOOL_PARSERS_OF_VLLM: Final = {
     "deepseek_v3": "deepseek",
+    "glm47": "glm45",
     "granite4": "hermes3",
     "hermes": "hermes3",
     "llama3_json": "llama3",
@@ -199,7 +200,9 @@ TOOL_PARSERS_OF_VLLM: Final = {
     "qwen3_coder": "qwen3coder",
     "qwen3_xml": "qwen3coder",
 }
-REASONING_PARSERS_OF_VLLM: Final = {"deepseek_v3": "deepseek", "openai_gptoss": "gptoss"}
+REASONING_PARSERS_OF_VLLM: Final = {
+    "deepseek_v3": "deepseek", "glm45": "qwen3", "glm47": "qwen3", "openai_gptoss": "gptoss",
+}  # fmt: skip
 """Names that vLLM has for the same formats."""
 
 _chat = (

@@ -50,6 +50,7 @@ def test_the_demo_model():
         ("<|channel>thought", None, "gemma4"),
         ("<tool_call><function=x><parameter=y></tool_call><think>", "qwen3coder", "qwen3"),
         ('<param name="x"><think>', "minicpm5", "minicpm5"),
+        ("<tool_call> <arg_key> <arg_value> <think>", "glm45", "qwen3"),
         ("<|tool_call_start|> message.thinking", "lfm2", "lfm2"),
         ("<|tool_call_start|>", "lfm2", None),
         ("keep_past_thinking <think>", "lfm2", "qwen3"),

@@ -9,6 +9,7 @@ from fastovms.text.tool import CallChoice, Tool
 from fastovms.text.tools.base import ToolFormat
 from fastovms.text.tools.deepseek import DEEPSEEK, DEEPSEEK_V31
 from fastovms.text.tools.gemma4 import GEMMA4
+from fastovms.text.tools.glm45 import GLM45
 from fastovms.text.tools.gptoss import GPTOSS
 from fastovms.text.tools.granite import GRANITE
 from fastovms.text.tools.hermes3 import HERMES3
@@ -29,6 +30,7 @@ TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {
         DEEPSEEK_V31,
         DEVSTRAL,
         GEMMA4,
+        GLM45,
         GPTOSS,
         GRANITE,
         HERMES3,
@@ -48,6 +50,7 @@ _MARKERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("onyx", ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>")),
     ("gemma4", ("<|tool_call>call:",)),
     ("qwen3coder", ("<function=", "<parameter=")),
+    ("glm45", ("<arg_key>", "<arg_value>")),
     ("minicpm5", ('<param name="',)),
     ("lfm2", ("<|tool_call_start|>",)),
     ("lfm2", ("<|assistant_tool_call|>",)),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,17 +27,19 @@ class XmlForm:
     Attributes:
         function: what stands before and after a function's name.
         parameter: the same of a parameter.
+        value: what stands before a value, if its parameter's tag does not do.
         line: what stands around a value: a line break or nothing.
         trims_lines: one line break at either end of a value is not part of it in any case.
         gap: what stands after a tag that is not beside a value.
         has_cdata: a value may be wrapped in `<![CDATA[` and `]]>`.
-        tokens: beginnings of tags that may be special tokens.
+        tokens: tags, or beginnings of tags, that may be special tokens.
     """
 
     function: tuple[str, str]
     function_end: str
     parameter: tuple[str, str]
     parameter_end: str
+    value: str = ""
     line: str = ""
     trims_lines: bool = True
     gap: str = ""
@@ -58,6 +61,13 @@ def read_call(
     """
     scan.record()
     name = yield from _read_name(scan, form.function[1])
+    return (yield from read_named_call(scan, out, tools, form, name, opening))
+
+
+def read_named_call(
+    scan: Scanner, out: Output, tools: Sequence[Tool], form: XmlForm, name: str, opening: str
+) -> Steps[bool]:
+    """The same from behind the function's name, which has been recorded."""
     yield from scan.space()
     starts = name and (yield from _starts_with(scan, form.parameter[0], form.function_end))
     if not name or not starts:
@@ -83,11 +93,13 @@ def _starts_with(scan: Scanner, *tags: str) -> Steps[bool]:
 def _read_name(scan: Scanner, end: str) -> Steps[str]:
     """Empty where no name comes; it has no tags and no line breaks in it."""
     pieces: list[str] = []
-    found = yield from scan.until((end, "<", "\n"), pieces.append)
+    stops = (end, "\n") if end.startswith("<") else (end, "<", "\n")
+    found = yield from scan.until(stops, pieces.append)
     if found is not None and found != end:
         scan.put_back(found)
         return ""
-    return "".join(pieces).strip() if found else ""
+    name = "".join(pieces).strip()
+    return name if found and "<" not in name else ""
 
 
 def _read_arguments(
@@ -104,7 +116,7 @@ def _read_arguments(
             scan.skip_cut(form.function_end, form.parameter[0])
             return False
         name = yield from _read_name(scan, form.parameter[1])
-        if not name:
+        if not name or not (yield from _take_value_tag(scan, form)):
             return False
         emit = out.arguments
         if name in told:  # the first one counts
@@ -118,6 +130,16 @@ def _read_arguments(
             is_whole = yield from _copy_other(scan, emit, form, parameter)
         if not is_whole:
             return False
+
+
+def _take_value_tag(scan: Scanner, form: XmlForm) -> Steps[bool]:
+    if not form.value:
+        return True
+    yield from scan.space()
+    is_there = yield from scan.take(form.value)
+    if not is_there:
+        scan.skip_cut(form.value)
+    return is_there
 
 
 def _copy_other(
@@ -191,25 +213,37 @@ def xml_calls(rules: Rules, tools: Sequence[Tool], form: XmlForm, *, begun: str 
     calls = []
     for tool in tools:
         text = f"{form.function[0]}{tool.name}{form.function[1]}{form.gap}"
-        parts = [_markup(rules, form, text.removeprefix(begun))]
-        for parameter in parameters_of(tool.parameters, tool.name):
-            argument = _argument(rules, parameter, form)
-            parts.append(argument if parameter.is_required else f"({argument})?")
-        calls.append(" ".join([*parts, rules.tag(form.function_end)]))
+        begin = _markup(rules, form, text.removeprefix(begun))
+        arguments = xml_arguments(rules, tool, form)
+        calls.append(f"{begin} {arguments} {rules.tag(form.function_end)}")
     return one_of(calls)
 
 
+def xml_arguments(rules: Rules, tool: Tool, form: XmlForm) -> str:
+    """The expression of a call's arguments. Raises as `xml_calls`."""
+    arguments = []
+    for parameter in parameters_of(tool.parameters, tool.name):
+        argument = _argument(rules, parameter, form)
+        arguments.append(argument if parameter.is_required else f"({argument})?")
+    return " ".join(arguments)
+
+
 def _markup(rules: Rules, form: XmlForm, text: str) -> str:
-    """Text that begins with a tag, if a token may be one."""
-    for tag in form.tokens:
-        if text.startswith(tag):
-            return f"{rules.tag(tag)} {literal(text.removeprefix(tag))}"
-    return literal(text)
+    """Text in which tokens may stand for tags."""
+    if not form.tokens:
+        return literal(text)
+    pieces = re.split(f"({'|'.join(map(re.escape, form.tokens))})", text)
+    return " ".join(
+        rules.tag(piece) if piece in form.tokens else literal(piece) for piece in pieces if piece
+    )
 
 
 def _argument(rules: Rules, parameter: Parameter, form: XmlForm) -> str:
-    text = f"{form.parameter[0]}{parameter.name}{form.parameter[1]}{form.line}"
-    begin = _markup(rules, form, text)
+    begin = _markup(rules, form, f"{form.parameter[0]}{parameter.name}{form.parameter[1]}")
+    if form.value:
+        begin = f"{begin} /\\n?/ {rules.tag(form.value)}"
+    if form.line:
+        begin = f"{begin} {literal(form.line)}"
     end = rules.tag(form.parameter_end)
     line = literal(form.line) if form.line else ""
     gap = literal(form.gap) if form.gap else ""

@@ -24,7 +24,8 @@ FRAGMENTS = [
     '{"name": "search", "arguments": {"query": "te', '"name": "now"', '"parameters"', "{", "}",
     "[", "]", ", ", ": ", '"', "'", "\\", "\\u00", "1", "-", "true", "None", "\n", " ", "x", "ü",
     "search(", "query=", "now()", ")", "<function=search>", "<parameter=query>", "</parameter>",
-    "</function>", '<function name="search">', '<param name="query">', "</param>", "<![CDATA[",
+    "</function>", "search\n<arg_key>query</arg_key>\n<arg_value>", "<arg_key>limit</arg_key>",
+    '<function name="search">', '<param name="query">', "</param>", "<![CDATA[",
     "]]>", "functools[", '<atem:invoke name="search">', '<atem:parameter name="query">',
     "</atem:parameter>", "</atem:invoke>", "<atem:function_calls>", "</atem:function_calls>",
     "call:search{", "query:", " to=functions.search", " to=self", "commentary", "analysis", "final",
@@ -32,7 +33,7 @@ FRAGMENTS = [
 ]  # fmt: skip
 CLOSERS = [
     '"', "}", "]", "}]", "}\n```", "</parameter>", "</param>", "</function>", "]]>",
-    "</atem:parameter>", '<|"|>',
+    "</arg_value>", "</atem:parameter>", '<|"|>',
 ]  # fmt: skip
 ANY_FORMAT = pytest.mark.parametrize("tool_format", TOOL_FORMATS.values(), ids=lambda f: f.name)
 

@@ -143,6 +143,18 @@ def qwen_coder(*calls: Call) -> str:
     )
 
 
+def glm(*calls: Call, line: str = "\n") -> str:
+    return "\n".join(
+        f"<tool_call>{name}{line}"
+        + "".join(
+            f"<arg_key>{key}</arg_key>{line}<arg_value>{plain(v)}</arg_value>{line}"
+            for key, v in a.items()
+        )
+        + "</tool_call>"
+        for name, a in calls
+    )
+
+
 def minicpm(*calls: Call) -> str:
     return "\n".join(
         f'<function name="{name}">'
@@ -213,6 +225,7 @@ FAMILIES = {
     "deepseek": deepseek,
     "deepseek_v31": deepseek_v31,
     "qwen3coder": qwen_coder,
+    "glm45": glm,
     "gptoss": harmony,
     "onyx": onyx,
     "gemma4": lambda *calls: "".join(
@@ -301,6 +314,10 @@ def test_one_call(name: str, call: Call) -> None:
 @FAMILY
 def test_several_calls(name: str) -> None:
     check(name, Answer(FAMILIES[name](*CALLS), CALLS))
+
+
+def test_glm_without_line_breaks() -> None:
+    check("glm45", Answer(glm(*CALLS, line=""), CALLS))
 
 
 @FAMILY

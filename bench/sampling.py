@@ -51,7 +51,9 @@ def params(settings: Mapping[str, object], **further: object) -> SamplingParams:
 
 def crowded_steps(model_dir: Path, num_sequences: int, num_steps: int) -> list[object]:
     model = TimedModel(PagedModel.load(model_dir))
-    max_model_len = PROMPT_TOKENS + num_steps + 64
+    # The first ones decode until the last one is admitted.
+    max_tokens = num_steps + num_sequences + 32
+    max_model_len = PROMPT_TOKENS + max_tokens
     num_blocks = num_sequences * (max_model_len // model.block_size + 1)
     model.allocate_cache(num_blocks)
     config = EngineConfig(max_num_seqs=num_sequences, enable_prompt_lookup=False)
@@ -59,7 +61,7 @@ def crowded_steps(model_dir: Path, num_sequences: int, num_steps: int) -> list[o
     rng = np.random.default_rng(0)
     for i, settings in enumerate(islice(cycle(SETTINGS.values()), num_sequences)):
         prompt = rng.integers(*RANDOM_TOKEN_IDS, PROMPT_TOKENS).tolist()
-        sampling = params(settings, max_tokens=num_steps + 32, ignore_eos=True, seed=i)
+        sampling = params(settings, max_tokens=max_tokens, ignore_eos=True, seed=i)
         engine.add(GenerationRequest(str(i), prompt, sampling))
     while len(engine.scheduler.running) < num_sequences:
         engine.step()

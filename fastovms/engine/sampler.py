@@ -3,6 +3,8 @@ finds them without sorting the vocabulary."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +23,11 @@ _FLAT_MEAN = 0.02
 _SAMPLE_SIZE = 1024
 _MARGIN = 64
 _SPARSE = 16
-_NUM_DRAW_ROWS = 256
-_ONES = np.ones(_NUM_DRAW_ROWS, np.float32)
+_ROW_SIZE = 256
+_ONES = np.ones(_ROW_SIZE, np.float32)
+_ROUNDING = 1e-3
+_PEAK = np.float32(1e-3)
+"""Weights from which on there are few, in most texts, and which hold most of the whole."""
 
 
 def likeliest(logits: Floats) -> list[int]:
@@ -53,7 +58,7 @@ def choose(logits: Floats, likeliest_id: int, sequence: Sequence) -> int:
             logits = logits.copy()
             for process in sequence.processors:
                 process(logits, sequence.token_ids)
-            likeliest_id = int(logits.argmax())
+            (likeliest_id,) = likeliest(logits[None])
         highest = logits[likeliest_id]
         if highest == -np.inf:  # the request has ruled out everything
             return min(params.eos_token_ids, default=likeliest_id)
@@ -73,6 +78,11 @@ def _draw(
     if 0 < params.top_k < logits.size:
         ids = top_k_ids(logits, params.top_k)
         logits = logits[ids]
+    elif params.top_p >= 1 and params.min_p > 0:
+        # Ahead of the exponentials, which few then need: a little more than what min-p keeps.
+        reach = params.temperature * (math.log(params.min_p) - _ROUNDING)
+        ids = np.flatnonzero(logits >= highest + np.float32(reach))
+        logits = logits[ids]
     weights = logits - highest
     if params.temperature != 1:
         weights /= np.float32(params.temperature)
@@ -90,24 +100,34 @@ def _draw(
 def _draw_position(weights: Floats, uniform: float) -> int:
     """The position at which the running sum of `weights` passes `uniform` of the whole.
 
-    In two levels: sums of rows of 256 first (vectorised), then inside one row.
+    In two levels: the sums of rows first, then inside one row.
     """
-    num_rows = weights.size // _NUM_DRAW_ROWS
-    if num_rows < 2:
-        return _pass_position(weights, uniform * float(weights.sum(dtype=np.float64)))
-    split = num_rows * _NUM_DRAW_ROWS
-    sums = weights[:split].reshape(num_rows, _NUM_DRAW_ROWS) @ _ONES
-    edges = sums.astype(np.float64).cumsum()
-    tail = weights[split:]
-    target = uniform * (edges[-1] + float(tail.sum(dtype=np.float64)))
+    sums, tail = _row_sums(weights)
+    edges = sums.cumsum()
+    split = sums.size * _ROW_SIZE
+    before = float(edges[-1]) if sums.size else 0.0
+    target = uniform * (before + float(tail.sum(dtype=np.float64)))
     row = int(edges.searchsorted(target, side="right"))
-    if row == num_rows:
-        if tail.size:
-            return split + _pass_position(tail, target - edges[-1])
+    if row == sums.size:
+        if tail.size or not row:
+            return split + _pass_position(tail, target - before)
         row -= 1
-    start = row * _NUM_DRAW_ROWS
-    before = edges[row - 1] if row else 0.0
-    return start + _pass_position(weights[start : start + _NUM_DRAW_ROWS], target - before)
+    start = row * _ROW_SIZE
+    before = float(edges[row - 1]) if row else 0.0
+    return start + _pass_position(weights[start : start + _ROW_SIZE], target - before)
+
+
+def _total(weights: Floats) -> float:
+    sums, tail = _row_sums(weights)
+    return float(sums.sum()) + float(tail.sum(dtype=np.float64))
+
+
+def _row_sums(weights: Floats) -> tuple[NDArray[np.float64], Floats]:
+    """The sums of rows of 256 weights, and the weights that fill no row. Vectorised, and several
+    times faster than a sum of as many float64."""
+    split = weights.size - weights.size % _ROW_SIZE
+    sums = weights[:split].reshape(-1, _ROW_SIZE) @ _ONES
+    return sums.astype(np.float64), weights[split:]
 
 
 def _pass_position(weights: Floats, target: float) -> int:
@@ -143,10 +163,19 @@ def _lower_bound(values: Floats, k: int) -> np.float32:
 def top_p_ids(weights: Floats, top_p: float) -> Ids:
     """Positions, ascending, of the fewest largest weights that hold `top_p` of the whole; of
     equal weights the first ones. The largest weight is 1."""
-    total = float(weights.sum(dtype=np.float64))
-    undecided, missing = weights, top_p * total
+    total = _total(weights)
+    missing = top_p * total
+    peak = np.flatnonzero(weights >= _PEAK)
+    if peak.size <= _MAX_SORTED and _total(weights[peak]) >= missing:
+        return peak[_fewest_ids(weights[peak], weights[peak], missing)]
     if total < _FLAT_MEAN * weights.size:
-        undecided, missing = _bracket(weights, missing)
+        return _fewest_ids(weights, *_bracket(weights, missing))
+    return _fewest_ids(weights, weights, missing)
+
+
+def _fewest_ids(weights: Floats, undecided: Floats, missing: float) -> Ids:
+    """Positions, ascending, of the fewest largest weights: of those above the `undecided` ones all,
+    and as many of these as come to `missing`."""
     while undecided.size > _MAX_SORTED:
         size = undecided.size
         undecided, missing = _narrow(undecided, missing)

@@ -53,7 +53,7 @@ def test_the_demo_model():
         ("<tool_call> <arg_key> <arg_value> <think>", "glm45", "qwen3"),
         ("<|tool_call_start|> message.thinking", "lfm2", "lfm2"),
         ("<|tool_call_start|>", "lfm2", None),
-        ("keep_past_thinking <think>", "lfm2", "qwen3"),
+        ("keep_past_thinking </think>", "lfm2", "lfm2"),
         ("functools", "phi4", None),
         ("<|tool|><|/tool|>", "phi4", None),
         ("[TOOL_CALLS] [ARGS]", "devstral", None),

@@ -41,6 +41,7 @@ _MARKERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("gemma4", ("<|channel>thought",)),
     ("minicpm5", ('<param name="',)),
     ("lfm2", ("<|tool_call_start|>", "message.thinking")),
+    ("lfm2", ("keep_past_thinking",)),
     ("granite", ("Here is my thought process:",)),
     ("granite", ("<think></think>", "<response></response>")),
     ("mistral", ("[THINK]",)),

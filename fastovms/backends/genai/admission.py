@@ -1,5 +1,8 @@
 """How much the pipeline is given at once.
 
+When half-read prompts fill the KV cache, the pipeline gives all of them up. So no more prompts are
+admitted than it can hold.
+
 With prompt lookup a step raises, and the pipeline is lost, when the drafts of all sequences are
 more than it may compute, and when the KV cache is full and a sequence is preempted. So no more
 requests are admitted then than can run to their ends.
@@ -8,12 +11,19 @@ requests are admitted then than can run to their ends.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fastovms.backends.genai.pipeline import Capacity
 from fastovms.backends.genai.support import Assistance, num_assistant_tokens, token_budget
 from fastovms.config import EngineConfig
+from fastovms.engine.drafting import MAX_DRAFT_TOKENS
 from fastovms.params import GenerationRequest
+
+_PIXELS_PER_TOKEN: Final = 28 * 28
+"""Of Qwen's models, which see images in their own sizes."""
+
+_MIN_IMAGE_TOKENS: Final = 256
+"""Of models that see them in one size."""
 
 
 class Need(NamedTuple):
@@ -21,8 +31,8 @@ class Need(NamedTuple):
 
     Attributes:
         num_seqs: sequences.
-        num_step_tokens: that are computed in a step, once the prompt is.
-        num_blocks: of the KV cache, in the end.
+        num_step_tokens: that are computed in a step, once the prompt is, where that counts.
+        num_blocks: of the KV cache.
     """
 
     num_seqs: int
@@ -34,6 +44,12 @@ class Need(NamedTuple):
 
     def fits(self, limits: Need) -> bool:
         return all(mine <= limit for mine, limit in zip(self, limits, strict=True))
+
+
+def longest_context(config: EngineConfig, capacity: Capacity) -> int:
+    """Tokens of one sequence that the cache holds, and its drafts with them."""
+    num_drafts = MAX_DRAFT_TOKENS if Assistance.of(config) else 0
+    return max(1, capacity.num_tokens - num_drafts)
 
 
 class Admission:
@@ -48,10 +64,10 @@ class Admission:
     def need(self, request: GenerationRequest, num_seqs: int) -> Need:
         """Args: num_seqs: those of a beam search; samples run one by one."""
         if not self._assistance.prompt_lookup:
-            return Need(num_seqs)
+            return Need(num_seqs, num_blocks=self._num_blocks(self._num_prompt_tokens(request)))
         num_drafts = num_assistant_tokens(request.params)
         num_tokens = self._num_tokens(request) + num_drafts
-        return Need(num_seqs, num_drafts + 1, num_tokens // self._block_size + 1)
+        return Need(num_seqs, num_drafts + 1, self._num_blocks(num_tokens))
 
     def room(self, running: Iterable[Need]) -> Room:
         room = Room(self._limits)
@@ -59,8 +75,19 @@ class Admission:
             room.take(need)
         return room
 
+    def _num_blocks(self, num_tokens: int) -> int:
+        return num_tokens // self._block_size + 1
+
+    def _num_prompt_tokens(self, request: GenerationRequest) -> int:
+        """Those of images are guessed."""
+        num_tokens = len(request.prompt_token_ids)
+        for image in request.prompt.images if request.prompt else ():
+            height, width, _ = image.shape
+            num_tokens += max(_MIN_IMAGE_TOKENS, height * width // _PIXELS_PER_TOKEN)
+        return min(num_tokens, self._max_model_len)
+
     def _num_tokens(self, request: GenerationRequest) -> int:
-        """Prompt and output. Nobody knows yet how many tokens images have."""
+        """Prompt and output, at most. Nobody knows yet how many tokens images have."""
         limit = request.params.max_tokens
         has_images = request.prompt is not None and request.prompt.images
         if limit is None or has_images:

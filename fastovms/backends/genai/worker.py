@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fastovms.backends.engine_loop import Close, Command, run_engine
+from fastovms.backends.genai.admission import longest_context
 from fastovms.backends.genai.engine import PipelineEngine
 from fastovms.backends.genai.messages import Encoding, Failed, Load, Loaded
 from fastovms.backends.genai.pipeline import load_pipeline
@@ -36,8 +37,9 @@ def serve(connection: Connection[Any, Any]) -> None:
         send(connection, Failed(str(error)))
         return
     model = load.model
-    if capacity.num_tokens < model.max_model_len:
-        model = replace(model, max_model_len=capacity.num_tokens)
+    longest = longest_context(load.config, capacity)
+    if longest < model.max_model_len:
+        model = replace(model, max_model_len=longest)
     engine = PipelineEngine(
         pipeline,
         model,

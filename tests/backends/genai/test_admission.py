@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastovms.backends.genai.admission import Admission, Need
+from fastovms.backends.genai.admission import Admission, Need, longest_context
 from fastovms.backends.genai.pipeline import Capacity
 from fastovms.backends.genai.support import has_prefix_cache, token_budget
 from fastovms.config import EngineConfig
 from fastovms.params import GenerationRequest, SamplingParams, TextPrompt
 
 LOOKUP = {"enable_prompt_lookup": True}
-IMAGE = np.zeros((1, 1, 3), np.uint8)
 
 
 def admission(**config: object) -> Admission:
@@ -22,17 +21,23 @@ def admission(**config: object) -> Admission:
     return Admission(engine, Capacity(num_blocks=20, block_size=32), max_model_len=640)
 
 
-def asked(*, images: int = 0, **params: object) -> GenerationRequest:
-    prompt = TextPrompt("a", [IMAGE] * images) if images else None
-    return GenerationRequest("r", [1] * 10, SamplingParams(**params), prompt=prompt)  # type: ignore[arg-type]
+def asked(
+    *, images: int = 0, size: int = 1, prompt: int = 10, **params: object
+) -> GenerationRequest:
+    pictures = [np.zeros((size, size, 3), np.uint8)] * images
+    text = TextPrompt("a", pictures) if images else None
+    return GenerationRequest("r", [1] * prompt, SamplingParams(**params), prompt=text)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("config", "request_", "num_seqs", "expected"),
     [
-        ({}, asked(max_tokens=600), 1, Need(1)),
-        ({}, asked(), 4, Need(4)),
-        ({"draft_model": Path("d")}, asked(), 1, Need(1)),
+        ({}, asked(max_tokens=600), 1, Need(1, 0, 1)),
+        ({}, asked(prompt=32), 4, Need(4, 0, 2)),
+        ({}, asked(images=1), 1, Need(1, 0, 9)),
+        ({}, asked(images=2, size=560), 1, Need(1, 0, 21)),
+        ({}, asked(images=1, size=560), 1, Need(1, 0, 13)),
+        ({"draft_model": Path("d")}, asked(), 1, Need(1, 0, 1)),
         (LOOKUP, asked(max_tokens=5), 1, Need(1, 6, 1)),
         (LOOKUP, asked(max_tokens=20, num_assistant_tokens=1), 1, Need(1, 2, 1)),
         (LOOKUP, asked(max_tokens=20, num_assistant_tokens=2), 1, Need(1, 3, 2)),
@@ -67,6 +72,13 @@ def test_room_is_taken():
     room = admission().room([Need(6)])
     room.take(Need(2))
     assert not room.has(Need(1))
+
+
+def test_the_longest_context_leaves_room_for_drafts():
+    capacity = Capacity(num_blocks=20, block_size=32)
+    assert longest_context(EngineConfig(), capacity) == 640
+    assert longest_context(EngineConfig(enable_prompt_lookup=True), capacity) == 608
+    assert longest_context(EngineConfig(draft_model=Path("d")), capacity) == 608
 
 
 def test_one_sequence_with_its_drafts_fits_a_step():

@@ -124,6 +124,24 @@ async def test_an_image_that_the_model_cannot_take_costs_only_its_request(vision
     await idle(vision)
 
 
+async def test_more_prompts_than_the_cache_holds_wait() -> None:
+    async for backend in running(load(VISION_MODEL, cache_size=0.0005)):
+        long = QUESTION.replace("what?", "word " * 120)
+        alone = ask(backend, "alone", long, [noise(0)])
+        await alone.done.wait()
+        num_tokens = alone.outputs[-1].num_prompt_tokens
+        assert num_tokens is not None
+        listeners = [Listener() for _ in range(48)]
+        for i, listener in enumerate(listeners):
+            params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+            prompt = TextPrompt(long, [noise(i % 3)])
+            request = GenerationRequest(f"r{i}", [1] * num_tokens, params, prompt=prompt)
+            backend.submit(request, listener)
+        await asyncio.gather(*(listener.done.wait() for listener in listeners))
+        assert {listener.outputs[-1].error for listener in listeners} == {None}
+        await idle(backend)
+
+
 async def test_abort_at_any_stage(vision: Backend) -> None:
     listeners = [ask(vision, f"r{i}", QUESTION, [noise(i)], max_tokens=1000) for i in range(4)]
     vision.abort("r3")

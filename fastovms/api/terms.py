@@ -96,17 +96,18 @@ def check_num_choices(num_prompts: int, chosen: Candidates, config: ApiConfig) -
 @contextmanager
 def _named_as_asked(report: TokenReport) -> Iterator[None]:
     """A backend names what it cannot do as `SamplingParams` does."""
-    names = {"logprobs": report.field}
+    names = {"logprobs": (report.field, report.field)}
     if report.num_prompt_logprobs is None:
-        names["prompt_logprobs"] = "echo"  # with log probabilities
+        names["prompt_logprobs"] = ("echo", "echo with logprobs")
     try:
         yield
     except InvalidField as error:
         param = error.param or ""
         if param not in names:
             raise
-        message = error.message.replace(param, names[param], 1)
-        raise InvalidField(message, param=names[param], code=error.code) from None
+        name, words = names[param]
+        message = error.message.replace(param, words, 1)
+        raise InvalidField(message, param=name, code=error.code) from None
 
 
 async def make_tasks(

@@ -18,9 +18,9 @@ class ModelRoutes:
         self._dialect = dialect
         cards = [(model, _card(model.info, dialect)) for model in models]
         data = [card for _, card in cards]
-        self._list = Response(200, orjson.dumps({"object": "list", "data": data}))
+        self._list = _card_response({"object": "list", "data": data})
         self._by_name = {
-            name: Response(200, orjson.dumps(card))
+            name: _card_response(card)
             for model, card in cards
             for name in (model.info.name, *model.aliases)
         }
@@ -32,6 +32,10 @@ class ModelRoutes:
         name = request.path_params["id"]
         card = self._by_name.get(name)
         return card if card is not None else error_response(model_not_found(name), self._dialect)
+
+
+def _card_response(content: dict[str, object]) -> Response:
+    return Response(200, orjson.dumps(content), repeatable=True)
 
 
 def _card(model: ModelInfo, dialect: Dialect) -> dict[str, object]:

@@ -13,7 +13,7 @@ from fastovms.http.body_budget import BodyBudget
 from fastovms.http.faults import Fault, InputRefused, method_fault, parse_fault
 from fastovms.http.head import (
     HeadCache,
-    ParsedHead,
+    KnownHead,
     body_length,
     expects_continue,
     is_all_head,
@@ -41,6 +41,10 @@ class RequestSink(Protocol):
 
     def on_request(self, request: Request, keep_alive: bool) -> None:
         """The body is complete too."""
+
+    def on_known(self, head: KnownHead) -> bool:
+        """A request that was parsed before, whole. Returns whether that was all: it is answered,
+        and the other methods are not called for it."""
 
     def on_fault(self, fault: Fault) -> None:
         """The last call."""
@@ -270,15 +274,16 @@ class RequestParser:
                 rest.append(memoryview(part)[offset:])
                 rest.append(self._without_upgrade())
 
-    def _deliver(self, head: ParsedHead) -> None:
+    def _deliver(self, head: KnownHead) -> None:
         """A request whose bytes were parsed before."""
         sink = self._sink
         assert sink is not None
-        request = Request(*head)
         self._num_requests += 1
         self._raw_size = 0
-        sink.on_head(request, 0)
-        sink.on_request(request, True)
+        if not sink.on_known(head):
+            request = head.request()
+            sink.on_head(request, 0)
+            sink.on_request(request, True)
 
     def _remember(self, data: bytes) -> None:
         """Caches a head after which the parser stands as before it: nothing follows it, neither

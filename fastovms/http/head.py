@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fastovms.http.faults import Fault
-from fastovms.http.messages import Headers, Request
+from fastovms.http.messages import Request
 
 # RFC 9110 7.2, RFC 3986 3.2.2: a bracketed IP literal or a registered name, then maybe a port.
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|([A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(:[0-9]*)?")
@@ -96,15 +96,41 @@ def without_upgrade(
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-class ParsedHead(NamedTuple):
-    """The arguments of a `Request`."""
+class RepeatedAnswer(NamedTuple):
+    """What a head was answered, for those who send it again.
 
-    method: str
-    raw_path: str
-    query: str
-    headers: Headers
-    body: bytes
-    http_version: str
+    Attributes:
+        before, after: the answer's bytes around the request's id.
+        request: the one that it was given to, for the books; it has the latest id.
+        expires_at: loop time at which the Date field changes, if nothing else does.
+    """
+
+    before: bytes
+    after: bytes
+    status: int
+    request: Request
+    expires_at: float
+
+
+class KnownHead:
+    """A request without a body that was parsed before."""
+
+    __slots__ = ("answer", "headers", "http_version", "method", "query", "raw_path")
+
+    def __init__(self, request: Request) -> None:
+        self.method = request.method
+        self.raw_path = request.raw_path
+        self.query = request.query
+        self.headers = request.headers
+        self.http_version = request.http_version
+        self.answer: RepeatedAnswer | None = None
+
+    def request(self) -> Request:
+        request = Request(
+            self.method, self.raw_path, self.query, self.headers, b"", self.http_version
+        )
+        request.known_head = self
+        return request
 
 
 class HeadCache:
@@ -117,7 +143,7 @@ class HeadCache:
     def __init__(self, capacity: int = 256, max_size: int = 1024) -> None:
         self._capacity = capacity
         self._max_size = max_size
-        self._heads: dict[bytes, ParsedHead] = {}
+        self._heads: dict[bytes, KnownHead] = {}
         self.get = self._heads.get
 
     def put(self, data: bytes, request: Request) -> None:
@@ -125,14 +151,7 @@ class HeadCache:
             return
         if len(self._heads) >= self._capacity:
             self._heads.clear()
-        self._heads[data] = ParsedHead(
-            request.method,
-            request.raw_path,
-            request.query,
-            request.headers,
-            request.body,
-            request.http_version,
-        )
+        self._heads[data] = KnownHead(request)
 
 
 def is_all_head(request: Request, data: bytes) -> bool:

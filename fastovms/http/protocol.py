@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fastovms.http.faults import Fault, InputRefused
 from fastovms.http.framing import Phase, RequestParser
+from fastovms.http.head import KnownHead
 from fastovms.http.messages import Handler, HeaderPairs, Request, Response, Stream
 from fastovms.http.read_deadline import ReadDeadline
 from fastovms.http.response import CONTINUE
@@ -158,6 +159,24 @@ class Connection(asyncio.Protocol):
             raise Fault(503, "too many pipelined requests", request=request)
         self._queue.append(_Turn(request, admitted, final=not keep_alive))
 
+    def on_known(self, head: KnownHead) -> bool:
+        answer, server, wire = head.answer, self._server, self._wire
+        if answer is None or self._request is not None or self._queue:
+            return False
+        now = self._loop.time()
+        if now >= answer.expires_at or wire.paused or server.draining:
+            return False
+        before, after, status, request, _ = answer
+        request.id = id = server.request_id(None)
+        request.client = wire.client
+        data = before + id.encode() + after
+        wire.post(data)
+        self._num_served += 1
+        self._deadline.set(now + self._config.keep_alive_timeout)
+        if server.observers:
+            server.report(Exchange(request, status, len(data), 0.0, True))
+        return True
+
     def on_fault(self, fault: Fault) -> None:
         if not fault.answered:
             logger.warning("%s: %s", self._wire.client, fault.message)
@@ -253,6 +272,8 @@ class Connection(asyncio.Protocol):
             self._fail(error)
             return
         self._wire.post(data)
+        if response.repeatable and not final:
+            server.writer.repeat(response, request, data, self._loop.time())
         self._finish(completed=True)
 
     def _end_stream(self) -> None:

@@ -13,6 +13,7 @@ from fastovms.config import HttpConfig
 from fastovms.http.dispatch import Dispatcher
 from fastovms.http.messages import Request, Response, Stream
 from fastovms.http.protocol import Connection
+from fastovms.http.response import ResponseWriter
 from fastovms.http.router import Router
 from fastovms.http.state import Exchange, ServerState
 from tests.http.client import Conversation
@@ -45,8 +46,11 @@ class Bench:
         self.streams: list[Stream] = []
         self.waits: list[asyncio.Future[Response | None]] = []
         self.cancelled = 0
+        self.num_asked = 0
         router = Router()
         router.add("GET", "/health", lambda request: Response(200, b"ok", "text/plain"))
+        router.add("GET", "/models", self.models)
+        router.add("HEAD", "/models", self.models)
         router.add("GET", "/large", lambda request: Response(200, b"x" * 300_000, "text/plain"))
         router.add("POST", "/echo", lambda request: Response(200, request.body, "text/plain"))
         router.add("GET", "/wait", self.wait)
@@ -57,6 +61,10 @@ class Bench:
             asyncio.get_running_loop(),
             [self.exchanges.append],
         )
+
+    def models(self, request: Request) -> Response:
+        self.num_asked += 1
+        return Response(200, b"models", "text/plain", repeatable="x-refused" not in request.headers)
 
     async def wait(self, request: Request) -> Response | None:
         future = asyncio.get_running_loop().create_future()
@@ -211,6 +219,95 @@ async def test_answers_of_one_pass_are_one_write() -> None:
     await ticks()
     assert transport.num_writes == 1
     assert statuses(transport) == [200] * 10
+
+
+def quarter_past(bench: Bench) -> None:
+    """The clock of the Date field, as virtual as the loop's."""
+    start = bench.state.loop.time()
+    bench.state.writer = ResponseWriter(lambda: bench.state.loop.time() - start + 1000.25)
+
+
+async def test_a_repeatable_answer_is_repeated_until_its_date_changes() -> None:
+    bench = Bench()
+    quarter_past(bench)
+    request = get("/models", "X-A: b")
+    transport, other = bench.connect(), bench.connect()
+    for _ in range(4):
+        transport.receive(request)
+    other.receive(request)
+    await ticks()
+    assert bench.num_asked == 2  # its bytes are known from the second time on
+    answers = Conversation(transport.sent + other.sent, False).answers()
+    assert [answer.body for answer in answers] == [b"models"] * 5
+    ids = [answer.headers.pop("x-request-id") for answer in answers]
+    assert len(set(ids)) == 5
+    assert all(answer.headers == answers[0].headers for answer in answers)
+    assert sum(exchange.num_bytes for exchange in bench.exchanges) == len(
+        transport.sent + other.sent
+    )
+    await asyncio.sleep(0.74)
+    transport.receive(request)
+    assert bench.num_asked == 2
+    await asyncio.sleep(0.02)
+    transport.receive(request)
+    assert bench.num_asked == 3
+    await asyncio.sleep(74)
+    assert not transport.closing
+    await asyncio.sleep(2)
+    assert transport.lost
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        get("/models", "X-Refused: 1"),
+        get("/models", "X-Request-Id: mine"),
+        get("/models", "Connection: close"),
+        get("/models").replace(b"HTTP/1.1", b"HTTP/1.0"),
+        get("/models").replace(b"GET", b"HEAD"),
+    ],
+)
+async def test_what_is_not_repeated(request_bytes: bytes) -> None:
+    bench = Bench()
+    quarter_past(bench)
+    for _ in range(4):
+        transport = bench.connect()
+        transport.receive(request_bytes)
+        await ticks()
+        assert transport.sent
+        transport.abort()
+    assert bench.num_asked == 4
+
+
+async def test_a_repeated_request_waits_for_its_turn() -> None:
+    bench = Bench()
+    quarter_past(bench)
+    transport = bench.connect()
+    request = get("/models")
+    for _ in range(3):
+        transport.receive(request)
+    transport.receive(get("/wait"))
+    transport.receive(request)
+    await ticks()
+    assert statuses(transport) == [200] * 3
+    (waiting,) = bench.waits
+    waiting.set_result(Response(404))
+    await ticks()
+    assert statuses(transport) == [200] * 3 + [404, 200]
+
+
+async def test_a_server_that_drains_repeats_nothing() -> None:
+    bench = Bench()
+    quarter_past(bench)
+    transport = bench.connect()
+    request = get("/models")
+    for _ in range(3):
+        transport.receive(request)
+    bench.state.draining = True
+    transport.receive(request)
+    await ticks()
+    assert transport.sent.count(b"Connection: close") == 1
+    assert bench.num_asked == 3
 
 
 async def test_too_many_pipelined_requests() -> None:

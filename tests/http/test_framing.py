@@ -12,7 +12,7 @@ from fastovms.config import HttpConfig
 from fastovms.http.body_budget import BodyBudget
 from fastovms.http.faults import Fault, InputRefused
 from fastovms.http.framing import Phase, RequestParser
-from fastovms.http.head import HeadCache
+from fastovms.http.head import HeadCache, KnownHead
 from fastovms.http.messages import Request
 from tests.http.more_cases import CASES, chunked, get, post
 
@@ -48,6 +48,9 @@ class Recorder:
                 keep_alive,
             )
         )
+
+    def on_known(self, head: KnownHead) -> bool:
+        return False
 
     def on_fault(self, fault: Fault) -> None:
         # Whether a first line that is no request begins with a method depends on how much of it

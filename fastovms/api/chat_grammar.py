@@ -12,7 +12,7 @@ from fastovms.api.schemas import GenerationFields
 from fastovms.api.served import ServedModel
 from fastovms.api.structured import check_length, compile_grammar, grammar_of
 from fastovms.config import ApiConfig
-from fastovms.errors import InvalidField
+from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.params import Grammar
 from fastovms.text.output_grammar import answer_grammar, call_grammar
 from fastovms.text.output_parser import opens_reasoning
@@ -88,9 +88,9 @@ async def usable(
     try:
         check_length(wanted.grammar, config)
         await compile_grammar(wanted.grammar, model)
-    except InvalidField as error:
+    except (InvalidField, BackendUnavailable) as error:
         if not wanted.is_optional:
             raise
-        logger.info(_NOT_CONSTRAINED, error.message)
+        logger.info(_NOT_CONSTRAINED, error)
         return None
     return wanted.grammar

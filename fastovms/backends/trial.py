@@ -76,11 +76,11 @@ class Trial:
         return "it takes too long to compile"
 
     def _ready_connection(self) -> Connection[Any, Any]:
-        if self._peer is None:
-            self._peer = self._start()
-            self._is_ready = False
-        connection = self._peer.connection
         try:
+            if self._peer is None:
+                self._is_ready = False
+                self._peer = self._start()
+            connection = self._peer.connection
             if not self._is_ready and not connection.poll(_START_TIMEOUT):
                 raise TimeoutError
             if not self._is_ready:

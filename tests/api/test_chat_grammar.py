@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from fastovms.api.chat_grammar import Constraint, constraint
+from fastovms.api.chat_grammar import Constraint, constraint, usable
 from fastovms.api.chat_prompt import TemplateOptions
 from fastovms.api.chat_tools import read_tools
 from fastovms.api.dialect import OPENAI
 from fastovms.api.schemas import ChatRequest
 from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
+from fastovms.errors import BackendUnavailable
 from fastovms.metrics import GenerationMetrics
 from tests.api.chat_models import PARAMETERS, call_text, chat_model, tool, tool_choice
 from tests.fakes import ByteTokenizer, FakeBackend
@@ -34,12 +35,16 @@ NAMED = {**AUTO, "tool_choice": tool_choice("get_weather")}
 OFF = {"enable_thinking": False}
 
 
+def served() -> ServedModel:
+    backend = FakeBackend(lambda request, index: ())
+    metrics = GenerationMetrics("fake", backend.stats)
+    return ServedModel(backend, ByteTokenizer(), metrics, chat=chat_model())
+
+
 def constraint_of(
     fields: dict[str, Any], kwargs: dict[str, Any] | None = None, prompt: str = ""
 ) -> Constraint | None:
-    backend = FakeBackend(lambda request, index: ())
-    metrics = GenerationMetrics("fake", backend.stats)
-    model = ServedModel(backend, ByteTokenizer(), metrics, chat=chat_model())
+    model = served()
     body = ChatRequest(**fields)
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, OPENAI)
     options = TemplateOptions(kwargs=kwargs or {})
@@ -96,6 +101,18 @@ def test_what_cannot_be_constrained_may_go_free(fields, is_optional):
     wanted = constraint_of(fields)
     assert wanted is not None
     assert wanted.is_optional == is_optional
+
+
+async def test_what_cannot_be_compiled_now_may_go_free(monkeypatch):
+    model = served()
+
+    def fail(grammar: object) -> None:
+        raise BackendUnavailable("grammars cannot be compiled now")
+
+    monkeypatch.setattr(model.backend, "compile_grammar", fail)
+    assert await usable(constraint_of(AUTO), model, ApiConfig()) is None
+    with pytest.raises(BackendUnavailable):
+        await usable(constraint_of(REQUIRED), model, ApiConfig())
 
 
 @pytest.mark.parametrize(

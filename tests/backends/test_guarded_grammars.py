@@ -12,7 +12,7 @@ import pytest
 from fastovms.backends.guarded_grammars import GuardedGrammars, is_plain
 from fastovms.backends.process import Peer
 from fastovms.engine.grammar import GrammarCompiler
-from fastovms.errors import InvalidField
+from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.params import Grammar, GrammarKind
 
 TOKENIZER_JSON = (
@@ -55,6 +55,14 @@ def test_what_takes_for_ever_is_refused(guarded: GuardedGrammars, grammar: Gramm
 def test_what_is_wrong_is_told_by_the_compiler_here(guarded: GuardedGrammars) -> None:
     with pytest.raises(InvalidField, match="invalid regex"):
         guarded.compile(Grammar(GrammarKind.REGEX, "[a"))
+
+
+def test_a_process_that_cannot_be_started(compiler: GrammarCompiler) -> None:
+    def start() -> Peer:
+        raise BlockingIOError("no more processes")
+
+    with pytest.raises(BackendUnavailable, match="grammars cannot be compiled now"):
+        GuardedGrammars(compiler, start=start).compile(Grammar(GrammarKind.REGEX, "a"))
 
 
 def no_process() -> Peer:

@@ -9,6 +9,7 @@ is timed are steps in which every sequence gets one token. Ours and theirs run i
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import Protocol
@@ -163,6 +164,7 @@ def main() -> None:
                     measured += step_times(engine, prompt, num_sequences, arguments.steps // 2)
             our_ms, their_ms = map(median, times)
             row.append(f"{our_ms:.1f} / {their_ms:.1f} ({their_ms / our_ms:.2f})")
+            print(f"context {context}, {num_sequences} sequences: {row[-1]}", file=sys.stderr)
     print(machine())
     print("milliseconds a step: ours / genai (their time over ours)\n")
     header = ("sequences", *(f"context {context}" for context in arguments.contexts))

@@ -14,6 +14,9 @@ Tags = tuple[str, str]
 
 THINK: Tags = ("<think>", "</think>")
 
+_BLANK_LINES = "/\\n{0,2}/"
+"""Between reasoning and a constrained answer. Without a bound some models write nothing else."""
+
 
 def think_format(
     name: str,
@@ -67,8 +70,8 @@ def _parser(pairs: Sequence[Tags], answer: Tags | None) -> Parse:
 def _rules_writer(pairs: Sequence[Tags]) -> WriteRules:
     def write(rules: Rules, is_inside: bool) -> str:
         if is_inside:
-            return f"until_{rules.tag(pairs[0][1])} /\\n*/"
+            return f"until_{rules.tag(pairs[0][1])} {_BLANK_LINES}"
         thoughts = [f"{rules.tag(begin)} until_{rules.tag(end)}" for begin, end in pairs]
-        return f"({one_of(thoughts)} /\\n*/)?"
+        return f"({one_of(thoughts)} {_BLANK_LINES})?"
 
     return write

@@ -126,6 +126,8 @@ def test_a_prompt_that_has_begun_a_thought() -> None:
     framed = answer_grammar(grammar, reasoning_format, prompt="<think>\n")
     accepts = vocabulary("<think>", "</think>").accepts
     assert accepts(framed, 'why</think>\n{"a":1}') is True
+    assert accepts(framed, 'why</think>\n\n{"a":1}') is True
+    assert accepts(framed, "why</think>\n\n\n") is False
     assert accepts(framed, '{"a":1}') is None
 
 

@@ -328,6 +328,10 @@ def _new_sample(
 ) -> _Sample:
     tracking = None if track is None else TrackingDetokenizer(detokenizer, track)
     text = TextStream(
-        tracking or detokenizer, stopping.strings, include_stop=stopping.include, parser=parser
+        tracking or detokenizer,
+        stopping.strings,
+        include_stop=stopping.include,
+        min_tokens=stopping.min_tokens,
+        parser=parser,
     )
     return _Sample(text, tracking)

@@ -46,12 +46,12 @@ Number = TypeVar("Number", int, float)
 class Stopping:
     """Strings at which a sample ends, and whether its text keeps them.
 
-    They end it before it has `min_tokens` tokens too, unlike in vLLM: those concern the tokens
-    that would end a text, not what it says.
+    A string that is complete within the first `min_tokens` tokens is passed over, as in vLLM.
     """
 
     strings: tuple[str, ...] = ()
     include: bool = False
+    min_tokens: int = 0
 
 
 class Queueing(NamedTuple):
@@ -137,7 +137,8 @@ def stopping(body: GenerationFields, dialect: Dialect, config: ApiConfig) -> Sto
             "include_stop_str_in_output must not be false when stream is true",
             param="include_stop_str_in_output",
         )
-    return Stopping(tuple(strings), kept_by_streams if include is None else include)
+    kept = kept_by_streams if include is None else include
+    return Stopping(tuple(strings), kept, body.min_tokens or 0)
 
 
 def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:

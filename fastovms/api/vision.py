@@ -91,9 +91,10 @@ async def with_images(
         return task if truncation is not None else task._replace(prompt=whole)
     loaded = await images.loader.load(sources)
     # Only a sample that the backend ends itself tells how many tokens the images were.
-    params = replace(task.params, stop_strings=tuple(stop_strings))
+    if not task.params.min_tokens:  # it would not let them pass
+        task = task._replace(params=replace(task.params, stop_strings=tuple(stop_strings)))
     names = [source.name for source in sources]
-    return task._replace(params=params, prompt=TextPrompt(prompt.text, loaded, name, names))
+    return task._replace(prompt=TextPrompt(prompt.text, loaded, name, names))
 
 
 def kept_images(prompt: Prompt, sources: Sequence[ImageSource]) -> tuple[Prompt, list[ImageSource]]:

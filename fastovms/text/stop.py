@@ -35,8 +35,12 @@ class StopMatcher:
         self._held = ""
         self._stop: str | None = None
 
-    def push(self, text: str) -> StopResult:
-        """Adds text. After a stop string everything is dropped and the result repeats the stop."""
+    def push(self, text: str, *, ends: bool = True) -> StopResult:
+        """Adds text. After a stop string everything is dropped and the result repeats the stop.
+
+        Args:
+            ends: one that is complete in this text ends it; else it is passed over.
+        """
         if self._stop is not None:
             return StopResult("", self._stop)
         if not self._searches:
@@ -44,7 +48,10 @@ class StopMatcher:
         end = len(text) + 1
         num_held = 0
         for search in self._searches:
-            if (found := search.advance(text, end - 1)) is not None:
+            if not ends:
+                search.pass_over(text)
+                num_held = max(num_held, search.num_matched)
+            elif (found := search.advance(text, end - 1)) is not None:
                 end = found
                 self._stop = search.pattern
             elif search.num_matched > num_held:
@@ -98,12 +105,18 @@ class _Search:
             if pattern[num_matched] == char:
                 num_matched += 1
             position += 1
-            if num_matched == len(pattern):
-                return position
             if num_matched == len(failure):
                 self._extend_failure()
+            if num_matched == len(pattern):
+                return position
         self.num_matched = num_matched
         return None
+
+    def pass_over(self, text: str) -> None:
+        """Reads all of `text`. What is found in it does not count, but its end may begin more."""
+        while (found := self.advance(text, len(text))) is not None:
+            self.num_matched = self._failure[len(self.pattern)]
+            text = text[found:]
 
     def _extend_failure(self) -> None:
         pattern, failure = self.pattern, self._failure

@@ -33,6 +33,7 @@ class TextStream:
     Args:
         stop: non-empty strings.
         include_stop: keep the stop string at the end of the text.
+        min_tokens: a stop string that is complete within so many tokens does not end the text.
         parser: finds pieces in the text; it is handed the text of one token at a time, so that
             what it makes of it does not depend on how many come at once.
 
@@ -43,6 +44,7 @@ class TextStream:
     __slots__ = (
         "_detokenizer",
         "_matcher",
+        "_min_tokens",
         "_num_tokens",
         "_parser",
         "_stop",
@@ -55,10 +57,12 @@ class TextStream:
         stop: Sequence[str] = (),
         *,
         include_stop: bool = False,
+        min_tokens: int = 0,
         parser: OutputParser | None = None,
     ) -> None:
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stop, include_stop) if stop else None
+        self._min_tokens = min_tokens
         self._parser = parser
         self._stop: str | None = None
         self._num_tokens = 0
@@ -77,7 +81,8 @@ class TextStream:
             self._num_tokens += 1
             text = self._detokenizer.push((token_id,))
             if self._matcher is not None:
-                text, self._stop = self._matcher.push(text)
+                ends = self._num_tokens > self._min_tokens
+                text, self._stop = self._matcher.push(text, ends=ends)
             texts.append(text)
             if self._parser is not None:
                 pieces += self._parser.push(text)
@@ -92,7 +97,8 @@ class TextStream:
         """Ends the text: what was held back is released, unless it completes a stop string."""
         text = self._detokenizer.flush()
         if self._matcher is not None:
-            text, self._stop = self._matcher.push(text)
+            ends = self._num_tokens > self._min_tokens
+            text, self._stop = self._matcher.push(text, ends=ends)
             text += self._matcher.flush()
         pieces: Sequence[Piece] = ()
         if self._parser is not None:

@@ -171,6 +171,19 @@ async def test_stop_string(make_api, tokens_per_step, streamed):
         assert (api.backend.submitted[0].request_id, 0) in api.backend.aborted
 
 
+@pytest.mark.parametrize("tokens_per_step", [1, 100])
+@pytest.mark.parametrize(
+    ("min_tokens", "text"), [(4, "one "), (7, "one two "), (11, "one two two")]
+)
+async def test_stop_string_within_min_tokens_is_passed_over(
+    make_api, tokens_per_step, min_tokens, text
+):
+    api = make_api("one two two", tokens_per_step=tokens_per_step)
+    _, answer = await api.post(V1, {**BODY, "stop": "two", "min_tokens": min_tokens})
+    assert answer["choices"][0]["text"] == text
+    assert answer["choices"][0]["stop_reason"] == ("two" if min_tokens < 11 else None)
+
+
 async def test_stop_string_ends_one_sample_and_not_the_others(make_api):
     api = make_api(lambda request, index: b"one two" if index == 0 else b"three", tokens_per_step=1)
     _, answer = await api.post(V1, {**BODY, "stop": "ne", "n": 2})

@@ -133,8 +133,9 @@ async def test_stop_strings_go_to_the_backend_where_there_are_images(make):
     api = make()
     await api.post(V1, chat(image(), stop=["x", "yz"]))
     assert api.backend.submitted[-1].params.stop_strings == ("x", "yz")
-    await api.post(V1, chat(text("hi"), stop=["x"]))
-    assert api.backend.submitted[-1].params.stop_strings == ()
+    for body in (chat(text("hi"), stop=["x"]), chat(image(), stop=["x"], min_tokens=2)):
+        await api.post(V1, body)
+        assert api.backend.submitted[-1].params.stop_strings == ()
 
 
 @pytest.mark.parametrize("path", [V1, V3])

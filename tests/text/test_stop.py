@@ -19,9 +19,9 @@ class Outcome(NamedTuple):
     stop: str | None
 
 
-def reference(text: str, stop: Sequence[str], include: bool) -> Outcome:
-    """Ends the text at the first character where a stop string is complete."""
-    for end in range(len(text) + 1):
+def reference(text: str, stop: Sequence[str], include: bool, passed: int = 0) -> Outcome:
+    """Ends the text at the first character behind `passed` where a stop string is complete."""
+    for end in range(passed + 1, len(text) + 1):
         for candidate in stop:
             if text[:end].endswith(candidate):
                 return Outcome(text[: end if include else end - len(candidate)], candidate)
@@ -38,6 +38,19 @@ def run(matcher: StopMatcher, pieces: Sequence[str]) -> Outcome:
 @given(stops, texts, st.booleans())
 def test_every_cut_gives_the_reference(stop: list[str], pieces: list[str], include: bool) -> None:
     assert run(StopMatcher(stop, include), pieces) == reference("".join(pieces), stop, include)
+
+
+@settings(max_examples=400)
+@given(stops, texts, texts, st.booleans())
+def test_what_is_passed_over_does_not_end_the_text_but_may_begin_what_does(
+    stop: list[str], passed: list[str], pieces: list[str], include: bool
+) -> None:
+    matcher = StopMatcher(stop, include)
+    shown = "".join(matcher.push(piece, ends=False).text for piece in passed)
+    rest = run(matcher, pieces)
+    num_passed = len("".join(passed))
+    expected = reference("".join([*passed, *pieces]), stop, include, num_passed)
+    assert Outcome(shown + rest.text, rest.stop) == expected
 
 
 @settings(max_examples=400)

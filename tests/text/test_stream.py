@@ -12,9 +12,9 @@ from fastovms.text.tokenizer import Tokenizer
 BYTES = [bytes([byte]) for byte in range(256)]
 
 
-def stream(*stop: str, include_stop: bool = False) -> TextStream:
+def stream(*stop: str, include_stop: bool = False, min_tokens: int = 0) -> TextStream:
     detokenizer = TableDetokenizer(BYTES, strip_leading_space=False)
-    return TextStream(detokenizer, stop, include_stop=include_stop)
+    return TextStream(detokenizer, stop, include_stop=include_stop, min_tokens=min_tokens)
 
 
 def test_without_stop_strings_text_passes() -> None:
@@ -35,6 +35,19 @@ def test_tokens_behind_the_stop_string_are_not_counted(include_stop: bool, shown
     assert first.text + second.text == shown
     assert text.push(b"xyz")[:3] == ("", "END", 5)
     assert text.flush()[:3] == ("", "END", 5)
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "shown", "num_tokens"),
+    [(0, "a", 3), (2, "a", 3), (3, "a--b", 6), (5, "a--b", 6), (6, "a--b--c", None)],
+)
+def test_a_stop_string_within_the_first_tokens_ends_nothing(
+    min_tokens: int, shown: str, num_tokens: int | None
+) -> None:
+    text = stream("--", min_tokens=min_tokens)
+    delta, last = text.push(b"a--b--c"), text.flush()
+    assert delta.text + last.text == shown
+    assert (last.stop, last.num_tokens) == (("--", num_tokens) if num_tokens else (None, 7))
 
 
 def test_stop_string_is_found_in_characters_that_span_tokens() -> None:

@@ -1,11 +1,12 @@
 """Reads what the head of a GGUF file says about the model in it.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Tensors are left to
-OpenVINO.
+OpenVINO, which does not look whether the file ends before them.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,12 +26,22 @@ _SCALARS: Final[Mapping[int, str]] = {
 """The formats of `struct` by type."""
 
 _MAX_NESTING: Final = 4
+_MAX_DIMENSIONS: Final = 4
+_ALIGNMENT: Final = 32
+"""Of the tensors' data, where `general.alignment` says nothing else."""
+
+_BLOCKS: Final[Mapping[int, tuple[int, int]]] = {
+    0: (1, 4), 1: (1, 2), 30: (1, 2),  # F32, F16, BF16
+    2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),  # Q4_0 to Q8_0
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210),  # Q2_K to Q6_K
+}  # fmt: skip
+"""Numbers and bytes of a block by the type of a tensor."""
 
 
 def read_gguf_metadata(path: Path) -> dict[str, Value]:
     """
     Raises:
-        ConfigurationError: it is no GGUF file, or a broken one.
+        ConfigurationError: it is no GGUF file, or a broken one, or its tensors are not all there.
     """
     try:
         with path.open("rb") as file:
@@ -50,6 +61,7 @@ class _Reader:
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
+        self._size = size
         self._left = size
 
     def metadata(self) -> dict[str, Value]:
@@ -58,12 +70,29 @@ class _Reader:
         version = self._unpack("I")
         if version not in _VERSIONS:
             raise _Broken(f"version {version} is not known")
-        self._unpack("Q")  # how many tensors
+        num_tensors = int(self._unpack("Q"))
         metadata: dict[str, Value] = {}
         for _ in range(int(self._unpack("Q"))):
             key = self._string()
             metadata[key] = self._value(int(self._unpack("I")))
+        end = max((self._tensor_end() for _ in range(num_tensors)), default=0)
+        alignment = metadata.get("general.alignment")
+        if not isinstance(alignment, int) or alignment < 1:
+            alignment = _ALIGNMENT
+        start = math.ceil((self._size - self._left) / alignment) * alignment
+        if num_tensors and start + end > self._size:
+            raise _Broken(f"it has {self._size} bytes, but its tensors end at {start + end}")
         return metadata
+
+    def _tensor_end(self) -> int:
+        """Reads what is said of the next tensor: where its data end, from where all data begin."""
+        self._string()
+        num_dimensions = int(self._unpack("I"))
+        if num_dimensions > _MAX_DIMENSIONS:
+            raise _Broken(f"a tensor has {num_dimensions} dimensions")
+        count = math.prod(int(self._unpack("Q")) for _ in range(num_dimensions))
+        numbers, size = _BLOCKS.get(int(self._unpack("I")), (1, 0))
+        return int(self._unpack("Q")) + count // numbers * size
 
     def _take(self, size: int) -> bytes:
         if size > self._left:

@@ -23,7 +23,7 @@ from fastovms.engine.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.params import Grammar, GrammarKind, SamplingParams
 from fastovms.text.tokenizer import Tokenizer
-from tests.backends.gguf_file import TOKENS, entry, head, write_gguf
+from tests.backends.gguf_file import TOKENS, entry, head, string, write_gguf
 from tests.engine.reference import EXACT, run, tokens
 
 VARIANTS = {
@@ -166,10 +166,37 @@ def test_a_broken_head_is_refused(tmp_path: Path, data: bytes, message: str) -> 
         read_gguf_metadata(tmp_path / "m.gguf")
 
 
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_a_file_that_was_cut_is_refused(tmp_path: Path, is_quantized: bool) -> None:
+    """OpenVINO would take what comes behind its end for zeros, or crash."""
+    write_gguf(tmp_path / "m.gguf", is_quantized=is_quantized)
+    whole = (tmp_path / "m.gguf").read_bytes()
+    assert read_gguf_metadata(tmp_path / "m.gguf")
+    for size in (len(whole) - 100, len(whole) // 2):
+        (tmp_path / "m.gguf").write_bytes(whole[:size])
+        with pytest.raises(ConfigurationError, match=f"it has {size} bytes, but its tensors end"):
+            read_gguf_metadata(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (b"", "it ends too early"),
+        (string("a") + struct.pack("<I", 5), "a tensor has 5 dimensions"),
+        (string("a") + struct.pack("<I2QIQ", 2, 2**63, 2**63, 0, 0), "its tensors end at"),
+        (string("a") + struct.pack("<IQIQ", 1, 1, 99, 2**63), "its tensors end at"),
+    ],
+)
+def test_broken_tensors_are_refused(tmp_path: Path, tensor: bytes, message: str) -> None:
+    (tmp_path / "m.gguf").write_bytes(head([], num_tensors=1) + tensor)
+    with pytest.raises(ConfigurationError, match=message):
+        read_gguf_metadata(tmp_path / "m.gguf")
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_head_crashes_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "random.gguf"
-    path.write_bytes(head([b"x"])[:24] + data)
+    path.write_bytes(head([b"x"], num_tensors=1)[:24] + data)
     with suppress(ConfigurationError):  # and nothing else
         read_gguf_metadata(path)

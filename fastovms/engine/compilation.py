@@ -123,13 +123,26 @@ def possible_precisions(
         exact: f32 throughout, whatever it costs.
         weights_size: of the model's file, in bytes.
         available: free memory in bytes. Two variants hold the weights twice.
+
+    Raises:
+        ConfigurationError: `properties` or `exact` ask for f32 with a KV cache of bf16.
     """
     properties = {"PERFORMANCE_HINT": "LATENCY", **properties}
     if device != "CPU":
         given = exact_properties(device, properties) if exact else properties
         return _of_one("", given, KV_CACHE_PRECISIONS)
-    if exact or weights_size <= EXACT_WEIGHTS_SIZE:
-        return _of_one("exact", exact_properties(device, properties), EXACT_KV_CACHE_PRECISIONS)
+    if properties.get(_KV_PRECISION) == "bf16":  # the CPU takes it only where it computes in it
+        precision = properties.get(_PRECISION, "f32" if exact else "bf16")
+        if precision == "f32":
+            raise ConfigurationError(
+                "there is no KV cache of bf16 where a model is computed in f32, only of f32, f16 "
+                "or u8"
+            )
+        properties = {**properties, _PRECISION: precision}
+    is_f32 = properties.get(_PRECISION, "f32") == "f32"
+    if exact or (is_f32 and weights_size <= EXACT_WEIGHTS_SIZE):
+        given = exact_properties(device, properties)
+        return _of_one("exact" if is_f32 else "", given, EXACT_KV_CACHE_PRECISIONS)
     properties = {_QUANTIZATION_GROUP: QUANTIZATION_GROUP_SIZE, **properties}
     default = _of_one("", properties, KV_CACHE_PRECISIONS)
     if _PRECISION in properties or core.get_property(device, _PRECISION) != ov.Type.bf16:

@@ -11,6 +11,7 @@ import pytest
 from fastovms.engine import compilation
 from fastovms.engine.compilation import EXACT_WEIGHTS_SIZE, Precisions, possible_precisions
 from fastovms.engine.inputs import StepInputs
+from fastovms.errors import ConfigurationError
 
 LARGE = 2 * EXACT_WEIGHTS_SIZE
 TWO = "bf16 and f32, u8 cache"
@@ -76,11 +77,29 @@ def names(
             {"precision": "bf16", "exact": True},
             ["exact, f32 cache", "exact, f16 cache", "exact, u8 cache"],
         ),
+        (
+            {"exact": True, "properties": {"INFERENCE_PRECISION_HINT": "bf16"}},
+            ["f32 cache", "f16 cache", "u8 cache"],
+        ),
+        (
+            {"weights_size": 1, "properties": {"INFERENCE_PRECISION_HINT": "bf16"}},
+            ["f16 cache", "u8 cache"],
+        ),
+        ({"weights_size": 1, "properties": {"KV_CACHE_PRECISION": "bf16"}}, ["bf16 cache"]),
+        ({"precision": "bf16", "properties": {"KV_CACHE_PRECISION": "bf16"}}, ["bf16 cache"]),
     ],
     ids=str,
 )
 def test_what_is_tried(machine: dict[str, object], expected: list[str]) -> None:
     assert names(**machine) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("exact", "properties"), [(True, {}), (False, {"INFERENCE_PRECISION_HINT": "f32"})]
+)
+def test_f32_takes_no_cache_of_bf16(exact: bool, properties: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"no KV cache of bf16 where .* in f32"):
+        names(exact=exact, properties={"KV_CACHE_PRECISION": "bf16", **properties})
 
 
 def test_properties_of_the_operator_override() -> None:

@@ -115,7 +115,7 @@ def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> P
 
 def properties_of(config: EngineConfig, device: str, *, weights_size: int) -> dict[str, object]:
     """OpenVINO's. The smallest models are computed exactly, as by the paged backend, and what a
-    cache of f32 is to hold must be of f32.
+    cache of f32 is to hold must be of f32; f32 takes no cache of bf16.
 
     Args:
         weights_size: of what generates the text, in bytes.
@@ -123,7 +123,8 @@ def properties_of(config: EngineConfig, device: str, *, weights_size: int) -> di
     given = config.plugin_config
     is_cpu = device == "CPU"
     is_exact = config.precision == "exact" or given.get(_KV_PRECISION) == "f32"
-    if not is_exact and not (is_cpu and weights_size <= EXACT_WEIGHTS_SIZE):
+    is_small = weights_size <= EXACT_WEIGHTS_SIZE and given.get(_KV_PRECISION) != "bf16"
+    if not is_exact and not (is_cpu and is_small):
         return dict(given)
     properties = exact_properties(device, given)
     if is_cpu and properties[_PRECISION] == "f32":

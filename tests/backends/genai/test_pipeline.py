@@ -25,6 +25,7 @@ SMALL, LARGE = EXACT_WEIGHTS_SIZE, EXACT_WEIGHTS_SIZE + 1
         ({}, "auto", "CPU", SMALL, EXACT),
         ({KV_PRECISION: "u8"}, "exact", "CPU", LARGE, {**EXACT, KV_PRECISION: "u8"}),
         ({PRECISION: "bf16"}, "auto", "CPU", SMALL, {PRECISION: "bf16", **GROUP}),
+        ({KV_PRECISION: "bf16"}, "auto", "CPU", SMALL, {KV_PRECISION: "bf16"}),
         ({}, "auto", "GPU", SMALL, {}),
         ({}, "exact", "GPU.1", LARGE, {PRECISION: "f32"}),
     ],

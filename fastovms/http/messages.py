@@ -193,8 +193,8 @@ class Response:
     """A complete answer. Date, framing and X-Request-Id are added when it is written.
 
     Attributes:
-        repeatable: whoever sends the same head again may be answered the same, for up to a second,
-            without asking anybody.
+        repeatable: whoever sends the same head again, and is let in, may be answered the same for
+            up to a second, without asking the handler.
     """
 
     status: int

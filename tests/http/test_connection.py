@@ -47,6 +47,7 @@ class Bench:
         self.waits: list[asyncio.Future[Response | None]] = []
         self.cancelled = 0
         self.num_asked = 0
+        self.refusal: Response | None = None
         router = Router()
         router.add("GET", "/health", lambda request: Response(200, b"ok", "text/plain"))
         router.add("GET", "/models", self.models)
@@ -57,7 +58,11 @@ class Bench:
         router.add("GET", "/stream", self.stream)
         self.state = ServerState(
             config,
-            Dispatcher(router, lambda path, status, message: Response(status, message.encode())),
+            Dispatcher(
+                router,
+                lambda path, status, message: Response(status, message.encode()),
+                authenticate=lambda request: self.refusal,
+            ),
             asyncio.get_running_loop(),
             [self.exchanges.append],
         )
@@ -296,6 +301,19 @@ async def test_a_repeated_request_waits_for_its_turn() -> None:
     assert statuses(transport) == [200] * 3 + [404, 200]
 
 
+async def test_who_is_not_let_in_any_more_gets_no_repetition() -> None:
+    bench = Bench()
+    quarter_past(bench)
+    transport = bench.connect()
+    request = get("/models")
+    for _ in range(3):
+        transport.receive(request)
+    bench.refusal = Response(401)
+    transport.receive(request)
+    await ticks()
+    assert statuses(transport) == [200, 200, 200, 401]
+
+
 async def test_a_server_that_drains_repeats_nothing() -> None:
     bench = Bench()
     quarter_past(bench)
@@ -303,11 +321,12 @@ async def test_a_server_that_drains_repeats_nothing() -> None:
     request = get("/models")
     for _ in range(3):
         transport.receive(request)
+    asked = bench.num_asked
     bench.state.draining = True
     transport.receive(request)
     await ticks()
     assert transport.sent.count(b"Connection: close") == 1
-    assert bench.num_asked == 3
+    assert bench.num_asked == asked + 1
 
 
 async def test_too_many_pipelined_requests() -> None:

@@ -70,11 +70,6 @@ class Dispatcher:
                     return refusal
         return handler
 
-    def admits_again(self, request: Request) -> bool:
-        """Whether a request that was admitted and answered would be again: keys and the server's
-        state may have changed."""
-        return self._authenticate is None or self._authenticate(request) is None
-
     def error(self, path: str, status: int, message: str, headers: HeaderPairs = ()) -> Response:
         """An error of this layer in the form of the path's dialect."""
         response = self._render_error(self._below_root(path), status, message)

@@ -153,6 +153,9 @@ class HeadCache:
             self._heads.clear()
         self._heads[data] = KnownHead(request)
 
+    def clear(self) -> None:
+        self._heads.clear()
+
 
 def is_all_head(request: Request, data: bytes) -> bool:
     """Whether the bytes that brought the request ended with its head."""

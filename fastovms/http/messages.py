@@ -193,8 +193,8 @@ class Response:
     """A complete answer. Date, framing and X-Request-Id are added when it is written.
 
     Attributes:
-        repeatable: whoever sends the same head again, and is let in, may be answered the same for
-            up to a second, without asking the handler.
+        repeatable: whoever sends the same head again may be answered the same for up to a second,
+            unless the server is told to forget it, without asking anybody.
     """
 
     status: int

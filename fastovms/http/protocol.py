@@ -167,8 +167,6 @@ class Connection(asyncio.Protocol):
         if now >= answer.expires_at or wire.paused or server.draining:
             return False
         before, after, status, request, _ = answer
-        if not server.dispatcher.admits_again(request):
-            return False
         request.id = id = server.request_id(None)
         request.client = wire.client
         data = before + id.encode() + after

@@ -111,7 +111,14 @@ class RequestParser:
         try:
             head = self._cache.get(data) if phase is _BETWEEN else None
             if head is not None:
-                self._deliver(head)
+                sink = self._sink
+                assert sink is not None
+                self._num_requests += 1
+                self._raw_size = 0
+                if not sink.on_known(head):
+                    request = head.request()
+                    sink.on_head(request, 0)
+                    sink.on_request(request, True)
                 return
             self._parse(data)
         except httptools.HttpParserCallbackError as error:
@@ -273,17 +280,6 @@ class RequestParser:
                 offset: int = upgrade.args[0]
                 rest.append(memoryview(part)[offset:])
                 rest.append(self._without_upgrade())
-
-    def _deliver(self, head: KnownHead) -> None:
-        """A request whose bytes were parsed before."""
-        sink = self._sink
-        assert sink is not None
-        self._num_requests += 1
-        self._raw_size = 0
-        if not sink.on_known(head):
-            request = head.request()
-            sink.on_head(request, 0)
-            sink.on_request(request, True)
 
     def _remember(self, data: bytes) -> None:
         """Caches a head after which the parser stands as before it: nothing follows it, neither

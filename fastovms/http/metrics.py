@@ -38,14 +38,15 @@ class HttpMetrics(Collector):
         self._num_sent = 0
 
     def __call__(self, exchange: Exchange) -> None:
-        request = exchange.request
-        self._num_received += len(request.body)
-        self._num_sent += exchange.num_bytes
-        key = (request.method, request.route, exchange.status)
+        request, status, num_bytes, duration, _ = exchange
+        if request.body:
+            self._num_received += len(request.body)
+        self._num_sent += num_bytes
+        key = (request.method, request.route, status)
         durations = self._durations.get(key)
         if durations is None:
             durations = self._durations[key] = Histogram(_DURATION_BUCKETS)
-        durations.observe(exchange.duration)
+        durations.observe(duration)
 
     def collect(self) -> Iterable[Metric]:
         requests = CounterMetricFamily(

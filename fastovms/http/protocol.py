@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         if now >= answer.expires_at or wire.paused or server.draining:
             return False
         before, after, status, request, _ = answer
-        request.id = id = server.request_id(None)
+        request.id = id = server.new_request_id()
         request.client = wire.client
         data = before + id.encode() + after
         wire.post(data)

@@ -108,6 +108,9 @@ class ServerState:
             and " " not in given
         ):
             return given
+        return self.new_request_id()
+
+    def new_request_id(self) -> str:
         return f"{self._id_prefix}-{next(self._ids):x}"
 
     def report(self, exchange: Exchange) -> None:

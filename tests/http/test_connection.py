@@ -9,93 +9,13 @@ from typing import Any
 
 import pytest
 
-from fastovms.config import HttpConfig
-from fastovms.http.dispatch import Dispatcher
-from fastovms.http.messages import Request, Response, Stream
-from fastovms.http.protocol import Connection
-from fastovms.http.response import ResponseWriter
-from fastovms.http.router import Router
-from fastovms.http.state import Exchange, ServerState
+from fastovms.http.messages import Request, Response
+from tests.http.bench import CONFIG, Bench, statuses, ticks
 from tests.http.client import Conversation
-from tests.http.fake_transport import FakeTransport, VirtualLoop
+from tests.http.fake_transport import VirtualLoop
 from tests.http.more_cases import chunked, get, post
 
 loop_factory = VirtualLoop
-
-CONFIG = HttpConfig(
-    head_timeout=10,
-    body_timeout=60,
-    min_body_rate=100,
-    keep_alive_timeout=75,
-    write_timeout=60,
-    linger_timeout=2,
-    close_timeout=5,
-    ping_interval=15,
-    max_write_buffer=1_000_000,
-    max_pipelined=4,
-    max_connections=2,
-    drain_grace=1,
-)
-
-
-class Bench:
-    """A server's parts around fake transports, with handlers that wait to be told."""
-
-    def __init__(self, config: HttpConfig = CONFIG) -> None:
-        self.exchanges: list[Exchange] = []
-        self.streams: list[Stream] = []
-        self.waits: list[asyncio.Future[Response | None]] = []
-        self.cancelled = 0
-        self.num_asked = 0
-        self.refusal: Response | None = None
-        router = Router()
-        router.add("GET", "/health", lambda request: Response(200, b"ok", "text/plain"))
-        router.add("GET", "/models", self.models)
-        router.add("HEAD", "/models", self.models)
-        router.add("GET", "/large", lambda request: Response(200, b"x" * 300_000, "text/plain"))
-        router.add("POST", "/echo", lambda request: Response(200, request.body, "text/plain"))
-        router.add("GET", "/wait", self.wait)
-        router.add("GET", "/stream", self.stream)
-        self.state = ServerState(
-            config,
-            Dispatcher(
-                router,
-                lambda path, status, message: Response(status, message.encode()),
-                authenticate=lambda request: self.refusal,
-            ),
-            asyncio.get_running_loop(),
-            [self.exchanges.append],
-        )
-
-    def models(self, request: Request) -> Response:
-        self.num_asked += 1
-        return Response(200, b"models", "text/plain", repeatable="x-refused" not in request.headers)
-
-    async def wait(self, request: Request) -> Response | None:
-        future = asyncio.get_running_loop().create_future()
-        self.waits.append(future)
-        try:
-            return await future  # type: ignore[no-any-return]
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-
-    async def stream(self, request: Request) -> Response | None:
-        self.streams.append(request.stream())
-        return await self.wait(request)
-
-    def connect(self) -> FakeTransport:
-        return FakeTransport(Connection(self.state))
-
-
-def statuses(transport: FakeTransport) -> list[int]:
-    return Conversation(transport.sent, transport.lost).statuses
-
-
-async def ticks(count: int = 3) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
 
 # Deadlines
 
@@ -224,110 +144,6 @@ async def test_answers_of_one_pass_are_one_write() -> None:
     await ticks()
     assert transport.num_writes == 1
     assert statuses(transport) == [200] * 10
-
-
-def quarter_past(bench: Bench) -> None:
-    """The clock of the Date field, as virtual as the loop's."""
-    start = bench.state.loop.time()
-    bench.state.writer = ResponseWriter(lambda: bench.state.loop.time() - start + 1000.25)
-
-
-async def test_a_repeatable_answer_is_repeated_until_its_date_changes() -> None:
-    bench = Bench()
-    quarter_past(bench)
-    request = get("/models", "X-A: b")
-    transport, other = bench.connect(), bench.connect()
-    for _ in range(4):
-        transport.receive(request)
-    other.receive(request)
-    await ticks()
-    assert bench.num_asked == 2  # its bytes are known from the second time on
-    answers = Conversation(transport.sent + other.sent, False).answers()
-    assert [answer.body for answer in answers] == [b"models"] * 5
-    ids = [answer.headers.pop("x-request-id") for answer in answers]
-    assert len(set(ids)) == 5
-    assert all(answer.headers == answers[0].headers for answer in answers)
-    assert sum(exchange.num_bytes for exchange in bench.exchanges) == len(
-        transport.sent + other.sent
-    )
-    await asyncio.sleep(0.74)
-    transport.receive(request)
-    assert bench.num_asked == 2
-    await asyncio.sleep(0.02)
-    transport.receive(request)
-    assert bench.num_asked == 3
-    await asyncio.sleep(74)
-    assert not transport.closing
-    await asyncio.sleep(2)
-    assert transport.lost
-
-
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        get("/models", "X-Refused: 1"),
-        get("/models", "X-Request-Id: mine"),
-        get("/models", "Connection: close"),
-        get("/models").replace(b"HTTP/1.1", b"HTTP/1.0"),
-        get("/models").replace(b"GET", b"HEAD"),
-    ],
-)
-async def test_what_is_not_repeated(request_bytes: bytes) -> None:
-    bench = Bench()
-    quarter_past(bench)
-    for _ in range(4):
-        transport = bench.connect()
-        transport.receive(request_bytes)
-        await ticks()
-        assert transport.sent
-        transport.abort()
-    assert bench.num_asked == 4
-
-
-async def test_a_repeated_request_waits_for_its_turn() -> None:
-    bench = Bench()
-    quarter_past(bench)
-    transport = bench.connect()
-    request = get("/models")
-    for _ in range(3):
-        transport.receive(request)
-    transport.receive(get("/wait"))
-    transport.receive(request)
-    await ticks()
-    assert statuses(transport) == [200] * 3
-    (waiting,) = bench.waits
-    waiting.set_result(Response(404))
-    await ticks()
-    assert statuses(transport) == [200] * 3 + [404, 200]
-
-
-async def test_forgotten_answers_are_not_repeated() -> None:
-    bench = Bench()
-    quarter_past(bench)
-    transport = bench.connect()
-    request = get("/models")
-    for _ in range(3):
-        transport.receive(request)
-    bench.refusal = Response(401)
-    bench.state.head_cache.clear()
-    transport.receive(request)
-    await ticks()
-    assert statuses(transport) == [200, 200, 200, 401]
-
-
-async def test_a_server_that_drains_repeats_nothing() -> None:
-    bench = Bench()
-    quarter_past(bench)
-    transport = bench.connect()
-    request = get("/models")
-    for _ in range(3):
-        transport.receive(request)
-    asked = bench.num_asked
-    bench.state.draining = True
-    transport.receive(request)
-    await ticks()
-    assert transport.sent.count(b"Connection: close") == 1
-    assert bench.num_asked == asked + 1
 
 
 async def test_too_many_pipelined_requests() -> None:

@@ -1,0 +1,88 @@
+"""A server's parts around fake transports, for tests of connections."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastovms.config import HttpConfig
+from fastovms.http.dispatch import Dispatcher
+from fastovms.http.messages import Request, Response, Stream
+from fastovms.http.protocol import Connection
+from fastovms.http.router import Router
+from fastovms.http.state import Exchange, ServerState
+from tests.http.client import Conversation
+from tests.http.fake_transport import FakeTransport
+
+CONFIG = HttpConfig(
+    head_timeout=10,
+    body_timeout=60,
+    min_body_rate=100,
+    keep_alive_timeout=75,
+    write_timeout=60,
+    linger_timeout=2,
+    close_timeout=5,
+    ping_interval=15,
+    max_write_buffer=1_000_000,
+    max_pipelined=4,
+    max_connections=2,
+    drain_grace=1,
+)
+
+
+class Bench:
+    """A server's parts around fake transports, with handlers that wait to be told."""
+
+    def __init__(self, config: HttpConfig = CONFIG) -> None:
+        self.exchanges: list[Exchange] = []
+        self.streams: list[Stream] = []
+        self.waits: list[asyncio.Future[Response | None]] = []
+        self.cancelled = 0
+        self.num_asked = 0
+        self.refusal: Response | None = None
+        router = Router()
+        router.add("GET", "/health", lambda request: Response(200, b"ok", "text/plain"))
+        router.add("GET", "/models", self.models)
+        router.add("HEAD", "/models", self.models)
+        router.add("GET", "/large", lambda request: Response(200, b"x" * 300_000, "text/plain"))
+        router.add("POST", "/echo", lambda request: Response(200, request.body, "text/plain"))
+        router.add("GET", "/wait", self.wait)
+        router.add("GET", "/stream", self.stream)
+        self.state = ServerState(
+            config,
+            Dispatcher(
+                router,
+                lambda path, status, message: Response(status, message.encode()),
+                authenticate=lambda request: self.refusal,
+            ),
+            asyncio.get_running_loop(),
+            [self.exchanges.append],
+        )
+
+    def models(self, request: Request) -> Response:
+        self.num_asked += 1
+        return Response(200, b"models", "text/plain", repeatable="x-refused" not in request.headers)
+
+    async def wait(self, request: Request) -> Response | None:
+        future = asyncio.get_running_loop().create_future()
+        self.waits.append(future)
+        try:
+            return await future  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    async def stream(self, request: Request) -> Response | None:
+        self.streams.append(request.stream())
+        return await self.wait(request)
+
+    def connect(self) -> FakeTransport:
+        return FakeTransport(Connection(self.state))
+
+
+def statuses(transport: FakeTransport) -> list[int]:
+    return Conversation(transport.sent, transport.lost).statuses
+
+
+async def ticks(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -5,9 +5,9 @@ that share a scale. In groups of 128 that is up to a quarter faster than in Open
 no less exact than bf16 (on the demo model, a KL divergence of 0.0003 from f32 throughout, against
 0.0003 of the genai pipeline's defaults).
 
-With AMX, steps of many tokens are fastest in bf16, which does without that, but steps of few are
-not. There the model is compiled twice, for large and for small steps, over one KV cache. Where
-bf16 is computed by AVX-512, f32 is at least as fast in all steps.
+Steps of many tokens are fastest in bf16, which does without that, but steps of few are not: there
+the model is compiled twice, for large and for small steps, over one KV cache. Where bf16 is
+computed by AVX-512 and not by AMX, f32 is at least as fast in all decodes, however many there are.
 
 A compiled model is not kept on disk: what OpenVINO 2026.4 exports of a model with paged attention
 it cannot import (the sizes of the heads are lost), also where CACHE_DIR is set, which makes every
@@ -97,8 +97,10 @@ class Precisions:
         has_prompt = num_tokens > len(inputs.sampled_token_indices)
         if has_prompt and inputs.max_context_len > MAX_SMALL_PROMPT_CONTEXT:
             return False
-        longest = int(np.diff(inputs.subsequence_begins).max())
-        return num_tokens <= MAX_SMALL_STEP or longest <= self.max_small_chunk
+        return (
+            num_tokens <= MAX_SMALL_STEP
+            or int(np.diff(inputs.subsequence_begins).max()) <= self.max_small_chunk
+        )
 
 
 class CompiledVariants(NamedTuple):

@@ -166,8 +166,10 @@ def top_p_ids(weights: Floats, top_p: float) -> Ids:
     total = _total(weights)
     missing = top_p * total
     peak = np.flatnonzero(weights >= _PEAK)
-    if peak.size <= _MAX_SORTED and _total(weights[peak]) >= missing:
-        return peak[_fewest_ids(weights[peak], weights[peak], missing)]
+    if peak.size <= _MAX_SORTED:
+        likely = weights[peak]
+        if _total(likely) >= missing:
+            return peak[_fewest_ids(likely, likely, missing)]
     if total < _FLAT_MEAN * weights.size:
         return _fewest_ids(weights, *_bracket(weights, missing))
     return _fewest_ids(weights, weights, missing)

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "fastovms"
 
 LAYERS = (
-    {"errors", "params"},
+    {"errors", "json_types", "params"},
     {"config", "disk_cache", "metrics"},
     {"http", "text", "engine", "media", "state"},
     {"backends"},

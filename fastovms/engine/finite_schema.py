@@ -9,9 +9,11 @@ schema of which nothing is left is refused.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
+
+from fastovms.json_types import json_type
 
 Schema = Mapping[str, Any]
 Types = frozenset[str]
@@ -78,14 +80,9 @@ class _Search:
         empty = [key for key in self._schemas if not self._types.get(key)]
         self._is_hopeful = True
         endless = {key for key in empty if self._evaluate(self._schemas[key])}
-        return self._copy(self._root, endless) if endless else self._root
-
-    def _copy(self, value: Any, endless: set[int]) -> Any:
-        if isinstance(value, Mapping):
-            if id(value) in endless:
-                return False
-            return {key: self._copy(item, endless) for key, item in value.items()}
-        return [self._copy(item, endless) for item in value] if isinstance(value, list) else value
+        if not endless:
+            return self._root
+        return rewritten(self._root, lambda part: False if id(part) in endless else part)
 
     def _types_of(self, schema: object) -> Types:
         """As far as is known. Whoever asks is asked again when more is."""
@@ -228,31 +225,31 @@ class _Search:
 def _own_types(schema: Schema) -> Types:
     types = _ALL
     if "const" in schema:
-        types &= {_type(schema["const"])}
+        types &= {_merged(json_type(schema["const"]))}
     if isinstance(schema.get("enum"), list):
-        types &= {_type(value) for value in schema["enum"]}
+        types &= {_merged(json_type(value)) for value in schema["enum"]}
     named = schema.get("type")
     if isinstance(named, str):
         named = [named]
     if isinstance(named, list) and named:
-        types &= {"number" if kind == "integer" else str(kind) for kind in named}
+        types &= {_merged(str(kind)) for kind in named}
     return types
 
 
-def _type(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-        case Mapping():
-            return "object"
-        case _:
-            return "array"
+def _merged(kind: str) -> str:
+    """Here an integer is a number."""
+    return "number" if kind == "integer" else kind
+
+
+def rewritten(value: Any, change: Callable[[Schema], object]) -> Any:
+    """A copy with what `change` makes of each object in place of it, outer ones first. What it
+    makes of one that is no object is final."""
+    if isinstance(value, Mapping):
+        changed = change(value)
+        if not isinstance(changed, Mapping):
+            return changed
+        return {key: rewritten(item, change) for key, item in changed.items()}
+    return [rewritten(item, change) for item in value] if isinstance(value, list) else value
 
 
 def parts_of(root: Schema) -> Iterator[Schema]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final
+from typing import Final
 
-from fastovms.engine.finite_schema import parts_of, without_endless_parts
+from fastovms.engine.finite_schema import Schema, parts_of, rewritten, without_endless_parts
 
 _FORMATS: Final = {
     "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid",
@@ -69,15 +69,10 @@ def _without_unknown_formats(schema: object) -> object:
         for part in parts_of(schema)
         if isinstance(part.get("format"), str) and part["format"] not in _FORMATS
     }
-    return _copy(schema, found) if found else schema
+    if not found:
+        return schema
+    return rewritten(schema, lambda part: _without_format(part) if id(part) in found else part)
 
 
-def _copy(value: Any, without_format: set[int]) -> Any:
-    if isinstance(value, dict):
-        is_found = id(value) in without_format
-        return {
-            key: _copy(item, without_format)
-            for key, item in value.items()
-            if not (is_found and key == "format")
-        }
-    return [_copy(item, without_format) for item in value] if isinstance(value, list) else value
+def _without_format(schema: Schema) -> Schema:
+    return {key: value for key, value in schema.items() if key != "format"}

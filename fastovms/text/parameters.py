@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fastovms.errors import InvalidField
+from fastovms.json_types import json_type
 from fastovms.text.json_text import JSON, escape
 from fastovms.text.literals import to_json
 from fastovms.text.python_text import PYTHON
@@ -143,9 +144,9 @@ def _types(schema: Schema, root: Schema, depth: int) -> Types:
         return ANY_TYPE
     types = ANY_TYPE
     if "const" in schema:
-        types &= {_type(schema["const"])}
+        types &= {json_type(schema["const"])}
     if "enum" in schema:
-        types &= {_type(value) for value in _list(schema["enum"])}
+        types &= {json_type(value) for value in _list(schema["enum"])}
     kind = schema.get("type")
     if isinstance(kind, str):
         types &= _with_integer({kind})
@@ -162,24 +163,6 @@ def _types(schema: Schema, root: Schema, depth: int) -> Types:
 
 def _with_integer(kinds: set[str]) -> Types:
     return frozenset(kinds | {"integer"} if "number" in kinds else kinds)
-
-
-def _type(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case Mapping():
-            return "object"
-        case _:
-            return "array"
 
 
 _FIRST_CHARACTERS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean"}

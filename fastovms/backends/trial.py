@@ -34,7 +34,8 @@ class Trial:
         self._timeout = timeout
         self._peer: Peer | None = None
         self._is_ready = False
-        self._lock = Lock()
+        self._turn = Lock()
+        self._lock = Lock()  # of what is accepted
         self._accepted: OrderedDict[Grammar, None] = OrderedDict()
 
     def fault(self, grammar: Grammar) -> str:
@@ -42,15 +43,14 @@ class Trial:
 
         Raises BackendUnavailable: the process does not come up.
         """
-        with self._lock:
-            if grammar in self._accepted:
-                self._accepted.move_to_end(grammar)
+        if self._is_accepted(grammar):  # for which nobody should wait while another is tried
+            return ""
+        with self._turn:
+            if self._is_accepted(grammar):
                 return ""
             fault = self._ask(grammar)
             if not fault:
-                self._accepted[grammar] = None
-                if len(self._accepted) > _MAX_CACHED:
-                    self._accepted.popitem(last=False)
+                self._accept(grammar)
             return fault
 
     def close(self) -> None:
@@ -60,6 +60,19 @@ class Trial:
             peer.kill()
             peer.connection.close()
             peer.wait()
+
+    def _is_accepted(self, grammar: Grammar) -> bool:
+        with self._lock:
+            is_accepted = grammar in self._accepted
+            if is_accepted:
+                self._accepted.move_to_end(grammar)
+            return is_accepted
+
+    def _accept(self, grammar: Grammar) -> None:
+        with self._lock:
+            self._accepted[grammar] = None
+            if len(self._accepted) > _MAX_CACHED:
+                self._accepted.popitem(last=False)
 
     def _ask(self, grammar: Grammar) -> str:
         connection = self._ready_connection()

@@ -83,6 +83,34 @@ def test_what_is_accepted_is_not_asked_again():
     grammars.close()
 
 
+def test_what_is_accepted_does_not_wait_for_what_is_tried(hung):
+    asked = threading.Event()
+
+    def answer(grammar):
+        if grammar.source != "slow":
+            return ""
+        asked.set()
+        return str(hung.wait())
+
+    grammars = TriedGrammars(None, start=Trials(answer))
+    grammars.compile(grammar("known"))
+
+    def try_slow():
+        with suppress(InvalidField):
+            grammars.compile(grammar("slow"))
+
+    slow = threading.Thread(target=try_slow)
+    slow.start()
+    assert asked.wait(10)
+    again = threading.Thread(target=grammars.compile, args=[grammar("known")])
+    again.start()
+    again.join(2)
+    assert not again.is_alive()
+    assert slow.is_alive()
+    hung.set()
+    slow.join(10)
+
+
 def test_a_refusal_names_the_field_and_the_reason():
     trials = Trials(lambda grammar: "Unsupported" if grammar.source == "bad" else "")
     grammars = TriedGrammars(None, start=trials)

@@ -159,13 +159,13 @@ def possible_precisions(
                 f"bf16 and f32, {shared[_KV_PRECISION]} cache",
                 shared,
                 {**shared, _PRECISION: "f32"},
-                max_small_chunk=0 if _has_amx() else MAX_SMALL_CHUNK,
+                max_small_chunk=0 if has_amx() else MAX_SMALL_CHUNK,
             )
         )
     return [*two, *default, single[0]]
 
 
-def _has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """OpenVINO only tells whether it computes in bf16, not by which instructions."""
     return "amx_bf16" in cpuinfo.read_text().split()
 

@@ -121,14 +121,14 @@ def test_properties_of_the_operator_override() -> None:
 )
 def test_amx_is_found_among_the_flags(tmp_path: Path, flags: str, expected: bool) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
-    assert compilation._has_amx(tmp_path / "cpuinfo") is expected
+    assert compilation.has_amx(tmp_path / "cpuinfo") is expected
 
 
 @pytest.mark.parametrize(("amx", "expected"), [(True, 0), (False, compilation.MAX_SMALL_CHUNK)])
 def test_without_amx_steps_of_short_chunks_are_small(
     monkeypatch: pytest.MonkeyPatch, amx: bool, expected: int
 ) -> None:
-    monkeypatch.setattr(compilation, "_has_amx", lambda: amx)
+    monkeypatch.setattr(compilation, "has_amx", lambda: amx)
     choices = possible_precisions(
         FakeCore(ov.Type.bf16),  # type: ignore[arg-type]
         "CPU",

@@ -32,12 +32,34 @@ class PromptLookup:
         self._min_ngram_size = min(_MIN_NGRAM_SIZE, self._max_ngram_size)
         if self.policy.is_automatic:
             self._min_ngram_size = self._max_ngram_size
+        self._guess = array("q")
+        self._guess_start = 0
 
     def propose(self, token_ids: array[int], num_running: int) -> array[int]:
         """A draft of what follows `token_ids`, usually empty."""
+        if self._guess:
+            self._check_guess(token_ids)
         num_tokens = self.policy.num_tokens(len(token_ids), num_running)
-        if num_tokens == 0:
+        if num_tokens == 0 or self._guess:
             return array("q")
+        draft = self._look_up(token_ids, num_tokens)
+        if draft and not self.policy.may_try(num_running):
+            self._guess, self._guess_start = draft, len(token_ids)
+            return array("q")
+        return draft
+
+    def _check_guess(self, token_ids: array[int]) -> None:
+        """What was not computed as a draft is worth one if it was right to its end."""
+        said = token_ids[self._guess_start : self._guess_start + len(self._guess)]
+        if said == self._guess:
+            self.policy.learn(len(said), len(said), len(token_ids))
+        elif said == self._guess[: len(said)]:
+            return  # so far
+        else:
+            self.policy.learn(len(self._guess), 0, len(token_ids))
+        del self._guess[:]
+
+    def _look_up(self, token_ids: array[int], num_tokens: int) -> array[int]:
         window = token_ids[-MAX_SEARCHED_TOKENS:]
         for size in range(self._max_ngram_size, self._min_ngram_size - 1, -1):
             position = _find_last(window, size)

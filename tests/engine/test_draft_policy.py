@@ -50,5 +50,19 @@ def test_mediocre_drafts_pay_alone_but_not_in_a_crowd_or_at_a_price() -> None:
     assert len(play(DraftPolicy(None, cost=0.5), 1000, 0.4)) < 0.3 * always
 
 
+def test_in_a_crowd_what_is_not_proven_is_not_tried() -> None:
+    policy = DraftPolicy(None)
+    assert policy.may_try(1)
+    assert not policy.may_try(8)
+    policy.learn(5, 5, 10)
+    assert policy.may_try(8)
+    policy.learn(5, 3, 20)
+    assert policy.may_try(8)
+    policy.learn(5, 0, 30)
+    assert policy.may_try(1)
+    assert not policy.may_try(8)
+    assert DraftPolicy(3).may_try(200), "a fixed number is the client's wish"
+
+
 def test_drafting_that_costs_as_much_as_it_saves_is_never_tried() -> None:
     assert play(DraftPolicy(None, cost=1.0), 1000, 1) == []

@@ -57,6 +57,38 @@ def test_a_full_step_asks_for_better_odds() -> None:
     assert not lookup.propose(array("q", TEXT), 100)
 
 
+def play(lookup: PromptLookup, token_ids: list[int], num_running: int) -> list[int]:
+    """The text comes token by token, whatever is drafted; returns at which lengths a draft is."""
+    drafted_at = []
+    for length in range(1, len(token_ids) + 1):
+        if lookup.propose(array("q", token_ids[:length]), num_running):
+            drafted_at.append(length)
+    return drafted_at
+
+
+def test_in_a_crowd_a_guess_is_proven_by_the_text_before_one_is_computed() -> None:
+    repeated = [1, 2, 3, 4] * 8
+    assert play(PromptLookup(SamplingParams()), repeated, 1)[0] == 7, "three tokens of a cycle"
+    lookup = PromptLookup(SamplingParams())
+    assert play(lookup, repeated, 30)[0] == 7 + 5, "when a guess of five is seen to be right"
+
+
+def test_in_a_crowd_a_guess_that_is_wrong_costs_nothing_but_a_pause() -> None:
+    broken = [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 7, *range(20, 25), 1, 2, 3, 4, *range(30, 40)]
+    lookup = PromptLookup(SamplingParams())
+    assert play(lookup, broken, 30) == []
+    assert not lookup.policy.is_proven
+
+
+def test_after_a_wrong_draft_come_a_pause_of_eight_tokens_and_a_new_proof_of_four() -> None:
+    lookup = PromptLookup(SamplingParams())
+    play(lookup, [1, 2, 3, 4] * 3, 30)
+    text = array("q", [1, 2, 3, 4] * 3)
+    assert lookup.propose(text, 30).tolist() == [1, 2, 3, 4, 1, 2]
+    lookup.policy.learn(6, 0, len(text))
+    assert play(lookup, [1, 2, 3, 4] * 6, 30) == [12 + 8 + 4]
+
+
 def test_a_fixed_number_is_not_adapted() -> None:
     lookup = PromptLookup(SamplingParams(num_assistant_tokens=3))
     for _ in range(5):

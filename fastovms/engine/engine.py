@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -191,13 +191,14 @@ class Engine:
             _score_prompts(batch.scored, logits[num_rows:])
         if not batch.sampled:
             return []
-        likeliest = sampler.likeliest(logits[:num_rows])
+        each_likeliest = sampler.each_likeliest(logits[:num_rows])
         outputs = []
         row = 0
         for sequence, num_drafts in batch.sampled:
             end = row + 1 + num_drafts
+            likeliest = list(islice(each_likeliest, end - row))
             if sequence.group is None:
-                outputs.append(self._try_extend(sequence, logits[row:end], likeliest[row:end]))
+                outputs.append(self._try_extend(sequence, logits[row:end], likeliest))
             else:
                 outputs += self._search(sequence, logits[row])
             row = end

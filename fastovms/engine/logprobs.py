@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine.sampler import top_k_ids
+from fastovms.engine.sampler import top_k_ids, total_of
 from fastovms.params import ALL_LOGPROBS, TokenLogprobs
 
 Floats = NDArray[np.float32]
@@ -17,7 +17,7 @@ def token_logprobs(logits: Floats, token_id: int, num_top: int) -> TokenLogprobs
     """What the raw logits, float32 [vocab_size], say about `token_id` and its `num_top`
     (or `ALL_LOGPROBS`) likeliest rivals, which come in descending order."""
     highest = float(logits.max())
-    normalizer = highest + math.log(float(np.exp(logits - highest).sum(dtype=np.float64)))
+    normalizer = highest + math.log(total_of(np.exp(logits - highest)))
     chosen = float(logits[token_id])
     if num_top == ALL_LOGPROBS or num_top >= logits.size:
         top = np.argsort(-logits, kind="stable")
@@ -29,7 +29,7 @@ def token_logprobs(logits: Floats, token_id: int, num_top: int) -> TokenLogprobs
     return TokenLogprobs(
         token_id=token_id,
         logprob=chosen - normalizer,
-        rank=1 + int(np.count_nonzero(logits > chosen)),
+        rank=1 if chosen == highest else 1 + int(np.count_nonzero(logits > chosen)),
         top_token_ids=top.tolist(),
         top_logprobs=(logits[top].astype(np.float64) - normalizer).tolist(),
     )

@@ -4,6 +4,7 @@ finds them without sorting the vocabulary."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,12 @@ _SPARSE = 16
 _ROW_SIZE = 256
 _ONES = np.ones(_ROW_SIZE, np.float32)
 _ROUNDING = 1e-3
-_PEAK = np.float32(1e-3)
+_PEAKS = (np.float32(1e-3), np.float32(1e-4), np.float32(1e-5))
 """Weights from which on there are few, in most texts, and which hold most of the whole."""
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+"""Of logits that are looked through ahead: they shall be in a cache when their tokens are chosen.
+"""
 
 
 def likeliest(logits: Floats) -> list[int]:
@@ -42,6 +47,13 @@ def likeliest(logits: Floats) -> list[int]:
         if bits[row, token_id] < 0:
             token_ids[row] = int(logits[row].argmax())
     return token_ids
+
+
+def each_likeliest(logits: Floats) -> Iterator[int]:
+    """As `likeliest`, a few rows ahead of those that are taken."""
+    num_rows = max(1, _CHUNK_BYTES // (logits.itemsize * logits.shape[1]))
+    for start in range(0, len(logits), num_rows):
+        yield from likeliest(logits[start : start + num_rows])
 
 
 def choose(logits: Floats, likeliest_id: int, sequence: Sequence) -> int:
@@ -117,7 +129,8 @@ def _draw_position(weights: Floats, uniform: float) -> int:
     return start + _pass_position(weights[start : start + _ROW_SIZE], target - before)
 
 
-def _total(weights: Floats) -> float:
+def total_of(weights: Floats) -> float:
+    """Their sum, to about seven digits."""
     sums, tail = _row_sums(weights)
     return float(sums.sum()) + float(tail.sum(dtype=np.float64))
 
@@ -144,31 +157,40 @@ def top_k_ids(values: Floats, k: int) -> Ids:
     """Positions of the k largest values, ascending; of equal values the first ones.
 
     The k-th largest of the maxima of disjoint groups cannot exceed the k-th largest value, so the
-    values below it are out, and few are left to sort.
+    groups whose maxima are below it are out, and few values are left to sort.
     """
-    candidates = np.flatnonzero(values >= _lower_bound(values, k))
+    candidates = _candidate_ids(values, k)
     order = np.argsort(-values[candidates], kind="stable")[:k]
     return np.sort(candidates[order])
 
 
-def _lower_bound(values: Floats, k: int) -> np.float32:
-    """A value that at least k of `values` reach; -inf where no cheap one is known."""
+def _candidate_ids(values: Floats, k: int) -> Ids:
+    """Positions, ascending, among which those of the k largest values are."""
     width = values.size // _NUM_STRIDES
     if k > width:
-        return np.float32(-np.inf)
-    maxima = values[: width * _NUM_STRIDES].reshape(_NUM_STRIDES, width).max(axis=0)
-    return np.float32(np.partition(maxima, width - k)[width - k])
+        return np.arange(values.size)
+    split = width * _NUM_STRIDES
+    groups = values[:split].reshape(_NUM_STRIDES, width)  # each is a column
+    maxima = groups.max(axis=0)
+    bound = np.partition(maxima, width - k)[width - k]
+    columns = np.flatnonzero(maxima >= bound)
+    rows, positions = np.nonzero(groups[:, columns] >= bound)
+    return np.concatenate(
+        [rows * width + columns[positions], split + np.flatnonzero(values[split:] >= bound)]
+    )
 
 
 def top_p_ids(weights: Floats, top_p: float) -> Ids:
     """Positions, ascending, of the fewest largest weights that hold `top_p` of the whole; of
     equal weights the first ones. The largest weight is 1."""
-    total = _total(weights)
+    total = total_of(weights)
     missing = top_p * total
-    peak = np.flatnonzero(weights >= _PEAK)
-    if peak.size <= _MAX_SORTED:
+    for least in _PEAKS:
+        peak = np.flatnonzero(weights >= least)
+        if peak.size > _MAX_SORTED:
+            break
         likely = weights[peak]
-        if _total(likely) >= missing:
+        if total_of(likely) >= missing:
             return peak[_fewest_ids(likely, likely, missing)]
     if total < _FLAT_MEAN * weights.size:
         return _fewest_ids(weights, *_bracket(weights, missing))

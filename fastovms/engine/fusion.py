@@ -23,6 +23,11 @@ _NUM_PROJECTIONS = 3
 """Whose results are the first inputs of an attention."""
 
 _DECOMPRESSION = frozenset({"Convert", "Multiply", "Reshape", "Subtract"})
+_TIMES_TRANSPOSED = {"transpose_a": False, "transpose_b": True}
+
+_ROWS_OF_WEIGHTS = -2
+_ROWS_OF_BIAS = -1
+"""The axis, counted from the last one, as constants are broadcast."""
 
 
 def fuse_projections(model: ov.Model) -> int:
@@ -100,10 +105,12 @@ def _projection_behind(node: Node) -> _Projection:
             matmuls.append(node)
         else:
             pending += [value.get_node() for value in node.input_values()]
-    if len(matmuls) != 1 or not matmuls[0].get_attributes()["transpose_b"]:
+    if len(matmuls) != 1 or matmuls[0].get_attributes() != _TIMES_TRANSPOSED:
         raise _NotAlikeError
-    rows = matmuls[0].input_value(1).get_shape()[0]
-    return _Projection(matmuls[0], _bias_after(matmuls[0]), rows)
+    shape = matmuls[0].get_input_partial_shape(1)
+    if shape.is_dynamic or len(shape) != 2:
+        raise _NotAlikeError
+    return _Projection(matmuls[0], _bias_after(matmuls[0]), shape[0].get_length())
 
 
 def _bias_after(matmul: Node) -> Node | None:
@@ -137,40 +144,46 @@ def _stack_projections(projections: Sequence[_Projection]) -> list[_Replacement]
     if len(inputs) != 1 or len({matmul.get_instance_id() for matmul in matmuls}) != len(matmuls):
         raise _NotAlikeError
     rows = [projection.rows for projection in projections]
+    weights = _stack(matmuls, 1, rows, _ROWS_OF_WEIGHTS)
     if not any(biases):
-        return _stack(matmuls, 1, rows)
+        return weights
     if not all(biases):
         raise _NotAlikeError
-    return _stack(matmuls, 1, rows) + _stack(biases, 1, rows)
+    return weights + _stack(biases, 1, rows, _ROWS_OF_BIAS)
 
 
 def _identity(output: Any) -> tuple[int, int]:
     return output.get_node().get_instance_id(), output.get_index()
 
 
-def _stack(consumers: Sequence[Node], index: int, rows: Sequence[int]) -> list[_Replacement]:
+def _stack(
+    consumers: Sequence[Node], index: int, rows: Sequence[int], axis: int
+) -> list[_Replacement]:
     """What puts the constants behind an input of all consumers, which belong to that many `rows`
-    each, on top of each other behind that of the first consumer."""
+    each, on top of each other behind that of the first consumer. `axis` is that of the rows."""
     nodes = [consumer.input_value(index).get_node() for consumer in consumers]
     kinds = {node.get_type_name() for node in nodes}
     if kinds == {"Constant"}:
-        return [_Replacement(consumers[0], index, _stack_constants(nodes, rows))]
+        return [_Replacement(consumers[0], index, _stack_constants(nodes, rows, axis))]
     if len(kinds) != 1 or not kinds <= _DECOMPRESSION:
+        raise _NotAlikeError
+    if len(nodes[0].output(0).get_target_inputs()) != 1:  # as where layers share their weights
         raise _NotAlikeError
     if any(node.get_attributes() != nodes[0].get_attributes() for node in nodes):
         raise _NotAlikeError
     if kinds == {"Reshape"}:
-        return [*_stack(nodes, 0, rows), _Replacement(nodes[0], 1, _stack_shapes(nodes, rows))]
-    return [r for i in range(nodes[0].get_input_size()) for r in _stack(nodes, i, rows)]
+        first = _Replacement(nodes[0], 1, _stack_shapes(nodes, rows))
+        return [first, *_stack(nodes, 0, rows, -len(nodes[0].get_input_shape(0)))]
+    return [r for i in range(nodes[0].get_input_size()) for r in _stack(nodes, i, rows, axis)]
 
 
-def _stack_constants(constants: Sequence[Node], rows: Sequence[int]) -> Node:
-    dtype, shape = constants[0].get_element_type(), constants[0].get_output_shape(0)
-    axis = next((i for i, length in enumerate(shape) if length != 1), 0)
+def _stack_constants(constants: Sequence[Node], rows: Sequence[int], axis: int) -> Node:
+    dtype, shape = constants[0].get_element_type(), list(constants[0].get_output_shape(0))
+    axis += len(shape)
     shapes = [[*shape[:axis], length, *shape[axis + 1 :]] for length in (*rows, sum(rows))]
     if any(constant.get_element_type() != dtype for constant in constants):
         raise _NotAlikeError
-    if [list(constant.get_output_shape(0)) for constant in constants] == shapes[:-1]:
+    if axis >= 0 and [list(c.get_output_shape(0)) for c in constants] == shapes[:-1]:
         # In bytes, because a number may take half of one.
         stacked = np.concatenate(
             [constant.data.reshape(-1).view(np.uint8) for constant in constants]

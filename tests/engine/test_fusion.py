@@ -65,6 +65,34 @@ class KeysAreValues(LlamaGraph):
         return self._keys
 
 
+class LayersShareWeights(LlamaGraph):
+    def build(self) -> ov.Model:
+        self._matrices: dict[str, Node] = {}
+        return super().build()
+
+    def _linear(self, inputs: Node, rows: int, columns: int, std: float, name: str) -> Node:
+        name = name.rpartition(".")[2]
+        if name not in self._matrices:
+            weights = self._format.node(self._matrix(rows, columns, std), f"{name}.weight")
+            self._matrices[name] = weights
+        return ops.matmul(inputs, self._matrices[name], False, True)
+
+
+class WeightsAreScaledByColumn(LlamaGraph):
+    def _linear(self, inputs: Node, rows: int, columns: int, std: float, name: str) -> Node:
+        weights = self._format.node(self._matrix(rows, columns, std), f"{name}.weight")
+        scale = self._rng.uniform(0.5, 2, (1, columns)).astype(np.float32)
+        return ops.matmul(inputs, ops.multiply(weights, ops.constant(scale)), False, True)
+
+
+class WeightsOfRankThree(LlamaGraph):
+    """And all of them the same."""
+
+    def _linear(self, inputs: Node, rows: int, columns: int, std: float, name: str) -> Node:
+        weights = np.full((1, rows, columns), 0.125, np.float32)
+        return ops.matmul(inputs, ops.constant(weights), False, True)
+
+
 def paged(graph: LlamaGraph, directory: Path) -> ov.Model:
     ov.save_model(graph.build(), directory / "openvino_model.xml", compress_to_fp16=False)
     return read_paged_model(ov.Core(), directory)
@@ -87,12 +115,22 @@ def test_all_layers_of_every_shape(tiny_models: dict[str, Path], name: str) -> N
 
 @pytest.mark.parametrize(
     "graph",
-    [BiasOfQueries, ValuesOfOtherInputs, ValuesInOtherFormat, AdapterOfQueries, KeysAreValues],
+    [
+        BiasOfQueries,
+        ValuesOfOtherInputs,
+        ValuesInOtherFormat,
+        AdapterOfQueries,
+        KeysAreValues,
+        LayersShareWeights,
+        WeightsAreScaledByColumn,
+        WeightsOfRankThree,
+    ],
 )
 def test_layers_whose_projections_are_not_alike_stay(
     graph: type[LlamaGraph], tmp_path: Path
 ) -> None:
-    model = paged(graph(TINY, 300, seed=0), tmp_path)
+    shape = replace(TINY, num_key_value_heads=TINY.num_attention_heads)
+    model = paged(graph(shape, 300, seed=0), tmp_path)
     before = [node.get_friendly_name() for node in model.get_ordered_ops()]
     assert fuse_projections(model) == 0
     assert [node.get_friendly_name() for node in model.get_ordered_ops()] == before

@@ -20,6 +20,7 @@ from fastovms.backends.gguf_metadata import read_gguf_metadata
 from fastovms.backends.model_files import limit_context, read_model_info, takes_images
 from fastovms.config import MediaConfig, ModelConfig
 from fastovms.disk_cache import DiskCache, cache_root
+from fastovms.engine.compilation import check_exact
 from fastovms.engine.memory import available_memory, share_memory
 from fastovms.errors import ConfigurationError
 from fastovms.media.loader import ImageLoader
@@ -42,6 +43,8 @@ def check_models(models: Sequence[ModelConfig]) -> None:
         if count > 1:
             raise ConfigurationError(f"{count} models have the name {name}")
     for model in models:
+        if model.engine.precision == "exact":
+            check_exact(model.engine.plugin_config)
         gguf = find_gguf(model.path)
         if gguf is None:
             read_info(model)

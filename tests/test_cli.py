@@ -94,6 +94,11 @@ def test_unknown_host(capfd):
         (("--uds", "{0}"), "cannot listen on unix:{0}: it exists and is not a socket"),
         (("--listen", "nowhere"), "address 'nowhere': expected host:port"),
         (("--listen", "::1:80"), "address '::1:80': write an IPv6 address in brackets"),
+        (
+            ("--precision=exact", '--plugin-config={{"INFERENCE_PRECISION_HINT": "bf16"}}'),
+            "--precision exact cannot be used with plugin_config INFERENCE_PRECISION_HINT bf16, "
+            "only with f32",
+        ),
     ],
 )
 def test_what_cannot_be_had(capfd, tmp_path, flags, message):

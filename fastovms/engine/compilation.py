@@ -72,6 +72,17 @@ def exact_properties(device: str, properties: Mapping[str, object]) -> dict[str,
     return {**(_EXACT if device == "CPU" else {_PRECISION: "f32"}), **properties}
 
 
+def check_exact(properties: Mapping[str, object]) -> None:
+    """Raises ConfigurationError: `properties` leave no f32 throughout."""
+    for name, exact in _EXACT.items():
+        value = str(properties.get(name, exact))
+        if value != exact:
+            raise ConfigurationError(
+                f"--precision exact cannot be used with plugin_config {name} {value}, only with "
+                f"{exact}"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Precisions:
     """What a model is compiled with.

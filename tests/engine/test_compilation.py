@@ -9,7 +9,12 @@ import openvino as ov
 import pytest
 
 from fastovms.engine import compilation
-from fastovms.engine.compilation import EXACT_WEIGHTS_SIZE, Precisions, possible_precisions
+from fastovms.engine.compilation import (
+    EXACT_WEIGHTS_SIZE,
+    Precisions,
+    check_exact,
+    possible_precisions,
+)
 from fastovms.engine.inputs import StepInputs
 from fastovms.errors import ConfigurationError
 
@@ -100,6 +105,35 @@ def test_what_is_tried(machine: dict[str, object], expected: list[str]) -> None:
 def test_f32_takes_no_cache_of_bf16(exact: bool, properties: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match=r"no KV cache of bf16 where .* in f32"):
         names(exact=exact, properties={"KV_CACHE_PRECISION": "bf16", **properties})
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ({"INFERENCE_PRECISION_HINT": "bf16"}, "INFERENCE_PRECISION_HINT bf16"),
+        (
+            {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32},
+            "GROUP_SIZE 32",
+        ),
+    ],
+)
+def test_what_is_not_exact(properties: dict[str, object], named: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"--precision exact .* plugin_config .*{named}, only"
+    ):
+        check_exact(properties)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0},
+        {"KV_CACHE_PRECISION": "u8", "INFERENCE_NUM_THREADS": 2},
+    ],
+)
+def test_what_is_exact(properties: dict[str, object]) -> None:
+    check_exact(properties)
 
 
 def test_properties_of_the_operator_override() -> None:

@@ -41,7 +41,6 @@ class DraftPolicy:
         self._cost = cost
         self._tolerated_misses = tolerated_misses
         self._acceptance = 0.5
-        self.is_proven = True
         self._num_misses = 0
         self._pause = _SHORTEST_PAUSE
         self._pause_until = 0

@@ -49,6 +49,9 @@ _LIMITS = LLParserLimits(
 needs more fails."""
 
 
+_RULED_OUT = "other fields of the request rule out every token that may follow"
+
+
 class GrammarState:
     """Where one sample stands in its grammar. A `LogitsProcessor`."""
 
@@ -76,6 +79,11 @@ class GrammarState:
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")
         logits[: bits.size][bits[: logits.size] == 0] = -np.inf
         logits[bits.size :] = -np.inf
+
+    def give_up(self) -> None:
+        """Tells that something else in the request rules out all that the grammar allows now."""
+        if not self._matcher.is_accepting():
+            self._error = _RULED_OUT
 
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
         """The tokens that must follow `token_ids`, where the grammar leaves no choice."""

@@ -73,6 +73,8 @@ def choose(logits: Floats, likeliest_id: int, sequence: Sequence) -> int:
             (likeliest_id,) = likeliest(logits[None])
         highest = logits[likeliest_id]
         if highest == -np.inf:  # the request has ruled out everything
+            if sequence.grammar is not None:
+                sequence.grammar.give_up()
             return min(params.eos_token_ids, default=likeliest_id)
         if params.temperature <= GREEDY_TEMPERATURE or not np.isfinite(highest):
             return likeliest_id

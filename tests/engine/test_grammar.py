@@ -13,8 +13,10 @@ import pytest
 from llguidance import LLTokenizer
 
 from fastovms.engine.grammar import MAX_FORCED_TOKENS, GrammarCompiler, GrammarState
+from fastovms.engine.sampler import choose
+from fastovms.engine.sequence import Sequence
 from fastovms.errors import InvalidField
-from fastovms.params import Grammar, GrammarKind
+from fastovms.params import Grammar, GrammarKind, SamplingParams
 
 TOKENIZER_JSON = (
     Path(__file__).parents[1] / "text" / "fixtures" / "byte_level" / "tokenizer.json"
@@ -188,6 +190,34 @@ def test_a_dead_end_is_told_in_one_line(compiler: GrammarCompiler, tokenizer: LL
     state = compiler.start(Grammar(GrammarKind.GRAMMAR, source), 0)
     state(np.zeros(300, np.float32), array("q", tokenizer.tokenize_str("ab" * 10)))
     assert state.error == "NoExtensionBias"
+
+
+@pytest.mark.parametrize(
+    ("said", "banned", "error"),
+    [
+        ("", "y", "other fields of the request rule out every token that may follow"),
+        ("", "n", ""),
+        ("y", "", ""),  # complete: it may end, though `min_tokens` would have it go on
+    ],
+)
+def test_a_request_that_leaves_a_grammar_no_way_on(
+    compiler: GrammarCompiler, tokenizer: LLTokenizer, said: str, banned: str, error: str
+) -> None:
+    params = SamplingParams(
+        temperature=0,
+        min_tokens=5,
+        eos_token_ids=frozenset({EOS}),
+        bad_words_token_ids=tuple((i,) for i in tokenizer.tokenize_str(banned)),
+    )
+    state = compiler.start(Grammar(GrammarKind.REGEX, "y" if banned == "y" else "[yn]"), 1)
+    rng = np.random.default_rng(0)
+    sequence = Sequence(0, "a", 0, [1], params, token_limit=9, rng=rng, grammar=state)
+    for token_id in tokenizer.tokenize_str(said):
+        sequence.append(token_id)
+    logits = np.zeros(tokenizer.vocab_size, np.float32)
+    token_id = choose(logits, 0, sequence)
+    assert (token_id == EOS) is (bool(error) or bool(said))
+    assert state.error == error
 
 
 @pytest.mark.parametrize(

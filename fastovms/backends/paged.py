@@ -262,6 +262,7 @@ class PagedBackend:
         assert self._loop is not None
         assert self._stopped is not None
         try:
+            self._engine.warm_up()
             run_engine(
                 self._engine,
                 receive=self._receive,

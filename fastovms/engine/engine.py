@@ -26,6 +26,7 @@ from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.step_costs import StepCosts
 from fastovms.engine.waiting import rank_of
+from fastovms.engine.warm_up import warm_up
 from fastovms.errors import RequestError
 from fastovms.params import (
     FinishReason,
@@ -100,6 +101,10 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return bool(self._requests)
+
+    def warm_up(self) -> None:
+        """Before the first request: so that it is not slower than those after it."""
+        warm_up(self._model, self._max_model_len)
 
     def validate(self, request: GenerationRequest) -> None:
         """May be called from any thread, before `add`.

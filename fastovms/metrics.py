@@ -83,6 +83,8 @@ class EngineStats(Protocol):
     @property
     def num_generated_tokens(self) -> int: ...
     @property
+    def num_drafts(self) -> int: ...
+    @property
     def num_draft_tokens(self) -> int: ...
     @property
     def num_accepted_tokens(self) -> int: ...
@@ -176,6 +178,7 @@ _COUNTERS: Final = (
     ("num_preemptions", "Sequences put back to recompute", "num_preemptions"),
     ("prompt_tokens", "Prompt tokens processed", "num_prompt_tokens"),
     ("generation_tokens", "Tokens generated", "num_generated_tokens"),
+    ("spec_decode_num_drafts", "Drafts verified", "num_drafts"),
     ("spec_decode_num_draft_tokens", "Tokens drafted", "num_draft_tokens"),
     ("spec_decode_num_accepted_tokens", "Drafted tokens that were right", "num_accepted_tokens"),
 )

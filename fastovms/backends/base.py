@@ -35,6 +35,7 @@ class BackendStats:
     num_prefix_cache_hits: int = 0
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
+    num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_steps: int = 0

@@ -302,6 +302,7 @@ class PagedBackend:
             num_prefix_cache_hits=scheduler.num_prefix_cache_hits,
             num_prompt_tokens=engine.num_prompt_tokens,
             num_generated_tokens=engine.num_generated_tokens,
+            num_drafts=engine.drafting.num_drafts,
             num_draft_tokens=engine.drafting.num_draft_tokens,
             num_accepted_tokens=engine.drafting.num_accepted_tokens,
             num_steps=engine.num_steps,

@@ -22,6 +22,7 @@ class Drafting:
     """
 
     def __init__(self, *, enable_prompt_lookup: bool, model: DraftModel | None) -> None:
+        self.num_drafts = 0
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
         self._enable_prompt_lookup = enable_prompt_lookup
@@ -71,6 +72,7 @@ class Drafting:
         del sequence.draft_token_ids[:]
         if num_drafted == 0:
             return
+        self.num_drafts += 1
         self.num_draft_tokens += num_drafted
         self.num_accepted_tokens += num_accepted
         if sequence.drafted_by is not None:

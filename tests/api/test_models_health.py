@@ -140,6 +140,7 @@ async def test_metrics(api):
     ):
         assert samples[f"fastovms_{name}_count",] == count
         assert samples[f"fastovms_{name}_sum",] == total
+    assert samples["fastovms_spec_decode_num_drafts_total",] == 0
     assert samples["fastovms_spec_decode_num_draft_tokens_total",] == 0
     assert samples["fastovms_kv_cache_usage_perc",] == 0.6
     assert samples["fastovms_num_requests_running",] == 0

@@ -161,6 +161,7 @@ def test_drafts_save_steps_and_change_nothing(automatic: bool, temperature: floa
     assert plain_engine.drafting.num_draft_tokens == 0
     assert engine.num_steps < 0.9 * plain_engine.num_steps
     assert 0 < engine.drafting.num_accepted_tokens < engine.drafting.num_draft_tokens
+    assert 0 < engine.drafting.num_drafts < engine.drafting.num_draft_tokens
     assert engine.num_generated_tokens == plain_engine.num_generated_tokens == 300
 
 

@@ -188,7 +188,8 @@ class Engine:
         self.scheduler.mark_computed(plan)
         self.num_steps += 1
         self.admitted = [sequence.request_id for sequence in plan.admitted]
-        return self._sample(batch, logits)
+        with np.errstate(all="ignore"):  # logits may be infinite
+            return self._sample(batch, logits)
 
     def _sample(self, batch: Batch, logits: NDArray[np.float32]) -> list[EngineOutput]:
         num_rows = sum(1 + num_drafts for _, num_drafts in batch.sampled)

@@ -59,26 +59,27 @@ def each_likeliest(logits: Floats) -> Iterator[int]:
 def choose(logits: Floats, likeliest_id: int, sequence: Sequence) -> int:
     """Chooses the next token of a sequence.
 
+    Logits may be infinite: whoever calls it ignores numpy's warnings, once for all rows.
+
     Args:
         logits: float32 [vocab_size], raw. Not modified.
         likeliest_id: their argmax.
         sequence: if it samples, one draw is taken from its `rng`.
     """
     params = sequence.params
-    with np.errstate(all="ignore"):
-        if sequence.processors:
-            logits = logits.copy()
-            for process in sequence.processors:
-                process(logits, sequence.token_ids)
-            (likeliest_id,) = likeliest(logits[None])
-        highest = logits[likeliest_id]
-        if highest == -np.inf:  # the request has ruled out everything
-            if sequence.grammar is not None:
-                sequence.grammar.give_up()
-            return min(params.eos_token_ids, default=likeliest_id)
-        if params.temperature <= GREEDY_TEMPERATURE or not np.isfinite(highest):
-            return likeliest_id
-        return _draw(logits, highest, params, sequence.rng)
+    if sequence.processors:
+        logits = logits.copy()
+        for process in sequence.processors:
+            process(logits, sequence.token_ids)
+        (likeliest_id,) = likeliest(logits[None])
+    highest = logits[likeliest_id]
+    if highest == -np.inf:  # the request has ruled out everything
+        if sequence.grammar is not None:
+            sequence.grammar.give_up()
+        return min(params.eos_token_ids, default=likeliest_id)
+    if params.temperature <= GREEDY_TEMPERATURE or not np.isfinite(highest):
+        return likeliest_id
+    return _draw(logits, highest, params, sequence.rng)
 
 
 def _draw(

@@ -19,10 +19,9 @@ def row(params: SamplingParams, seed: int = 0) -> Sequence:
 
 
 def sample(logits: NDArray[np.float32], sequences: list[Sequence]) -> list[int]:
-    return [
-        choose(row_logits, token_id, sequence)
-        for row_logits, token_id, sequence in zip(logits, likeliest(logits), sequences, strict=True)
-    ]
+    rows = zip(logits, likeliest(logits), sequences, strict=True)
+    with np.errstate(all="ignore"):
+        return [choose(row_logits, token_id, sequence) for row_logits, token_id, sequence in rows]
 
 
 def expected_probabilities(

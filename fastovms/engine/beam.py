@@ -3,13 +3,13 @@ Pure: it knows positions and tokens, no sequences."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.engine.logprobs import log_sum_exp
 from fastovms.engine.sampler import top_k_ids
 from fastovms.params import BeamSearch, EarlyStopping
 
@@ -90,7 +90,7 @@ class BeamSearcher:
     def advance(self, logits: Sequence[Floats]) -> list[Continuation]:
         """Takes a row [vocab_size] for each beam of the last step, at first one for the prompt,
         and returns the next beams: none when the search has ended. -inf rules a token out."""
-        normalizers = [_log_sum_exp(row) for row in logits]
+        normalizers = [log_sum_exp(row) for row in logits]
         taken: list[int] = []
         beams: list[Continuation] = []
         for group in self._groups:
@@ -181,15 +181,6 @@ class BeamSearcher:
             position = beams[position].parent
         path.reverse()
         return path
-
-
-def _log_sum_exp(row: Floats) -> float:
-    highest = row.max()
-    if highest == -np.inf:
-        return 0.0
-    weights = row - highest
-    np.exp(weights, out=weights)
-    return float(highest) + math.log(float(weights.sum()))
 
 
 def _likeliest_ids(row: Floats, k: int) -> NDArray[np.intp]:

@@ -301,4 +301,4 @@ def _confidence_threshold(params: SamplingParams) -> float:
 
 def _confidence(logits: Floats, likeliest_id: int) -> float:
     """The probability of the likeliest token."""
-    return 1.0 / float(np.exp(logits - logits[likeliest_id]).sum(dtype=np.float64))
+    return 1.0 / sampler.total_of(np.exp(logits - logits[likeliest_id]))

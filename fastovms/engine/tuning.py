@@ -85,7 +85,7 @@ def measure(
     steps: list[tuple[str, Case, Model, StepInputs]] = []
     for name, model in models.items():
         model.allocate_cache(max(_num_blocks(case, model.block_size) for case in cases))
-        steps += [(name, case, model, _inputs(case, model.block_size)) for case in cases]
+        steps += [(name, case, model, inputs_of(case, model.block_size)) for case in cases]
     times: dict[str, Times] = {name: {case: [] for case in cases} for name in models}
     for number in range(max_rounds + 1):
         round_start = clock()
@@ -165,14 +165,15 @@ def _num_blocks(case: Case, block_size: int) -> int:
     return case.num_sequences * -(-(case.context + case.num_tokens) // block_size)
 
 
-def _inputs(case: Case, block_size: int) -> StepInputs:
-    """Of made-up tokens; what is in the cache does not matter for what a step costs."""
+def inputs_of(case: Case, block_size: int) -> StepInputs:
+    """Over the first blocks of the cache. Every vocabulary has the token; neither it nor what is in
+    the cache matters for what a step costs."""
     end = case.context + case.num_tokens
     num_blocks = -(-end // block_size)
     layout = StepLayout(block_size)
+    token_ids = array("q", (0,)) * end
     last = array("q")
     for number in range(case.num_sequences):
-        token_ids = array("q", (1 + (number + i) % 64 for i in range(end)))
         first = number * num_blocks
         blocks = array("i", range(first, first + num_blocks))
         last.append(layout.add(token_ids, case.context, end, blocks))

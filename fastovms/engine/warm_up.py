@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
-
-from fastovms.engine.inputs import StepLayout
 from fastovms.engine.model import Model
+from fastovms.engine.tuning import Case, inputs_of
 
 NUM_PROMPT_TOKENS = 64
 """More than a small step has (see `compilation`), so that both variants of a model are used, and
@@ -19,10 +17,5 @@ def warm_up(model: Model, max_model_len: int) -> None:
     Overwrites the first blocks of the cache, which must be free.
     """
     num_prompt_tokens = max(1, min(NUM_PROMPT_TOKENS, max_model_len - 1))
-    num_blocks = -(-(num_prompt_tokens + 1) // model.block_size)
-    block_table = array("i", range(num_blocks))
-    token_ids = array("q", bytes(array("q").itemsize * (num_prompt_tokens + 1)))
-    for start, end in ((0, num_prompt_tokens), (num_prompt_tokens, num_prompt_tokens + 1)):
-        layout = StepLayout(model.block_size)
-        last = layout.add(token_ids, start, end, block_table)
-        model.infer(layout.finish(array("q", (last,))))
+    for case in (Case(1, 0, num_prompt_tokens), Case(1, num_prompt_tokens, 1)):
+        model.infer(inputs_of(case, model.block_size))

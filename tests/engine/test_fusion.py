@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from bench.shapes import SHAPES, Shape
 from bench.weights import WeightFormat
 from fastovms.engine import model as model_module
 from fastovms.engine.fusion import fuse_projections
-from fastovms.engine.inputs import StepInputs
+from fastovms.engine.inputs import StepInputs, StepLayout
 from fastovms.engine.model import PagedModel
 from fastovms.engine.paging import read_paged_model
 from tests.engine.conftest import TINY_SHAPES
@@ -161,25 +162,18 @@ STEPS = (  # past_lens, tokens of each sequence
 )
 
 
-def step(past_lens: list[int], num_tokens: list[int]) -> StepInputs:
-    total = sum(num_tokens)
-    positions = [range(p, p + n) for p, n in zip(past_lens, num_tokens, strict=True)]
-    return StepInputs(
-        input_ids=np.arange(20, 20 + total, dtype=np.int64),
-        position_ids=np.concatenate(positions).astype(np.int64),
-        past_lens=np.array(past_lens, np.int32),
-        subsequence_begins=np.cumsum([0, *num_tokens]).astype(np.int32),
-        block_indices=np.arange(4, dtype=np.int32),
-        block_indices_begins=np.array([0, 2, 4], np.int32),
-        max_context_len=np.array(max(map(sum, zip(past_lens, num_tokens, strict=True))), np.int32),
-        sampled_token_indices=np.arange(total, dtype=np.int64),
-    )
+def step(past_lens: list[int], num_tokens: list[int], block_size: int) -> StepInputs:
+    layout = StepLayout(block_size)
+    token_ids = array("q", range(20, 20 + 64))
+    for i, (start, num) in enumerate(zip(past_lens, num_tokens, strict=True)):
+        layout.add(token_ids, start, start + num, array("i", (2 * i, 2 * i + 1)))
+    return layout.finish(array("q", range(sum(num_tokens))))
 
 
 def logits(model_dir: Path) -> list[NDArray[np.float32]]:
     model = PagedModel.load(model_dir)
     model.allocate_cache(4)
-    return [model.infer(step(*lengths)).copy() for lengths in STEPS]
+    return [model.infer(step(*lengths, model.block_size)).copy() for lengths in STEPS]
 
 
 @pytest.mark.parametrize("name", TINY_SHAPES)

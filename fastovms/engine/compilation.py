@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import openvino as ov
 
+from fastovms.engine.fusion import fuse_projections
 from fastovms.engine.inputs import StepInputs
 from fastovms.engine.paging import reason_of
 from fastovms.errors import ConfigurationError
@@ -221,15 +222,25 @@ def compile_variants(
 ) -> CompiledVariants:
     """Raises RuntimeError or TypeError: the device refuses something."""
     if precisions.small is None:
-        compiled = core.compile_model(model, device, dict(precisions.large))
+        compiled = _compile(core, model, device, precisions.large)
         return CompiledVariants(compiled, compiled)
     with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
-        future = beside.submit(core.compile_model, model.clone(), device, dict(precisions.small))
-        large = core.compile_model(model, device, dict(precisions.large))
+        future = beside.submit(_compile, core, model.clone(), device, precisions.small)
+        large = _compile(core, model, device, precisions.large)
         small = future.result()
     if _cache_layout(large) != _cache_layout(small):
         raise RuntimeError("large and small steps cannot share a KV cache")
     return CompiledVariants(large, small)
+
+
+def _compile(
+    core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]
+) -> ov.CompiledModel:
+    # OpenVINO has a fusion of its own where AMX computes in bf16.
+    if device == "CPU" and not (has_amx() and properties.get(_PRECISION) != "f32"):
+        model = model.clone()
+        fuse_projections(model)
+    return core.compile_model(model, device, dict(properties))
 
 
 def _cache_layout(compiled: ov.CompiledModel) -> list[tuple[str, str]]:

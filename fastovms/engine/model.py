@@ -14,11 +14,9 @@ from fastovms.engine.compilation import (
     CompiledVariants,
     Precisions,
     compile_first,
-    has_amx,
     possible_precisions,
 )
 from fastovms.engine.devices import device_memory, find_device, is_gpu
-from fastovms.engine.fusion import fuse_projections
 from fastovms.engine.inputs import StepInputs
 from fastovms.engine.kv_cache import HostCache, KvCache, RemoteCache, cache_inputs
 from fastovms.engine.paging import (
@@ -150,8 +148,6 @@ class ModelFiles:
         self._core = ov.Core()
         self.device = find_device(self._core, device)
         self._model = read_paged_model(self._core, model_dir)
-        if self.device == "CPU" and not has_amx():  # elsewhere OpenVINO does it
-            fuse_projections(self._model)
         self.weights_size = (model_dir / "openvino_model.bin").stat().st_size
         self.choices = possible_precisions(
             self._core,

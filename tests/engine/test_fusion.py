@@ -6,6 +6,7 @@ from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import openvino as ov
@@ -16,7 +17,8 @@ from openvino import opset13 as ops
 from bench.graph import LlamaGraph
 from bench.shapes import SHAPES, Shape
 from bench.weights import WeightFormat
-from fastovms.engine import model as model_module
+from fastovms.engine import compilation
+from fastovms.engine.compilation import Precisions, compile_variants
 from fastovms.engine.fusion import fuse_projections
 from fastovms.engine.inputs import StepInputs, StepLayout
 from fastovms.engine.model import PagedModel
@@ -181,13 +183,37 @@ def test_logits_are_the_same(
     tiny_models: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fused = []
-    monkeypatch.setattr(model_module, "has_amx", lambda: False)
     monkeypatch.setattr(
-        model_module, "fuse_projections", lambda m: fused.append(fuse_projections(m))
+        compilation, "fuse_projections", lambda m: fused.append(fuse_projections(m))
     )
     with_one = logits(tiny_models[name])
-    monkeypatch.setattr(model_module, "has_amx", lambda: True)
+    monkeypatch.setattr(compilation, "fuse_projections", lambda m: None)
     with_three = logits(tiny_models[name])
     assert fused == [SHAPES[name].num_hidden_layers]
     for one, three in zip(with_one, with_three, strict=True):
         np.testing.assert_allclose(one, three, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("amx", "large", "small", "expected"),
+    [
+        (True, "bf16", None, 0),
+        (True, "bf16", "f32", 1),
+        (True, "f32", None, 1),
+        (False, "bf16", None, 1),
+        (False, "bf16", "f32", 2),
+    ],
+)
+def test_what_openvino_fuses_itself_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch, amx: bool, large: str, small: str | None, expected: int
+) -> None:
+    fused: list[object] = []
+    monkeypatch.setattr(compilation, "has_amx", lambda: amx)
+    monkeypatch.setattr(compilation, "fuse_projections", fused.append)
+    hint = "INFERENCE_PRECISION_HINT"
+    precisions = Precisions("", {hint: large}, {hint: small} if small else None)
+    core, model = Mock(), Mock()
+    core.compile_model.return_value.inputs = []
+    compile_variants(core, model, "CPU", precisions)
+    assert len(fused) == expected
+    assert model not in fused, "others may still need it as it is"

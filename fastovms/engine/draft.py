@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fastovms.engine import sampler
 from fastovms.engine.blocks import ROOT, BlockManager
 from fastovms.engine.draft_policy import DraftPolicy
+from fastovms.engine.draws import Wheel, weights_of
 from fastovms.engine.inputs import StepLayout
 from fastovms.engine.model import Model
 from fastovms.engine.sequence import Sequence, SequenceStatus
@@ -301,4 +302,4 @@ def _confidence_threshold(params: SamplingParams) -> float:
 
 def _confidence(logits: Floats, likeliest_id: int) -> float:
     """The probability of the likeliest token."""
-    return 1.0 / sampler.total_of(np.exp(logits - logits[likeliest_id]))
+    return 1.0 / Wheel(weights_of(logits, logits[likeliest_id], 1)).total

@@ -269,7 +269,8 @@ class Engine:
             finish_reason = sequence.append(token_id)
             token_ids.append(token_id)
             if params.logprobs is not None:
-                logprobs.append(token_logprobs(row_logits, token_id, params.logprobs))
+                highest = row_logits[likeliest_id]
+                logprobs.append(token_logprobs(row_logits, token_id, params.logprobs, highest))
             if finish_reason is not None or token_id != draft:
                 break
             sequence.num_computed_tokens += 1

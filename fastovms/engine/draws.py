@@ -61,7 +61,9 @@ class Wheel:
         row = int(self._edges.searchsorted(target, side="right"))
         before = float(self._edges[row - 1]) if row else 0.0
         start = row * _ROW_SIZE
-        position = start + _pass_position(self._weights[start : start + _ROW_SIZE], target - before)
+        # A target on a row's very edge is not for what has no weight there.
+        target = max(target - before, _NOTHING)
+        position = start + _pass_position(self._weights[start : start + _ROW_SIZE], target)
         return min(position, self._weights.size - 1)  # weights may be no numbers
 
 
@@ -117,6 +119,8 @@ def draw(
     excess = weights_of(logits[wheel_ids], highest, temperature) - np.float32(floor)
     wheel = Wheel(np.maximum(excess, 0))
     wheel_share = wheel.total / (wheel.total + floor * size)
+    # A point may lie on the bottom of a slot, below even the least weight.
+    min_weight = max(min_weight, _NOTHING)
     for _ in range(_MAX_THROWS):
         areas, places = rng.random((2, _NUM_POINTS))
         places_in_slots = places * size

@@ -71,6 +71,12 @@ def test_a_wheel_never_stops_at_what_is_impossible(
     assert Wheel(weights).position(uniform) == possible % size
 
 
+def test_a_wheel_that_stops_between_two_rows_is_on_what_is_possible() -> None:
+    logits = np.full(512, -np.inf, np.float32)
+    logits[[0, 511]] = 0
+    assert Wheel(weights_of(logits, np.float32(0), 1)).position(0.5) == 511
+
+
 def test_a_wheel_whose_rows_are_a_little_longer_than_their_weights_stops_in_time() -> None:
     """Sums in float32 may exceed those in float64: then there is a gap at a row's end."""
     num_gaps = 0
@@ -121,6 +127,30 @@ def test_points_that_always_miss_do_not_go_on_for_ever() -> None:
     rng = np.random.default_rng(0)
     drawn = {draw(logits, np.float32(0.1), 1, 0.99, rng) for _ in range(20)}
     assert drawn == {4711}
+
+
+def test_points_on_the_bottom_of_a_slot_do_not_find_what_is_impossible() -> None:
+    size = 2**17
+    logits = np.full(size, -np.inf, np.float32)
+    logits[4711] = 0
+    places = np.append(np.arange(200) / size, [4711.5 / size])
+    rng = Points(places)
+    assert draw(logits, np.float32(0), 1, 0, rng) == 4711  # type: ignore[arg-type]
+    assert rng.num_thrown == 1
+
+
+class Points:
+    """Stands in for a generator: the first of its points are at `places`, and none on a wheel."""
+
+    def __init__(self, places: NDArray[np.float64]) -> None:
+        self._places = places
+        self.num_thrown = 0
+
+    def random(self, shape: tuple[int, int]) -> NDArray[np.float64]:
+        self.num_thrown += 1
+        points = np.full(shape, 1 - 2**-53)
+        points[1, : self._places.size] = self._places
+        return points
 
 
 def test_samples_that_mislead_do_no_harm() -> None:

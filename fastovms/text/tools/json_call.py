@@ -10,6 +10,7 @@ from fastovms.text.rules import json_arguments, literal, one_of
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 from fastovms.text.tool import Tool
+from fastovms.text.tools.call_list import read_list
 
 _ARGUMENTS = ("arguments", "parameters")
 _OTHERS = ("id", "type", "index")
@@ -40,18 +41,7 @@ def read_calls(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
     opening += yield from scan.space()
     if not (yield from scan.take("[")):
         return (yield from read_call(scan, out, opening))
-    opening += "["
-    while True:
-        opening += yield from scan.space()
-        if not (yield from read_call(scan, out, opening)):
-            return False
-        opening = yield from scan.space()
-        if (yield from scan.take("]")):
-            return True
-        if not (yield from scan.take(",")):
-            out.content(opening)
-            return False
-        opening += ","
+    return (yield from read_list(scan, out, opening + "[", read_call))
 
 
 def read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:

@@ -8,7 +8,7 @@ from fastovms.text.rules import Rules
 from fastovms.text.scanner import Scanner, Steps
 from fastovms.text.steps import Output
 from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools import json_call, pythonic_call
+from fastovms.text.tools import call_list, json_call, pythonic_call
 from fastovms.text.tools.base import ToolFormat, read_end, tagged_calls
 
 BEGIN = "<|tool_call_start|>"
@@ -26,16 +26,15 @@ def read_list(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
     before the first, `opening` included, becomes content."""
     opening += yield from scan.space()
     if (yield from scan.peek()) == "{":
-        return (yield from json_call.read_calls(scan, out, opening))
+        return (yield from json_call.read_call(scan, out, opening))
     if not (yield from scan.take("[")):
         out.content(opening)
         return False
     opening += "["
-    space = yield from scan.space()
-    if (yield from scan.peek()) != "{":
-        return (yield from pythonic_call.read_calls(scan, out, opening + space))
-    scan.put_back("[" + space)
-    return (yield from json_call.read_calls(scan, out, opening.removesuffix("[")))
+    opening += yield from scan.space()
+    is_json = (yield from scan.peek()) == "{"
+    read_call = json_call.read_call if is_json else pythonic_call.read_call
+    return (yield from call_list.read_list(scan, out, opening, read_call))
 
 
 def write_rules(rules: Rules, choice: CallChoice) -> str:

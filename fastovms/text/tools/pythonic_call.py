@@ -14,22 +14,6 @@ from fastovms.text.steps import Output
 from fastovms.text.tool import CallChoice
 
 
-def read_calls(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
-    """Reads calls separated by commas up to the bracket that ends their list, and says whether
-    they were whole; else as `read_call`."""
-    while True:
-        opening += yield from scan.space()
-        if not (yield from read_call(scan, out, opening)):
-            return False
-        opening = yield from scan.space()
-        if (yield from scan.take("]")):
-            return True
-        if not (yield from scan.take(",")):
-            out.content(opening)
-            return False
-        opening += ","
-
-
 def read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
     """Reads a call and says whether it was a whole one.
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import openvino_genai
-from numpy.typing import NDArray
 
 from bench.report import machine, median, ratio, table
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.inputs import StepInputs
 from fastovms.engine.model import PagedModel
+from fastovms.engine.raw_logits import RawLogits
 from fastovms.params import GenerationRequest, SamplingParams
 
 CACHE_SIZE = 2
@@ -43,7 +43,7 @@ class TimedModel:
         self.allocate_cache = model.allocate_cache
         self.seconds = 0.0
 
-    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+    def infer(self, inputs: StepInputs) -> RawLogits:
         start = time.perf_counter()
         logits = self._model.infer(inputs)
         self.seconds += time.perf_counter() - start

@@ -23,6 +23,7 @@ from fastovms.engine import sampler
 from fastovms.engine.engine import Engine
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import PagedModel
+from fastovms.engine.raw_logits import likeliest
 from fastovms.engine.sequence import Sequence
 from fastovms.params import GenerationRequest, SamplingParams
 
@@ -86,10 +87,10 @@ def row_microseconds(settings: Mapping[str, object], logits: NDArray[np.float32]
     for _ in range(30):
         row = logits.copy()
         start = time.perf_counter()
-        (likeliest,) = sampler.likeliest(row[None])
-        token_id = sampler.choose(row, likeliest, sequence)
+        (likeliest_id,) = likeliest(row[None])
+        token_id = sampler.choose(row, likeliest_id, sequence)
         if sampling.logprobs is not None:
-            token_logprobs(row, token_id, sampling.logprobs, row[likeliest])
+            token_logprobs(row, token_id, sampling.logprobs, row[likeliest_id])
         times.append(time.perf_counter() - start)
     return 1e6 * median(times)
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine import sampler
 from fastovms.engine.blocks import ROOT, BlockManager
 from fastovms.engine.draft_policy import DraftPolicy
 from fastovms.engine.draws import Wheel, weights_of
 from fastovms.engine.inputs import StepLayout
 from fastovms.engine.model import Model
+from fastovms.engine.raw_logits import RawLogits, as_float32, likeliest
 from fastovms.engine.sequence import Sequence, SequenceStatus
 from fastovms.params import SamplingParams
 
@@ -189,9 +189,7 @@ class DraftModel:
             self._register_full_blocks(follower)
         return [
             follower
-            for follower, row, token_id in zip(
-                drafting, logits, sampler.likeliest(logits), strict=True
-            )
+            for follower, row, token_id in zip(drafting, logits, likeliest(logits), strict=True)
             if follower.append(token_id, row)
         ]
 
@@ -272,7 +270,7 @@ class _Follower:
         )
         return new_token_ids
 
-    def append(self, token_id: int, logits: Floats) -> bool:
+    def append(self, token_id: int, logits: RawLogits) -> bool:
         """Drafts a token, if the model is sure enough, and says whether to go on."""
         if self.threshold > 0 and _confidence(logits, token_id) < self.threshold:
             return False
@@ -300,6 +298,7 @@ def _confidence_threshold(params: SamplingParams) -> float:
     return AUTOMATIC_CONFIDENCE if params.num_assistant_tokens is None else 0.0
 
 
-def _confidence(logits: Floats, likeliest_id: int) -> float:
+def _confidence(raw_logits: RawLogits, likeliest_id: int) -> float:
     """The probability of the likeliest token."""
+    logits = as_float32(raw_logits)
     return 1.0 / Wheel(weights_of(logits, logits[likeliest_id], 1)).total

@@ -22,6 +22,7 @@ from fastovms.engine.grammar import GrammarCompiler, GrammarState, dead_end
 from fastovms.engine.inputs import Batch, ScoredTokens, build_batch
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import Model
+from fastovms.engine.raw_logits import RawLogits, as_float32, each_likeliest
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.step_costs import StepCosts
@@ -191,22 +192,22 @@ class Engine:
         with np.errstate(all="ignore"):  # logits may be infinite
             return self._sample(batch, logits)
 
-    def _sample(self, batch: Batch, logits: NDArray[np.float32]) -> list[EngineOutput]:
+    def _sample(self, batch: Batch, logits: RawLogits) -> list[EngineOutput]:
         num_rows = sum(1 + num_drafts for _, num_drafts in batch.sampled)
         if batch.scored:
             _score_prompts(batch.scored, logits[num_rows:])
         if not batch.sampled:
             return []
-        each_likeliest = sampler.each_likeliest(logits[:num_rows])
+        token_ids = each_likeliest(logits[:num_rows])
         outputs = []
         row = 0
         for sequence, num_drafts in batch.sampled:
             end = row + 1 + num_drafts
-            likeliest = list(islice(each_likeliest, end - row))
+            likeliest = list(islice(token_ids, end - row))
             if sequence.group is None:
                 outputs.append(self._try_extend(sequence, logits[row:end], likeliest))
             else:
-                outputs += self._search(sequence, logits[row])
+                outputs += self._search(sequence, as_float32(logits[row]))
             row = end
         return outputs
 
@@ -237,7 +238,7 @@ class Engine:
         return self._grammars.start(params.grammar, num_prompt_tokens)
 
     def _try_extend(
-        self, sequence: Sequence, logits: NDArray[np.float32], likeliest: list[int]
+        self, sequence: Sequence, logits: RawLogits, likeliest: list[int]
     ) -> EngineOutput:
         """One request's fault must not cost the others theirs."""
         try:
@@ -254,9 +255,7 @@ class Engine:
             )
             return EngineOutput(sequence.request_id, output)
 
-    def _extend(
-        self, sequence: Sequence, logits: NDArray[np.float32], likeliest: list[int]
-    ) -> EngineOutput:
+    def _extend(self, sequence: Sequence, logits: RawLogits, likeliest: list[int]) -> EngineOutput:
         """Samples a token from each row, as long as the draft agrees with what was sampled."""
         params = sequence.params
         drafts = sequence.draft_token_ids[: len(likeliest) - 1]
@@ -269,8 +268,9 @@ class Engine:
             finish_reason = sequence.append(token_id)
             token_ids.append(token_id)
             if params.logprobs is not None:
-                highest = row_logits[likeliest_id]
-                logprobs.append(token_logprobs(row_logits, token_id, params.logprobs, highest))
+                floats = as_float32(row_logits)
+                highest = floats[likeliest_id]
+                logprobs.append(token_logprobs(floats, token_id, params.logprobs, highest))
             if finish_reason is not None or token_id != draft:
                 break
             sequence.num_computed_tokens += 1
@@ -326,11 +326,12 @@ class Engine:
             self._searches.pop(sequence.request_id, None)
 
 
-def _score_prompts(scored: list[ScoredTokens], logits: NDArray[np.float32]) -> None:
+def _score_prompts(scored: list[ScoredTokens], logits: RawLogits) -> None:
     row = 0
     for sequence, start, end in scored:
         num_top = sequence.params.prompt_logprobs
         assert num_top is not None
         for token_id in sequence.token_ids[start:end]:
-            sequence.prompt_logprobs.append(token_logprobs(logits[row], token_id, num_top))
+            floats = as_float32(logits[row])
+            sequence.prompt_logprobs.append(token_logprobs(floats, token_id, num_top))
             row += 1

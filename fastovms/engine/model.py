@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 from fastovms.engine.compilation import (
     CompiledVariants,
@@ -25,6 +24,7 @@ from fastovms.engine.paging import (
     is_cache,
     read_paged_model,
 )
+from fastovms.engine.raw_logits import RawLogits
 from fastovms.engine.scheduler import BlockCopy
 
 
@@ -41,8 +41,9 @@ class Model(Protocol):
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None: ...
 
-    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
-        """Computes one step and returns logits [R, vocab_size], valid until the next call."""
+    def infer(self, inputs: StepInputs) -> RawLogits:
+        """Computes one step and returns logits [R, vocab_size], valid until the next call. The
+        caller may change them."""
 
 
 class PagedModel:
@@ -115,7 +116,7 @@ class PagedModel:
         for source, target in copies:
             self._cache.copy_block(source, target)
 
-    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+    def infer(self, inputs: StepInputs) -> RawLogits:
         """See `Model.infer`. Releases the GIL while the device computes."""
         return (self._small if self._precisions.is_small(inputs) else self._large).infer(inputs)
 
@@ -189,14 +190,16 @@ class _Request:
             if not is_cache(port)
             for name in (port.get_any_name(),)
         ]
+        is_bf16 = compiled.output(0).get_element_type() == ov.Type.bf16
+        self._dtype = np.uint16 if is_bf16 else np.float32
         self._samples_in_graph = SAMPLED_TOKEN_INDICES in self._names
 
-    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+    def infer(self, inputs: StepInputs) -> RawLogits:
         request = self._request
         for name in self._names:
             request.set_tensor(name, ov.Tensor(getattr(inputs, name), shared_memory=True))
         request.start_async()
         request.wait()
-        output: NDArray[np.float32] = request.get_output_tensor(0).data
+        output: RawLogits = request.get_output_tensor(0).data.view(self._dtype)
         logits = output.reshape(-1, output.shape[-1])
         return logits if self._samples_in_graph else logits[inputs.sampled_token_indices]

@@ -3,12 +3,11 @@ finds them without sorting the vocabulary."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.engine.draws import draw, draw_nucleus, weights_of
+from fastovms.engine.raw_logits import RawLogits, as_float32, likeliest
 from fastovms.engine.sequence import Sequence
 from fastovms.params import SamplingParams
 
@@ -20,44 +19,23 @@ GREEDY_TEMPERATURE = 1e-5
 
 _NUM_STRIDES = 64
 
-_CHUNK_BYTES = 1024 * 1024
-"""Of logits that are looked through ahead: they shall be in a cache when their tokens are chosen.
-"""
 
-
-def likeliest(logits: Floats) -> list[int]:
-    """The first of the largest logits of each row of float32 [rows, vocab_size].
-
-    The bits of non-negative floats order as integers do, whose argmax numpy finds in half the
-    time (it has no NaN to look out for). A row without a non-negative logit is done again.
-    """
-    bits = logits.view(np.int32)
-    token_ids: list[int] = bits.argmax(axis=1).tolist()
-    for row, token_id in enumerate(token_ids):
-        if bits[row, token_id] < 0:
-            token_ids[row] = int(logits[row].argmax())
-    return token_ids
-
-
-def each_likeliest(logits: Floats) -> Iterator[int]:
-    """As `likeliest`, a few rows ahead of those that are taken."""
-    num_rows = max(1, _CHUNK_BYTES // (logits.itemsize * logits.shape[1]))
-    for start in range(0, len(logits), num_rows):
-        yield from likeliest(logits[start : start + num_rows])
-
-
-def choose(logits: Floats, likeliest_id: int, sequence: Sequence) -> int:
+def choose(raw_logits: RawLogits, likeliest_id: int, sequence: Sequence) -> int:
     """Chooses the next token of a sequence.
 
     Logits may be infinite: whoever calls it ignores numpy's warnings, once for all rows.
 
     Args:
-        logits: float32 [vocab_size], raw. Modified, unless the request wants them as well: for log
+        raw_logits: [vocab_size]. Modified, unless the request wants them as well: for log
             probabilities.
         likeliest_id: their argmax.
         sequence: if it samples, its `rng` is drawn from.
     """
     params = sequence.params
+    is_greedy = params.temperature <= GREEDY_TEMPERATURE
+    if is_greedy and not sequence.processors:
+        return likeliest_id
+    logits = as_float32(raw_logits)
     if sequence.processors:
         if params.logprobs is not None:
             logits = logits.copy()
@@ -69,7 +47,7 @@ def choose(logits: Floats, likeliest_id: int, sequence: Sequence) -> int:
         if sequence.grammar is not None:
             sequence.grammar.give_up()
         return min(params.eos_token_ids, default=likeliest_id)
-    if params.temperature <= GREEDY_TEMPERATURE or not np.isfinite(highest):
+    if is_greedy or not np.isfinite(highest):
         return likeliest_id
     return _draw(logits, highest, params, sequence.rng)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import openvino as ov
@@ -16,6 +17,7 @@ from fastovms.engine.compilation import (
     possible_precisions,
 )
 from fastovms.engine.inputs import StepInputs
+from fastovms.engine.paging import read_paged_model
 from fastovms.errors import ConfigurationError
 
 LARGE = 2 * EXACT_WEIGHTS_SIZE
@@ -173,6 +175,24 @@ def test_without_amx_steps_of_short_chunks_are_small(
     )
     (two,) = (choice for choice in choices if choice.small is not None)
     assert two.max_small_chunk == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"), [("bf16", ov.Type.bf16), ("f32", ov.Type.f32), (None, ov.Type.bf16)]
+)
+def test_logits_of_bf16_are_left_as_they_are(
+    tiny_models: dict[str, Path], precision: str | None, expected: ov.Type
+) -> None:
+    """Whatever this machine can do: what is compiled is looked at."""
+    core = Mock()
+    core.get_property.return_value = ov.Type.bf16
+    core.compile_model.return_value.inputs = []
+    model = read_paged_model(ov.Core(), tiny_models["tiny"])
+    properties = {"INFERENCE_PRECISION_HINT": precision} if precision else {}
+    compilation.compile_variants(core, model, "CPU", Precisions("", properties))
+    (compiled, *_) = core.compile_model.call_args.args
+    assert compiled.output("logits").get_element_type() == expected
+    assert model.output("logits").get_element_type() == ov.Type.f32
 
 
 def step(*chunks: tuple[int, int, int]) -> StepInputs:

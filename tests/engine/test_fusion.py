@@ -210,6 +210,7 @@ def test_what_openvino_fuses_itself_is_left_to_it(
     fused: list[object] = []
     monkeypatch.setattr(compilation, "has_amx", lambda: amx)
     monkeypatch.setattr(compilation, "fuse_projections", fused.append)
+    monkeypatch.setattr(compilation, "_with_bf16_logits", lambda model: model)
     hint = "INFERENCE_PRECISION_HINT"
     precisions = Precisions("", {hint: large}, {hint: small} if small else None)
     core, model = Mock(), Mock()

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fastovms.engine.sampler import GREEDY_TEMPERATURE, choose, likeliest
+from fastovms.engine.raw_logits import likeliest
+from fastovms.engine.sampler import GREEDY_TEMPERATURE, choose
 from fastovms.engine.sequence import Sequence
 from fastovms.params import SamplingParams
 from tests.engine.distributions import assert_drawn_from
@@ -162,8 +163,3 @@ def test_a_logit_that_is_no_number_still_leaves_a_token(
     logits = np.linspace(-3, 3, 700, dtype=np.float32)
     logits[5] = nan
     assert 0 <= token_at(logits, SamplingParams(**settings), 0.7) < 700  # type: ignore[arg-type]
-
-
-def test_rows_without_a_positive_logit() -> None:
-    logits = np.array([[-3, -1, -2], [-0.0, -1, -2], [-1, 0.0, -2]], np.float32)
-    assert sample(logits, [row(SamplingParams(temperature=0))] * 3) == [1, 0, 1]

@@ -83,14 +83,15 @@ def load_tuned(
     clock: Callable[[], float] = time.perf_counter,
 ) -> TunedModel:
     """Compiles a model in the best known way. Where none is known, and there is a cache to keep
-    it in, a first start measures.
+    it in, a first start measures, unless that is not worth its time: then only a measurement by
+    hand makes one known.
 
     Raises:
         ConfigurationError: the model or the device cannot do it.
     """
     start = clock()
     files = _files(model_dir, config)
-    if not _is_worth_measuring(files, config) or not cache.is_kept:
+    if not config.tune or not cache.is_kept:
         return TunedModel(files.compile(files.choices)[1], None)
     key = _key(model_dir, config, files)
     entry = cache.find("tuning", key)
@@ -102,6 +103,8 @@ def load_tuned(
     if entry is not None:
         cache.discard(entry)
     precisions, model = files.compile(files.choices)
+    if not _is_worth_measuring(files, config):
+        return TunedModel(model, None)
     finding, model = _tune_at_start(files, precisions, model, clock() - start, clock)
     _keep(cache, key, finding)
     return TunedModel(model, finding.token_budget)
@@ -150,7 +153,7 @@ def _files(model_dir: Path, config: EngineConfig) -> ModelFiles:
 
 
 def _is_worth_measuring(files: ModelFiles, config: EngineConfig) -> bool:
-    if not config.tune or files.weights_size <= EXACT_WEIGHTS_SIZE:
+    if files.weights_size <= EXACT_WEIGHTS_SIZE:
         return False
     return len(files.choices) > 1 or config.max_num_batched_tokens is None
 

@@ -164,3 +164,13 @@ def test_measuring_by_hand_takes_its_time_and_is_kept(machine: Machine, cache: D
     report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock)
     assert report.finding == Finding("a", 512)
     assert machine.start(cache) == ("a", 512)
+
+
+def test_what_was_measured_by_hand_of_a_small_model_is_known(
+    machine: Machine, cache: DiskCache
+) -> None:
+    machine.weights_size = EXACT_WEIGHTS_SIZE
+    report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock)
+    assert report.finding == Finding("b", 512)
+    assert machine.start(cache) == ("b", 512)
+    assert machine.start(cache, EngineConfig(tune=False)) == ("a", None)

@@ -78,15 +78,15 @@ def names(
         ),
         (
             {"weights_size": EXACT_WEIGHTS_SIZE},
-            ["exact, f32 cache", "exact, f16 cache", "exact, u8 cache"],
+            ["exact, f32 cache"],
         ),
         (
             {"precision": "bf16", "exact": True},
-            ["exact, f32 cache", "exact, f16 cache", "exact, u8 cache"],
+            ["exact, f32 cache"],
         ),
         (
             {"exact": True, "properties": {"INFERENCE_PRECISION_HINT": "bf16"}},
-            ["f32 cache", "f16 cache", "u8 cache"],
+            ["f32 cache"],
         ),
         (
             {"weights_size": 1, "properties": {"INFERENCE_PRECISION_HINT": "bf16"}},

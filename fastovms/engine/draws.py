@@ -203,14 +203,20 @@ def _ids_before(weights: Floats, position: int, missing: float) -> Ids | None:
     as much as is `missing`; else None."""
     weight = weights[position]
     is_before = weights > weight
-    is_sparse = np.count_nonzero(is_before) * _SPARSE < weights.size
-    if not is_sparse:
-        mass = float(weights @ is_before.astype(np.float32))
-        is_close = abs(mass - missing) < _CLOSE * missing
-    if is_sparse or is_close:
-        mass = float(weights[np.flatnonzero(is_before)].sum(dtype=np.float64))
+    mass = _mass(weights, is_before, missing)
     if mass < missing and mass + float(weight) * position >= missing:
         is_equal = weights[:position] == weight
-        mass += float(weight) * np.count_nonzero(is_equal)
-        is_before[:position] |= is_equal
+        if is_equal.any():
+            is_before[:position] |= is_equal
+            mass = _mass(weights, is_before, missing)
     return None if mass < missing else np.flatnonzero(is_before)
+
+
+def _mass(weights: Floats, which: NDArray[np.bool_], missing: float) -> float:
+    """Exact where it is about what is `missing`; elsewhere a product, which is several times faster
+    than a sum of a selection that is not small, tells as well whether it is more."""
+    if np.count_nonzero(which) * _SPARSE >= weights.size:
+        mass = float(weights @ which.astype(np.float32))
+        if abs(mass - missing) >= _CLOSE * missing:
+            return mass
+    return float(weights[np.flatnonzero(which)].sum(dtype=np.float64))

@@ -228,6 +228,26 @@ def test_the_nucleus_ends_where_it_should(
     assert num_checked
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_nucleus_ends_within_equal_weights_where_it_should(seed: int) -> None:
+    """Of many, so that float32 could not tell their sum."""
+    logits = np.round(np.random.default_rng(seed).normal(0, 1, 256_000), 1).astype(np.float32)
+    weights = weights_of(logits, logits.max(), 1)
+    order = np.argsort(-weights, kind="stable")
+    running = weights[order].cumsum(dtype=np.float64)
+    edges = np.append(0.0, weights.cumsum(dtype=np.float64)) / running[-1]
+    for top_p in (0.5, 0.9):
+        last = int(np.searchsorted(running, top_p * running[-1]))
+        for rank in (last - 1, last, last + 1, last + 2):
+            before = running[rank - 1] / running[-1] / top_p - 1
+            if abs(before) < 1e-6:
+                continue
+            position = int(order[rank])
+            rng = Draws([(edges[position] + edges[position + 1]) / 2, *np.linspace(0, 0.99, 60)])
+            draw_nucleus(weights, top_p, 0, rng)  # type: ignore[arg-type]
+            assert (rng.num_drawn == 1) is bool(before < 0)
+
+
 class Draws:
     """Stands in for a generator."""
 

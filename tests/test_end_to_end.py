@@ -305,6 +305,22 @@ def test_beam_search_is_the_same_in_both_dialects(server):
     assert len(chunks) == 4
 
 
+def test_stop_strings_end_beams_and_leave_the_others_different(client):
+    request = {"model": NAME, "prompt": PROMPT, "max_tokens": 8, "n": 4}
+    search = {"use_beam_search": True}
+    every = client.completions.create(**request, extra_body=search).choices
+    stop = every[0].text.strip()[:2]
+    choices = client.completions.create(**request, extra_body=search, stop=stop).choices
+    assert "stop" in [choice.finish_reason for choice in choices]
+    assert not any(stop in choice.text for choice in choices)
+    kept = client.completions.create(
+        **request, extra_body={**search, "include_stop_str_in_output": True}, stop=stop
+    ).choices
+    assert len({choice.text for choice in kept}) == 4
+    for choice in kept:
+        assert choice.text.endswith(stop) == (choice.finish_reason == "stop")
+
+
 def test_tokens_are_favoured_forbidden_and_required(client):
     request = {"model": NAME, "prompt": PROMPT, "max_tokens": 6, "temperature": 0, "logprobs": 0}
     first = client.completions.create(**request, extra_body={"return_token_ids": True}).choices[0]

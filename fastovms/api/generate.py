@@ -30,6 +30,7 @@ from fastovms.params import (
 )
 from fastovms.text.detokenizer import Detokenizer
 from fastovms.text.output import OutputParser, joined
+from fastovms.text.stop import completes_stop
 from fastovms.text.stream import TextStream
 from fastovms.text.tracking import Measure, TextToken, TrackingDetokenizer
 
@@ -98,6 +99,13 @@ class TextGeneration:
             track: report the tokens with the text, with offsets in this unit.
         """
         self._backend = model.backend
+        new_detokenizer = partial(
+            model.tokenizer.detokenizer,
+            skip_special_tokens=skip_special_tokens,
+            continues=continues_prompt,
+            keep=keep,
+        )
+        ends_text = partial(completes_stop, new_detokenizer, stopping.strings, stopping.min_tokens)
         self._requests = [
             GenerationRequest(
                 f"{request_id}-{position}",
@@ -106,6 +114,7 @@ class TextGeneration:
                 priority=queueing.priority,
                 cache_salt=queueing.cache_salt,
                 prompt=task.prompt,
+                ends_text=ends_text if task.params.beam_search and stopping.strings else None,
             )
             for position, task in enumerate(tasks)
         ]
@@ -113,9 +122,7 @@ class TextGeneration:
         self._parses = new_parser is not None
         self._samples = [
             _new_sample(
-                model.tokenizer.detokenizer(
-                    skip_special_tokens=skip_special_tokens, continues=continues_prompt, keep=keep
-                ),
+                new_detokenizer(),
                 stopping,
                 track,
                 None if new_parser is None else new_parser(),

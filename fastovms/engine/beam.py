@@ -3,7 +3,7 @@ Pure: it knows positions and tokens, no sequences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,9 @@ from fastovms.engine.sampler import top_k_ids
 from fastovms.params import BeamSearch, EarlyStopping
 
 Floats = NDArray[np.float32]
+
+EndsText = Callable[[Sequence[int]], bool]
+"""Whether a text is complete with the last of these tokens, which is part of it."""
 
 
 class Continuation(NamedTuple):
@@ -29,7 +32,8 @@ class Hypothesis(NamedTuple):
     Attributes:
         score: sum of log probabilities / length**penalty, by which texts are ranked.
         path: the position of its beam in each of `BeamSearcher.steps`.
-        end_token_id: what ended it, which is not on the path; None = it reached the limit.
+        end_token_id: what ended it, which is not on the path; None = it reached the limit, or its
+            last token on the path completed it.
     """
 
     score: float
@@ -72,18 +76,27 @@ class BeamSearcher:
     likeliest continuations of every beam compete. An end token counts in the length, and only
     where it is among the first `width`. Groups choose one after another, and a later one pays
     `diversity_penalty` for each beam of an earlier one that took the same token in this step.
+    A token with which `ends_text` counts as an end token does, but is part of the text.
 
     Attributes:
-        steps: the beams after each step, those of all groups in one list.
+        steps: the beams after each step, those of all groups in one list; at its end, to be counted
+            from there, those that went no further as their text was complete.
     """
 
     def __init__(
-        self, params: BeamSearch, *, end_token_ids: frozenset[int], max_new_tokens: int
+        self,
+        params: BeamSearch,
+        *,
+        end_token_ids: frozenset[int],
+        max_new_tokens: int,
+        ends_text: EndsText | None = None,
     ) -> None:
         self.steps: list[list[Continuation]] = []
         self._params = params
         self._end_token_ids = end_token_ids
         self._max_new_tokens = max_new_tokens
+        self._ends_text = ends_text
+        self._ended: list[Continuation] = []
         width = params.num_beams // params.num_beam_groups
         self._groups = [_Group(width) for _ in range(params.num_beam_groups)]
 
@@ -93,6 +106,7 @@ class BeamSearcher:
         normalizers = [log_sum_exp(row) for row in logits]
         taken: list[int] = []
         beams: list[Continuation] = []
+        self._ended.clear()
         for group in self._groups:
             if not group.scores:
                 continue
@@ -104,7 +118,7 @@ class BeamSearcher:
             group.scores = [s.score for s in survivors]
             group.first_position = len(beams)
             beams += (s.continuation for s in survivors)
-        self.steps.append(beams)
+        self.steps.append([*beams, *reversed(self._ended)])
         if len(self.steps) == self._max_new_tokens:
             self._complete_all()
             return []
@@ -140,14 +154,26 @@ class BeamSearcher:
         survivors: list[_Candidate] = []
         for rank, candidate in enumerate(candidates):
             parent, token_id = candidate.continuation
-            if token_id not in self._end_token_ids:
+            is_end = token_id in self._end_token_ids
+            if not is_end and not self._completes(candidate.continuation):
                 survivors.append(candidate)
                 if len(survivors) == group.width:
                     break
             elif rank < group.width:
                 score = self._rank_score(candidate.score, len(self.steps) + 1)
-                group.add(Hypothesis(score, self._path_to(parent), token_id))
+                path = self._path_to(parent)
+                if not is_end:
+                    self._ended.append(candidate.continuation)
+                    path.append(-len(self._ended))
+                group.add(Hypothesis(score, path, token_id if is_end else None))
         return survivors
+
+    def _completes(self, continuation: Continuation) -> bool:
+        if self._ends_text is None:
+            return False
+        path = self._path_to(continuation.parent)
+        token_ids = [self.steps[i][j].token_id for i, j in enumerate(path)]
+        return self._ends_text([*token_ids, continuation.token_id])
 
     def _is_done(self, group: _Group) -> bool:
         """Judged, as the reference does, by the best beam as it was before this step."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine.beam import BeamSearcher, Continuation, Hypothesis
+from fastovms.engine.beam import BeamSearcher, Continuation, EndsText, Hypothesis
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.grammar import dead_end
 from fastovms.engine.logprobs import token_logprobs
@@ -32,7 +32,7 @@ class BeamRequest:
     request would draw from.
     """
 
-    def __init__(self, root: Sequence) -> None:
+    def __init__(self, root: Sequence, ends_text: EndsText | None = None) -> None:
         """`root` is the prompt, and the only sequence of its group so far."""
         params = root.params
         assert root.group is not None
@@ -48,6 +48,7 @@ class BeamRequest:
             params.beam_search,
             end_token_ids=end_token_ids,
             max_new_tokens=root.token_limit - root.num_prompt_tokens,
+            ends_text=ends_text,
         )
         self._rows: dict[int, Floats] = {}
         self._logprobs: list[list[TokenLogprobs]] = []

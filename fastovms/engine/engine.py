@@ -159,7 +159,7 @@ class Engine:
             self.scheduler.add(sequence)
         self._requests[request.request_id] = samples
         if group is not None:
-            self._searches[request.request_id] = BeamRequest(samples[0])
+            self._searches[request.request_id] = BeamRequest(samples[0], request.ends_text)
         self.num_prompt_tokens += num_prompt_tokens
 
     def abort(self, request_id: str, index: int | None = None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from fastovms.text.detokenizer import Detokenizer
 
 
 class StopResult(NamedTuple):
@@ -71,6 +73,20 @@ class StopMatcher:
         """Ends the text and returns what was held back: it became no stop string."""
         held, self._held = self._held, ""
         return held
+
+
+def completes_stop(
+    new_detokenizer: Callable[[], Detokenizer],
+    stop: Sequence[str],
+    min_tokens: int,
+    token_ids: Sequence[int],
+) -> bool:
+    """Whether a stop string is complete in the text of `token_ids`, and was not within its first
+    `min_tokens` tokens. For texts that grow in several ways: none of them is remembered."""
+    detokenizer = new_detokenizer()
+    passed_over = detokenizer.push(token_ids[:min_tokens])
+    text = passed_over + detokenizer.push(token_ids[min_tokens:])
+    return any(text.find(s, max(0, len(passed_over) - len(s) + 1)) >= 0 for s in stop)
 
 
 class _Search:

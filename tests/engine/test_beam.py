@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
-from fastovms.engine.beam import BeamSearcher, Floats, Hypothesis
+from fastovms.engine.beam import BeamSearcher, EndsText, Floats, Hypothesis
 from fastovms.params import BeamSearch, EarlyStopping
 
 END = 0
@@ -31,10 +31,19 @@ def probabilities(**of: float) -> Floats:
 
 
 def search(
-    model: Model, params: BeamSearch, max_new_tokens: int, n: int
+    model: Model,
+    params: BeamSearch,
+    max_new_tokens: int,
+    n: int,
+    ends_text: EndsText | None = None,
 ) -> tuple[list[tuple[float, list[int]]], int]:
     """The texts with their scores, ends included, and the number of steps it took."""
-    searcher = BeamSearcher(params, end_token_ids=frozenset({END}), max_new_tokens=max_new_tokens)
+    searcher = BeamSearcher(
+        params,
+        end_token_ids=frozenset({END}),
+        max_new_tokens=max_new_tokens,
+        ends_text=ends_text,
+    )
     texts: list[list[int]] = [[]]
     while continuations := searcher.advance([model(text) for text in texts]):
         assert len(continuations) <= params.num_beams
@@ -69,6 +78,28 @@ def test_a_search_that_is_wide_enough_finds_the_best_of_all_texts(
     assert num_steps == length
     assert [tuple(text) for _, text in found] == [text for _, text in every[:10]]
     assert [s for s, _ in found] == pytest.approx([s for s, _ in every[:10]], abs=1e-5)
+
+
+@pytest.mark.parametrize("num_beam_groups", [1, 2])
+def test_a_text_may_be_complete_with_a_token_that_is_part_of_it(num_beam_groups: int) -> None:
+    """Such texts are found as those that an end token follows, but a token shorter."""
+    model, length, stop = random_model(1), 4, (2, 3)
+
+    def ends_text(text: Sequence[int]) -> bool:
+        return tuple(text[-2:]) == stop
+
+    texts = [
+        t
+        for k in range(1, length + 1)
+        for t in product(range(VOCAB_SIZE), repeat=k)
+        if END not in t[:-1] and stop not in pairwise(t[:-1])
+        if k == length or t[-1] == END or ends_text(t)
+    ]
+    every = sorted((score(model, t, 1.0), t) for t in texts)[::-1]
+    params = BeamSearch(400, num_beam_groups, early_stopping=EarlyStopping.NEVER)
+    found, _ = search(model, params, length, n=10 * num_beam_groups, ends_text=ends_text)
+    assert [tuple(text) for _, text in found[::num_beam_groups]] == [t for _, t in every[:10]]
+    assert any(ends_text(text) and len(text) < length for _, text in found)
 
 
 def test_one_beam_is_greedy_up_to_the_limit() -> None:

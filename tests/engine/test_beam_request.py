@@ -207,6 +207,29 @@ def test_what_the_outputs_say() -> None:
     assert all(output.num_cached_tokens == 8 for output in again.values())
 
 
+def test_a_stop_string_ends_a_beam_with_the_token_that_completes_it() -> None:
+    prompt, search = list(range(10)), BeamSearch(4)
+    first, *_ = search_alone(beam_request("", prompt, search))
+    stop = first[1]
+    assert stop != first[0]
+    request = beam_request("r", prompt, search, logprobs=1)
+    outputs = run(make_engine(), replace(request, ends_text=lambda ids: ids[-1] == stop))
+    ended = [output for output in outputs.values() if stop in output.token_ids]
+    assert first[:2] in [output.token_ids for output in ended]
+    for output in ended:
+        assert output.token_ids.index(stop) == len(output.token_ids) - 1
+        assert (output.finish_reason, output.stop_token_id) == (FinishReason.STOP, None)
+        assert output.num_generated_tokens == len(output.token_ids)
+    for output in outputs.values():
+        for i, entry in enumerate(output.logprobs):
+            logits = logits_after([*prompt, *output.token_ids[:i]])
+            expected = logits[entry.token_id] - np.log(np.exp(logits).sum())
+            assert entry.token_id == output.token_ids[i]
+            assert entry.logprob == pytest.approx(expected, abs=1e-5)
+    texts = [tuple(output.token_ids) for output in outputs.values()]
+    assert len(set(texts)) == len(texts)
+
+
 def test_end_of_text_can_be_ignored() -> None:
     request = beam_request("r", [1, 2], BeamSearch(3), ignore_eos=True, max_tokens=12)
     outputs = run(make_engine(), request)

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastovms.text.stop import StopMatcher, StopResult
+from fastovms.text.detokenizer import TableDetokenizer
+from fastovms.text.stop import StopMatcher, StopResult, completes_stop
+from fastovms.text.stream import TextStream
 
 # Few letters, so that stop strings overlap with themselves, each other and the text.
 stops = st.lists(st.text("abc", min_size=1, max_size=5), max_size=5)
@@ -116,3 +118,19 @@ def test_huge_stop_string_costs_nothing_until_the_text_follows_it() -> None:
     matcher = StopMatcher(["a" * 10_000_000])
     assert matcher.push("a" * 3 + "b") == ("aaab", None)
     assert sum(map(len, (search._failure for search in matcher._searches))) < 10
+
+
+@given(texts, stops.filter(bool), st.integers(0, 4))
+@settings(max_examples=300)
+def test_whole_texts_end_where_growing_ones_do(
+    texts: list[str], stop: list[str], min_tokens: int
+) -> None:
+    table = [text.encode() for text in texts]
+
+    def new_detokenizer() -> TableDetokenizer:
+        return TableDetokenizer(table, strip_leading_space=False)
+
+    stream = TextStream(new_detokenizer(), stop, min_tokens=min_tokens)
+    for token_id in range(len(texts)):
+        ended = stream.push([token_id]).stop is not None
+        assert completes_stop(new_detokenizer, stop, min_tokens, range(token_id + 1)) == ended

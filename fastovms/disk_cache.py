@@ -82,7 +82,7 @@ class DiskCache:
         if self._root is None:
             return None
         entry = self._root / f"{kind}-{key}"
-        if not entry.is_dir():
+        if not os.path.isdir(entry):  # nor where it may not be looked for, which Path.is_dir raises
             return None
         with suppress(OSError):  # somebody else's cache may be read
             os.utime(entry)
@@ -125,7 +125,11 @@ class DiskCache:
     def _evict(self, kept: Path) -> None:
         assert self._root is not None
         used: list[tuple[float, int, Path]] = []
-        for entry in filter(_is_ours, self._root.iterdir()):
+        try:
+            entries = list(filter(_is_ours, self._root.iterdir()))
+        except OSError:  # it may be written, but not listed
+            return
+        for entry in entries:
             try:
                 modified = entry.stat().st_mtime
                 size = sum(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -60,6 +61,15 @@ def with_names(sources: Sequence[ModelSource], names: Sequence[str]) -> list[Mod
     return [replace(source, names=tuple(dict.fromkeys(names))) for source in sources]
 
 
+@contextmanager
+def _looking() -> Iterator[None]:
+    """A place where the server may not even look is no failure of the server."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(f"cannot look for the model: {error}") from None
+
+
 class ModelFinder:
     """Finds models in directories and in the repository, which pulls what it lacks."""
 
@@ -67,10 +77,12 @@ class ModelFinder:
         self._repository = repository
         self._config = config
 
+    @_looking()
     def needs_network(self, source: ModelSource) -> bool:
-        """Whether `find` has something to pull."""
+        """Whether `find` has something to pull. Raises ConfigurationError as that does."""
         return any(self._is_missing(location) for location in _locations(source))
 
+    @_looking()
     def find(self, source: ModelSource) -> ModelConfig:
         """Raises ConfigurationError: it cannot be pulled, or its graph is wrong. Whether what is
         there is a model is not looked at."""

@@ -92,10 +92,10 @@ def test_a_broken_entry_is_dropped_and_made_anew(cache, caplog):
     assert (cache.put("model", KEYS[0], write("sound")) / "file").read_text() == "sound"
 
 
-@pytest.mark.parametrize("kind", ["off", "a file in its place"])
-def test_a_cache_that_cannot_be_kept_is_none(kind, tmp_path):
-    (tmp_path / "file").write_text("")
-    cache = DiskCache(None if kind == "off" else tmp_path / "file")
+@pytest.mark.parametrize("name", [None, "a file in its place", "impossible" * 30])
+def test_a_cache_that_cannot_be_kept_is_none(name, tmp_path):
+    (tmp_path / "a file in its place").write_text("")
+    cache = DiskCache(None if name is None else tmp_path / name)
     assert cache.put("model", KEYS[0], write("lost")) is None
     assert cache.find("model", KEYS[0]) is None
 

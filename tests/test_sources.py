@@ -92,3 +92,13 @@ def test_a_draft_model_of_the_hub(hub, tmp_path):
     assert find.needs_network(source)
     assert find.find(source).engine.draft_model == tmp_path / "org" / "tiny"
     assert not find.needs_network(source)
+
+
+def test_where_one_may_not_even_look_is_the_operators_fault(tmp_path):
+    find = ModelFinder(Repository(tmp_path), RepositoryConfig())
+    too_long = "impossible" * 30
+    with pytest.raises(ConfigurationError, match="cannot look for the model"):
+        find.needs_network(ModelSource(too_long))
+    settings = {"model.generation_config": Path(too_long)}
+    with pytest.raises(ConfigurationError, match="cannot look for the model"):
+        find.find(ModelSource(".", settings=settings))

@@ -153,7 +153,7 @@ class GenaiBackend:
         self.check(request.params)
         check_salt(request.cache_salt, enable_prefix_caching=has_prefix_cache(self._config))
         self._requests.add(request, on_output)
-        self._commands.put(Submit(replace(request, ends_text=None)))  # it sees stop strings itself
+        self._commands.put(Submit(replace(request, ends_text=None)))  # functions cannot be sent
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         if self._requests.discard(request_id, index):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -198,8 +198,9 @@ class GenerationRequest:
         priority: of the requests that wait, those of a lower one run first.
         cache_salt: cached prompt beginnings are shared only by requests of the same salt.
         prompt: the prompt again, for a model that takes images.
-        ends_text: whether the tokens of a text complete a stop string. For a search, which nobody
-            can abort for one of its texts. Called by whichever thread computes.
+        ends_text: whether a text of so many tokens, told from its last one backwards, completes a
+            stop string with that one. For a search, which nobody can abort for one of its texts.
+            Called by whichever thread computes.
     """
 
     request_id: str
@@ -208,7 +209,7 @@ class GenerationRequest:
     priority: int = 0
     cache_salt: str | None = None
     prompt: TextPrompt | None = None
-    ends_text: Callable[[Sequence[int]], bool] | None = None
+    ends_text: Callable[[int, Iterable[int]], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

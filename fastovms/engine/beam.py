@@ -3,7 +3,7 @@ Pure: it knows positions and tokens, no sequences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +15,9 @@ from fastovms.params import BeamSearch, EarlyStopping
 
 Floats = NDArray[np.float32]
 
-EndsText = Callable[[Sequence[int]], bool]
-"""Whether a text is complete with the last of these tokens, which is part of it."""
+EndsText = Callable[[int, Iterable[int]], bool]
+"""Whether a text of so many tokens, told from its last one backwards, is complete with that one,
+which is part of it."""
 
 
 class Continuation(NamedTuple):
@@ -171,9 +172,14 @@ class BeamSearcher:
     def _completes(self, continuation: Continuation) -> bool:
         if self._ends_text is None:
             return False
-        path = self._path_to(continuation.parent)
-        token_ids = [self.steps[i][j].token_id for i, j in enumerate(path)]
-        return self._ends_text([*token_ids, continuation.token_id])
+        return self._ends_text(len(self.steps) + 1, self._backwards(continuation))
+
+    def _backwards(self, continuation: Continuation) -> Iterator[int]:
+        """The tokens of a text that goes on from the last step."""
+        yield continuation.token_id
+        for beams in reversed(self.steps):
+            continuation = beams[continuation.parent]
+            yield continuation.token_id
 
     def _is_done(self, group: _Group) -> bool:
         """Judged, as the reference does, by the best beam as it was before this step."""

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from fastovms.text.detokenizer import Detokenizer
+
+_MAX_TOKENS_OF_CHARACTER = 4
+"""One a byte."""
+
+_NUM_TOKENS_BEFORE = 32
+"""Read before the last ones that a stop string may come of: some may have no text, and the first
+of a text may be written otherwise than in the middle of it."""
 
 
 class StopResult(NamedTuple):
@@ -79,13 +87,23 @@ def completes_stop(
     new_detokenizer: Callable[[], Detokenizer],
     stop: Sequence[str],
     min_tokens: int,
-    token_ids: Sequence[int],
+    num_tokens: int,
+    backwards: Iterable[int],
 ) -> bool:
-    """Whether a stop string is complete in the text of `token_ids`, and was not within its first
-    `min_tokens` tokens. For texts that grow in several ways: none of them is remembered."""
+    """Whether a stop string is complete in the text of a list of tokens but was not before the
+    last one, nor within the first `min_tokens`. For texts that grow in several ways: nothing is
+    remembered of them, and only their end is read.
+
+    Args:
+        num_tokens: of the text.
+        backwards: these, the last one first.
+    """
+    num_read = _NUM_TOKENS_BEFORE + _MAX_TOKENS_OF_CHARACTER * max(map(len, stop))
+    token_ids = list(islice(backwards, num_read))[::-1]
+    num_passed_over = max(0, min_tokens - (num_tokens - len(token_ids)))
     detokenizer = new_detokenizer()
-    passed_over = detokenizer.push(token_ids[:min_tokens])
-    text = passed_over + detokenizer.push(token_ids[min_tokens:])
+    passed_over = detokenizer.push(token_ids[:num_passed_over])
+    text = passed_over + detokenizer.push(token_ids[num_passed_over:])
     return any(text.find(s, max(0, len(passed_over) - len(s) + 1)) >= 0 for s in stop)
 
 

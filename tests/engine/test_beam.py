@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, product
 
 import numpy as np
@@ -85,21 +85,23 @@ def test_a_text_may_be_complete_with_a_token_that_is_part_of_it(num_beam_groups:
     """Such texts are found as those that an end token follows, but a token shorter."""
     model, length, stop = random_model(1), 4, (2, 3)
 
-    def ends_text(text: Sequence[int]) -> bool:
-        return tuple(text[-2:]) == stop
+    def ends_text(num_tokens: int, backwards: Iterable[int]) -> bool:
+        text = tuple(backwards)[::-1]
+        assert len(text) == num_tokens
+        return text[-2:] == stop
 
     texts = [
         t
         for k in range(1, length + 1)
         for t in product(range(VOCAB_SIZE), repeat=k)
         if END not in t[:-1] and stop not in pairwise(t[:-1])
-        if k == length or t[-1] == END or ends_text(t)
+        if k == length or t[-1] == END or t[-2:] == stop
     ]
     every = sorted((score(model, t, 1.0), t) for t in texts)[::-1]
     params = BeamSearch(400, num_beam_groups, early_stopping=EarlyStopping.NEVER)
     found, _ = search(model, params, length, n=10 * num_beam_groups, ends_text=ends_text)
     assert [tuple(text) for _, text in found[::num_beam_groups]] == [t for _, t in every[:10]]
-    assert any(ends_text(text) and len(text) < length for _, text in found)
+    assert any(tuple(text[-2:]) == stop and len(text) < length for _, text in found)
 
 
 def test_one_beam_is_greedy_up_to_the_limit() -> None:

@@ -213,7 +213,7 @@ def test_a_stop_string_ends_a_beam_with_the_token_that_completes_it() -> None:
     stop = first[1]
     assert stop != first[0]
     request = beam_request("r", prompt, search, logprobs=1)
-    outputs = run(make_engine(), replace(request, ends_text=lambda ids: ids[-1] == stop))
+    outputs = run(make_engine(), replace(request, ends_text=lambda _, ids: next(iter(ids)) == stop))
     ended = [output for output in outputs.values() if stop in output.token_ids]
     assert first[:2] in [output.token_ids for output in ended]
     for output in ended:

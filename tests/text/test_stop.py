@@ -133,4 +133,17 @@ def test_whole_texts_end_where_growing_ones_do(
     stream = TextStream(new_detokenizer(), stop, min_tokens=min_tokens)
     for token_id in range(len(texts)):
         ended = stream.push([token_id]).stop is not None
-        assert completes_stop(new_detokenizer, stop, min_tokens, range(token_id + 1)) == ended
+        backwards = range(token_id, -1, -1)
+        completes = completes_stop(new_detokenizer, stop, min_tokens, token_id + 1, backwards)
+        assert completes == ended
+
+
+def test_of_a_long_text_only_the_end_is_read() -> None:
+    def new_detokenizer() -> TableDetokenizer:
+        return TableDetokenizer([b"a", b"b"], strip_leading_space=True)
+
+    backwards = iter([1, *[0] * 100_000])
+    assert completes_stop(new_detokenizer, ["aab"], 0, 100_001, backwards)
+    assert len(list(backwards)) > 99_900
+    backwards = iter([1, *[0] * 100_000])
+    assert not completes_stop(new_detokenizer, ["aab"], 100_001, 100_001, backwards)

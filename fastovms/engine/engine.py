@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count, islice
 from typing import NamedTuple
 
@@ -22,7 +22,13 @@ from fastovms.engine.grammar import GrammarCompiler, GrammarState, dead_end
 from fastovms.engine.inputs import Batch, ScoredTokens, build_batch
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import Model
-from fastovms.engine.raw_logits import RawLogits, as_float32, each_likeliest
+from fastovms.engine.raw_logits import (
+    PARALLEL_BYTES,
+    ParallelLikeliest,
+    RawLogits,
+    as_float32,
+    each_likeliest,
+)
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.step_costs import StepCosts
@@ -94,6 +100,7 @@ class Engine:
         self._new_seed = new_seed
         self._clock = clock
         self._costs = StepCosts()
+        self._parallel_likeliest = ParallelLikeliest()
         self._seq_ids = count()
         self._arrivals = count()
         self._requests: dict[str, list[Sequence]] = {}
@@ -198,7 +205,7 @@ class Engine:
             _score_prompts(batch.scored, logits[num_rows:])
         if not batch.sampled:
             return []
-        token_ids = each_likeliest(logits[:num_rows])
+        token_ids = self._likeliest(batch, logits[:num_rows])
         outputs = []
         row = 0
         for sequence, num_drafts in batch.sampled:
@@ -210,6 +217,14 @@ class Engine:
                 outputs += self._search(sequence, as_float32(logits[row]))
             row = end
         return outputs
+
+    def _likeliest(self, batch: Batch, logits: RawLogits) -> Iterator[int]:
+        """The likeliest token of each row."""
+        if logits.nbytes >= PARALLEL_BYTES and all(
+            sampler.takes_likeliest(sequence) for sequence, _ in batch.sampled
+        ):
+            return iter(self._parallel_likeliest(logits))
+        return each_likeliest(logits)
 
     def check(self) -> None:
         """Asserts that requests, queues and blocks agree."""

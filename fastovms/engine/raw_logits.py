@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,12 @@ are the upper half of the same number's bits in float32."""
 _CHUNK_BYTES = 1024 * 1024
 """Of logits that are looked through ahead: they shall be in a cache when their tokens are chosen.
 """
+
+PARALLEL_BYTES = 16 * 1024 * 1024
+"""Of logits: fewer are looked through by one core before another one has begun."""
+
+_MAX_CORES = 4
+"""That look at logits at a time: these take as much as the memory gives."""
 
 
 def as_float32(logits: RawLogits) -> Floats:
@@ -46,3 +54,22 @@ def each_likeliest(logits: RawLogits) -> Iterator[int]:
     num_rows = max(1, _CHUNK_BYTES // (logits.itemsize * logits.shape[1]))
     for start in range(0, len(logits), num_rows):
         yield from likeliest(logits[start : start + num_rows])
+
+
+class ParallelLikeliest:
+    """As `likeliest`, on several cores, for many rows of which nothing else is wanted: a row that
+    another core has read is not in this one's cache."""
+
+    def __init__(self, num_cores: int | None = None) -> None:
+        self._num_parts = min(num_cores or os.cpu_count() or 1, _MAX_CORES)
+        # One part is for the caller. Threads are started when there is work for them.
+        self._others = ThreadPoolExecutor(max(1, self._num_parts - 1), "likeliest")
+
+    def __call__(self, logits: RawLogits) -> list[int]:
+        size = -(-len(logits) // self._num_parts)
+        rest = range(size, len(logits), size)
+        futures = [self._others.submit(likeliest, logits[i : i + size]) for i in rest]
+        token_ids = likeliest(logits[:size])
+        for future in futures:
+            token_ids += future.result()
+        return token_ids

@@ -20,6 +20,17 @@ GREEDY_TEMPERATURE = 1e-5
 _NUM_STRIDES = 64
 
 
+def takes_likeliest(sequence: Sequence) -> bool:
+    """Whether nothing else is wanted of its logits than which one is the largest."""
+    params = sequence.params
+    return (
+        params.temperature <= GREEDY_TEMPERATURE
+        and params.logprobs is None
+        and not sequence.processors
+        and sequence.group is None
+    )
+
+
 def choose(raw_logits: RawLogits, likeliest_id: int, sequence: Sequence) -> int:
     """Chooses the next token of a sequence.
 

@@ -12,6 +12,7 @@ import pytest
 from fastovms.engine import compilation
 from fastovms.engine.compilation import (
     EXACT_WEIGHTS_SIZE,
+    MAX_SMALL_STEP,
     Precisions,
     check_exact,
     possible_precisions,
@@ -220,14 +221,14 @@ DECODE, DRAFTS, FAR_DRAFTS = (100, 1, 1), (100, 8, 8), (4000, 8, 8)
     ("chunks", "max_small_chunk", "expected"),
     [
         ([DECODE], 0, True),
-        ([DECODE] * 32, 0, True),
-        ([DECODE] * 33, 0, False),
-        ([DECODE] * 33, 16, True),
+        ([DECODE] * MAX_SMALL_STEP, 0, True),
+        ([DECODE] * (MAX_SMALL_STEP + 1), 0, False),
+        ([DECODE] * (MAX_SMALL_STEP + 1), 16, True),
         ([DRAFTS] * 8, 0, False),
         ([DRAFTS] * 8, 16, True),
         ([FAR_DRAFTS], 16, True),
-        ([(0, 32, 1)], 0, True),  # a whole prompt
-        ([(0, 33, 1)], 16, False),
+        ([(0, MAX_SMALL_STEP, 1)], 0, True),  # a whole prompt
+        ([(0, MAX_SMALL_STEP + 1, 1)], 16, False),
         ([DECODE, (1000, 16, 0)], 16, True),
         ([DECODE, (1016, 16, 0)], 16, False),  # attention counts
         ([DECODE, (1016, 16, 0)], 0, False),

@@ -5,9 +5,16 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
+from fastovms.engine import engine as engine_module
 from fastovms.engine.engine import Engine
 from fastovms.engine.inputs import StepInputs
-from fastovms.engine.raw_logits import RawLogits, as_float32, each_likeliest, likeliest
+from fastovms.engine.raw_logits import (
+    ParallelLikeliest,
+    RawLogits,
+    as_float32,
+    each_likeliest,
+    likeliest,
+)
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
 from tests.engine.fake_model import FakeModel
 
@@ -56,6 +63,15 @@ def test_all_rows_are_looked_through() -> None:
     assert list(each_likeliest(bf16_bits(logits))) == as_bf16(logits).argmax(axis=1).tolist()
 
 
+@pytest.mark.parametrize("num_cores", [1, 2, 3, 64])
+@pytest.mark.parametrize("num_rows", [1, 2, 7])
+def test_several_cores_find_the_same(num_cores: int, num_rows: int) -> None:
+    logits = np.random.default_rng(0).normal(0, 1, (num_rows, 1000)).astype(np.float32)
+    logits[-1] -= 10
+    parallel = ParallelLikeliest(num_cores)
+    assert parallel(logits) == parallel(logits) == logits.argmax(axis=1).tolist()
+
+
 class NoisyModel(FakeModel):
     """Whose logits are many, and no whole numbers, but those of bfloat16."""
 
@@ -83,10 +99,12 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 
 
-def outputs(model: FakeModel) -> dict[tuple[str, int], list[object]]:
+def outputs(
+    model: FakeModel, requests: dict[str, dict[str, object]] = SETTINGS
+) -> dict[tuple[str, int], list[object]]:
     model.allocate_cache(400)
     engine = Engine(model, EngineConfig(), num_blocks=400, max_model_len=200)
-    for name, settings in SETTINGS.items():
+    for name, settings in requests.items():
         params = SamplingParams(max_tokens=12, **settings)  # type: ignore[arg-type]
         engine.add(GenerationRequest(name, list(range(1, 30)), params))
     texts: dict[tuple[str, int], list[object]] = {}
@@ -100,3 +118,28 @@ def test_all_that_is_made_of_logits_is_the_same() -> None:
     expected = outputs(NoisyModel())
     assert len(expected) > len(SETTINGS)
     assert outputs(Bf16Model()) == expected
+
+
+GREEDY = {"temperature": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("other", "is_parallel"),
+    [("greedy", True), *((name, False) for name in SETTINGS if name != "greedy")],
+)
+def test_several_cores_look_at_rows_of_which_nothing_else_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, other: str, is_parallel: bool
+) -> None:
+    requests = {"first": GREEDY, "other": SETTINGS[other]}
+    expected = outputs(NoisyModel(), requests)
+    steps: list[int] = []
+
+    class Parallel(ParallelLikeliest):
+        def __call__(self, logits: RawLogits) -> list[int]:
+            steps.append(len(logits))
+            return super().__call__(logits)
+
+    monkeypatch.setattr(engine_module, "PARALLEL_BYTES", 2 * FakeModel.vocab_size * 4)
+    monkeypatch.setattr(engine_module, "ParallelLikeliest", Parallel)
+    assert outputs(NoisyModel(), requests) == expected
+    assert bool(steps) is is_parallel

@@ -23,6 +23,7 @@ NEEDS_PAGED: Final[Mapping[ModuleType, Mapping[str, str]]] = {
         "test_scoring_a_prompt_agrees_with_generating_it": "prompt_logprobs",
         "test_tokens_are_favoured_forbidden_and_required": "logit_bias, allowed_token_ids",
         "test_a_grammar_that_cannot_go_on_is_the_clients_fault": "llguidance, which may give up",
+        "test_stop_strings_end_beams_and_leave_the_others_different": "beams that see stop strings",
         "test_json_of_a_schema": "JSON without white space, which a small model never ends",
     },
     test_end_to_end_chat: {

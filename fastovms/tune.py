@@ -34,11 +34,15 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
     with TemporaryDirectory(prefix="fastovms-") as scratch:
         directory = model_directory(model.path, cache, Path(scratch))
         report = measure_all(directory, model.engine, cache, num_rounds=NUM_ROUNDS)
-    return render(report)
+    return render(report, is_used=model.engine.tune)
 
 
-def render(report: Report) -> str:
-    """A table, medians of all rounds, and what follows from it."""
+def render(report: Report, *, is_used: bool) -> str:
+    """A table, medians of all rounds, and what follows from it.
+
+    Args:
+        is_used: the flags let a start go by what was measured.
+    """
     header = [
         "",
         *(f"{number} at once" for number in DECODES),
@@ -60,6 +64,8 @@ def render(report: Report) -> str:
     lines.append(f"Best: {best.name}{clearly}; --max-num-batched-tokens {best.token_budget}")
     if report.entry is None:
         lines.append("It could not be kept: there is no cache directory (--cache-dir).")
+    elif not is_used:
+        lines.append("serve will not go by it with --no-tune.")
     else:
         lines.append("serve will run the model so with these flags.")
     return "\n".join(lines)

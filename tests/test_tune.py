@@ -22,6 +22,14 @@ def test_a_model_is_measured_and_the_result_kept(
     assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["tuning"]
 
 
+def test_what_a_start_will_not_go_by_is_not_promised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--cache-dir", str(tmp_path), "--kv-cache-precision", "f16", "--no-tune"]
+    assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
+    assert "serve will not go by it with --no-tune" in capsys.readouterr().out
+
+
 def test_without_a_cache_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--cache-dir", "", "--kv-cache-precision", "u8"]
     assert main(["tune", *flags, str(DEMO_MODEL)]) == 0

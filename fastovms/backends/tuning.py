@@ -187,7 +187,11 @@ def _tune_at_start(
     times = measure({name: models[name]}, tuning.BUDGET_CASES, clock, max_seconds=left)
     budget = tuning.choose_token_budget(times[name])
     if choice is None and budget is None:
-        logger.info("the model is too large to be measured at start: fastovms tune does it")
+        logger.info(
+            "the model could not be measured in the %.0f s that a start takes for it: it runs in "
+            "the default way, and fastovms tune measures it at length",
+            MAX_SECONDS,
+        )
     else:
         logger.info(
             "measured in %.1f s: best of %d ways to run the model is %s, with %d tokens a step",

@@ -188,6 +188,11 @@ class TextPrompt:
     image_names: Sequence[str] = ()
 
 
+EndsText = Callable[[int, Iterable[int]], bool]
+"""Whether a text of so many tokens, told from its last one backwards, is complete with that one,
+which is part of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One prompt to continue.
@@ -198,9 +203,8 @@ class GenerationRequest:
         priority: of the requests that wait, those of a lower one run first.
         cache_salt: cached prompt beginnings are shared only by requests of the same salt.
         prompt: the prompt again, for a model that takes images.
-        ends_text: whether a text of so many tokens, told from its last one backwards, completes a
-            stop string with that one. For a search, which nobody can abort for one of its texts.
-            Called by whichever thread computes.
+        ends_text: where a stop string does. For a search, which nobody can abort for one of its
+            texts. Called by whichever thread computes.
     """
 
     request_id: str
@@ -209,7 +213,7 @@ class GenerationRequest:
     priority: int = 0
     cache_salt: str | None = None
     prompt: TextPrompt | None = None
-    ends_text: Callable[[int, Iterable[int]], bool] | None = None
+    ends_text: EndsText | None = None
 
 
 @dataclass(frozen=True, slots=True)

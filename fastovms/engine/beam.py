@@ -3,7 +3,7 @@ Pure: it knows positions and tokens, no sequences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +11,9 @@ from numpy.typing import NDArray
 
 from fastovms.engine.logprobs import log_sum_exp
 from fastovms.engine.sampler import top_k_ids
-from fastovms.params import BeamSearch, EarlyStopping
+from fastovms.params import BeamSearch, EarlyStopping, EndsText
 
 Floats = NDArray[np.float32]
-
-EndsText = Callable[[int, Iterable[int]], bool]
-"""Whether a text of so many tokens, told from its last one backwards, is complete with that one,
-which is part of it."""
 
 
 class Continuation(NamedTuple):

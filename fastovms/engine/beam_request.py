@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine.beam import BeamSearcher, Continuation, EndsText, Hypothesis
+from fastovms.engine.beam import BeamSearcher, Continuation, Hypothesis
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.grammar import dead_end
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence
-from fastovms.params import FinishReason, GenerationOutput, Refusal, TokenLogprobs
+from fastovms.params import EndsText, FinishReason, GenerationOutput, Refusal, TokenLogprobs
 
 Floats = NDArray[np.float32]
 

@@ -224,11 +224,11 @@ def compile_variants(
 ) -> CompiledVariants:
     """Raises RuntimeError or TypeError: the device refuses something."""
     if precisions.small is None:
-        compiled = _compile(core, model, device, precisions.large)
+        compiled = _compile(core, model.clone(), device, precisions.large)
         return CompiledVariants(compiled, compiled)
     with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
         future = beside.submit(_compile, core, model.clone(), device, precisions.small)
-        large = _compile(core, model, device, precisions.large)
+        large = _compile(core, model.clone(), device, precisions.large)
         small = future.result()
     if _cache_layout(large) != _cache_layout(small):
         raise RuntimeError("large and small steps cannot share a KV cache")
@@ -238,8 +238,8 @@ def compile_variants(
 def _compile(
     core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]
 ) -> ov.CompiledModel:
+    """Changes `model` into what is compiled."""
     if device == "CPU":
-        model = model.clone()
         precision = properties.get(_PRECISION, core.get_property(device, _PRECISION))
         # Where AMX computes in half precision OpenVINO has a fusion of its own.
         if precision in ("f32", ov.Type.f32) or not has_amx():

@@ -186,9 +186,9 @@ def draw_nucleus(weights: Floats, top_p: float, min_weight: float, rng: np.rando
     while True:
         position = wheel.position(rng.random())
         before = _ids_before(weights, position, missing)
-        if before is None and weights[position] >= min_weight:
-            break
         if before is None:
+            if weights[position] >= min_weight:
+                break
             before = np.flatnonzero(weights > weights[position])
         if not before.size:  # weights that are no numbers
             break

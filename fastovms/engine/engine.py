@@ -279,13 +279,14 @@ class Engine:
         finish_reason = None
         is_first = sequence.num_generated_tokens == 0
         for row_logits, likeliest_id, draft in zip(logits, likeliest, (*drafts, -1), strict=True):
+            if params.logprobs is not None:
+                row_logits = as_float32(row_logits)
             token_id = sampler.choose(row_logits, likeliest_id, sequence)
             finish_reason = sequence.append(token_id)
             token_ids.append(token_id)
             if params.logprobs is not None:
-                floats = as_float32(row_logits)
-                highest = floats[likeliest_id]
-                logprobs.append(token_logprobs(floats, token_id, params.logprobs, highest))
+                highest = row_logits[likeliest_id]
+                logprobs.append(token_logprobs(row_logits, token_id, params.logprobs, highest))
             if finish_reason is not None or token_id != draft:
                 break
             sequence.num_computed_tokens += 1

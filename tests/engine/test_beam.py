@@ -8,8 +8,8 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from fastovms.engine.beam import BeamSearcher, EndsText, Floats, Hypothesis
-from fastovms.params import BeamSearch, EarlyStopping
+from fastovms.engine.beam import BeamSearcher, Floats, Hypothesis
+from fastovms.params import BeamSearch, EarlyStopping, EndsText
 
 END = 0
 VOCAB_SIZE = 4

@@ -120,9 +120,6 @@ def test_all_that_is_made_of_logits_is_the_same() -> None:
     assert outputs(Bf16Model()) == expected
 
 
-GREEDY = {"temperature": 0.0}
-
-
 @pytest.mark.parametrize(
     ("other", "is_parallel"),
     [("greedy", True), *((name, False) for name in SETTINGS if name != "greedy")],
@@ -130,7 +127,7 @@ GREEDY = {"temperature": 0.0}
 def test_several_cores_look_at_rows_of_which_nothing_else_is_wanted(
     monkeypatch: pytest.MonkeyPatch, other: str, is_parallel: bool
 ) -> None:
-    requests = {"first": GREEDY, "other": SETTINGS[other]}
+    requests = {"first": SETTINGS["greedy"], "other": SETTINGS[other]}
     expected = outputs(NoisyModel(), requests)
     steps: list[int] = []
 

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from bench.engine import TimedModel
 from bench.report import machine, median, table
 from fastovms.config import EngineConfig
-from fastovms.engine import sampler
 from fastovms.engine.engine import Engine
+from fastovms.engine.inputs import SampledTokens
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import PagedModel
-from fastovms.engine.raw_logits import likeliest
+from fastovms.engine.sampler import Sampler
 from fastovms.engine.sequence import Sequence
 from fastovms.params import GenerationRequest, SamplingParams
 
@@ -82,15 +82,15 @@ def crowded_steps(model_dir: Path, num_sequences: int, num_steps: int) -> list[o
 def row_microseconds(settings: Mapping[str, object], logits: NDArray[np.float32]) -> float:
     sampling = params(settings)
     prompt = list(range(100))
-    sequence = Sequence(0, "r", 0, prompt, sampling, token_limit=999, rng=np.random.default_rng(0))
-    times = []
-    for _ in range(30):
+    sampler, times = Sampler(), []
+    for i in range(30):
+        sequence = Sequence(0, "r", 0, prompt, sampling, token_limit=999, seed=i)
         row = logits.copy()
         start = time.perf_counter()
-        (likeliest_id,) = likeliest(row[None])
-        token_id = sampler.choose(row, likeliest_id, sequence)
+        (token_id,) = sampler.draw([SampledTokens(sequence, 0)], row[None])
+        assert isinstance(token_id, int)
         if sampling.logprobs is not None:
-            token_logprobs(row, token_id, sampling.logprobs, row[likeliest_id])
+            token_logprobs(row, token_id, sampling.logprobs)
         times.append(time.perf_counter() - start)
     return 1e6 * median(times)
 

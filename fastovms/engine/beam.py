@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine.logprobs import log_sum_exp
-from fastovms.engine.sampler import top_k_ids
+from fastovms.engine.logprobs import log_sum_exp, top_k_ids
 from fastovms.params import BeamSearch, EarlyStopping, EndsText
 
 Floats = NDArray[np.float32]
@@ -211,9 +210,7 @@ class BeamSearcher:
         return path
 
 
-def _likeliest_ids(row: Floats, k: int) -> NDArray[np.intp]:
-    """The k likeliest tokens that are possible, in ascending order."""
-    if row.min() > -np.inf:
-        return top_k_ids(row, k)
-    possible = np.flatnonzero(row > -np.inf)
-    return possible[top_k_ids(row[possible], k)]
+def _likeliest_ids(row: Floats, k: int) -> NDArray[np.int64]:
+    """The k likeliest tokens that are possible, in descending order."""
+    ids = top_k_ids(row, k)
+    return ids[row[ids] > -np.inf]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 
 from fastovms.engine.blocks import ROOT, BlockManager
 from fastovms.engine.draft_policy import DraftPolicy
-from fastovms.engine.draws import Wheel, weights_of
 from fastovms.engine.inputs import StepLayout
+from fastovms.engine.logprobs import log_sum_exp
 from fastovms.engine.model import Model
 from fastovms.engine.raw_logits import RawLogits, as_float32, likeliest
 from fastovms.engine.sequence import Sequence, SequenceStatus
@@ -301,4 +302,4 @@ def _confidence_threshold(params: SamplingParams) -> float:
 def _confidence(raw_logits: RawLogits, likeliest_id: int) -> float:
     """The probability of the likeliest token."""
     logits = as_float32(raw_logits)
-    return 1.0 / Wheel(weights_of(logits, logits[likeliest_id], 1)).total
+    return math.exp(float(logits[likeliest_id]) - log_sum_exp(logits))

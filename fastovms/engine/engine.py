@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from itertools import count, islice
+from collections.abc import Callable
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine import sampler
 from fastovms.engine.beam_request import BeamRequest, beam_token_limit
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.draft import DraftModel
@@ -22,13 +21,8 @@ from fastovms.engine.grammar import GrammarCompiler, GrammarState, dead_end
 from fastovms.engine.inputs import Batch, ScoredTokens, build_batch
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.model import Model
-from fastovms.engine.raw_logits import (
-    PARALLEL_BYTES,
-    ParallelLikeliest,
-    RawLogits,
-    as_float32,
-    each_likeliest,
-)
+from fastovms.engine.raw_logits import RawLogits, as_float32
+from fastovms.engine.sampler import Drawn, Sampler
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.step_costs import StepCosts
@@ -100,7 +94,7 @@ class Engine:
         self._new_seed = new_seed
         self._clock = clock
         self._costs = StepCosts()
-        self._parallel_likeliest = ParallelLikeliest()
+        self._sampler = Sampler()
         self._seq_ids = count()
         self._arrivals = count()
         self._requests: dict[str, list[Sequence]] = {}
@@ -154,7 +148,7 @@ class Engine:
                 request.prompt_token_ids,
                 params,
                 token_limit=token_limit,
-                rng=np.random.Generator(np.random.PCG64((seed % 2**64, index))),
+                seed=_sample_seed(seed, index),
                 rank=rank,
                 cache_salt=(request.cache_salt or "").encode("utf-8", "surrogatepass"),
                 parent=samples[0] if samples else None,
@@ -205,26 +199,17 @@ class Engine:
             _score_prompts(batch.scored, logits[num_rows:])
         if not batch.sampled:
             return []
-        token_ids = self._likeliest(batch, logits[:num_rows])
+        drawn = self._sampler.draw(batch.sampled, logits)
         outputs = []
         row = 0
         for sequence, num_drafts in batch.sampled:
             end = row + 1 + num_drafts
-            likeliest = list(islice(token_ids, end - row))
             if sequence.group is None:
-                outputs.append(self._try_extend(sequence, logits[row:end], likeliest))
+                outputs.append(self._try_extend(sequence, logits[row:end], drawn[row:end]))
             else:
                 outputs += self._search(sequence, as_float32(logits[row]))
             row = end
         return outputs
-
-    def _likeliest(self, batch: Batch, logits: RawLogits) -> Iterator[int]:
-        """The likeliest token of each row."""
-        if logits.nbytes >= PARALLEL_BYTES and all(
-            sampler.takes_likeliest(sequence) for sequence, _ in batch.sampled
-        ):
-            return iter(self._parallel_likeliest(logits))
-        return each_likeliest(logits)
 
     def check(self) -> None:
         """Asserts that requests, queues and blocks agree."""
@@ -253,11 +238,11 @@ class Engine:
         return self._grammars.start(params.grammar, num_prompt_tokens)
 
     def _try_extend(
-        self, sequence: Sequence, logits: RawLogits, likeliest: list[int]
+        self, sequence: Sequence, logits: RawLogits, drawn: list[Drawn]
     ) -> EngineOutput:
         """One request's fault must not cost the others theirs."""
         try:
-            return self._extend(sequence, logits, likeliest)
+            return self._extend(sequence, logits, drawn)
         except Exception as error:
             logger.exception("request %s failed", sequence.request_id)
             self._finish(sequence)
@@ -270,23 +255,23 @@ class Engine:
             )
             return EngineOutput(sequence.request_id, output)
 
-    def _extend(self, sequence: Sequence, logits: RawLogits, likeliest: list[int]) -> EngineOutput:
-        """Samples a token from each row, as long as the draft agrees with what was sampled."""
+    def _extend(self, sequence: Sequence, logits: RawLogits, drawn: list[Drawn]) -> EngineOutput:
+        """Takes a token from each row, as long as the draft agrees with what is drawn."""
         params = sequence.params
-        drafts = sequence.draft_token_ids[: len(likeliest) - 1]
+        drafts = sequence.draft_token_ids[: len(drawn) - 1]
         token_ids: list[int] = []
         logprobs: list[TokenLogprobs] = []
         finish_reason = None
         is_first = sequence.num_generated_tokens == 0
-        for row_logits, likeliest_id, draft in zip(logits, likeliest, (*drafts, -1), strict=True):
-            if params.logprobs is not None:
-                row_logits = as_float32(row_logits)
-            token_id = sampler.choose(row_logits, likeliest_id, sequence)
+        for row, token_id, draft in zip(logits, drawn, (*drafts, -1), strict=True):
+            if token_id is None:
+                token_id = self._sampler.draw_next(sequence, row)
+            elif isinstance(token_id, Exception):
+                raise token_id
             finish_reason = sequence.append(token_id)
             token_ids.append(token_id)
             if params.logprobs is not None:
-                highest = row_logits[likeliest_id]
-                logprobs.append(token_logprobs(row_logits, token_id, params.logprobs, highest))
+                logprobs.append(token_logprobs(as_float32(row), token_id, params.logprobs))
             if finish_reason is not None or token_id != draft:
                 break
             sequence.num_computed_tokens += 1
@@ -340,6 +325,12 @@ class Engine:
         if not samples:
             del self._requests[sequence.request_id]
             self._searches.pop(sequence.request_id, None)
+
+
+def _sample_seed(seed: int, index: int) -> int:
+    """Of 64 bits: what sample `index` of a request draws by."""
+    mixed = np.random.SeedSequence((seed % 2**64, index)).generate_state(1, np.uint64)
+    return int(mixed[0])
 
 
 def _score_prompts(scored: list[ScoredTokens], logits: RawLogits) -> None:

@@ -7,8 +7,6 @@ from array import array
 from collections.abc import Sequence as TokenIds
 from enum import Enum
 
-import numpy as np
-
 from fastovms.engine.blocks import ROOT
 from fastovms.engine.draft_policy import DraftPolicy
 from fastovms.engine.grammar import GrammarState
@@ -82,7 +80,7 @@ class Sequence:
         "prompt_lookup",
         "rank",
         "request_id",
-        "rng",
+        "seed",
         "seq_id",
         "status",
         "token_ids",
@@ -98,7 +96,7 @@ class Sequence:
         params: SamplingParams,
         *,
         token_limit: int,
-        rng: np.random.Generator,
+        seed: int = 0,
         rank: int = 0,
         cache_salt: bytes = b"",
         parent: Sequence | None = None,
@@ -106,7 +104,7 @@ class Sequence:
         grammar: GrammarState | None = None,
     ) -> None:
         """`token_limit` is the length, prompt included, at which the sequence ends; `rank` its
-        place among those that wait."""
+        place among those that wait; `seed`, of 64 bits, what its tokens are drawn by."""
         self.seq_id = seq_id
         self.request_id = request_id
         self.index = index
@@ -114,7 +112,7 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
         self.params = params
         self.token_limit = token_limit
-        self.rng = rng
+        self.seed = seed
         self.rank = rank
         self.cache_salt = cache_salt
         self.draft_token_ids = array("q")

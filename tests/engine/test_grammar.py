@@ -13,7 +13,8 @@ import pytest
 from llguidance import LLTokenizer
 
 from fastovms.engine.grammar import MAX_FORCED_TOKENS, GrammarCompiler, GrammarState
-from fastovms.engine.sampler import choose
+from fastovms.engine.inputs import SampledTokens
+from fastovms.engine.sampler import Sampler
 from fastovms.engine.sequence import Sequence
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar, GrammarKind, SamplingParams
@@ -210,12 +211,11 @@ def test_a_request_that_leaves_a_grammar_no_way_on(
         bad_words_token_ids=tuple((i,) for i in tokenizer.tokenize_str(banned)),
     )
     state = compiler.start(Grammar(GrammarKind.REGEX, "y" if banned == "y" else "[yn]"), 1)
-    rng = np.random.default_rng(0)
-    sequence = Sequence(0, "a", 0, [1], params, token_limit=9, rng=rng, grammar=state)
+    sequence = Sequence(0, "a", 0, [1], params, token_limit=9, grammar=state)
     for token_id in tokenizer.tokenize_str(said):
         sequence.append(token_id)
-    logits = np.zeros(tokenizer.vocab_size, np.float32)
-    token_id = choose(logits, 0, sequence)
+    logits = np.zeros((1, tokenizer.vocab_size), np.float32)
+    (token_id,) = Sampler(1).draw([SampledTokens(sequence, 0)], logits)
     assert (token_id == EOS) is (bool(error) or bool(said))
     assert state.error == error
 

@@ -1,165 +1,170 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fastovms.engine.raw_logits import likeliest
-from fastovms.engine.sampler import GREEDY_TEMPERATURE, choose
-from fastovms.engine.sequence import Sequence
+from fastovms.engine import sampler as sampler_module
+from fastovms.engine.inputs import SampledTokens
+from fastovms.engine.kernels import GREEDY_TEMPERATURE
+from fastovms.engine.raw_logits import RawLogits
+from fastovms.engine.sampler import Drawn, Sampler
+from fastovms.engine.sequence import Sequence, SequenceGroup
 from fastovms.params import SamplingParams
-from tests.engine.distributions import assert_drawn_from
+from tests.engine.bf16 import as_bf16, bf16_bits
+
+Floats = NDArray[np.float32]
+
+VOCAB_SIZE = 700
 
 
-def row(params: SamplingParams, seed: int = 0) -> Sequence:
-    return Sequence(0, "r", 0, [1], params, token_limit=9, rng=np.random.default_rng(seed))
+def sequence_of(settings: dict[str, Any], seed: int = 0, num_tokens: int = 1) -> Sequence:
+    params = SamplingParams(**settings)
+    return Sequence(0, "r", 0, range(num_tokens), params, token_limit=99, seed=seed)
 
 
-def sample(logits: NDArray[np.float32], sequences: list[Sequence]) -> list[int]:
-    rows = zip(logits, likeliest(logits), sequences, strict=True)
+def sample(
+    logits: RawLogits, sequences: list[Sequence], sampler: Sampler | None = None
+) -> list[Drawn]:
+    sampled = [SampledTokens(sequence, 0) for sequence in sequences]
     with np.errstate(all="ignore"):
-        return [choose(row_logits, token_id, sequence) for row_logits, token_id, sequence in rows]
+        return (sampler or Sampler(1)).draw(sampled, logits)
 
 
-def expected_probabilities(
-    logits: NDArray[np.float32], params: SamplingParams
-) -> NDArray[np.float64]:
-    """The plain definition: temperature, top-k, top-p, min-p over a full stable sort."""
-    scaled = logits.astype(np.float64) / params.temperature
-    weights = np.exp(scaled - scaled.max())
-    order = np.argsort(-weights, kind="stable")
-    keep = np.zeros(logits.size, bool)
-    keep[order[: params.top_k or None]] = True
-    weights = np.where(keep, weights, 0)
-    if params.top_p < 1:
-        running = weights[order].cumsum()
-        num_kept = np.searchsorted(running, params.top_p * running[-1]) + 1
-        keep[order[num_kept:]] = False
-        weights = np.where(keep, weights, 0)
-    weights = np.where(weights >= params.min_p * weights.max(), weights, 0)
-    return weights / weights.sum()
+SETTINGS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": GREEDY_TEMPERATURE},
+    {},
+    {"top_k": 3, "top_p": 0.9},
+    {"min_p": 0.1, "temperature": 0.7},
+    {"repetition_penalty": 1.5},
+    {"repetition_penalty": 1.5, "logprobs": 2, "temperature": 0},
+    {"logprobs": 2},
+    {"logit_bias": ((3, 2.5), (4, -2.5)), "top_p": 0.8},
+    {"logit_bias": ((3, 2.5),), "logprobs": 0},
+]
 
 
-@dataclass
-class FixedDraw:
-    """Stands in for a generator: every draw is `value`."""
-
-    value: float
-
-    def random(self) -> float:
-        return self.value
+def crowd() -> list[Sequence]:
+    return [sequence_of(SETTINGS[i % len(SETTINGS)], i, 1 + i // 7) for i in range(40)]
 
 
-def token_at(logits: NDArray[np.float32], params: SamplingParams, draw: float) -> int:
-    sequence = row(params)
-    sequence.rng = FixedDraw(draw)  # type: ignore[assignment]
-    (token_id,) = sample(logits[None], [sequence])
-    return token_id
+def crowd_logits() -> Floats:
+    return as_bf16(np.random.default_rng(0).normal(0, 2, (40, VOCAB_SIZE)).astype(np.float32))
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    size=st.sampled_from([1, 2, 63, 257, 512, 1000, 5000]),
-    spread=st.sampled_from([0.1, 1.0, 5.0]),
-    temperature=st.sampled_from([0.1, 0.7, 1.0, 3.0]),
-    top_k=st.sampled_from([0, 1, 5, 40, 2000]),
-    min_p=st.sampled_from([0.0, 0.02, 0.5]),
-)
-def test_every_draw_gives_the_token_of_the_plain_definition(
-    seed: int,
-    size: int,
-    spread: float,
-    temperature: float,
-    top_k: int,
-    min_p: float,
+def alone() -> list[Drawn]:
+    return [sample(row[None], [s])[0] for row, s in zip(crowd_logits(), crowd(), strict=True)]
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+@pytest.mark.parametrize("bytes_at_a_time", [1, 4000, 10_000, 2**20])
+@pytest.mark.parametrize("prepare", [np.ascontiguousarray, bf16_bits])
+def test_a_row_is_drawn_from_in_a_crowd_as_alone(
+    monkeypatch: pytest.MonkeyPatch, num_threads: int, bytes_at_a_time: int, prepare: Any
 ) -> None:
-    rng = np.random.default_rng(seed)
-    logits = (rng.standard_normal(size) * spread).astype(np.float32)
-    params = SamplingParams(temperature=temperature, top_k=top_k, min_p=min_p)
-    edges = expected_probabilities(logits, params).cumsum()
-    for draw in rng.random(5):
-        token_id = token_at(logits, params, draw)
-        below = edges[token_id - 1] if token_id else 0.0
-        # float32 weights: the edges agree to a few units in the sixth place.
-        assert below - 2e-5 <= draw <= edges[token_id] + 2e-5
+    for name in ("_CHUNK_BYTES", "_GREEDY_CHUNK_BYTES", "_COPIED_BYTES"):
+        monkeypatch.setattr(sampler_module, name, bytes_at_a_time)
+    sampler = Sampler(num_threads)
+    expected = alone()
+    assert len(set(expected)) > 20
+    for _ in range(3):
+        assert sample(prepare(crowd_logits()), crowd(), sampler) == expected
 
 
-@pytest.mark.parametrize("temperature", [0.0, GREEDY_TEMPERATURE])
-def test_greedy_takes_the_likeliest(temperature: float) -> None:
-    logits = np.array([[0, 3, 1], [9, 3, 1]], np.float32)
-    assert sample(logits, [row(SamplingParams(temperature=temperature))] * 2) == [1, 0]
+def test_several_threads_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_module, "_CHUNK_BYTES", 1)
+    sampler = Sampler(2)
+    threads = []
+    submit = sampler._others.submit
+    monkeypatch.setattr(sampler._others, "submit", lambda f: threads.append(f) or submit(f))
+    sample(crowd_logits(), crowd(), sampler)
+    assert len(threads) > 0
+    threads.clear()
+    sample(crowd_logits()[:1], crowd()[:1], sampler)
+    assert not threads
 
 
-def test_rows_are_independent() -> None:
-    rng = np.random.default_rng(1)
-    logits = rng.standard_normal((3, 300)).astype(np.float32)
-    params = [
-        SamplingParams(),
-        SamplingParams(temperature=0),
-        SamplingParams(top_k=3, top_p=0.9),
-    ]
-    together = sample(logits, [row(p) for p in params])
-    alone = [sample(logits[i : i + 1], [row(p)])[0] for i, p in enumerate(params)]
-    assert together == alone
-
-
-@pytest.mark.parametrize("top_k", [0, 40, 2000])
-@pytest.mark.parametrize("min_p", [0.0, 0.1])
-def test_top_p_is_of_what_top_k_leaves_and_min_p_of_the_likeliest(top_k: int, min_p: float) -> None:
-    logits = np.random.default_rng(2).normal(0, 2, 3000).astype(np.float32)
-    params = SamplingParams(temperature=0.8, top_k=top_k, top_p=0.7, min_p=min_p)
-    expected = expected_probabilities(logits, params)
-    sequence = row(params)
-    drawn = sample(np.broadcast_to(logits, (2000, logits.size)), [sequence] * 2000)
-    assert_drawn_from(expected, drawn)
-
-
-@pytest.mark.parametrize("draw", [0.0, 0.5, 1 - 2**-53])
-@pytest.mark.parametrize("size", [3, 1000])
-def test_impossible_tokens_are_never_drawn(draw: float, size: int) -> None:
-    logits = np.full(size, -np.inf, np.float32)
-    logits[1] = 0
-    assert token_at(logits, SamplingParams(), draw) == 1
-
-
-def test_extreme_temperatures_do_not_overflow() -> None:
-    logits = np.array([-3e38, 3e38, 1, 2], np.float32)
-    assert token_at(logits, SamplingParams(temperature=1.1e-5), 0.999) == 1
-    assert token_at(logits, SamplingParams(temperature=1e30), 0.999) in range(4)
-
-
-@pytest.mark.parametrize("value", [np.inf, np.nan, 1e38, -1e38])
-@pytest.mark.parametrize("filters", [{}, {"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.5}])
-def test_overflowing_logits_still_give_a_token(value: float, filters: dict[str, float]) -> None:
-    logits = np.linspace(-3, 3, 700, dtype=np.float32)
-    logits[[3, 600]] = value
-    assert 0 <= token_at(logits, SamplingParams(**filters), 0.7) < 700  # type: ignore[arg-type]
-
-
-def test_a_penalty_that_overflows_still_gives_a_token() -> None:
-    params = SamplingParams(repetition_penalty=1e-46, top_p=0.5, min_p=0.5)
-    assert 0 <= token_at(np.linspace(-3, 3, 700, dtype=np.float32), params, 0.7) < 700
-
-
-def test_logits_whose_probabilities_are_wanted_are_left_alone() -> None:
-    logits = np.arange(10, dtype=np.float32)[None]
+@pytest.mark.parametrize("prepare", [np.ascontiguousarray, bf16_bits])
+def test_logits_whose_probabilities_are_wanted_are_left_alone(prepare: Any) -> None:
+    logits = prepare(crowd_logits())
     before = logits.copy()
-    sample(logits, [row(SamplingParams(logprobs=0, logit_bias=((3, 5.0),)))])
-    assert (logits == before).all()
+    sample(logits, crowd())
+    for row, sequence in enumerate(crowd()):
+        is_same = np.array_equal(logits[row], before[row])
+        is_changeable = sequence.processors and sequence.params.logprobs is None
+        assert is_same or (is_changeable and logits.dtype == np.float32)
 
 
-@pytest.mark.parametrize("nan", [np.nan, -np.nan])
-@pytest.mark.parametrize(
-    "settings", [{}, {"top_k": 1}, {"top_k": 3, "top_p": 0.5}, {"top_p": 0.5}, {"min_p": 0.5}]
-)
-def test_a_logit_that_is_no_number_still_leaves_a_token(
-    nan: float, settings: dict[str, float]
-) -> None:
-    logits = np.linspace(-3, 3, 700, dtype=np.float32)
-    logits[5] = nan
-    assert 0 <= token_at(logits, SamplingParams(**settings), 0.7) < 700  # type: ignore[arg-type]
+def test_positions_decide_on_what_is_drawn() -> None:
+    logits = np.zeros((200, VOCAB_SIZE), np.float32)
+    drawn = sample(logits, [sequence_of({}, 5, 1 + i) for i in range(200)])
+    assert len(set(drawn)) > 150
+    assert len(set(sample(logits, [sequence_of({}, 5)] * 200))) == 1
+
+
+def test_after_drafts_tokens_are_drawn_as_if_one_by_one() -> None:
+    logits = crowd_logits()
+    (first,) = sample(logits[:1], [sequence_of({}, 3, 10)])
+    sampled = [SampledTokens(sequence_of({}, 3, 10), 2), SampledTokens(sequence_of({}, 3, 10), 0)]
+    together = Sampler(1).draw(sampled, logits[[0, 1, 2, 0]])
+    later = [sample(logits[i : i + 1], [sequence_of({}, 3, 10 + i)])[0] for i in (1, 2)]
+    assert together == [first, *later, first]
+
+
+def test_rows_that_depend_on_the_token_before_are_left_to_be_drawn_next() -> None:
+    settings = {"repetition_penalty": 1.5, "temperature": 0.9}
+    sequence = sequence_of(settings, 3, 4)
+    logits = crowd_logits()[:3]
+    sampled = [SampledTokens(sequence, 1), SampledTokens(sequence_of({}, 1), 0)]
+    sampler = Sampler(1)
+    assert sampler.draw(sampled, logits)[:2] == [None, None]
+    for row in range(2):
+        (expected,) = sample(logits[row : row + 1].copy(), [sequence])
+        assert sampler.draw_next(sequence, logits[row]) == expected
+        sequence.append(expected)  # type: ignore[arg-type]
+    assert (logits == crowd_logits()[:3]).all()
+
+
+def test_groups_draw_in_their_own_way() -> None:
+    beam = Sequence(0, "r", 0, [1], SamplingParams(), token_limit=9, group=SequenceGroup(2))
+    assert sample(crowd_logits()[:2], [beam, sequence_of({"temperature": 0})])[0] is None
+
+
+class Fault:
+    def __call__(self, logits: Floats, token_ids: array[int]) -> None:
+        raise ValueError("at fault")
+
+
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_a_processor_that_fails_costs_only_its_own_request(logprobs: int | None) -> None:
+    faulty = sequence_of({"logprobs": logprobs})
+    faulty.processors = (Fault(),)
+    sequences = crowd()
+    sequences[5] = faulty
+    drawn = sample(crowd_logits(), sequences)
+    assert isinstance(drawn[5], ValueError)
+    assert drawn[:5] + drawn[6:] == alone()[:5] + alone()[6:]
+    with pytest.raises(ValueError, match="at fault"):
+        Sampler(1).draw_next(faulty, crowd_logits()[0])
+
+
+@pytest.mark.parametrize("eos_token_ids", [frozenset(), frozenset({600, 500})])
+def test_where_everything_is_ruled_out_the_text_ends(eos_token_ids: frozenset[int]) -> None:
+    bans = tuple((i,) for i in range(VOCAB_SIZE))
+    settings = {"bad_words_token_ids": bans, "eos_token_ids": eos_token_ids}
+    expected = [500 if eos_token_ids else 0]
+    for temperature in (0, 1):
+        sequence = sequence_of({**settings, "temperature": temperature})
+        assert sample(crowd_logits()[:1], [sequence]) == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_penalty_that_overflows_still_gives_a_token(seed: int) -> None:
+    logits = np.linspace(-3, 3, VOCAB_SIZE, dtype=np.float32)[None]
+    settings = {"repetition_penalty": 1e-46, "top_p": 0.5, "min_p": 0.5}
+    (token_id,) = sample(logits, [sequence_of(settings, seed)])
+    assert token_id in range(VOCAB_SIZE)

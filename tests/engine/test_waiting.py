@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from fastovms.engine.sequence import Sequence
@@ -16,7 +15,6 @@ def sequence(arrival: int, priority: int = 0, index: int = 0) -> Sequence:
         [1],
         SamplingParams(),
         token_limit=9,
-        rng=np.random.default_rng(0),
         rank=rank_of(arrival, priority),
     )
 

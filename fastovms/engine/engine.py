@@ -205,7 +205,7 @@ class Engine:
         for sequence, num_drafts in batch.sampled:
             end = row + 1 + num_drafts
             if sequence.group is None:
-                outputs.append(self._try_extend(sequence, logits[row:end], drawn[row:end]))
+                outputs.append(self._try_extend(sequence, drawn[row:end], logits, row))
             else:
                 outputs += self._search(sequence, as_float32(logits[row]))
             row = end
@@ -238,11 +238,11 @@ class Engine:
         return self._grammars.start(params.grammar, num_prompt_tokens)
 
     def _try_extend(
-        self, sequence: Sequence, logits: RawLogits, drawn: list[Drawn]
+        self, sequence: Sequence, drawn: list[Drawn], logits: RawLogits, first_row: int
     ) -> EngineOutput:
         """One request's fault must not cost the others theirs."""
         try:
-            return self._extend(sequence, logits, drawn)
+            return self._extend(sequence, drawn, logits, first_row)
         except Exception as error:
             logger.exception("request %s failed", sequence.request_id)
             self._finish(sequence)
@@ -255,23 +255,25 @@ class Engine:
             )
             return EngineOutput(sequence.request_id, output)
 
-    def _extend(self, sequence: Sequence, logits: RawLogits, drawn: list[Drawn]) -> EngineOutput:
-        """Takes a token from each row, as long as the draft agrees with what is drawn."""
+    def _extend(
+        self, sequence: Sequence, drawn: list[Drawn], logits: RawLogits, first_row: int
+    ) -> EngineOutput:
+        """Takes what was drawn from each of its rows, as long as the draft agrees."""
         params = sequence.params
         drafts = sequence.draft_token_ids[: len(drawn) - 1]
         token_ids: list[int] = []
         logprobs: list[TokenLogprobs] = []
         finish_reason = None
         is_first = sequence.num_generated_tokens == 0
-        for row, token_id, draft in zip(logits, drawn, (*drafts, -1), strict=True):
+        for row, (token_id, draft) in enumerate(zip(drawn, (*drafts, -1), strict=True), first_row):
             if token_id is None:
-                token_id = self._sampler.draw_next(sequence, row)
+                token_id = self._sampler.draw_next(sequence, logits[row])
             elif isinstance(token_id, Exception):
                 raise token_id
             finish_reason = sequence.append(token_id)
             token_ids.append(token_id)
             if params.logprobs is not None:
-                logprobs.append(token_logprobs(as_float32(row), token_id, params.logprobs))
+                logprobs.append(token_logprobs(as_float32(logits[row]), token_id, params.logprobs))
             if finish_reason is not None or token_id != draft:
                 break
             sequence.num_computed_tokens += 1

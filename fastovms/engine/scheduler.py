@@ -54,7 +54,7 @@ class Plan:
 
 
 def _is_decoding(sequence: Sequence) -> bool:
-    return sequence.num_uncomputed_tokens == 1
+    return len(sequence.token_ids) - sequence.num_computed_tokens == 1
 
 
 def _is_in_step(group: SequenceGroup) -> bool:
@@ -181,8 +181,9 @@ class Scheduler:
         return num_planned
 
     def _num_decoded_tokens(self, sequence: Sequence, spare: int) -> int:
-        num_tokens = sequence.num_uncomputed_tokens + len(sequence.draft_token_ids)
-        num_tokens = min(num_tokens, 1 + max(0, spare))
+        if not sequence.draft_token_ids:
+            return 1
+        num_tokens = 1 + min(len(sequence.draft_token_ids), max(0, spare))
         # A guess is not worth a preemption.
         room = (len(sequence.block_table) + self._blocks.num_free_blocks) * self._blocks.block_size
         return max(1, min(num_tokens, room - sequence.num_computed_tokens - 1))

@@ -273,7 +273,7 @@ class Engine:
             finish_reason = sequence.append(token_id)
             token_ids.append(token_id)
             if params.logprobs is not None:
-                logprobs.append(token_logprobs(as_float32(logits[row]), token_id, params.logprobs))
+                logprobs.append(token_logprobs(logits[row], token_id, params.logprobs))
             if finish_reason is not None or token_id != draft:
                 break
             sequence.num_computed_tokens += 1
@@ -341,6 +341,5 @@ def _score_prompts(scored: list[ScoredTokens], logits: RawLogits) -> None:
         num_top = sequence.params.prompt_logprobs
         assert num_top is not None
         for token_id in sequence.token_ids[start:end]:
-            floats = as_float32(logits[row])
-            sequence.prompt_logprobs.append(token_logprobs(floats, token_id, num_top))
+            sequence.prompt_logprobs.append(token_logprobs(logits[row], token_id, num_top))
             row += 1

@@ -6,10 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels import log_sum_exp_and_top
-from fastovms.engine.raw_logits import as_bits
+from fastovms.engine.raw_logits import Floats, RawLogits, as_bits, as_float32
 from fastovms.params import ALL_LOGPROBS, TokenLogprobs
-
-Floats = NDArray[np.float32]
 
 
 def log_sum_exp(row: Floats) -> float:
@@ -24,24 +22,28 @@ def top_k_ids(row: Floats, k: int) -> NDArray[np.int64]:
     return _log_sum_exp_and_top(row, k)[1]
 
 
-def token_logprobs(logits: Floats, token_id: int, num_top: int) -> TokenLogprobs:
-    """What the raw logits, float32 [vocab_size], say about `token_id` and its `num_top`
+def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogprobs:
+    """What the model's own logits, [vocab_size], say about `token_id` and its `num_top`
     (or `ALL_LOGPROBS`) likeliest rivals, which come in descending order."""
-    is_all = num_top == ALL_LOGPROBS or num_top >= logits.size
-    normalizer, top = _log_sum_exp_and_top(logits, 1 if is_all else max(num_top, 1))
-    chosen = logits[token_id]
-    num_likelier = 0 if chosen == logits[top[0]] else int(np.count_nonzero(logits > chosen))
-    top = np.argsort(-logits, kind="stable") if is_all else top[:num_top]
+    size = logits.size
+    if num_top == ALL_LOGPROBS or num_top >= size:
+        num_top = size
+    normalizer, top = _log_sum_exp_and_top(logits, max(num_top, 1))
+    highest, chosen = as_float32(logits[[top[0], token_id]])
+    num_likelier = 0
+    if chosen != highest:
+        num_likelier = int(np.count_nonzero(as_float32(logits) > chosen))
+    top = top[:num_top]
     return TokenLogprobs(
         token_id=token_id,
         logprob=float(chosen) - normalizer,
         rank=1 + num_likelier,
         top_token_ids=top.tolist(),
-        top_logprobs=(logits[top].astype(np.float64) - normalizer).tolist(),
+        top_logprobs=(as_float32(logits[top]).astype(np.float64) - normalizer).tolist(),
     )
 
 
-def _log_sum_exp_and_top(row: Floats, k: int) -> tuple[float, NDArray[np.int64]]:
+def _log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64]]:
     log_sum: float
     ranks: NDArray[np.int64]
     log_sum, ranks = log_sum_exp_and_top(*as_bits(row), k)

@@ -26,7 +26,9 @@ def copy_float32(logits: RawLogits, target: Floats) -> None:
     if logits.dtype == np.float32:
         target[:] = logits
     else:
-        np.left_shift(logits, 16, out=target.view(np.uint32), dtype=np.uint32)
+        bits = target.view(np.uint32)
+        bits[...] = logits
+        bits <<= 16
 
 
 def as_bits(logits: RawLogits) -> tuple[NDArray[np.int32] | NDArray[np.int16], np.int32]:

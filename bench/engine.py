@@ -1,8 +1,9 @@
 """Our engine against `openvino_genai.ContinuousBatchingPipeline`, in process, on the same model.
 
-Both run the same greedy requests in turn, A B A B, with their defaults unless `--property` says
-otherwise. Prints output tokens per second with the paired ratio, and what share of our steps is
-spent in Python around `infer()`.
+Both run the same requests in turn, A B A B, with their defaults unless `--property` says
+otherwise: greedy ones, or with `--temperature` and `--top-p` such as are sampled. Prints output
+tokens per second with the paired ratio, and what share of our steps is spent in Python around
+`infer()`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,12 @@ RANDOM_TOKEN_IDS = (5, 400)
 Prompts = list[list[int]]
 
 
+@dataclass(frozen=True)
+class Sampling:
+    temperature: float
+    top_p: float
+
+
 class TimedModel:
     """A model that remembers how long it was inferring."""
 
@@ -51,7 +59,8 @@ class TimedModel:
 
 
 class Ours:
-    def __init__(self, model_dir: Path, properties: dict[str, str]) -> None:
+    def __init__(self, model_dir: Path, properties: dict[str, str], sampling: Sampling) -> None:
+        self._sampling = sampling
         self._model = TimedModel(PagedModel.load(model_dir, properties=properties))
         num_blocks = CACHE_SIZE * 1024**3 // self._model.bytes_per_block
         self._model.allocate_cache(num_blocks)
@@ -63,7 +72,12 @@ class Ours:
         engine = Engine(
             self._model, config, num_blocks=self._num_blocks, max_model_len=MAX_MODEL_LEN
         )
-        params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
+        params = SamplingParams(
+            max_tokens=num_tokens,
+            temperature=self._sampling.temperature,
+            top_p=self._sampling.top_p,
+            ignore_eos=True,
+        )
         for i, prompt in enumerate(prompts):
             engine.add(GenerationRequest(str(i), prompt, params))
         self._model.seconds = 0.0
@@ -75,7 +89,8 @@ class Ours:
 
 
 class Genai:
-    def __init__(self, model_dir: Path, properties: dict[str, str]) -> None:
+    def __init__(self, model_dir: Path, properties: dict[str, str], sampling: Sampling) -> None:
+        self._sampling = sampling
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.cache_size = CACHE_SIZE
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
@@ -87,7 +102,10 @@ class Genai:
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = num_tokens
         config.ignore_eos = True
-        config.do_sample = False
+        config.do_sample = self._sampling.temperature > 0
+        if config.do_sample:
+            config.temperature = self._sampling.temperature
+            config.top_p = self._sampling.top_p
         handles = []
         for prompt in prompts:
             tensor = ov.Tensor(np.array([prompt], dtype=np.int64))
@@ -113,6 +131,8 @@ def main() -> None:
     parser.add_argument("-p", "--prompt-tokens", type=int, default=128)
     parser.add_argument("-g", "--output-tokens", type=int, default=64)
     parser.add_argument("-r", "--runs", type=int, default=5)
+    parser.add_argument("-t", "--temperature", type=float, default=0.0)
+    parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument(
         "--property",
         action="append",
@@ -122,8 +142,9 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     properties = dict(item.split("=", 1) for item in arguments.property)
-    ours = Ours(arguments.model_dir, properties)
-    genai = Genai(arguments.model_dir, properties)
+    sampling = Sampling(arguments.temperature, arguments.top_p)
+    ours = Ours(arguments.model_dir, properties, sampling)
+    genai = Genai(arguments.model_dir, properties, sampling)
     rng = np.random.default_rng(0)
     rows = []
     for num_requests in arguments.num_requests:

@@ -7,8 +7,7 @@ in descending order (of equal logits the first ones first), so it is told by whe
 none has to sort.
 
 Logits come as their bits, `int32`, or `int16` of bfloat16, and by how many bits these are to be
-shifted to make float32. Kernels do not hold the interpreter's lock. They are compiled when this
-file is imported, or read from numba's cache: nothing is ever compiled in the middle of a step.
+shifted to make float32.
 """
 
 # The signatures for the compiler are the types, which mypy does not know.
@@ -17,16 +16,11 @@ file is imported, or read from numba's cache: nothing is ever compiled in the mi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from fastovms.engine.compiled import as_bits, as_float, inlined, kernel, row_kernel, rows_kernel
 
 Bits = NDArray[np.int32] | NDArray[np.int16]
 """Of rows of logits, or of one."""
@@ -46,65 +40,23 @@ _LOG2_E = 1.4426950408889634
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _kernel(*signatures: str) -> Callable[[Function], Function]:
-    options: dict[str, Any] = {
-        "nogil": True,
-        "error_model": "numpy",
-        # Sums in any order, but no promise that there are no infinities.
-        "fastmath": {"contract", "reassoc", "nsz", "arcp"},
-    }
-
-    def decorate(function: Function) -> Function:
-        try:
-            kernel: Function = numba.njit(list(signatures), cache=True, **options)(function)
-        except Exception:  # a directory, a disk, a file: without a cache it only takes longer
-            kernel = numba.njit(list(signatures), **options)(function)
-        return kernel
-
-    return decorate
-
-
-def _row_kernel(returns: str, *others: str) -> Callable[[Function], Function]:
-    return _kernel(*(f"{returns}({', '.join((row, 'int32', *others))})" for row in _ROWS))
-
-
-_ROWS = ("int32[::1]", "int16[::1]")
-_inlined = numba.njit(inline="always")
-
-
-@intrinsic
-def _as_float(_, bits):
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return numba.float32(numba.int32), generate
-
-
-@intrinsic
-def _as_bits(_, number):
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return numba.int32(numba.float32), generate
-
-
-@_inlined
+@inlined
 def _in_order(bits):
     """From the bits of floats, integers in the order of these, the zeros alike; and back."""
     return bits if bits >= np.int32(0) else _LEAST - bits
 
 
-@_inlined
+@inlined
 def _key(bits, shift):
     return _in_order(np.int32(bits) << shift)
 
 
-@_inlined
+@inlined
 def _logit(key):
-    return _as_float(_in_order(key))
+    return as_float(_in_order(key))
 
 
-@_inlined
+@inlined
 def _weight(logit, highest, scale):
     """2 ** ((logit - highest) * scale), to about 2e-7 of it. What is next to nothing, or nothing,
     becomes 2 ** -126: denormal numbers would take up to fifty times as long."""
@@ -119,10 +71,10 @@ def _weight(logit, highest, scale):
     power = power * rest + np.float32(2.4022651e-1)
     power = power * rest + np.float32(6.9314718e-1)
     power = power * rest + np.float32(1)
-    return power * _as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
+    return power * as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
 
 
-@_row_kernel("float32", "int32", "float32", "float32")
+@row_kernel("float32", "int32", "float32", "float32")
 def _sum_from(row, shift, least, highest, scale):
     """Of the weights of all logits whose key is at least `least`."""
     total = np.float32(0)
@@ -133,15 +85,15 @@ def _sum_from(row, shift, least, highest, scale):
     return total
 
 
-@_row_kernel("float32", "float32", "float32")
+@row_kernel("float32", "float32", "float32")
 def _sum_all(row, shift, highest, scale):
     total = np.float32(0)
     for i in range(row.size):
-        total += _weight(_as_float(np.int32(row[i]) << shift), highest, scale)
+        total += _weight(as_float(np.int32(row[i]) << shift), highest, scale)
     return total
 
 
-@_inlined
+@inlined
 def _total(sums):
     total = 0.0
     for i in range(sums.size):
@@ -149,7 +101,7 @@ def _total(sums):
     return total
 
 
-@_row_kernel("int64", "int32[::1]", "float32", "float32[::1]")
+@row_kernel("int64", "int32[::1]", "float32", "float32[::1]")
 def _look(row, shift, maxima, scale, sums):
     """Fills in the largest key of each group, and what all its members weigh, unless `scale` is 0.
     Returns the position of the first of the largest logits."""
@@ -178,7 +130,7 @@ def _look(row, shift, maxima, scale, sums):
     return 0
 
 
-@_row_kernel("float64", "int32[::1]", "int32", "int64", "float32", "float32", "float32[::1]")
+@row_kernel("float64", "int32[::1]", "int32", "int64", "float32", "float32", "float32[::1]")
 def _weigh(row, shift, maxima, last, end, highest, scale, sums):
     """Fills in what the members of each group weigh, and returns what all do: of those whose key
     is above `last`, and of those whose key is just this, up to the position `end`."""
@@ -197,7 +149,7 @@ def _weigh(row, shift, maxima, last, end, highest, scale, sums):
     return total
 
 
-@_row_kernel("int64", "float64", "int32", "int64", "float32", "float32", "float32[::1]")
+@row_kernel("int64", "float64", "int32", "int64", "float32", "float32", "float32[::1]")
 def _find(row, shift, target, last, end, highest, scale, sums):
     """Where the running sum of the weights that `_weigh` has summed passes `target`."""
     group = 0
@@ -223,7 +175,7 @@ def _find(row, shift, target, last, end, highest, scale, sums):
     return position  # rounding has put the target past the end
 
 
-@_kernel("int64(int64[::1], int64, int64)")
+@kernel("int64(int64[::1], int64, int64)")
 def _keep(heap, count, value):
     """Offers a value to a heap of the largest so far, `count` of them yet and the least in front.
     Returns the new count."""
@@ -248,7 +200,7 @@ def _keep(heap, count, value):
     return count
 
 
-@_kernel("int32(int32[::1], int64)")
+@kernel("int32(int32[::1], int64)")
 def _kth_maximum(maxima, k):
     heap = np.empty(k, np.int64)
     count = 0
@@ -257,7 +209,7 @@ def _kth_maximum(maxima, k):
     return np.int32(heap[0])
 
 
-@_row_kernel("int32", "int64")
+@row_kernel("int32", "int64")
 def _key_below(row, shift, k):
     """One that at least k logits reach, and few more do: the first sixteen bits are told apart."""
     counts = np.zeros(1 << 16, np.int32)
@@ -271,7 +223,7 @@ def _key_below(row, shift, k):
     return np.int32((prefix - 32768) << 16)
 
 
-@_row_kernel("int64[::1]", "int32[::1]", "int64")
+@row_kernel("int64[::1]", "int32[::1]", "int64")
 def _top_ranks(row, shift, maxima, k):
     """Of the k largest logits, the least in front: the key in the upper half, and in the lower one
     what is the larger the further in front it is."""
@@ -293,7 +245,7 @@ def _top_ranks(row, shift, maxima, k):
     return ranks
 
 
-@_row_kernel("int64")
+@row_kernel("int64")
 def _likeliest(row, shift):
     """The position of the first of the largest logits."""
     # The bits of positive floats order as they do.
@@ -316,7 +268,7 @@ def _likeliest(row, shift):
     return 0
 
 
-@_inlined
+@inlined
 def _mixed(state):
     """SplitMix64's output function (Steele, Lea and Flood, 2014)."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -324,13 +276,13 @@ def _mixed(state):
     return state ^ (state >> np.uint64(31))
 
 
-@_inlined
+@inlined
 def _uniform(state):
     """In (0, 1)."""
     return ((_mixed(state) >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
-@_row_kernel(
+@row_kernel(
     "int64",
     *("float64", "int64", "float64", "float64", "uint64", "int32[::1]", "float32[:, ::1]"),
 )
@@ -362,7 +314,7 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
         total = _weigh(row, shift, maxima, last, end, highest, scale, sums[0])
     missing = top_p * total
     if min_p > 0:
-        least = _in_order(_as_bits(np.float32(highest + temperature * math.log(min_p))))
+        least = _in_order(as_bits(np.float32(highest + temperature * math.log(min_p))))
         if least > last:
             last = least
             end = row.size
@@ -384,13 +336,7 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
         drawn = 1 - drawn
 
 
-@_kernel(
-    *(
-        f"void({row[:-5]}[:, ::1], int32, int64[::1], float64[:, ::1], uint64[::1], int64[::1],"
-        " int64[::1])"
-        for row in _ROWS
-    )
-)
+@rows_kernel("void", "int64[::1]", "float64[:, ::1]", "uint64[::1]", "int64[::1]", "int64[::1]")
 def draw_rows(
     rows: Bits,
     shift: np.int32,
@@ -422,7 +368,7 @@ def draw_rows(
         )
 
 
-@_row_kernel("Tuple((float64, int64[::1]))", "int64")
+@row_kernel("Tuple((float64, int64[::1]))", "int64")
 def log_sum_exp_and_top(row: Bits, shift: np.int32, k: int) -> tuple[float, NDArray[np.int64]]:
     """The logarithm of the sum of all exponentials, 0 where nothing is possible; and the ranks of
     the k largest logits, or of all, in no order: see `_top_ranks`."""

@@ -147,7 +147,7 @@ def test_drafts_save_steps_and_change_nothing(automatic: bool, temperature: floa
         )
         params = SamplingParams(
             temperature=temperature,
-            seed=6,
+            seed=1,
             max_tokens=150,
             num_assistant_tokens=4 if lookup and not automatic else None,
         )

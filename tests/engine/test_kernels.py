@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -299,26 +298,3 @@ def test_a_single_possible_token_is_certain() -> None:
     logits = np.full(700, -np.inf, np.float32)
     logits[300] = -7.25
     assert log_sum_exp_and_top(logits, 1) == (-7.25, [300])
-
-
-# Compilation
-
-
-@pytest.mark.parametrize("error", [RuntimeError("no locator available"), OSError(28, "disk full")])
-def test_a_cache_that_fails_is_done_without(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    njit = numba.njit
-
-    def failing(
-        signatures: list[str], *, cache: bool = False, **options: Any
-    ) -> Callable[[Callable[..., object]], object]:
-        if cache:
-            raise error
-        return njit(signatures, **options)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(numba, "njit", failing)
-    double = kernels._kernel("int64(int64)")(lambda number: 2 * number)
-    assert double(21) == 42
-    with pytest.raises(TypeError, match="No matching definition"):
-        double("never compiled when it runs")

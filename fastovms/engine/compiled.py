@@ -1,0 +1,76 @@
+"""How kernels are compiled: all when their file is imported, or read from numba's cache, so that
+nothing is ever compiled in the middle of a step. None holds the interpreter's lock.
+
+The cache goes by a kernel's own file: what is inlined must be in the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import numba
+from llvmlite import ir
+from numba.extending import intrinsic
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_BITS = ("int32", "int16")
+"""Of logits: float32, or bfloat16."""
+
+_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    # Sums in any order, but no promise that there are no infinities.
+    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
+}
+
+
+class Decorator(Protocol):
+    def __call__(self, function: Function, /) -> Function: ...
+
+
+inlined = numba.njit(inline="always")
+
+
+def kernel(*signatures: str) -> Decorator:
+    def decorate(function: Function) -> Function:
+        compiled: Function
+        try:
+            compiled = numba.njit(list(signatures), cache=True, **_OPTIONS)(function)
+        except Exception:  # a directory, a disk, a file: without a cache it only takes longer
+            compiled = numba.njit(list(signatures), **_OPTIONS)(function)
+        return compiled
+
+    return decorate
+
+
+def row_kernel(returns: str, *others: str) -> Decorator:
+    """Of a row of bits, how far they are to be shifted, and others."""
+    return kernel(*(f"{returns}({bits}[::1], int32, {', '.join(others)})" for bits in _BITS))
+
+
+def rows_kernel(returns: str, *others: str) -> Decorator:
+    """Of several rows."""
+    return kernel(*(f"{returns}({bits}[:, ::1], int32, {', '.join(others)})" for bits in _BITS))
+
+
+def _as_float(_: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return numba.float32(numba.int32), generate
+
+
+def _as_bits(_: Any, number: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return numba.int32(numba.float32), generate
+
+
+as_float = intrinsic(_as_float)
+"""The float32 of 32 bits."""
+
+as_bits = intrinsic(_as_bits)
+"""The 32 bits of a float32."""

@@ -17,6 +17,7 @@ from fastovms.backends.draft import load_draft_model
 from fastovms.backends.engine_loop import Abort, Close, Command, Submit, run_engine
 from fastovms.backends.guarded_grammars import GuardedGrammars
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
+from fastovms.backends.permits import Permits
 from fastovms.backends.tuning import load_tuned
 from fastovms.backends.vocabulary import fit_vocabulary, load_grammar_compiler
 from fastovms.backends.window import fit_window
@@ -73,7 +74,7 @@ class PagedBackend:
         self._model = model
         self._config = config
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._undelivered = threading.Semaphore(_MAX_UNDELIVERED_STEPS)
+        self._undelivered = Permits(_MAX_UNDELIVERED_STEPS)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
@@ -282,13 +283,10 @@ class PagedBackend:
 
     def _receive(self, wait: bool) -> list[Command]:
         commands: list[Command] = []
-        if wait:
+        while wait or not self._commands.empty():  # nobody else takes any
             commands.append(self._commands.get())
-        while True:
-            try:
-                commands.append(self._commands.get_nowait())
-            except queue.Empty:
-                return commands
+            wait = False
+        return commands
 
     def _take_stats(self) -> BackendStats:
         engine, scheduler = self._engine, self._engine.scheduler

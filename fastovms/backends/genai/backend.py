@@ -24,6 +24,7 @@ from fastovms.backends.genai.support import (
     has_prefix_cache,
 )
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
+from fastovms.backends.permits import Permits
 from fastovms.backends.process import ChildProcess, Peer, receive, send
 from fastovms.config import EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed
@@ -66,7 +67,7 @@ class GenaiBackend:
         self._assistance = Assistance.of(config)
         self._grammars = grammars
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._undelivered = threading.Semaphore(_MAX_UNDELIVERED_STEPS)
+        self._undelivered = Permits(_MAX_UNDELIVERED_STEPS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._requests = RequestsInFlight(

@@ -1,0 +1,22 @@
+"""How many of something there may be at a time."""
+
+from __future__ import annotations
+
+import queue
+
+
+class Permits:
+    """A semaphore for threads. `threading`'s is written in Python; a step of the engine takes one
+    permit, and the event loop gives it back between two tokens: code that no cache holds."""
+
+    def __init__(self, num: int) -> None:
+        self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(num):
+            self._free.put(None)
+
+    def acquire(self) -> None:
+        """Waits until there is one."""
+        self._free.get()
+
+    def release(self) -> None:
+        self._free.put(None)

@@ -49,18 +49,20 @@ class Drafting:
         """Sets the drafts of those that decode in the next step."""
         wanted: list[WantedDraft] = []
         for sequence in running:
-            if sequence.num_uncomputed_tokens != 1 or sequence.group is not None:
+            token_ids = sequence.token_ids
+            if len(token_ids) - sequence.num_computed_tokens != 1 or sequence.group is not None:
                 continue
-            room = min(sequence.token_limit - sequence.num_tokens - 1, MAX_DRAFT_TOKENS)
+            room = min(sequence.token_limit - len(token_ids) - 1, MAX_DRAFT_TOKENS)
             if sequence.prompt_lookup is not None:
-                drafts = sequence.prompt_lookup.propose(sequence.token_ids, len(running))
-                sequence.draft_token_ids = drafts[:room]
-                sequence.drafted_by = sequence.prompt_lookup.policy
+                drafts = sequence.prompt_lookup.propose(token_ids, len(running))
+                if drafts or sequence.draft_token_ids:
+                    sequence.draft_token_ids = drafts[:room]
+                    sequence.drafted_by = sequence.prompt_lookup.policy
             elif sequence.grammar is not None:
-                drafts = array("q", sequence.grammar.forced_tokens(sequence.token_ids))
+                drafts = array("q", sequence.grammar.forced_tokens(token_ids))
                 sequence.draft_token_ids = drafts[:room]
             if sequence.draft_policy is not None and not sequence.draft_token_ids:
-                num_tokens = sequence.draft_policy.num_tokens(sequence.num_tokens, len(running))
+                num_tokens = sequence.draft_policy.num_tokens(len(token_ids), len(running))
                 if min(num_tokens, room) > 0:
                     wanted.append(WantedDraft(sequence, min(num_tokens, room)))
         if self._model is not None:

@@ -17,11 +17,14 @@ from fastovms.engine.sequence import Sequence
 Drawn = int | Exception | None
 """A token id, or why there is none; None: not yet, as it depends on the token before."""
 
-_CHUNK_BYTES = 2 * 1024 * 1024
-"""Of logits: what a thread draws from at a time, for 0.2 ms or more."""
+_THREAD_BYTES = 2 * 1024 * 1024
+"""Of logits: less is drawn from before another thread has begun."""
 
-_GREEDY_CHUNK_BYTES = 8 * 1024 * 1024
+_GREEDY_THREAD_BYTES = 8 * 1024 * 1024
 """The same, where only the likeliest are looked for."""
+
+_CHUNKS_PER_THREAD = 4
+"""That are taken one by one: not all rows take equally long."""
 
 _MAX_THREADS = 8
 
@@ -116,8 +119,12 @@ class Sampler:
         positions = np.array([row.position for row in rows])
         token_ids = np.empty(len(rows), np.int64)
         is_greedy = settings[:, 0].max() <= GREEDY_TEMPERATURE
-        chunk_bytes = _GREEDY_CHUNK_BYTES if is_greedy else _CHUNK_BYTES
-        size = max(1, chunk_bytes // (logits.itemsize * logits.shape[1]))
+        thread_bytes = _GREEDY_THREAD_BYTES if is_greedy else _THREAD_BYTES
+        num_bytes = len(rows) * logits.shape[1] * logits.itemsize
+        num_threads = max(1, min(self._num_threads, num_bytes // thread_bytes))
+        size = -(-len(rows) // num_threads)
+        if num_threads > 1:
+            size = -(-size // _CHUNKS_PER_THREAD)
         starts = range(0, len(rows), size)
         waiting = iter(starts)
 
@@ -133,7 +140,7 @@ class Sampler:
                     token_ids[some],
                 )
 
-        others = [self._others.submit(run) for _ in range(min(self._num_threads, len(starts)) - 1)]
+        others = [self._others.submit(run) for _ in range(num_threads - 1)]
         run()
         for other in others:
             other.result()

@@ -66,7 +66,7 @@ def alone() -> list[Drawn]:
 def test_a_row_is_drawn_from_in_a_crowd_as_alone(
     monkeypatch: pytest.MonkeyPatch, num_threads: int, bytes_at_a_time: int, prepare: Any
 ) -> None:
-    for name in ("_CHUNK_BYTES", "_GREEDY_CHUNK_BYTES", "_COPIED_BYTES"):
+    for name in ("_THREAD_BYTES", "_GREEDY_THREAD_BYTES", "_COPIED_BYTES"):
         monkeypatch.setattr(sampler_module, name, bytes_at_a_time)
     sampler = Sampler(num_threads)
     expected = alone()
@@ -76,7 +76,7 @@ def test_a_row_is_drawn_from_in_a_crowd_as_alone(
 
 
 def test_several_threads_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_module, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(sampler_module, "_THREAD_BYTES", 1)
     sampler = Sampler(2)
     threads = []
     submit = sampler._others.submit

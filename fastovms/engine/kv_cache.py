@@ -9,7 +9,11 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from fastovms.engine.commit_ahead import CommitAhead
 from fastovms.engine.paging import is_cache
+
+_MAX_BLOCKS_AHEAD = 512
+_MAX_BYTES_AHEAD = 256 * 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,10 +52,17 @@ class KvCache(Protocol):
 
     def copy_block(self, source: int, target: int) -> None: ...
 
+    def commit_ahead(self) -> bool:
+        """Commits some memory before a block first needs it, and says whether there was any to
+        commit. A few milliseconds of work for who is idle."""
+
+    def use(self, block_indices: NDArray[np.int32]) -> None:
+        """Tells which blocks a step reads and writes."""
+
 
 class HostCache:
     """In the host's memory, which the kernel commits when it is first written: a reservation
-    costs nothing."""
+    costs nothing until then."""
 
     def __init__(self, inputs: list[CacheInput], num_blocks: int) -> None:
         self.tensors: dict[str, Any] = {}
@@ -61,6 +72,16 @@ class HostCache:
             shape = cache_input.shape(num_blocks)
             self.tensors[cache_input.name] = ov.Tensor(memory, shape, cache_input.element_type)
             self._memories.append(memory)
+        bytes_per_block = sum(cache_input.bytes_per_block for cache_input in inputs)
+        num_ahead = min(_MAX_BLOCKS_AHEAD, _MAX_BYTES_AHEAD // max(1, bytes_per_block))
+        self._commit_ahead = CommitAhead(self._memories, num_ahead)
+
+    def commit_ahead(self) -> bool:
+        return self._commit_ahead.advance()
+
+    def use(self, block_indices: NDArray[np.int32]) -> None:
+        # Those that were never used are taken in ascending order.
+        self._commit_ahead.use(int(block_indices.max(initial=0)))
 
     def copy_block(self, source: int, target: int) -> None:
         for memory in self._memories:
@@ -80,6 +101,12 @@ class RemoteCache:
             )
             for cache_input in inputs
         }
+
+    def commit_ahead(self) -> bool:
+        return False
+
+    def use(self, block_indices: NDArray[np.int32]) -> None:
+        """They are all there."""
 
     def copy_block(self, source: int, target: int) -> None:
         for tensor in self.tensors.values():

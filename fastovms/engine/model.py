@@ -113,12 +113,17 @@ class PagedModel:
             for name, tensor in self._cache.tensors.items():
                 request.set_tensor(name, tensor)
 
+    def commit_ahead(self) -> bool:
+        """See `KvCache.commit_ahead`."""
+        return self._cache.commit_ahead()
+
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
         for source, target in copies:
             self._cache.copy_block(source, target)
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """See `Model.infer`. Releases the GIL while the device computes."""
+        self._cache.use(inputs.block_indices)
         return (self._small if self._precisions.is_small(inputs) else self._large).infer(inputs)
 
 

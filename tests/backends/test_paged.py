@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -64,3 +66,30 @@ def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> N
     backend = PagedBackend.over(FakeModel(), MODEL, EngineConfig(cache_size=1e-5))
     assert backend.model.max_model_len == 40
     assert "context length reduced from 4096 to the 40 tokens" in caplog.text
+
+
+async def test_an_idle_engine_prepares_until_there_is_work() -> None:
+    loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
+    num_calls = 0
+
+    def prepare() -> bool:
+        nonlocal num_calls
+        num_calls += 1
+        time.sleep(0.001)
+        if num_calls == 300:
+            loop.call_soon_threadsafe(is_ready.set)
+        return num_calls < 300
+
+    backend = PagedBackend.over(FakeModel(), MODEL, CONFIG, prepare=prepare)
+    backend.start()
+    try:
+        listener = Listener()
+        backend.submit(request("r", [2], max_tokens=10), listener)
+        await listener.done.wait()
+        assert listener.text() == continue_greedily([2], 10)
+        assert num_calls < 300, "it did not come first"
+        await is_ready.wait()
+        await asyncio.sleep(0.02)
+        assert num_calls == 300, "it sleeps"
+    finally:
+        await backend.close()

@@ -61,13 +61,16 @@ LENGTH_KEYS: Final = (
 UNLIMITED: Final = 2**20
 """Context length of a model that names none. The KV cache is the limit then."""
 
+_NO_SETTING: Final = 1_000_000_000
+"""More than anybody means."""
+
 _SAMPLING_RANGES: Final[Mapping[str, Callable[[float], bool]]] = {
-    "temperature": lambda value: value >= 0,
+    "temperature": lambda value: 0 <= value <= _NO_SETTING,
     "top_p": lambda value: 0 < value <= 1,
     "min_p": lambda value: 0 <= value <= 1,
-    "top_k": lambda value: value >= 0,
+    "top_k": lambda value: 0 <= value <= _NO_SETTING,
     "max_new_tokens": lambda value: value >= 1,
-    "repetition_penalty": lambda value: value > 0,
+    "repetition_penalty": lambda value: 0 < value <= _NO_SETTING,
     "frequency_penalty": lambda value: -2 <= value <= 2,
     "presence_penalty": lambda value: -2 <= value <= 2,
     "length_penalty": lambda value: -20 <= value <= 20,
@@ -216,5 +219,5 @@ def _sampling_defaults(generation: Mapping[str, Any], path: Path) -> SamplingDef
         is_number = _is_integer(value) or (isinstance(value, float) and not of_integers)
         if not is_number or not is_allowed(value):
             raise ConfigurationError(f"{path}: {name} must not be {json.dumps(value)}")
-        defaults[name] = value
+        defaults[name] = value if of_integers else float(value)
     return SamplingDefaults(**defaults)

@@ -31,7 +31,10 @@ GREEDY_TEMPERATURE = 1e-5
 GROUP_SIZE = 256
 
 _LEAST = np.int32(-(2**31))
-_LEAST_LOGIT = np.float32(-3.4e38)
+_LEAST_LOGIT = np.finfo(np.float32).min
+_LEAST_SCALE = np.float32(1e-30)
+"""More than 0, which stands for no scale; all weights are the same then."""
+
 _LEAST_EXPONENT = np.float32(-126)
 _NOTHING = 1e-30
 """More than a whole vocabulary of the least weights, and less than any that is ever drawn."""
@@ -295,7 +298,7 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
     """
     if temperature <= GREEDY_TEMPERATURE:
         return _likeliest(row, shift)
-    scale = np.float32(_LOG2_E / temperature)
+    scale = max(np.float32(_LOG2_E / temperature), _LEAST_SCALE)
     is_cut = 0 < top_k < row.size
     weighs_all = not is_cut and (top_p < 1 or min_p <= 0)
     position = _look(row, shift, maxima, scale if weighs_all else np.float32(0), sums[0])
@@ -378,6 +381,6 @@ def log_sum_exp_and_top(row: Bits, shift: np.int32, k: int) -> tuple[float, NDAr
     position = _look(row, shift, maxima, np.float32(_LOG2_E), sums)
     highest = _logit(_key(row[position], shift))
     log_sum = 0.0
-    if highest > -np.inf:
+    if highest != -np.inf:
         log_sum = highest + math.log(_total(sums))
     return log_sum, _top_ranks(row, shift, maxima, min(k, row.size))

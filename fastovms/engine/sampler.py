@@ -114,7 +114,7 @@ class Sampler:
         if not rows:
             return []
         sources = np.array([row.source for row in rows])
-        settings = np.array([_settings(row.sequence) for row in rows])
+        settings = np.array([_settings(row.sequence) for row in rows], np.float64)
         seeds = np.array([row.sequence.seed for row in rows], np.uint64)
         positions = np.array([row.position for row in rows])
         token_ids = np.empty(len(rows), np.int64)
@@ -141,9 +141,11 @@ class Sampler:
                 )
 
         others = [self._others.submit(run) for _ in range(num_threads - 1)]
-        run()
-        for other in others:
-            other.result()
+        try:
+            run()
+        finally:  # nobody reads logits that the next step overwrites
+            for other in others:
+                other.result()
         ids: list[int] = token_ids.tolist()
         return ids
 

@@ -211,6 +211,20 @@ def test_the_nucleus_ends_within_equal_weights_where_it_should(seed: int, top_p:
     assert_drawn_from(expected, drawn)
 
 
+@pytest.mark.parametrize("temperature", [1e46, 1e300, math.inf])
+@pytest.mark.parametrize("settings", [{}, {"top_p": 0.5}, {"top_k": 2500}], ids=str)
+def test_at_a_huge_temperature_all_are_alike(temperature: float, settings: dict[str, Any]) -> None:
+    drawn = draw(logits_of("peaked", 3000), temperature=temperature, **settings)
+    assert len(set(drawn)) > 900
+
+
+@pytest.mark.parametrize("least", [np.finfo(np.float32).min, -3.401e38])
+def test_the_least_of_all_numbers_is_more_than_nothing(least: float) -> None:
+    logits = np.full(300, -np.inf, np.float32)
+    logits[[100, 200]] = least
+    assert set(draw(logits, range(50))) == {100, 200}
+
+
 # Numbers that are none
 
 
@@ -292,6 +306,10 @@ def test_the_sum_and_the_largest_are_those_of_a_full_sort(name: str, size: int) 
 
 def test_of_what_is_impossible_there_is_no_sum() -> None:
     assert log_sum_exp_and_top(np.full(700, -np.inf, np.float32), 2) == (0, [0, 1])
+
+
+def test_of_what_is_no_number_the_sum_is_none() -> None:
+    assert math.isnan(log_sum_exp_and_top(np.array([1, np.nan, 2], np.float32), 1)[0])
 
 
 def test_a_single_possible_token_is_certain() -> None:

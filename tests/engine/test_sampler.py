@@ -129,6 +129,11 @@ def test_rows_that_depend_on_the_token_before_are_left_to_be_drawn_next() -> Non
     assert (logits == crowd_logits()[:3]).all()
 
 
+def test_settings_may_be_whole_numbers() -> None:
+    whole = sequence_of({"temperature": 1, "top_p": 1, "min_p": 0}, 5)
+    assert sample(crowd_logits()[:1], [whole]) == sample(crowd_logits()[:1], [sequence_of({}, 5)])
+
+
 def test_groups_draw_in_their_own_way() -> None:
     beam = Sequence(0, "r", 0, [1], SamplingParams(), token_limit=9, group=SequenceGroup(2))
     assert sample(crowd_logits()[:2], [beam, sequence_of({"temperature": 0})])[0] is None

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine.logprobs import log_sum_exp, top_k_ids
+from fastovms.engine.logprobs import log_sum_exp_and_top
+from fastovms.engine.raw_logits import Floats
 from fastovms.params import BeamSearch, EarlyStopping, EndsText
-
-Floats = NDArray[np.float32]
 
 
 class Continuation(NamedTuple):
@@ -42,6 +41,19 @@ class _Candidate(NamedTuple):
 
     score: float
     continuation: Continuation
+
+
+class _Row(NamedTuple):
+    """What a beam's logits say.
+
+    Attributes:
+        log_sum: of all their exponentials.
+        likeliest: the ids of the likeliest tokens, in descending order.
+    """
+
+    logits: Floats
+    log_sum: float
+    likeliest: NDArray[np.int64]
 
 
 class _Group:
@@ -99,14 +111,15 @@ class BeamSearcher:
     def advance(self, logits: Sequence[Floats]) -> list[Continuation]:
         """Takes a row [vocab_size] for each beam of the last step, at first one for the prompt,
         and returns the next beams: none when the search has ended. -inf rules a token out."""
-        normalizers = [log_sum_exp(row) for row in logits]
+        num_candidates = 2 * self._groups[0].width
+        rows = [_Row(row, *log_sum_exp_and_top(row, num_candidates)) for row in logits]
         taken: list[int] = []
         beams: list[Continuation] = []
         self._ended.clear()
         for group in self._groups:
             if not group.scores:
                 continue
-            candidates = self._candidates(group, logits, normalizers, taken)
+            candidates = self._candidates(group, rows, taken)
             survivors = self._select(group, candidates)
             taken += (s.continuation.token_id for s in survivors)
             if self._is_done(group):
@@ -126,18 +139,17 @@ class BeamSearcher:
         complete = [hypothesis for group in self._groups for hypothesis in group.complete]
         return sorted(complete, key=lambda h: h.score, reverse=True)[:n]
 
-    def _candidates(
-        self, group: _Group, logits: Sequence[Floats], normalizers: list[float], taken: list[int]
-    ) -> list[_Candidate]:
+    def _candidates(self, group: _Group, rows: list[_Row], taken: list[int]) -> list[_Candidate]:
         """In descending order; of equals the better beam's first, then the lower token id."""
         candidates: list[_Candidate] = []
         for position, score in enumerate(group.scores, group.first_position):
-            row = logits[position]
+            logits, log_sum, ids = rows[position]
             if taken and self._params.diversity_penalty:
-                row = row.copy()
-                np.subtract.at(row, taken, np.float32(self._params.diversity_penalty))
-            ids = _likeliest_ids(row, 2 * group.width)
-            scores = row[ids].astype(np.float64) + (score - normalizers[position])
+                logits = logits.copy()
+                np.subtract.at(logits, taken, np.float32(self._params.diversity_penalty))
+                _, ids = log_sum_exp_and_top(logits, len(ids))
+            ids = ids[logits[ids] > -np.inf]
+            scores = logits[ids].astype(np.float64) + (score - log_sum)
             candidates += (
                 _Candidate(total, Continuation(position, token_id))
                 for total, token_id in zip(scores.tolist(), ids.tolist(), strict=True)
@@ -208,9 +220,3 @@ class BeamSearcher:
             position = beams[position].parent
         path.reverse()
         return path
-
-
-def _likeliest_ids(row: Floats, k: int) -> NDArray[np.int64]:
-    """The k likeliest tokens that are possible, in descending order."""
-    ids = top_k_ids(row, k)
-    return ids[row[ids] > -np.inf]

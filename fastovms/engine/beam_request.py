@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastovms.engine.beam import BeamSearcher, Continuation, Hypothesis
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.grammar import dead_end
 from fastovms.engine.logprobs import token_logprobs
+from fastovms.engine.raw_logits import Floats
 from fastovms.engine.scheduler import Scheduler
 from fastovms.engine.sequence import Sequence
 from fastovms.params import EndsText, FinishReason, GenerationOutput, Refusal, TokenLogprobs
-
-Floats = NDArray[np.float32]
 
 
 def beam_token_limit(num_prompt_tokens: int, num_beams: int, blocks: BlockManager) -> int:
@@ -65,6 +63,7 @@ class BeamRequest:
         self._rows[sequence.seq_id] = logits
         return len(self._rows) == len(self.sequences)
 
+    @np.errstate(all="ignore")  # logits may be infinite
     def advance(self, scheduler: Scheduler, seq_ids: Iterator[int]) -> list[GenerationOutput]:
         """Moves every beam by a token: forks those that go on in several ways, drops those that
         do not go on. At the search's end it drops them all and returns the outputs."""

@@ -7,19 +7,15 @@ from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fastovms.engine.blocks import ROOT, BlockManager
 from fastovms.engine.draft_policy import DraftPolicy
 from fastovms.engine.inputs import StepLayout
+from fastovms.engine.kernels import likeliest
 from fastovms.engine.logprobs import log_sum_exp
 from fastovms.engine.model import Model
-from fastovms.engine.raw_logits import RawLogits, as_float32, likeliest
+from fastovms.engine.raw_logits import RawLogits, as_bits, as_float32
 from fastovms.engine.sequence import Sequence, SequenceStatus
 from fastovms.params import SamplingParams
-
-Floats = NDArray[np.float32]
 
 MAX_CONFIDENT_TOKENS = 16
 """The longest draft of a request that only says how sure the draft model must be."""
@@ -190,8 +186,8 @@ class DraftModel:
             self._register_full_blocks(follower)
         return [
             follower
-            for follower, row, token_id in zip(drafting, logits, likeliest(logits), strict=True)
-            if follower.append(token_id, row)
+            for follower, row in zip(drafting, logits, strict=True)
+            if follower.append(likeliest(*as_bits(row)), row)
         ]
 
     def _register_full_blocks(self, follower: _Follower) -> None:
@@ -299,7 +295,7 @@ def _confidence_threshold(params: SamplingParams) -> float:
     return AUTOMATIC_CONFIDENCE if params.num_assistant_tokens is None else 0.0
 
 
-def _confidence(raw_logits: RawLogits, likeliest_id: int) -> float:
+def _confidence(logits: RawLogits, likeliest_id: int) -> float:
     """The probability of the likeliest token."""
-    logits = as_float32(raw_logits)
-    return math.exp(float(logits[likeliest_id]) - log_sum_exp(logits))
+    (highest,) = as_float32(logits[[likeliest_id]])
+    return math.exp(float(highest) - log_sum_exp(logits))

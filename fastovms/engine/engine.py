@@ -190,8 +190,7 @@ class Engine:
         self.scheduler.mark_computed(plan)
         self.num_steps += 1
         self.admitted = [sequence.request_id for sequence in plan.admitted]
-        with np.errstate(all="ignore"):  # logits may be infinite
-            return self._sample(batch, logits)
+        return self._sample(batch, logits)
 
     def _sample(self, batch: Batch, logits: RawLogits) -> list[EngineOutput]:
         num_rows = sum(1 + num_drafts for _, num_drafts in batch.sampled)

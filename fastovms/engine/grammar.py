@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
-from numpy.typing import NDArray
 
 from fastovms.engine.json_schema import usable_rules, usable_schema
 from fastovms.engine.productive import unmatchable_rule
+from fastovms.engine.raw_logits import Floats
 from fastovms.engine.structural_tag import structural_tag
 from fastovms.engine.tagged_rules import resolve_tags
 from fastovms.errors import InvalidField
@@ -24,8 +24,6 @@ from fastovms.params import Grammar, GrammarKind, Refusal
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
-
-Floats = NDArray[np.float32]
 
 _MAX_CACHED = 256
 

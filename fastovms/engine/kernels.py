@@ -25,16 +25,10 @@ from fastovms.engine.compiled import as_bits, as_float, inlined, kernel, row_ker
 Bits = NDArray[np.int32] | NDArray[np.int16]
 """Of rows of logits, or of one."""
 
-GREEDY_TEMPERATURE = 1e-5
-"""At and below it the likeliest token is taken: dividing by less only overflows."""
-
 GROUP_SIZE = 256
 
 _LEAST = np.int32(-(2**31))
 _LEAST_LOGIT = np.finfo(np.float32).min
-_LEAST_SCALE = np.float32(1e-30)
-"""More than 0, which stands for no scale; all weights are the same then."""
-
 _LEAST_EXPONENT = np.float32(-126)
 _NOTHING = 1e-30
 """More than a whole vocabulary of the least weights, and less than any that is ever drawn."""
@@ -104,10 +98,20 @@ def _total(sums):
     return total
 
 
+@row_kernel("int64", "int64", "int32")
+def _position(row, shift, group, key):
+    """Of the first member of a group that has this key."""
+    start = group * GROUP_SIZE
+    for i in range(start, min(start + GROUP_SIZE, row.size)):
+        if _key(row[i], shift) == key:
+            return i
+    return start
+
+
 @row_kernel("int64", "int32[::1]", "float32", "float32[::1]")
 def _look(row, shift, maxima, scale, sums):
-    """Fills in the largest key of each group, and what all its members weigh, unless `scale` is 0.
-    Returns the position of the first of the largest logits."""
+    """Fills in the largest key of each group, and what all its members weigh, unless there is no
+    room for that in `sums`. Returns the position of the first of the largest logits."""
     largest = _LEAST
     its_group = 0
     for group in range(maxima.size):
@@ -119,18 +123,13 @@ def _look(row, shift, maxima, scale, sums):
         if maximum > largest:
             largest = maximum
             its_group = group
-        if scale:
+        if sums.size:
             # While they are in the cache: against the largest of them, as that of all is not known.
             sums[group] = _sum_all(members, shift, max(_logit(maximum), _LEAST_LOGIT), scale)
-    if scale:
-        highest = _logit(largest)
-        for group in range(maxima.size):
-            sums[group] *= _weight(_logit(maxima[group]), highest, scale)
-    start = its_group * GROUP_SIZE
-    for i in range(start, min(start + GROUP_SIZE, row.size)):
-        if _key(row[i], shift) == largest:
-            return i
-    return 0
+    highest = _logit(largest)
+    for group in range(sums.size):
+        sums[group] *= _weight(_logit(maxima[group]), highest, scale)
+    return _position(row, shift, its_group, largest)
 
 
 @row_kernel("float64", "int32[::1]", "int32", "int64", "float32", "float32", "float32[::1]")
@@ -249,26 +248,41 @@ def _top_ranks(row, shift, maxima, k):
 
 
 @row_kernel("int64")
-def _likeliest(row, shift):
+def likeliest(row: Bits, shift: np.int32) -> int:
     """The position of the first of the largest logits."""
     # The bits of positive floats order as they do.
     largest = _LEAST
-    its_start = 0
-    for start in range(0, row.size, GROUP_SIZE):
-        members = row[start : start + GROUP_SIZE]
+    its_group = 0
+    for group in range((row.size + GROUP_SIZE - 1) // GROUP_SIZE):
+        members = row[group * GROUP_SIZE : (group + 1) * GROUP_SIZE]
         maximum = _LEAST
         for i in range(members.size):
             maximum = max(maximum, np.int32(members[i]) << shift)
         if maximum > largest:
             largest = maximum
-            its_start = start
-    if largest <= 0:
+            its_group = group
+    position: int
+    if largest > 0:
+        position = _position(row, shift, its_group, largest)
+    else:
         maxima = np.empty((row.size + GROUP_SIZE - 1) // GROUP_SIZE, np.int32)
-        return _look(row, shift, maxima, np.float32(0), np.empty(0, np.float32))
-    for i in range(its_start, min(its_start + GROUP_SIZE, row.size)):
-        if np.int32(row[i]) << shift == largest:
-            return i
-    return 0
+        position = _look(row, shift, maxima, np.float32(0), np.empty(0, np.float32))
+    return position
+
+
+@rows_kernel("void", "int64[::1]", "int64[::1]")
+def likeliest_of_rows(
+    rows: Bits, shift: np.int32, indices: NDArray[np.int64], token_ids: NDArray[np.int64]
+) -> None:
+    """Finds the first of the largest logits of each of some rows.
+
+    Args:
+        rows: [R, vocab_size].
+        indices: [N], which of them.
+        token_ids: [N], the results.
+    """
+    for i in range(indices.size):
+        token_ids[i] = likeliest(rows[indices[i]], shift)
 
 
 @inlined
@@ -296,12 +310,10 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
     before it, in descending order, weigh less than `top_p` of the whole. If not, it is out and all
     after it are, and one of those before it is drawn in its place.
     """
-    if temperature <= GREEDY_TEMPERATURE:
-        return _likeliest(row, shift)
-    scale = max(np.float32(_LOG2_E / temperature), _LEAST_SCALE)
+    scale = np.float32(_LOG2_E / temperature)
     is_cut = 0 < top_k < row.size
     weighs_all = not is_cut and (top_p < 1 or min_p <= 0)
-    position = _look(row, shift, maxima, scale if weighs_all else np.float32(0), sums[0])
+    position = _look(row, shift, maxima, scale, sums[0] if weighs_all else sums[0][:0])
     highest = _logit(_key(row[position], shift))
     if not np.isfinite(highest):
         return position
@@ -354,7 +366,7 @@ def draw_rows(
     Args:
         rows: [R, vocab_size].
         indices: [N], which of them.
-        settings: [N, 4], temperature, top-k (0: off), top-p, min-p.
+        settings: [N, 4], temperature (not 0), top-k (0: off), top-p, min-p.
         seeds: [N]. A seed and a position decide on what is drawn, as far as the logits leave open.
         positions: [N].
         token_ids: [N], the results.

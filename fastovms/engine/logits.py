@@ -15,9 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.engine.raw_logits import Floats
 from fastovms.params import SamplingParams
-
-Floats = NDArray[np.float32]
 
 
 class LogitsProcessor(Protocol):

@@ -5,30 +5,33 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine.kernels import log_sum_exp_and_top
-from fastovms.engine.raw_logits import Floats, RawLogits, as_bits, as_float32
+from fastovms.engine import kernels
+from fastovms.engine.raw_logits import RawLogits, as_bits, as_float32
 from fastovms.params import ALL_LOGPROBS, TokenLogprobs
 
 
-def log_sum_exp(row: Floats) -> float:
+def log_sum_exp(row: RawLogits) -> float:
     """What turns the logits of a row into log probabilities when it is taken from them; 0 where
     nothing is possible."""
-    return _log_sum_exp_and_top(row, 0)[0]
+    return log_sum_exp_and_top(row, 0)[0]
 
 
-def top_k_ids(row: Floats, k: int) -> NDArray[np.int64]:
-    """Positions of the k largest logits (or of all), in descending order; of equal ones the first
-    ones first."""
-    return _log_sum_exp_and_top(row, k)[1]
+def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64]]:
+    """The same, and the positions of the k largest logits (or of all), in descending order; of
+    equal ones the first ones first."""
+    log_sum, ranks = kernels.log_sum_exp_and_top(*as_bits(row), k)
+    ranks[::-1].sort()
+    return log_sum, 0xFFFFFFFF - (ranks & 0xFFFFFFFF)
 
 
+@np.errstate(all="ignore")  # logits may be infinite
 def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogprobs:
     """What the model's own logits, [vocab_size], say about `token_id` and its `num_top`
     (or `ALL_LOGPROBS`) likeliest rivals, which come in descending order."""
     size = logits.size
     if num_top == ALL_LOGPROBS or num_top >= size:
         num_top = size
-    normalizer, top = _log_sum_exp_and_top(logits, max(num_top, 1))
+    normalizer, top = log_sum_exp_and_top(logits, max(num_top, 1))
     highest, chosen = as_float32(logits[[top[0], token_id]])
     num_likelier = 0
     if chosen != highest:
@@ -41,11 +44,3 @@ def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogpr
         top_token_ids=top.tolist(),
         top_logprobs=(as_float32(logits[top]).astype(np.float64) - normalizer).tolist(),
     )
-
-
-def _log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64]]:
-    log_sum: float
-    ranks: NDArray[np.int64]
-    log_sum, ranks = log_sum_exp_and_top(*as_bits(row), k)
-    ranks[::-1].sort()
-    return log_sum, 0xFFFFFFFF - (ranks & 0xFFFFFFFF)

@@ -36,17 +36,3 @@ def as_bits(logits: RawLogits) -> tuple[NDArray[np.int32] | NDArray[np.int16], n
     if logits.dtype == np.float32:
         return logits.view(np.int32), np.int32(0)
     return logits.view(np.int16), np.int32(16)
-
-
-def likeliest(logits: RawLogits) -> list[int]:
-    """The first of the largest logits of each row.
-
-    The bits of non-negative floats order as integers do, whose argmax numpy finds in half the
-    time (it has no NaN to look out for). A row without a non-negative logit is done again.
-    """
-    bits = logits.view(np.int32 if logits.dtype == np.float32 else np.int16)
-    token_ids: list[int] = bits.argmax(axis=1).tolist()
-    for row, token_id in enumerate(token_ids):
-        if bits[row, token_id] < 0:
-            token_ids[row] = int(as_float32(logits[row]).argmax())
-    return token_ids

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from array import array
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastovms.engine.inputs import SampledTokens
-from fastovms.engine.kernels import GREEDY_TEMPERATURE, draw_rows
+from fastovms.engine.kernels import draw_rows, likeliest_of_rows
 from fastovms.engine.raw_logits import Floats, RawLogits, as_bits, copy_float32
 from fastovms.engine.sequence import Sequence
 
 Drawn = int | Exception | None
 """A token id, or why there is none; None: not yet, as it depends on the token before."""
+
+GREEDY_TEMPERATURE = 1e-5
+"""At and below it the likeliest token is taken: dividing by less only overflows."""
 
 _THREAD_BYTES = 2 * 1024 * 1024
 """Of logits: less is drawn from before another thread has begun."""
@@ -49,139 +54,173 @@ class Sampler:
         """Draws a token from each row. None where `draw_next` is to do it, row by row; and of
         sequences in a group, which draw in a way of their own.
 
-        Logits may become infinite: whoever calls it ignores numpy's warnings.
-
         Args:
             logits: [R, vocab_size], R as many as are sampled. Those that a sequence's processors
                 change are modified, unless it wants them as they were: for log probabilities.
         """
         is_float32 = logits.dtype == np.float32
-        rows: list[_Row] = []
-        copied_rows: list[_Row] = []
+        rows = _Rows()
+        changed: list[_ChangedRow] = []
+        copied: list[_ChangedRow] = []
         start = 0
         for sequence, num_drafts in sampled:
             end = start + 1 + num_drafts
-            is_changed = bool(sequence.processors)
-            if sequence.group is None and not (is_changed and num_drafts):
-                is_copied = is_changed and (sequence.params.logprobs is not None or not is_float32)
-                some = copied_rows if is_copied else rows
-                offset = len(sequence.token_ids) - start
+            num_tokens = len(sequence.token_ids)
+            if sequence.group is None and not sequence.processors:
                 for index in range(start, end):
-                    some.append(_Row(sequence, offset + index, index, index))
+                    rows.add(index, sequence, num_tokens + index - start)
+            elif sequence.group is None and not num_drafts:
+                if is_float32 and sequence.params.logprobs is None:
+                    rows.add(start, sequence, num_tokens)
+                    changed.append(_ChangedRow(start, sequence))
+                else:
+                    copied.append(_ChangedRow(start, sequence))
             start = end
         drawn: list[Drawn] = [None] * start
-        self._draw(rows, logits, drawn)
-        self._draw_copied(copied_rows, logits, drawn)
+        self._draw(rows, changed, logits, drawn)
+        self._draw_copied(copied, logits, drawn)
         return drawn
 
     def draw_next(self, sequence: Sequence, logits: RawLogits) -> int:
         """Draws a sequence's next token from a row, [vocab_size], which is not modified."""
         drawn: list[Drawn] = [None]
-        row = _Row(sequence, len(sequence.token_ids), 0, 0)
-        self._draw_copied([row], logits[None], drawn)
+        self._draw_copied([_ChangedRow(0, sequence)], logits[None], drawn)
         (token_id,) = drawn
         if isinstance(token_id, Exception):
             raise token_id
         assert token_id is not None
         return token_id
 
-    def _draw_copied(self, rows: list[_Row], logits: RawLogits, drawn: list[Drawn]) -> None:
+    def _draw_copied(
+        self, changed: list[_ChangedRow], logits: RawLogits, drawn: list[Drawn]
+    ) -> None:
+        """Changes copies of the rows, and draws from these."""
         width = logits.shape[1]
         most = max(1, _COPIED_BYTES // (4 * width))
-        for start in range(0, len(rows), most):
-            some = rows[start : start + most]
+        for start in range(0, len(changed), most):
+            some = changed[start : start + most]
             if self._copies.shape[1] != width or len(self._copies) < len(some):
                 self._copies = np.empty((len(some), width), np.float32)
-            for row, copy in zip(some, self._copies, strict=False):
-                copy_float32(logits[row.source], copy)
-            some = [row._replace(source=i) for i, row in enumerate(some)]
-            self._draw(some, self._copies, drawn)
+            rows = _Rows()
+            copies: list[_ChangedRow] = []
+            for copy, (row, sequence) in enumerate(some):
+                copy_float32(logits[row], self._copies[copy])
+                rows.add(copy, sequence, len(sequence.token_ids))
+                copies.append(_ChangedRow(copy, sequence))
+            chosen: list[Drawn] = [None] * len(some)
+            self._draw(rows, copies, self._copies, chosen)
+            for (row, _), token_id in zip(some, chosen, strict=True):
+                drawn[row] = token_id
 
-    def _draw(self, rows: list[_Row], logits: RawLogits, drawn: list[Drawn]) -> None:
-        """Logits that processors change are float32."""
-        changed = [row for row in rows if row.sequence.processors]
-        for row in changed:
-            drawn[row.target] = _change(logits[row.source], row.sequence)
-        for row, token_id in zip(rows, self._draw_unchanged(rows, logits), strict=True):
-            if drawn[row.target] is None:
-                drawn[row.target] = token_id
-        for row in changed:
-            chosen = drawn[row.target]
-            if isinstance(chosen, int) and logits[row.source, chosen] == -np.inf:
-                drawn[row.target] = _end(row.sequence, chosen)
+    def _draw(
+        self, rows: _Rows, changed: list[_ChangedRow], logits: RawLogits, drawn: list[Drawn]
+    ) -> None:
+        """Those of the rows that processors change are float32."""
+        errors = _change(changed, logits) if changed else {}
+        if rows.greedy:
+            chosen = self._run(likeliest_of_rows, logits, rows.greedy, (), _GREEDY_THREAD_BYTES)
+            for row, token_id in zip(rows.greedy, chosen, strict=True):
+                drawn[row] = token_id
+        if rows.random:
+            chosen = self._run(draw_rows, logits, rows.random, rows.arguments(), _THREAD_BYTES)
+            for row, token_id in zip(rows.random, chosen, strict=True):
+                drawn[row] = token_id
+        for row, sequence in changed:
+            drawn[row] = errors.get(row) or _checked(drawn[row], logits[row], sequence)
 
-    def _draw_unchanged(self, rows: list[_Row], logits: RawLogits) -> list[int]:
-        if not rows:
-            return []
-        sources = np.array([row.source for row in rows])
-        settings = np.array([_settings(row.sequence) for row in rows], np.float64)
-        seeds = np.array([row.sequence.seed for row in rows], np.uint64)
-        positions = np.array([row.position for row in rows])
-        token_ids = np.empty(len(rows), np.int64)
-        is_greedy = settings[:, 0].max() <= GREEDY_TEMPERATURE
-        thread_bytes = _GREEDY_THREAD_BYTES if is_greedy else _THREAD_BYTES
-        num_bytes = len(rows) * logits.shape[1] * logits.itemsize
-        num_threads = max(1, min(self._num_threads, num_bytes // thread_bytes))
-        size = -(-len(rows) // num_threads)
-        if num_threads > 1:
-            size = -(-size // _CHUNKS_PER_THREAD)
-        starts = range(0, len(rows), size)
-        waiting = iter(starts)
+    def _run(
+        self,
+        kernel: Callable[..., None],
+        logits: RawLogits,
+        indices: array[int],
+        others: tuple[NDArray[Any], ...],
+        thread_bytes: int,
+    ) -> list[int]:
+        """Has a kernel draw from some rows: on several threads, where they are so many bytes."""
+        bits, shift = as_bits(logits)
+        token_ids = np.empty(len(indices), np.int64)
+        arguments = (np.frombuffer(indices, np.int64), *others, token_ids)
+        num_bytes = len(indices) * logits.shape[1] * logits.itemsize
+        num_threads = min(self._num_threads, num_bytes // thread_bytes)
+        if num_threads <= 1:
+            kernel(bits, shift, *arguments)
+            return token_ids.tolist()
+        size = -(-len(indices) // (num_threads * _CHUNKS_PER_THREAD))
+        waiting = iter(range(0, len(indices), size))
 
         def run() -> None:
             for start in waiting:  # each of them is for one thread
-                some = slice(start, start + size)
-                draw_rows(
-                    *as_bits(logits),
-                    sources[some],
-                    settings[some],
-                    seeds[some],
-                    positions[some],
-                    token_ids[some],
-                )
+                kernel(bits, shift, *(a[start : start + size] for a in arguments))
 
-        others = [self._others.submit(run) for _ in range(num_threads - 1)]
+        running = [self._others.submit(run) for _ in range(num_threads - 1)]
         try:
             run()
         finally:  # nobody reads logits that the next step overwrites
-            for other in others:
+            for other in running:
                 other.result()
-        ids: list[int] = token_ids.tolist()
-        return ids
+        return token_ids.tolist()
 
 
-class _Row(NamedTuple):
-    """Logits from which a token is drawn.
+class _Rows:
+    """Rows of logits that tokens are drawn from, parted by how.
 
     Attributes:
-        position: how many tokens the sequence has before that.
-        source: the index of the logits.
-        target: the index of the token in the results.
+        greedy: int64, those whose likeliest token is taken.
+        random: int64, the others.
     """
 
+    def __init__(self) -> None:
+        self.greedy = array("q")
+        self.random = array("q")
+        self._settings = array("d")
+        self._seeds = array("Q")
+        self._positions = array("q")
+
+    def add(self, row: int, sequence: Sequence, num_tokens: int) -> None:
+        """`num_tokens` the sequence has before the one that is drawn."""
+        params = sequence.params
+        if params.temperature <= GREEDY_TEMPERATURE:
+            self.greedy.append(row)
+            return
+        self.random.append(row)
+        self._settings.extend((params.temperature, params.top_k, params.top_p, params.min_p))
+        self._seeds.append(sequence.seed)
+        self._positions.append(num_tokens)
+
+    def arguments(self) -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.int64]]:
+        """Of `draw_rows`, for the random ones."""
+        return (
+            np.frombuffer(self._settings, np.float64).reshape(-1, 4),
+            np.frombuffer(self._seeds, np.uint64),
+            np.frombuffer(self._positions, np.int64),
+        )
+
+
+class _ChangedRow(NamedTuple):
+    """A row of logits that the sequence's processors change before a token is drawn."""
+
+    row: int
     sequence: Sequence
-    position: int
-    source: int
-    target: int
 
 
-def _settings(sequence: Sequence) -> tuple[float, int, float, float]:
-    params = sequence.params
-    return params.temperature, params.top_k, params.top_p, params.min_p
+def _change(rows: list[_ChangedRow], logits: RawLogits) -> dict[int, Exception]:
+    """One request's fault must not cost the others theirs: it is returned, by the row."""
+    errors: dict[int, Exception] = {}
+    with np.errstate(all="ignore"):  # logits may be infinite
+        for row, sequence in rows:
+            try:
+                for process in sequence.processors:
+                    process(logits[row].view(np.float32), sequence.token_ids)
+            except Exception as error:
+                errors[row] = error
+    return errors
 
 
-def _change(logits: RawLogits, sequence: Sequence) -> Exception | None:
-    """One request's fault must not cost the others theirs: it is returned."""
-    try:
-        for process in sequence.processors:
-            process(logits.view(np.float32), sequence.token_ids)
-    except Exception as error:
-        return error
-    return None
-
-
-def _end(sequence: Sequence, token_id: int) -> int:
-    """The request has ruled out everything, and this token, too."""
+def _checked(token_id: Drawn, logits: RawLogits, sequence: Sequence) -> Drawn:
+    """Where the request has ruled out everything, and this token, too, its text ends."""
+    assert isinstance(token_id, int)
+    if logits[token_id] != -np.inf:
+        return token_id
     if sequence.grammar is not None:
         sequence.grammar.give_up()
     return min(sequence.params.eos_token_ids, default=token_id)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.inputs import StepInputs
-from fastovms.engine.raw_logits import RawLogits, as_float32, copy_float32, likeliest
+from fastovms.engine.raw_logits import RawLogits, as_float32, copy_float32
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
 from tests.engine.bf16 import as_bf16, bf16_bits
 from tests.engine.fake_model import FakeModel
@@ -30,24 +30,6 @@ def test_a_copy_is_float32(prepare: object) -> None:
     copy = np.empty_like(logits)
     copy_float32(prepare(logits), copy)  # type: ignore[operator]
     np.testing.assert_array_equal(copy, logits)
-
-
-ROWS = [
-    [-3, -1, -2],
-    [-0.0, -1, -2],
-    [-1, 0.0, -2],
-    [1, 3, 3],
-    [-np.inf, -np.inf, -5],
-    [-np.inf, np.inf, 7],
-]
-LIKELIEST = [1, 0, 1, 1, 2, 1]
-
-
-@pytest.mark.parametrize("prepare", [np.ascontiguousarray, bf16_bits])
-def test_the_first_of_the_largest_logits(prepare: object) -> None:
-    logits = prepare(np.array(ROWS, np.float32))  # type: ignore[operator]
-    assert likeliest(logits) == LIKELIEST
-    assert likeliest(logits[:, :2]) == [1, 0, 1, 1, 0, 1], "of some tokens only"
 
 
 class NoisyModel(FakeModel):

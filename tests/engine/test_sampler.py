@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from fastovms.engine import sampler as sampler_module
 from fastovms.engine.inputs import SampledTokens
-from fastovms.engine.kernels import GREEDY_TEMPERATURE
 from fastovms.engine.raw_logits import RawLogits
-from fastovms.engine.sampler import Drawn, Sampler
+from fastovms.engine.sampler import GREEDY_TEMPERATURE, Drawn, Sampler
 from fastovms.engine.sequence import Sequence, SequenceGroup
 from fastovms.params import SamplingParams
 from tests.engine.bf16 import as_bf16, bf16_bits

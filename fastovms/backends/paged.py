@@ -57,8 +57,8 @@ class PagedBackend:
 
     The engine thread receives commands, steps, and hands over each step's outputs with one
     `call_soon_threadsafe`. While the loop turns them into text, the thread is inside the next
-    inference with the GIL released. When there is no work it prepares for more, and then sleeps on
-    the command queue.
+    inference with the GIL released. When there is no work it commits memory ahead, and then
+    sleeps on the command queue.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class PagedBackend:
         config: EngineConfig,
         grammars: GrammarCompiler | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        prepare: Callable[[], bool] = lambda: False,
+        commit_ahead: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """`prepare` does a few milliseconds of work that is of use later, and says whether there
-        was any to do."""
+        """`commit_ahead` commits memory of the cache, of which so many blocks have been used; see
+        `KvCache`."""
         self._engine = engine
         self._clock = clock
-        self._prepare = prepare
+        self._commit_ahead = commit_ahead
         self._grammars = None if grammars is None else GuardedGrammars(grammars)
         self._model = model
         self._config = config
@@ -136,7 +136,7 @@ class PagedBackend:
                 grammars,
                 draft_model,
                 available=available,
-                prepare=paged_model.commit_ahead,
+                commit_ahead=paged_model.commit_ahead,
             )
 
         return reserve
@@ -152,7 +152,7 @@ class PagedBackend:
         *,
         available: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        prepare: Callable[[], bool] = lambda: False,
+        commit_ahead: Callable[[int], bool] = lambda _: False,
     ) -> PagedBackend:
         """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
         The draft model's cache holds as many tokens, and both share the memory.
@@ -197,7 +197,7 @@ class PagedBackend:
             grammars=grammars,
             draft_model=draft_model,
         )
-        return cls(engine, model, config, grammars, clock, prepare)
+        return cls(engine, model, config, grammars, clock, commit_ahead)
 
     # Backend
 
@@ -297,7 +297,8 @@ class PagedBackend:
 
     def _receive(self, wait: bool) -> list[Command]:
         commands: list[Command] = []
-        while wait and self._commands.empty() and self._prepare():
+        num_used_blocks = self._engine.blocks.num_touched_blocks
+        while wait and self._commands.empty() and self._commit_ahead(num_used_blocks):
             pass
         while wait or not self._commands.empty():  # nobody else takes any
             commands.append(self._commands.get())

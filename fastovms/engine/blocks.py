@@ -66,6 +66,11 @@ class BlockManager:
         self._nodes = count(ROOT + 1)
 
     @property
+    def num_touched_blocks(self) -> int:
+        """Blocks that have ever been handed out: those with the lowest numbers."""
+        return self._num_touched
+
+    @property
     def num_free_blocks(self) -> int:
         """Blocks that `allocate` can hand out, evictable ones included."""
         return self.num_blocks - self._num_touched + len(self._free) + len(self._cached)

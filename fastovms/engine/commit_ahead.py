@@ -41,26 +41,25 @@ class CommitAhead:
         self._memories = memories
         self._num_rows = len(memories[0]) if memories else 0
         self._num_rows_ahead = min(num_rows_ahead, self._num_rows)
-        self._num_used = 0
         self._num_committed = 0
         self._pieces: Iterator[NDArray[np.uint8]] = iter(())
         self._is_possible = True
 
-    def use(self, row: int) -> None:
-        """Tells that a row is in use, and so are all before it."""
-        self._num_used = max(self._num_used, row + 1)
+    def advance(self, num_used: int) -> bool:
+        """Commits a little, and says whether there was anything to commit.
 
-    def advance(self) -> bool:
-        """Commits a little, and says whether there was anything to commit."""
+        Args:
+            num_used: rows that have been written to, the first ones of each array.
+        """
         if not self._is_possible:
             return False
         piece = next(self._pieces, None)
         if piece is None:
-            end = min(self._num_used + self._num_rows_ahead, self._num_rows)
+            end = min(num_used + self._num_rows_ahead, self._num_rows)
             num_missing = end - self._num_committed
             if num_missing <= 0 or num_missing * 2 < self._num_rows_ahead:
                 return False
-            self._pieces = self._split(max(self._num_used, self._num_committed), end)
+            self._pieces = self._split(max(num_used, self._num_committed), end)
             self._num_committed = end
             return True
         self._is_possible = commit(piece)

@@ -52,12 +52,10 @@ class KvCache(Protocol):
 
     def copy_block(self, source: int, target: int) -> None: ...
 
-    def commit_ahead(self) -> bool:
+    def commit_ahead(self, num_used_blocks: int) -> bool:
         """Commits some memory before a block first needs it, and says whether there was any to
-        commit. A few milliseconds of work for who is idle."""
-
-    def use(self, block_indices: NDArray[np.int32]) -> None:
-        """Tells which blocks a step reads and writes."""
+        commit. A few milliseconds of work for who is idle. Blocks are first used in order, and
+        so many of them have been."""
 
 
 class HostCache:
@@ -76,12 +74,8 @@ class HostCache:
         num_ahead = min(_MAX_BLOCKS_AHEAD, _MAX_BYTES_AHEAD // max(1, bytes_per_block))
         self._commit_ahead = CommitAhead(self._memories, num_ahead)
 
-    def commit_ahead(self) -> bool:
-        return self._commit_ahead.advance()
-
-    def use(self, block_indices: NDArray[np.int32]) -> None:
-        # Those that were never used are taken in ascending order.
-        self._commit_ahead.use(int(block_indices.max(initial=0)))
+    def commit_ahead(self, num_used_blocks: int) -> bool:
+        return self._commit_ahead.advance(num_used_blocks)
 
     def copy_block(self, source: int, target: int) -> None:
         for memory in self._memories:
@@ -102,11 +96,8 @@ class RemoteCache:
             for cache_input in inputs
         }
 
-    def commit_ahead(self) -> bool:
+    def commit_ahead(self, num_used_blocks: int) -> bool:
         return False
-
-    def use(self, block_indices: NDArray[np.int32]) -> None:
-        """They are all there."""
 
     def copy_block(self, source: int, target: int) -> None:
         for tensor in self.tensors.values():

@@ -68,19 +68,21 @@ def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> N
     assert "context length reduced from 4096 to the 40 tokens" in caplog.text
 
 
-async def test_an_idle_engine_prepares_until_there_is_work() -> None:
+async def test_an_idle_engine_commits_memory_ahead_until_there_is_work() -> None:
     loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
     num_calls = 0
+    num_used: set[int] = set()
 
-    def prepare() -> bool:
+    def commit_ahead(num_used_blocks: int) -> bool:
         nonlocal num_calls
         num_calls += 1
+        num_used.add(num_used_blocks)
         time.sleep(0.001)
         if num_calls == 300:
             loop.call_soon_threadsafe(is_ready.set)
         return num_calls < 300
 
-    backend = PagedBackend.over(FakeModel(), MODEL, CONFIG, prepare=prepare)
+    backend = PagedBackend.over(FakeModel(), MODEL, CONFIG, commit_ahead=commit_ahead)
     backend.start()
     try:
         listener = Listener()
@@ -91,5 +93,6 @@ async def test_an_idle_engine_prepares_until_there_is_work() -> None:
         await is_ready.wait()
         await asyncio.sleep(0.02)
         assert num_calls == 300, "it sleeps"
+        assert 3 in num_used <= {0, 3}
     finally:
         await backend.close()

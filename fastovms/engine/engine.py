@@ -193,8 +193,8 @@ class Engine:
         return self._sample(batch, logits)
 
     def _sample(self, batch: Batch, logits: RawLogits) -> list[EngineOutput]:
-        num_rows = sum(1 + num_drafts for _, num_drafts in batch.sampled)
         if batch.scored:
+            num_rows = sum(1 + num_drafts for _, num_drafts in batch.sampled)
             _score_prompts(batch.scored, logits[num_rows:])
         if not batch.sampled:
             return []
@@ -259,31 +259,33 @@ class Engine:
     ) -> EngineOutput:
         """Takes what was drawn from each of its rows, as long as the draft agrees."""
         params = sequence.params
-        drafts = sequence.draft_token_ids[: len(drawn) - 1]
+        drafts = sequence.draft_token_ids
+        num_drafts = len(drawn) - 1
         token_ids: list[int] = []
         logprobs: list[TokenLogprobs] = []
         finish_reason = None
-        is_first = sequence.num_generated_tokens == 0
-        for row, (token_id, draft) in enumerate(zip(drawn, (*drafts, -1), strict=True), first_row):
+        for index, token_id in enumerate(drawn):
             if token_id is None:
-                token_id = self._sampler.draw_next(sequence, logits[row])
+                token_id = self._sampler.draw_next(sequence, logits[first_row + index])
             elif isinstance(token_id, Exception):
                 raise token_id
             finish_reason = sequence.append(token_id)
             token_ids.append(token_id)
             if params.logprobs is not None:
-                logprobs.append(token_logprobs(logits[row], token_id, params.logprobs))
-            if finish_reason is not None or token_id != draft:
+                row = logits[first_row + index]
+                logprobs.append(token_logprobs(row, token_id, params.logprobs))
+            if finish_reason is not None or index == num_drafts or token_id != drafts[index]:
                 break
             sequence.num_computed_tokens += 1
-        self.num_generated_tokens += len(token_ids)
-        if sequence.draft_token_ids:
-            self.drafting.settle(sequence, len(drafts), len(token_ids) - 1)
+        num_new, num_generated = len(token_ids), sequence.num_generated_tokens
+        self.num_generated_tokens += num_new
+        if drafts:
+            self.drafting.settle(sequence, num_drafts, num_new - 1)
         output = GenerationOutput(
             index=sequence.index,
             token_ids=token_ids,
             finish_reason=finish_reason,
-            num_generated_tokens=sequence.num_generated_tokens,
+            num_generated_tokens=num_generated,
             num_cached_tokens=sequence.num_cached_tokens,
             logprobs=logprobs,
         )
@@ -292,6 +294,7 @@ class Engine:
             del logprobs[len(token_ids) :]
             if params.ignore_eos or last not in params.eos_token_ids:
                 output.stop_token_id = last
+        is_first = num_generated == num_new
         if params.prompt_logprobs is not None and is_first and sequence.index == 0:
             output.prompt_logprobs = sequence.prompt_logprobs
         if params.grammar is not None and sequence.grammar is not None and sequence.grammar.error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +14,7 @@ from fastovms.engine.sequence import Sequence
 _NO_TOKENS = array("q")
 
 
-@dataclass(frozen=True, slots=True)
-class StepInputs:
+class StepInputs(NamedTuple):
     """The inputs of one inference over S sequences with T tokens in all, B blocks in all, and R
     sampled tokens. Named as the model's inputs are.
 
@@ -57,8 +55,7 @@ class SampledTokens(NamedTuple):
     num_drafts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """A step's inputs, and what the rows of its logits are for: first those of `sampled`, then
     one for each token of `scored`."""
 
@@ -105,7 +102,10 @@ class StepLayout:
                 input_ids.extend(draft_token_ids[: end - len(token_ids)])
             self._position_ids.extend(range(start, end))
         self._subsequence_begins.append(len(input_ids))
-        self._block_indices.extend(block_table[: -(-end // self._block_size)])
+        num_blocks = -(-end // self._block_size)
+        self._block_indices.extend(
+            block_table if len(block_table) == num_blocks else block_table[:num_blocks]
+        )
         self._block_indices_begins.append(len(self._block_indices))
         if end > self._max_context_len:
             self._max_context_len = end
@@ -140,7 +140,10 @@ def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
         )
         num_drafts = end - len(sequence.token_ids)
         if num_drafts >= 0:
-            sampled_token_indices.extend(range(last - num_drafts, last + 1))
+            if num_drafts == 0:
+                sampled_token_indices.append(last)
+            else:
+                sampled_token_indices.extend(range(last - num_drafts, last + 1))
             sampled.append(SampledTokens(sequence, num_drafts))
         if sequence.scores_prompt:
             tokens = _scored_tokens(sequence, start, end)

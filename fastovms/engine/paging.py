@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 from pathlib import Path
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 SAMPLED_TOKEN_INDICES = "sampled_token_indices"
 
-_STEP_INPUTS = frozenset(f.name for f in dataclasses.fields(StepInputs))
+_STEP_INPUTS = frozenset(StepInputs._fields)
 _SLIDING_WINDOW_INPUT = 10
 """Of a PagedAttentionExtension; 0 = none."""
 

@@ -4,7 +4,7 @@ and newcomers, in that order."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -40,17 +40,15 @@ class Plan:
 
     Attributes:
         num_decodes: chunks of sequences that decode; they come first.
+        num_prefill_tokens: of all other chunks.
         admitted: what left the queue for it, after a preemption not for the first time.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
     num_decodes: int = 0
+    num_prefill_tokens: int = 0
     block_copies: list[BlockCopy] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
-
-    @property
-    def num_prefill_tokens(self) -> int:
-        return sum(chunk.num_tokens for chunk in self.chunks[self.num_decodes :])
 
 
 def _is_decoding(sequence: Sequence) -> bool:
@@ -108,14 +106,14 @@ class Scheduler:
         self._blocks.free(sequence.block_table)
         sequence.status = SequenceStatus.FINISHED
 
-    def plan(self, max_prefill_tokens: int | None = None) -> Plan:
+    def plan(self, max_prefill_tokens: Callable[[], int | None] = lambda: None) -> Plan:
         """Chooses the next step's chunks. Allocates their blocks, preempting where it must.
 
         Args:
-            max_prefill_tokens: what prompts may have of the step, whatever the budget, while a
-                long one is among them: one that takes several steps, and so would hold up those
+            max_prefill_tokens: tells what prompts may have of the step, whatever the budget, while
+                a long one is among them: one that takes several steps, and so would hold up those
                 who decode again and again. Where these are fewer than those who wait, the crowd
-                goes first.
+                goes first. None = no less than the budget.
         """
         plan = Plan()
         num_decoded = self._plan_decodes(plan)
@@ -123,12 +121,12 @@ class Scheduler:
         # However many decode, a prompt advances by at least a block a step.
         budget = max(self._max_num_batched_tokens - num_decoded, self._blocks.block_size)
         num_others = len(self.running) - plan.num_decodes + len(self.waiting)
-        if (
-            max_prefill_tokens is not None
-            and plan.num_decodes >= num_others
-            and self._has_long_prompt()
-        ):
-            budget = min(budget, max(max_prefill_tokens, MIN_PREFILL_TOKENS))
+        if num_others == 0:
+            return plan
+        if plan.num_decodes >= num_others and self._has_long_prompt():
+            limit = max_prefill_tokens()
+            if limit is not None:
+                budget = min(budget, max(limit, MIN_PREFILL_TOKENS))
         budget = self._plan_prefills(plan, budget)
         self._admit(plan, budget)
         return plan
@@ -206,6 +204,7 @@ class Scheduler:
         if sequence.scores_prompt:
             num_tokens = min(num_tokens, MAX_SCORED_TOKENS)
         plan.chunks.append(Chunk(sequence, num_tokens))
+        plan.num_prefill_tokens += num_tokens
         return num_tokens
 
     def _running_in_order(self) -> Iterator[Sequence]:

@@ -34,7 +34,6 @@ class StepCosts:
             own = max(0.0, seconds - statistics.median(self._decode_seconds))
             self._prefill_token_seconds.append(own / num_prefill_tokens)
 
-    @property
     def max_prefill_tokens(self) -> int | None:
         """None = as many as the budget allows."""
         if not self._decode_seconds or not self._prefill_token_seconds:

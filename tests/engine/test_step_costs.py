@@ -56,12 +56,12 @@ def learned(*steps: tuple[int, int, float]) -> StepCosts:
 def test_what_a_prompt_may_have_of_a_step(
     steps: list[tuple[int, int, float]], expected: int | None
 ) -> None:
-    assert learned(*steps).max_prefill_tokens == expected
+    assert learned(*steps).max_prefill_tokens() == expected
 
 
 def test_old_steps_are_forgotten() -> None:
     slow = [(0, 100, 2.0), *[(4, 0, 1.0)] * 20]
-    assert learned(*slow, *[(4, 0, 0.5)] * 20).max_prefill_tokens == 25
+    assert learned(*slow, *[(4, 0, 0.5)] * 20).max_prefill_tokens() == 25
 
 
 def run_streams(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -262,6 +263,13 @@ class GenerationOutput:
     error: str | None = None
     refusal: Refusal | None = None
     num_prompt_tokens: int | None = None
+
+
+class EngineOutput(NamedTuple):
+    """Whose output it is."""
+
+    request_id: str
+    output: GenerationOutput
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from typing import Protocol
 
 from fastovms.backends.base import BackendStats
 from fastovms.backends.in_flight import Step
-from fastovms.engine.engine import EngineOutput
-from fastovms.params import FinishReason, GenerationOutput, GenerationRequest
+from fastovms.params import EngineOutput, FinishReason, GenerationOutput, GenerationRequest
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fastovms.backends.base import BackendStats, OutputCallback
-from fastovms.engine.engine import EngineOutput
 from fastovms.errors import Overloaded, RequestError
-from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, ModelInfo
+from fastovms.params import (
+    EngineOutput,
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    ModelInfo,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -61,16 +61,16 @@ LENGTH_KEYS: Final = (
 UNLIMITED: Final = 2**20
 """Context length of a model that names none. The KV cache is the limit then."""
 
-_NO_SETTING: Final = 1_000_000_000
+_MAX_SETTING: Final = 1_000_000_000
 """More than anybody means."""
 
 _SAMPLING_RANGES: Final[Mapping[str, Callable[[float], bool]]] = {
-    "temperature": lambda value: 0 <= value <= _NO_SETTING,
+    "temperature": lambda value: 0 <= value <= _MAX_SETTING,
     "top_p": lambda value: 0 < value <= 1,
     "min_p": lambda value: 0 <= value <= 1,
-    "top_k": lambda value: 0 <= value <= _NO_SETTING,
+    "top_k": lambda value: 0 <= value <= _MAX_SETTING,
     "max_new_tokens": lambda value: value >= 1,
-    "repetition_penalty": lambda value: 0 < value <= _NO_SETTING,
+    "repetition_penalty": lambda value: 0 < value <= _MAX_SETTING,
     "frequency_penalty": lambda value: -2 <= value <= 2,
     "presence_penalty": lambda value: -2 <= value <= 2,
     "length_penalty": lambda value: -20 <= value <= 20,

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -95,7 +95,7 @@ def load_tuned(
         return TunedModel(files.compile(files.choices)[1], None)
     key = _key(model_dir, config, files)
     entry = cache.find("tuning", key)
-    kept = None if entry is None else _read(entry)
+    kept = None if entry is None else _read(entry, {choice.name for choice in files.choices})
     if kept is not None:
         choices = sorted(files.choices, key=lambda choice: choice.name != kept.name)
         precisions, model = files.compile(choices)
@@ -229,13 +229,15 @@ def _keep(cache: DiskCache, key: str, finding: Finding) -> Path | None:
     return cache.put("tuning", key, fill, replace=True)
 
 
-def _read(entry: Path) -> Finding | None:
-    """None = it is broken."""
+def _read(entry: Path, names: Set[str]) -> Finding | None:
+    """None = it is broken; `names` are those that precisions may have."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
         name, budget = content["name"], content["token_budget"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not isinstance(name, str) or not isinstance(budget, int) or budget < 1:
+    if not isinstance(name, str) or not isinstance(budget, int):
+        return None
+    if name not in names or budget < 1:
         return None
     return Finding(name, budget)

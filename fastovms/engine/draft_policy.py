@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
+MAX_DRAFT_TOKENS = 32
+"""Of one sequence in one step, whoever made them."""
+
 _MIN_AUTOMATIC_TOKENS = 2
 _MAX_AUTOMATIC_TOKENS = 8
 _SHORTEST_PAUSE = 8

@@ -5,11 +5,9 @@ from __future__ import annotations
 from array import array
 
 from fastovms.engine.draft import DraftModel, WantedDraft
+from fastovms.engine.draft_policy import MAX_DRAFT_TOKENS
 from fastovms.engine.sequence import Sequence
 from fastovms.engine.speculative import PromptLookup
-
-MAX_DRAFT_TOKENS = 32
-"""Of one sequence in one step, whoever made them."""
 
 
 class Drafting:

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +29,7 @@ from fastovms.engine.waiting import rank_of
 from fastovms.engine.warm_up import warm_up
 from fastovms.errors import RequestError
 from fastovms.params import (
+    EngineOutput,
     FinishReason,
     GenerationOutput,
     GenerationRequest,
@@ -38,11 +38,6 @@ from fastovms.params import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-class EngineOutput(NamedTuple):
-    request_id: str
-    output: GenerationOutput
 
 
 class Engine:

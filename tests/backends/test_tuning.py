@@ -138,7 +138,16 @@ def test_what_the_device_refuses_is_left_out(machine: Machine, cache: DiskCache)
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", '{"name": "b"}', '{"name": 1, "gain": 1, "token_budget": 1}', "\x00"],
+    [
+        "",
+        "{",
+        "[]",
+        '{"name": "b"}',
+        '{"name": 1, "token_budget": 1}',
+        '{"name": "d", "token_budget": 1}',
+        '{"name": "b", "token_budget": 0}',
+        "\x00",
+    ],
 )
 def test_a_broken_entry_is_measured_anew(
     machine: Machine, cache: DiskCache, tmp_path: Path, content: str

@@ -21,9 +21,9 @@ from fastovms.backends.genai.pipeline import Capacity, Handle, Pipeline
 from fastovms.backends.genai.prompts import PromptReader
 from fastovms.backends.genai.support import Assistance
 from fastovms.config import EngineConfig
-from fastovms.engine.engine import EngineOutput
 from fastovms.engine.waiting import rank_of
 from fastovms.params import (
+    EngineOutput,
     GenerationOutput,
     GenerationRequest,
     ModelInfo,

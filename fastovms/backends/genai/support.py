@@ -13,8 +13,7 @@ from fastovms.backends.genai.structural_tag import (
     structural_tag,
 )
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_policy import DEFAULT_NUM_ASSISTANT_TOKENS
-from fastovms.engine.drafting import MAX_DRAFT_TOKENS
+from fastovms.engine.draft_policy import DEFAULT_NUM_ASSISTANT_TOKENS, MAX_DRAFT_TOKENS
 from fastovms.errors import InvalidField, RequestError
 from fastovms.params import Grammar, SamplingParams
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fastovms.params import (
     GenerationOutput,
@@ -17,8 +16,7 @@ from fastovms.params import (
 OutputCallback = Callable[[GenerationOutput], None]
 
 
-@dataclass(frozen=True, slots=True)
-class BackendStats:
+class BackendStats(NamedTuple):
     """A snapshot, taken between two steps.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fastovms.backends.base import BackendStats, OutputCallback
@@ -77,7 +77,7 @@ class RequestsInFlight:
 
     @property
     def stats(self) -> BackendStats:
-        return replace(self._stats, num_waiting=self._num_waiting)
+        return self._stats._replace(num_waiting=self._num_waiting)
 
     @property
     def _num_waiting(self) -> int:

@@ -161,7 +161,7 @@ class GenaiBackend:
             self._commands.put(Abort(request_id, index))
 
     def stats(self) -> BackendStats:
-        return replace(self._requests.stats, step_allowance=self._step_allowance)
+        return self._requests.stats._replace(step_allowance=self._step_allowance)
 
     def fail(self, reason: str) -> None:
         if self._failure is None:

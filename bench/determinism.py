@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.properties import add_property_flag, properties_of
 from bench.report import machine, median, table
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
@@ -51,9 +52,9 @@ def main() -> None:
     parser.add_argument("model_dir", type=Path)
     parser.add_argument("-n", "--num-requests", type=int, default=32)
     parser.add_argument("-g", "--output-tokens", type=int, default=64)
-    parser.add_argument("--property", action="append", default=[], metavar="NAME=VALUE")
+    add_property_flag(parser)
     arguments = parser.parse_args()
-    properties = dict(item.split("=", 1) for item in arguments.property)
+    properties = properties_of(arguments)
     model = PagedModel.load(arguments.model_dir, properties=properties)
     num_blocks = CACHE_TOKENS // model.block_size
     model.allocate_cache(num_blocks)

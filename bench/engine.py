@@ -18,12 +18,12 @@ import numpy as np
 import openvino as ov
 import openvino_genai
 
+from bench.properties import add_property_flag, properties_of
 from bench.report import machine, median, ratio, table
+from bench.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.inputs import StepInputs
 from fastovms.engine.model import PagedModel
-from fastovms.engine.raw_logits import RawLogits
 from fastovms.params import GenerationRequest, SamplingParams
 
 CACHE_SIZE = 2
@@ -38,24 +38,6 @@ Prompts = list[list[int]]
 class Sampling:
     temperature: float
     top_p: float
-
-
-class TimedModel:
-    """A model that remembers how long it was inferring."""
-
-    def __init__(self, model: PagedModel) -> None:
-        self._model = model
-        self.block_size = model.block_size
-        self.bytes_per_block = model.bytes_per_block
-        self.copy_blocks = model.copy_blocks
-        self.allocate_cache = model.allocate_cache
-        self.seconds = 0.0
-
-    def infer(self, inputs: StepInputs) -> RawLogits:
-        start = time.perf_counter()
-        logits = self._model.infer(inputs)
-        self.seconds += time.perf_counter() - start
-        return logits
 
 
 class Ours:
@@ -133,15 +115,9 @@ def main() -> None:
     parser.add_argument("-r", "--runs", type=int, default=5)
     parser.add_argument("-t", "--temperature", type=float, default=0.0)
     parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument(
-        "--property",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an OpenVINO property for both, such as KV_CACHE_PRECISION=u8",
-    )
+    add_property_flag(parser)
     arguments = parser.parse_args()
-    properties = dict(item.split("=", 1) for item in arguments.property)
+    properties = properties_of(arguments)
     sampling = Sampling(arguments.temperature, arguments.top_p)
     ours = Ours(arguments.model_dir, properties, sampling)
     genai = Genai(arguments.model_dir, properties, sampling)

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.engine import TimedModel
 from bench.report import machine, median, table
+from bench.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.inputs import SampledTokens

@@ -4,7 +4,8 @@ beside `openvino_genai.ContinuousBatchingPipeline` on the same model.
 All sequences of a cell begin with the same prompt, which both engines compute once (prefix
 cache), so that long contexts of many sequences need neither hours nor a hundred gigabytes; its
 last token is one more than whole blocks hold, and all that is left for the others to compute. What
-is timed are steps in which every sequence gets one token. Ours and theirs run in turn.
+is timed are steps in which every sequence gets one token. Ours and theirs run in turn. The second
+table says what share of our step is spent around `infer()`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import numpy as np
 import openvino as ov
 import openvino_genai
 
+from bench.properties import add_property_flag, properties_of
 from bench.report import machine, median, table
+from bench.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model import PagedModel
@@ -46,7 +49,8 @@ class Stepper(Protocol):
 
 class Ours:
     def __init__(self, model_dir: Path, properties: dict[str, str]) -> None:
-        self._model = PagedModel.load(model_dir, properties=properties)
+        self._model = TimedModel(PagedModel.load(model_dir, properties=properties))
+        self.python_shares: list[float] = []
         self._num_blocks = CACHE_SIZE * 1024**3 // self._model.bytes_per_block
         self._model.allocate_cache(self._num_blocks)
 
@@ -70,7 +74,10 @@ class Ours:
             self._engine.step()
 
     def step(self) -> None:
+        self._model.seconds = 0.0
+        start = time.perf_counter()
         self._engine.step()
+        self.python_shares.append(1 - self._model.seconds / (time.perf_counter() - start))
 
     def finish(self) -> None:
         for sequence in list(self._engine.scheduler.running):
@@ -144,32 +151,31 @@ def main() -> None:
     parser.add_argument("-n", "--num-sequences", type=int, nargs="+", default=NUM_SEQUENCES)
     parser.add_argument("-c", "--contexts", type=int, nargs="+", default=CONTEXTS)
     parser.add_argument("-s", "--steps", type=int, default=12, help="timed steps of each cell")
-    parser.add_argument(
-        "--property",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an OpenVINO property for both, such as KV_CACHE_PRECISION=u8",
-    )
+    add_property_flag(parser)
     arguments = parser.parse_args()
-    properties = dict(item.split("=", 1) for item in arguments.property)
+    properties = properties_of(arguments)
     ours, genai = Ours(arguments.model_dir, properties), Genai(arguments.model_dir, properties)
     rng = np.random.default_rng(0)
     rows: dict[int, list[object]] = {n: [n] for n in arguments.num_sequences}
+    shares: dict[int, list[object]] = {n: [n] for n in arguments.num_sequences}
     for context in arguments.contexts:
         prompt = rng.integers(*RANDOM_TOKEN_IDS, context + 1).tolist()
         for num_sequences, row in rows.items():
             times: tuple[list[float], list[float]] = ([], [])
+            ours.python_shares.clear()
             for _ in range(2):
                 for engine, measured in zip((ours, genai), times, strict=True):
                     measured += step_times(engine, prompt, num_sequences, arguments.steps // 2)
             our_ms, their_ms = map(median, times)
             row.append(f"{our_ms:.1f} / {their_ms:.1f} ({their_ms / our_ms:.2f})")
+            shares[num_sequences].append(f"{median(ours.python_shares):.1%}")
             print(f"context {context}, {num_sequences} sequences: {row[-1]}", file=sys.stderr)
     print(machine())
     print("milliseconds a step: ours / genai (their time over ours)\n")
     header = ("sequences", *(f"context {context}" for context in arguments.contexts))
     print(table(header, rows.values()))
+    print("\nPython around infer()\n")
+    print(table(header, shares.values()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""A model that tells how long it was inferring."""
+
+from __future__ import annotations
+
+import time
+
+from fastovms.engine.inputs import StepInputs
+from fastovms.engine.model import PagedModel
+from fastovms.engine.raw_logits import RawLogits
+
+
+class TimedModel:
+    """
+    Attributes:
+        seconds: spent in `infer` so far.
+    """
+
+    def __init__(self, model: PagedModel) -> None:
+        self._model = model
+        self.block_size = model.block_size
+        self.bytes_per_block = model.bytes_per_block
+        self.copy_blocks = model.copy_blocks
+        self.allocate_cache = model.allocate_cache
+        self.seconds = 0.0
+
+    def infer(self, inputs: StepInputs) -> RawLogits:
+        start = time.perf_counter()
+        logits = self._model.infer(inputs)
+        self.seconds += time.perf_counter() - start
+        return logits

@@ -72,6 +72,7 @@ class BeamSearch:
         num_beams: beams in all groups together, a multiple of `num_beam_groups`, at least 2.
         num_beam_groups: groups that `diversity_penalty` keeps apart.
         length_penalty: candidates are ranked by sum of log probabilities / length**penalty.
+        param: the field of the request that says how many beams there are, for errors.
     """
 
     num_beams: int
@@ -79,6 +80,7 @@ class BeamSearch:
     diversity_penalty: float = 0.0
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = EarlyStopping.HEURISTIC
+    param: str = "best_of"
 
 
 ALL_LOGPROBS = -1

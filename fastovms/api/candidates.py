@@ -98,4 +98,5 @@ def _beam_search(
         diversity_penalty=diversity_penalty,
         length_penalty=length_penalty,
         early_stopping=early_stopping,
+        param="n" if body.best_of is None else "best_of",
     )

@@ -115,13 +115,13 @@ class Engine:
         width, most = search.num_beams, self.scheduler.max_num_seqs
         if width > most:
             message = f"a search with {width} beams cannot run: at most {most} sequences do at once"
-            raise RequestError(message, param="best_of")
+            raise RequestError(message, param=search.param)
         num_prompt_tokens = len(request.prompt_token_ids)
         if self._token_limit(request) <= num_prompt_tokens:
             raise RequestError(
                 f"the cache has no room for {width} beams over a prompt of {num_prompt_tokens} "
                 "tokens",
-                param="best_of",
+                param=search.param,
                 code="context_length_exceeded",
             )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fastovms.params import BeamSearch, EarlyStopping, SamplingDefaults
@@ -46,6 +48,8 @@ async def test_what_is_generated(make_api, path, fields, n, beam_search):
     status, answer = await api.post(path, {**BODY, **fields})
     assert status == 200, answer
     params = api.backend.submitted[0].params
+    if beam_search is not None:
+        beam_search = replace(beam_search, param="best_of" if "best_of" in fields else "n")
     assert (params.n, params.beam_search) == (n, beam_search)
     assert len(answer["choices"]) == fields.get("n", 1)
 

@@ -100,12 +100,12 @@ def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs
     if params.beam_search is None:
         return
     if assistance:
-        raise InvalidField(f"beam search with drafts {_REASON}", param="best_of")
+        raise InvalidField(f"beam search with drafts {_REASON}", param=params.beam_search.param)
     width = params.beam_search.num_beams
     if width > max_num_seqs:
         raise RequestError(
             f"a search with {width} beams cannot run: at most {max_num_seqs} sequences do at once",
-            param="best_of",
+            param=params.beam_search.param,
         )
 
 

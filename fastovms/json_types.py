@@ -1,8 +1,12 @@
-"""What JSON Schema calls the types of values."""
+"""What JSON Schema calls the types of values, and how it refers to its parts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from urllib.parse import unquote
+
+_INDEX = re.compile("[0-9]{1,9}")
 
 
 def json_type(value: object) -> str:
@@ -22,3 +26,24 @@ def json_type(value: object) -> str:
             return "object"
         case _:
             return "array"
+
+
+def resolve(reference: str, root: object) -> object:
+    """The part of a document that a reference within it points to (RFC 6901 6).
+
+    Raises:
+        LookupError: it points to nothing, or elsewhere.
+    """
+    start, *keys = unquote(reference).split("/")
+    if start != "#":
+        raise LookupError(reference)
+    target = root
+    for key in keys:
+        key = key.replace("~1", "/").replace("~0", "~")
+        if isinstance(target, Mapping):
+            target = target[key]
+        elif isinstance(target, list) and _INDEX.fullmatch(key):
+            target = target[int(key)]
+        else:
+            raise LookupError(reference)
+    return target

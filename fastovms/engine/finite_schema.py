@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
-from fastovms.json_types import json_type
+from fastovms.json_types import json_type, resolve
 
 Schema = Mapping[str, Any]
 Types = frozenset[str]
@@ -198,18 +197,10 @@ class _Search:
 
     def _resolve(self, reference: str) -> object:
         """What a reference within the schema points to; true if it points elsewhere."""
-        if not reference.startswith("#"):
+        try:
+            return resolve(reference, self._root)
+        except LookupError:
             return True
-        target: Any = self._root
-        for key in filter(None, unquote(reference[1:]).split("/")[1:]):
-            key = key.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, Mapping) and key in target:
-                target = target[key]
-            elif isinstance(target, list) and key.isdigit() and int(key) < len(target):
-                target = target[int(key)]
-            else:
-                return True
-        return target
 
     def _enqueue(self, key: int) -> None:
         if key not in self._queued:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fastovms.errors import InvalidField
-from fastovms.json_types import json_type
+from fastovms.json_types import json_type, resolve
 from fastovms.text.json_text import JSON, escape
 from fastovms.text.literals import to_json
 from fastovms.text.python_text import PYTHON
@@ -119,13 +119,12 @@ def _resolve(schema: object, root: Schema) -> Schema:
         if not isinstance(schema, Mapping):
             return {}
         reference = schema.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#/"):
+        if not isinstance(reference, str):
             return schema
-        target: object = root
-        for key in reference[2:].split("/"):
-            key = key.replace("~1", "/").replace("~0", "~")
-            target = target.get(key) if isinstance(target, Mapping) else None
-        schema = target
+        try:
+            schema = resolve(reference, root)
+        except LookupError:
+            return {}
     return {}
 
 

@@ -58,3 +58,8 @@ def tool_choice(name: str) -> dict[str, Any]:
 def call_text(name: str = "get_weather", arguments: str = '{"city":"Paris"}') -> str:
     """A call as the model writes it."""
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def prompt_of(api: Any, position: int = -1) -> str:
+    """What the model was asked."""
+    return bytes(api.backend.submitted[position].prompt_token_ids).decode()

@@ -1,0 +1,46 @@
+"""Chats over fakes: bodies, and what the deltas of a stream add up to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.chat_models import MESSAGES, chat_model
+from tests.fakes import model_info
+
+V1 = "/v1/chat/completions"
+V3 = "/v3/chat/completions"
+BODY = {"model": "fake", "messages": MESSAGES}
+THOUGHT = "<think>\nhm, hm\n</think>\n\nHello!"
+
+
+@pytest.fixture
+def make(make_api):
+    def make_chat(script="Hello!", *, chat=None, defaults=None, **options):
+        model = model_info(max_model_len=2000, defaults=defaults)
+        return make_api(script, model=model, chat=chat or chat_model(), **options)
+
+    return make_chat
+
+
+def join(events: list) -> dict[int, dict[str, Any]]:
+    """Each choice of a stream as the message that the deltas add up to."""
+    choices: dict[int, dict[str, Any]] = {}
+    for event in events:
+        for choice in event["choices"] if event != "[DONE]" else ():
+            joined = choices.setdefault(choice["index"], {"calls": []})
+            assert "finish_reason" not in joined, "nothing follows the end"
+            for key, value in choice["delta"].items():
+                if key == "tool_calls":
+                    [call] = value
+                    if call["index"] == len(joined["calls"]):
+                        assert call["id"]
+                        assert call["type"] == "function"
+                        joined["calls"].append([call["function"]["name"], ""])
+                    joined["calls"][call["index"]][1] += call["function"]["arguments"]
+                elif value is not None:
+                    joined[key] = joined.get(key, "") + value
+            if choice["finish_reason"] is not None:
+                joined["finish_reason"] = choice["finish_reason"]
+    return choices

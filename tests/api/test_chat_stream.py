@@ -1,0 +1,209 @@
+"""Streams of chats over fakes: events, the whole answer again, failures, slow clients."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fastovms.config import ApiConfig
+from tests.api.chat_models import call_text, chat_model, tool
+from tests.api.chats import BODY, THOUGHT, V1, V3, join, make
+from tests.fakes import FakeStream, model_info
+
+__all__ = ["make"]
+
+
+async def test_stream_of_openai(make):
+    stream = FakeStream()
+    body = {**BODY, "stream": True, "stream_options": {"include_usage": True}}
+    assert await make("hi").call("POST", V1, body, stream) is None
+    *chunks, usage, done = stream.events
+    assert [chunk["choices"] for chunk in chunks] == [
+        [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
+          "finish_reason": None}],
+        [{"index": 0, "delta": {"content": "h"}, "logprobs": None, "finish_reason": None}],
+        [{"index": 0, "delta": {"content": "i"}, "logprobs": None, "finish_reason": None}],
+        [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop",
+          "stop_reason": None}],
+    ]  # fmt: skip
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert {event["object"] for event in (*chunks, usage)} == {"chat.completion.chunk"}
+    assert {event["id"] for event in (*chunks, usage)} == {"chatcmpl-" + 32 * "0"}
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 3
+    assert done == "[DONE]"
+    assert len(stream.writes) == 3, "the last delta, usage and end share one write"
+
+
+async def test_stream_of_ovms(make):
+    body = {**BODY, "stream_options": {"include_usage": True}}
+    *chunks, usage, _ = await make("hi").stream(V3, body)
+    handshake = {"role": "assistant", "content": None}
+    assert chunks[0]["choices"] == [{"index": 0, "delta": handshake, "finish_reason": None}]
+    assert "usage" not in chunks[0]
+    assert "id" not in chunks[0]
+    assert all(chunk["usage"] is None for chunk in chunks[1:])
+    assert [chunk["choices"][0]["delta"] for chunk in chunks[1:]] == [
+        {"content": "h"}, {"content": "i"}, {},
+    ]  # fmt: skip
+    assert usage["usage"]["total_tokens"] == 9
+
+
+async def test_running_usage(make):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = await make("hi").stream(V1, {**BODY, "stream_options": options})
+    assert [event["usage"] and event["usage"]["completion_tokens"] for event in events[:-1]] == [
+        None, 1, 2, 3, 3,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 3, 1000])
+@pytest.mark.parametrize("text", ["Hello!", THOUGHT, "x" + call_text() + call_text(), "<tool_"])
+async def test_a_stream_tells_of_the_same_tokens(make, tokens_per_step, text):
+    api = make(text, tokens_per_step=tokens_per_step)
+    body = {**BODY, "logprobs": True, "return_token_ids": True, "tools": [tool()]}
+    _, answer = await api.post(V1, body)
+    choice = answer["choices"][0]
+    assert bytes(choice["token_ids"]).decode() == text
+    assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == text
+    assert bytes(answer["prompt_token_ids"]).decode() == "<tool get_weather>u:Hi;>"
+    events = await api.stream(V1, body)
+    assert events[0]["prompt_token_ids"] == answer["prompt_token_ids"]
+    assert not any("prompt_token_ids" in event for event in events[1:-1])
+    choices = [event["choices"][0] for event in events[:-1]]
+    entries = [e for c in choices if c["logprobs"] for e in c["logprobs"]["content"]]
+    assert entries == choice["logprobs"]["content"]
+    assert [i for c in choices for i in c.get("token_ids", ())] == choice["token_ids"]
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 2, 100])
+async def test_several_samples(make, tokens_per_step):
+    texts = ["first", call_text(), THOUGHT]
+    api = make(lambda request, index: texts[index].encode(), tokens_per_step=tokens_per_step)
+    body = {**BODY, "n": 3, "tools": [tool()], "stream_options": {"include_usage": True}}
+    events = await api.stream(V1, body)
+    assert [event["choices"][0]["delta"].get("role") for event in events[:3]] == ["assistant"] * 3
+    assert [event["choices"][0]["index"] for event in events[:3]] == [0, 1, 2]
+    joined = join(events)
+    assert [joined[index]["finish_reason"] for index in range(3)] == ["stop", "tool_calls", "stop"]
+    assert joined[2]["reasoning"] == "hm, hm"
+    _, answer = await api.post(V1, {**body, "stream_options": None})
+    assert [choice["finish_reason"] for choice in answer["choices"]] == [
+        "stop", "tool_calls", "stop",
+    ]  # fmt: skip
+    assert events[-2]["usage"] == answer["usage"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"use_beam_search": True, "n": 2}])
+async def test_a_step_of_many_tokens_is_one_delta(make, fields):
+    text = THOUGHT + call_text()
+    events = await make(text, tokens_per_step=1000).stream(
+        V1, {**BODY, "tools": [tool()], **fields}
+    )
+    deltas = [e["choices"][0]["delta"] for e in events[:-1] if e["choices"][0]["index"] == 0]
+    assert [list(delta) for delta in deltas] == [
+        ["role", "content"], ["reasoning_content", "reasoning"], ["content"], ["tool_calls"],
+        ["tool_calls"], [],
+    ]  # fmt: skip
+
+
+FRAGMENTS = [
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<", "text", " ", "\n", "é", '"', "}",
+    '{"name": "get_weather", "arguments": {"city":"Paris"}}', '{"name": "add", "arguments": {"a":',
+]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    text=st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join),
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "max_tokens": st.integers(1, 100),
+            "stop": st.sampled_from(["text", "}"]),
+            "include_reasoning": st.just(False),
+            "parallel_tool_calls": st.just(False),
+            "chat_template_kwargs": st.just({"opened": True}),
+        },
+    ),
+    tokens_per_step=st.sampled_from([1, 2, 5, 1000]),
+    reads=st.booleans(),
+)
+async def test_a_stream_is_the_whole_answer(make_api, text, fields, tokens_per_step, reads):
+    """Whatever the model writes, in steps of any size, and whether the client reads or not."""
+    api = make_api(
+        text or "x",
+        model=model_info(max_model_len=2000),
+        chat=chat_model(),
+        tokens_per_step=tokens_per_step,
+    )
+    body = {**BODY, **fields, "tools": [tool(), tool("add")]}
+    _, answer = await api.post(V1, body)
+    message = answer["choices"][0]["message"]
+    stream = FakeStream()
+    stream.writable = reads
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    await api.call("POST", V1, {**body, **options}, stream)
+    joined = join(stream.events)[0]
+    assert joined.get("content", "") == (message["content"] or "")
+    assert joined.get("reasoning") == message.get("reasoning")
+    assert joined["finish_reason"] == answer["choices"][0]["finish_reason"]
+    assert joined["calls"] == [
+        [call["function"]["name"], call["function"]["arguments"]]
+        for call in message.get("tool_calls", ())
+    ]
+    assert stream.events[-2]["usage"] == answer["usage"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_cancellation_frees_the_backend(make, streamed):
+    api = make("hello")
+    api.backend.paused = True
+    task = asyncio.create_task(api.call("POST", V1, {**BODY, "stream": streamed}, FakeStream()))
+    await api.backend.received.wait()
+    assert api.backend.stats().num_running == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert api.backend.stats().num_running == 0
+
+
+@pytest.mark.parametrize("path", [V1, V3])
+async def test_failure_in_a_stream_is_its_last_event(make, path):
+    api = make("hello")
+    api.backend.fail_after = 2
+    events = await api.stream(path, BODY)
+    assert join(events[:-2])[0]["content"] == "he"
+    error = events[-2]["error"]
+    assert (error["message"] if path == V1 else error) == "out of order"
+    assert events[-1] == "[DONE]"
+
+
+async def test_deltas_merge_while_the_client_does_not_read(make):
+    text = THOUGHT + call_text() + call_text("add", '{"a":1}')
+    api = make(text)
+    stream = FakeStream()
+    stream.writable = False
+    body = {**BODY, "stream": True, "n": 2, "tools": [tool()]}
+    assert await api.call("POST", V1, body, stream) is None
+    assert len(stream.writes) == 1
+    joined = join(stream.events)
+    assert joined[0] == joined[1]
+    assert joined[0]["calls"] == [["get_weather", '{"city":"Paris"}'], ["add", '{"a":1}']]
+    deltas = [event["choices"][0]["delta"] for event in stream.events[:-1]]
+    assert len(deltas) == 2 * (1 + 1 + 1 + 2 * 2 + 1), "each text is one delta"
+
+
+async def test_a_client_that_never_reads_is_cut_off(make):
+    config = ApiConfig(max_pending_chars=300)
+    for text in ("x" * 500, THOUGHT * 50, call_text(arguments='{"a":"' + "x" * 500 + '"}')):
+        api = make(text, config=config)
+        stream = FakeStream()
+        stream.writable = False
+        body = {**BODY, "stream": True, "tools": [tool()]}
+        assert await api.call("POST", V1, body, stream) is None
+        assert stream.aborted
+        assert api.backend.stats().num_running == 0

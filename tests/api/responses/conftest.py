@@ -9,8 +9,13 @@ import orjson
 import pytest
 
 from fastovms.http.messages import Response
-from tests.api.chat_models import chat_model
+from tests.api.chat_models import PARAMETERS, chat_model
 from tests.fakes import FakeStream, model_info
+
+V1 = "/v1/responses"
+V3 = "/v3/responses"
+BODY = {"model": "fake", "input": "Hi"}
+TOOL = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
 
 
 @pytest.fixture
@@ -30,7 +35,3 @@ async def ask(api, method: str, path: str, body: object = None, *, tenant: str =
     response = await api.call(method, path, body, FakeStream(), tenant=tenant)
     assert isinstance(response, Response)
     return response.status, orjson.loads(response.body)
-
-
-def prompt_of(api, position: int = -1) -> str:
-    return bytes(api.backend.submitted[position].prompt_token_ids).decode()

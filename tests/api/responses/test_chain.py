@@ -6,13 +6,10 @@ import pytest
 
 from fastovms.api.responses.background import ResponsesState
 from fastovms.errors import StateFailed
-from tests.api.chat_models import PARAMETERS, call_text
-from tests.api.responses.conftest import ask, prompt_of
+from tests.api.chat_models import call_text, prompt_of
+from tests.api.responses.conftest import TOOL, V1, ask
 from tests.api.responses.events import check
 from tests.fakes import FakeStream
-
-V1 = "/v1/responses"
-TOOL = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
 
 
 async def create(api, text: str, *, tenant: str = "", **fields) -> dict:

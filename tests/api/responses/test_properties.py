@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastovms.api.responses.schema import ResponsesRequest
-from tests.api.responses.conftest import prompt_of
+from tests.api.chat_models import prompt_of
 from tests.api.responses.events import check
 from tests.fakes import FakeStream
 

@@ -7,15 +7,11 @@ from typing import Any
 import pytest
 
 from fastovms.config import ApiConfig
-from tests.api.chat_models import PARAMETERS, call_text
-from tests.api.responses.conftest import ask
+from tests.api.chat_models import call_text
+from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 from tests.api.responses.events import check, kinds
 from tests.fakes import FakeStream
 
-V1 = "/v1/responses"
-V3 = "/v3/responses"
-BODY = {"model": "fake", "input": "Hi"}
-TOOL = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
 CALL = call_text()
 
 OPENING = ["created", "in_progress"]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fastovms.config import ModelLimits
 from tests.api.chat_models import MESSAGES, PARAMETERS, chat_model, tool
-from tests.api.test_bad_input import BOOLEAN, INTEGER, JSON, WRONG, names
 from tests.api.test_fields import FLAG, VALID
+from tests.api.wrong_values import BOOLEAN, INTEGER, JSON, WRONG, names
 from tests.fakes import FakeStream, model_info
 
 V1 = "/v1/chat/completions"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fastovms.api.dialect import OPENAI, OVMS, Dialect
 from fastovms.api.schemas import CompletionRequest
 from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
-from tests.api.test_bad_input import JSON, WRONG
 from tests.api.test_fields import VALID
+from tests.api.wrong_values import JSON, WRONG
 from tests.fakes import FakeStream
 
 BODY = {"model": "fake", "prompt": "ab"}

@@ -1,0 +1,16 @@
+"""Completions over fakes: bodies, and what the pieces of a stream add up to."""
+
+from __future__ import annotations
+
+V1 = "/v1/completions"
+V3 = "/v3/completions"
+BODY = {"model": "fake", "prompt": "ab"}
+STREAM = {**BODY, "stream": True}
+
+
+def texts(events: list) -> dict[int, str]:
+    joined: dict[int, str] = {}
+    for event in events:
+        for choice in event["choices"] if event != "[DONE]" else ():
+            joined[choice["index"]] = joined.get(choice["index"], "") + choice["text"]
+    return joined

@@ -1,15 +1,7 @@
-"""The server on real sockets: streams, disconnects, floods, drain."""
+"""The server on real sockets: streams, fields, refusals, checks and observers."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import random
-import socket
-import ssl
-import struct
-import weakref
-from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -17,12 +9,9 @@ import pytest
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http import CorsPolicy, HttpServer, Request, Response, Router
-from fastovms.http.protocol import Connection
-from tests.http.client import read_until_quiet, split_answer, talk
-from tests.http.conftest import QUICK, Running, Start, render_error
+from tests.http.client import talk
+from tests.http.conftest import QUICK, Start, render_error
 from tests.http.more_cases import get, post
-
-TLS = Path(__file__).parent / "tls"
 
 
 async def test_a_stream_is_chunked(start: Start) -> None:
@@ -214,255 +203,10 @@ async def test_what_a_handler_sees(start: Start) -> None:
     assert (second.body, second.headers.get("content-length")) == (b"hi", "2")
 
 
-async def let_it_work() -> None:
-    """Many passes of the loop, with time for the kernel in between."""
-    for _ in range(20):
-        await asyncio.sleep(0.002)
-
-
-@pytest.mark.parametrize("path", ["/health", "/stream", "/slow", "/nothing"])
-async def test_a_lost_connection_leaves_nothing_behind(path: str, start: Start) -> None:
-    """Not even for the garbage collector."""
-    running = await start()
-    state = running.server._state
-    assert state is not None
-    gc.collect()
-    gc.disable()
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
-        writer.write(get(path))
-        await let_it_work()
-        (connection,) = state.connections
-        assert isinstance(connection, Connection)
-        left = [weakref.ref(part) for part in (connection, connection._parser)]
-        del connection
-        writer.transport.abort()
-        await wait_for_no_connection(running)
-        running.site.exchanges.clear()
-        running.site.requests.clear()
-        await let_it_work()
-        assert [part() for part in left] == [None, None]
-    finally:
-        gc.enable()
-
-
-async def wait_for_no_connection(running: Running) -> None:
-    state = running.server._state
-    assert state is not None
-    async with asyncio.timeout(2):
-        await state.wait_until_empty()
-
-
-@pytest.mark.parametrize("way", ["fin", "half", "reset"])
-async def test_a_disconnect_cancels_the_handler(way: str, start: Start) -> None:
-    running = await start()
-    client = socket.create_connection(("127.0.0.1", running.port))
-    client.sendall(get("/slow"))
-    async with asyncio.timeout(1):
-        await running.site.started.wait()
-    if way == "half":
-        client.shutdown(socket.SHUT_WR)
-    else:
-        if way == "reset":
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.close()
-    async with asyncio.timeout(1):
-        await running.site.cancelled.wait()
-    await wait_for_no_connection(running)
-    client.close()
-    assert [exchange.status for exchange in running.site.exchanges] == [499]
-
-
-async def test_a_refused_upload_gets_its_answer(start: Start) -> None:
-    running = await start(linger_timeout=1.0)
-    size = 50 * 1024 * 1024
-    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-    writer.write(get("/echo", f"Content-Length: {size}", method="POST"))
-    reading = asyncio.ensure_future(read_until_quiet(reader, 1, 3, 2))
-    for _ in range(size // 65536):
-        writer.write(b"x" * 65536)
-        await writer.drain()
-        if reading.done():
-            break
-    conversation = await reading
-    assert conversation.statuses == [413]
-    assert not conversation.reset
-    writer.transport.abort()
-
-
-async def test_a_large_answer_to_a_slow_reader(start: Start) -> None:
-    running = await start()
-    reader, writer = await asyncio.open_connection("127.0.0.1", running.port, limit=1024)
-    writer.write(get("/large"))
-    received = b""
-    while len(received) < 8 * 1024 * 1024:
-        received += await reader.read(1 << 20)
-        await asyncio.sleep(0.01)
-    answer, rest = split_answer(received)
-    assert answer.body is not None
-    assert len(answer.body) == 8 * 1024 * 1024
-    assert rest == b""
-    writer.transport.abort()
-
-
-@pytest.mark.parametrize("tls", [False, True])
-async def test_a_last_answer_to_a_slow_reader(tls: bool, start: Start) -> None:
-    """What the kernel and TLS hold hides the client's progress from the transport."""
-    credentials = {"tls_certificate": str(TLS / "first.crt"), "tls_key": str(TLS / "first.key")}
-    running = await start(close_timeout=1.0, **(credentials if tls else {}))
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
-    sock.connect(("127.0.0.1", running.port))
-    reader, writer = await asyncio.open_connection(
-        sock=sock,
-        limit=1024,
-        ssl=ssl.create_default_context(cafile=TLS / "first.crt") if tls else None,
-        server_hostname="localhost" if tls else None,
-    )
-    writer.write(get("/large", "Connection: close"))
-    received = b""
-    loop = asyncio.get_running_loop()
-    slow_until = loop.time() + 1.5
-    while piece := await reader.read(8 * 1024):
-        received += piece
-        if loop.time() < slow_until:
-            await asyncio.sleep(0.005)
-    answer, _ = split_answer(received)
-    assert answer.body is not None
-    writer.close()
-
-
-async def test_one_stalled_client_costs_the_others_nothing(start: Start) -> None:
-    running = await start(write_timeout=0.2)
-    stalled = socket.create_connection(("127.0.0.1", running.port))
-    stalled.sendall(get("/large") * 3)
-    for _ in range(20):
-        conversation = await talk(running.port, get("/health", "Connection: close"), answers=2)
-        assert conversation.statuses == [200]
-    await wait_for_no_connection(running)
-    stalled.close()
-
-
-async def test_noise_never_kills_it(start: Start) -> None:
-    running = await start(linger_timeout=0.01, head_timeout=0.05)
-    noise = random.Random(7)
-
-    async def one() -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
-        writer.write(noise.randbytes(noise.randrange(1, 80)))
-        writer.close()
-
-    for _ in range(20):
-        await asyncio.gather(*(one() for _ in range(50)))
-    assert (await talk(running.port, get())).statuses == [200]
-    await wait_for_no_connection(running)
-    assert len(running.site.exchanges) > 100
-    assert all(exchange.status != 500 for exchange in running.site.exchanges)
-
-
 async def test_two_servers_cannot_share_a_port(start: Start) -> None:
     running = await start()
     with pytest.raises(ConfigurationError, match=f"127.0.0.1:{running.port}.*in use"):
         await start(port=running.port)
-
-
-async def test_close_cancels_what_still_runs(start: Start) -> None:
-    running = await start()
-    client = asyncio.ensure_future(talk(running.port, get("/slow")))
-    await running.site.started.wait()
-    await running.server.close()
-    assert running.site.cancelled.is_set()
-    assert (await client).data == b""
-    with pytest.raises(ConnectionError):
-        await talk(running.port, get())
-
-
-async def test_drain_waits_and_then_gives_up(start: Start) -> None:
-    running = await start()
-    client = asyncio.ensure_future(talk(running.port, get("/slow"), answers=2))
-    await running.site.started.wait()
-    await running.server.drain(0.05)
-    assert running.server.num_connections == 1
-    with pytest.raises(ConnectionError):
-        await talk(running.port, get())
-    running.site.release.set()
-    await running.server.drain(1)
-    conversation = await client
-    assert conversation.answers()[0].headers["connection"] == "close"
-    assert conversation.closed
-    assert running.server.num_connections == 0
-
-
-async def test_drain_under_load_drops_no_request(start: Start) -> None:
-    """Clients keep their connections busy, or open new ones, while the server drains: whatever it
-    accepted is answered."""
-    running = await start(drain_grace=0.3)
-    answered = 0
-    lost: list[str] = []
-
-    async def keep_alive() -> None:
-        nonlocal answered
-        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-        try:
-            while True:
-                writer.write(post(b"x", target="/later"))
-                head = await reader.readuntil(b"\r\n\r\n")
-                await reader.readexactly(1)
-                answered += 1
-                if b"Connection: close" in head:
-                    return
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            lost.append(repr(error))
-        finally:
-            writer.transport.abort()
-
-    async def reconnect() -> None:
-        nonlocal answered
-        while True:
-            try:
-                _, writer = streams = await asyncio.open_connection("127.0.0.1", running.port)
-            except ConnectionRefusedError:
-                return
-            try:
-                writer.write(get("/health", "Connection: close"))
-                await asyncio.sleep(random.random() * 0.01)
-                data = await streams[0].read()
-                if data:
-                    answered += 1
-                elif accepted(streams[0]):
-                    lost.append("no answer")
-            except ConnectionResetError:
-                # The kernel had queued it, and the server had closed its listener by then.
-                pass
-            finally:
-                writer.transport.abort()
-
-    def accepted(reader: asyncio.StreamReader) -> bool:
-        return reader.exception() is None
-
-    clients = [asyncio.ensure_future(keep_alive()) for _ in range(30)]
-    clients += [asyncio.ensure_future(reconnect()) for _ in range(4)]
-    await asyncio.sleep(0.1)
-    await running.server.drain(5)
-    await asyncio.wait(clients, timeout=2)
-    assert all(client.done() for client in clients)
-    assert answered > 50
-    assert lost == []
-    assert running.server.num_connections == 0
-
-
-async def test_a_fresh_connection_is_heard_while_draining(start: Start) -> None:
-    """A connection that was accepted but has sent nothing yet is not closed unanswered."""
-    running = await start(head_timeout=1.0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-    drain = asyncio.ensure_future(running.server.drain(2))
-    await asyncio.sleep(0.2)
-    writer.write(get())
-    conversation = await read_until_quiet(reader, 1, 1, 2)
-    assert conversation.statuses == [200]
-    assert conversation.closed
-    await drain
-    writer.transport.abort()
 
 
 async def test_checks_see_the_head_before_the_body(start: Start) -> None:

@@ -1,15 +1,12 @@
+"""A state database: responses, lists, conversations, and random operations on them."""
+
 from __future__ import annotations
 
 import random
-import sqlite3
 
 import pytest
 
-from fastovms.errors import StateFailed, TooLarge
-from fastovms.state.database import Bounds, Database
-from fastovms.state.operations import Operations
 from fastovms.state.store import (
-    Context,
     FoundResponse,
     Page,
     Progress,
@@ -17,44 +14,7 @@ from fastovms.state.store import (
     StoredResponse,
     UnknownCursor,
 )
-from tests.state.conftest import UNBOUNDED
-
-
-def items(*ids: str) -> list[StoredItem]:
-    return [StoredItem(id, f'{{"id":"{id}"}}'.encode()) for id in ids]
-
-
-def do(database: Database, operation):
-    [(result, error)] = database.transact([operation])
-    if error is not None:
-        raise error
-    return result
-
-
-def add(database: Database, id: str, previous: str | None = None, *, tenant="t", **fields):
-    response = StoredResponse(
-        id,
-        b"{}",
-        input=items(f"{id}-in"),
-        output=items(f"{id}-out"),
-        previous_id=previous,
-        **fields,
-    )
-    do(database, lambda state: state.add_response(tenant, response, None))
-    return response
-
-
-def context(database: Database, id: str, max_bytes: int = 10**6, tenant="t") -> Context | None:
-    return do(database, lambda state: state.response_context(tenant, id, max_bytes))
-
-
-def ids(found) -> list[str]:
-    return [item.id for item in found.items]
-
-
-def find(database: Database, id: str, tenant="t") -> FoundResponse | None:
-    return do(database, lambda state: state.find_response(tenant, id))
-
+from tests.state.transactions import add, context, do, find, ids, items
 
 # Responses
 
@@ -249,169 +209,6 @@ def test_pages_of_items_with_one_id_have_an_end(make_database, ascending):
     page = Page(1, ascending, "x")
     found = do(database, lambda state: state.list_items("t", "c", page))
     assert found == ([some[2]] if ascending else [], False)
-
-
-# Bounds
-
-
-def evict_all(database: Database) -> int:
-    num_steps = 1
-    while database.evict():
-        num_steps += 1
-    return num_steps
-
-
-def test_the_least_recently_used_go_when_there_are_too_many(make_database, clock):
-    database = make_database(UNBOUNDED._replace(max_count=2))
-    for id in ("a", "b", "c"):
-        clock.now += 100
-        add(database, id)
-    clock.now += 100
-    context(database, "a")
-    evict_all(database)
-    assert [find(database, id) is not None for id in "abc"] == [True, False, True]
-    database.check()
-
-
-def test_the_oldest_go_when_they_are_too_large(make_database, clock):
-    database = make_database(UNBOUNDED._replace(max_bytes=5000))
-    for number in range(10):
-        clock.now += 1
-        body = b"x" * 1000
-        response = StoredResponse(str(number), body, progress=Progress.FINISHED)
-        do(database, lambda state, response=response: state.add_response("t", response, None))
-        evict_all(database)
-        assert database.totals.num_bytes <= 5000
-    assert find(database, "9") is not None
-    assert find(database, "5") is None
-
-
-def test_what_is_too_old_goes(make_database, clock):
-    database = make_database(UNBOUNDED._replace(max_age=1000))
-    assert database.seconds_to_expiry() is None
-    add(database, "a")
-    clock.now += 600
-    add(database, "b")
-    assert database.seconds_to_expiry() == 400
-    assert database.evict() is False
-    clock.now += 400
-    database.evict()
-    assert find(database, "a") is None
-    assert database.seconds_to_expiry() == 600
-
-
-def test_a_running_response_stays(make_database, clock):
-    database = make_database(Bounds(max_age=1, max_count=0, max_bytes=1000))
-    add(database, "a", progress=Progress.RUNNING)
-    clock.now += 100
-    assert database.evict() is False
-    assert find(database, "a") is not None
-
-
-def test_many_are_evicted_a_few_at_a_time(make_database, clock):
-    database = make_database(UNBOUNDED._replace(max_age=1))
-    for number in range(100):
-        add(database, str(number))
-    clock.now += 10
-    assert evict_all(database) == 4
-    assert database.totals == (0, 0)
-
-
-# Transactions
-
-
-def test_an_operation_that_fails_changes_nothing_and_spoils_no_other(make_database):
-    database = make_database()
-
-    def fail(state: Operations) -> None:
-        state.add_conversation("t", "c", b"{}", items("i"))
-        raise UnknownCursor("x")
-
-    outcomes = database.transact(
-        [
-            lambda state: state.add_conversation("t", "a", b"{}", []),
-            fail,
-            lambda state: state.add_conversation("t", "a", b"{}", []),  # the id is taken
-            lambda state: state.find_conversation("t", "a"),
-        ]
-    )
-    assert [type(error) for _, error in outcomes] == [
-        type(None),
-        UnknownCursor,
-        StateFailed,
-        type(None),
-    ]
-    assert outcomes[-1].result == b"{}"
-    assert database.totals.num_objects == 1
-    database.check()
-
-
-def test_a_full_disk_fails_what_it_has_no_room_for(make_database, tmp_path):
-    database = make_database(path=str(tmp_path / "state.db"))
-    add(database, "a")
-    connection: sqlite3.Connection = database._connection
-    connection.execute("PRAGMA max_page_count = 20")
-    big = StoredResponse("big", b"x" * 1_000_000)
-    outcomes = database.transact(
-        [
-            lambda state: state.add_conversation("t", "c", b"{}", []),
-            lambda state: state.add_response("t", big, None),
-            lambda state: state.find_response("t", "a"),
-        ]
-    )
-    assert [type(error) for _, error in outcomes] == [type(None), StateFailed, type(None)]
-    assert outcomes[-1].result is not None
-    assert do(database, lambda state: state.find_conversation("t", "c")) == b"{}"
-    assert find(database, "big") is None
-    connection.execute("PRAGMA max_page_count = 100000")
-    do(database, lambda state: state.add_response("t", big, None))
-    database.check()
-
-
-def test_what_is_read_needs_no_room_on_the_disk(make_database, tmp_path, clock):
-    database = make_database(path=str(tmp_path / "state.db"))
-    add(database, "a")
-    add(database, "b", "a")
-    clock.now += 1000
-    connection: sqlite3.Connection = database._connection
-    connection.execute("PRAGMA query_only = ON")
-    assert ids(context(database, "b")) == ["a-in", "a-out", "b-in", "b-out"]
-    assert find(database, "a") is not None
-    with pytest.raises(StateFailed):
-        do(database, lambda state: state.delete_response("t", "a"))
-    connection.execute("PRAGMA query_only = OFF")
-    assert database.seconds_to_expiry() == 1e9 - 1000
-    assert find(database, "a") is not None
-    assert find(database, "b") is not None
-    assert database.seconds_to_expiry() == 1e9
-    database.check()
-
-
-TEXT = b"x" * 1000
-
-
-@pytest.mark.parametrize(
-    "operation",
-    [
-        lambda state: state.add_response("t", StoredResponse("b", TEXT), None),
-        lambda state: state.add_response("t", StoredResponse("b", b"{}", events=TEXT), None),
-        lambda state: state.add_response(
-            "t", StoredResponse("b", b"{}", [StoredItem("i", TEXT)]), None
-        ),
-        lambda state: state.add_conversation("t", "d", b"{}", [StoredItem("i", TEXT)]),
-        lambda state: state.add_items("t", "c", [StoredItem("i", TEXT)]),
-        lambda state: state.update_conversation("t", "c", TEXT),
-    ],
-)
-def test_what_is_larger_than_everything_may_be_drives_nothing_out(make_database, operation):
-    database = make_database(UNBOUNDED._replace(max_bytes=1000))
-    do(database, lambda state: state.add_conversation("t", "c", b"{}", []))
-    totals = database.totals
-    with pytest.raises(TooLarge, match="1000"):
-        do(database, operation)
-    assert database.evict() is False
-    assert database.totals == totals
-    database.check()
 
 
 # Everything, against a plain model

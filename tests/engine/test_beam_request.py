@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from array import array
 from collections.abc import Sequence
 from copy import copy
@@ -11,15 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastovms.config import EngineConfig
-from fastovms.engine.beam import BeamSearcher
 from fastovms.engine.engine import Engine
 from fastovms.engine.grammar import GrammarCompiler
-from fastovms.engine.logits import Penalties, logits_processors
-from fastovms.errors import RequestError
+from fastovms.engine.logits import Penalties
 from fastovms.params import (
     BeamSearch,
     EarlyStopping,
@@ -30,106 +25,16 @@ from fastovms.params import (
     GrammarKind,
     SamplingParams,
 )
-from tests.engine.fake_model import VOCAB_SIZE, FakeModel
-
-EOS = 3
-Outputs = dict[tuple[str, int], GenerationOutput]
-
-
-def logits_after(context: Sequence[int]) -> np.ndarray:
-    """Random numbers that every token of the context changes."""
-    logits = np.random.default_rng([len(context), *context]).standard_normal(VOCAB_SIZE)
-    logits[EOS] += 1.5
-    return (logits * 2).astype(np.float32)
-
-
-class RandomModel(FakeModel):
-    num_copies = 0
-
-    def copy_blocks(self, copies: Sequence[object]) -> None:  # type: ignore[override]
-        self.num_copies += len(copies)
-        super().copy_blocks(copies)  # type: ignore[arg-type]
-
-    def logits_after(self, context: Sequence[int]) -> np.ndarray:
-        return logits_after(context)
-
-
-def make_engine(
-    *, num_blocks: int = 128, max_model_len: int = 64, block_size: int = 4, **config: object
-) -> Engine:
-    model = RandomModel(block_size)
-    model.allocate_cache(num_blocks)
-    return Engine(
-        model,
-        EngineConfig(**config),  # type: ignore[arg-type]
-        num_blocks=num_blocks,
-        max_model_len=min(max_model_len, num_blocks * block_size),
-        new_seed=lambda: 0,
-    )
-
-
-def beam_request(
-    request_id: str, prompt: list[int], search: BeamSearch, **params: object
-) -> GenerationRequest:
-    defaults: dict[str, object] = {
-        "n": search.num_beams,
-        "max_tokens": 10,
-        "eos_token_ids": frozenset({EOS}),
-    }
-    sampling = SamplingParams(beam_search=search, **{**defaults, **params})  # type: ignore[arg-type]
-    return GenerationRequest(request_id, prompt, sampling)
-
-
-def step(engine: Engine, outputs: Outputs) -> None:
-    for request_id, output in engine.step():
-        key = request_id, output.index
-        if key in outputs:  # of a sample; those of a search come whole
-            outputs[key].token_ids = [*outputs[key].token_ids, *output.token_ids]
-        else:
-            outputs[key] = output
-    engine.check()
-
-
-def run(engine: Engine, *requests: GenerationRequest) -> Outputs:
-    outputs: Outputs = {}
-    for request in requests:
-        engine.add(request)
-    while engine.has_work:
-        step(engine, outputs)
-    assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
-    return outputs
-
-
-def processed_logits(request: GenerationRequest, text: list[int]) -> np.ndarray:
-    logits = logits_after(text)
-    for process in logits_processors(request.params, array("q", request.prompt_token_ids)):
-        process(logits, array("q", text))
-    return logits
-
-
-def search_alone(request: GenerationRequest) -> list[list[int]]:
-    """The texts without their ends."""
-    params = request.params
-    assert params.beam_search is not None
-    assert params.max_tokens is not None
-    searcher = BeamSearcher(
-        params.beam_search,
-        end_token_ids=params.eos_token_ids | params.stop_token_ids,
-        max_new_tokens=params.max_tokens,
-    )
-    texts = [list(request.prompt_token_ids)]
-    while continuations := searcher.advance([processed_logits(request, t) for t in texts]):
-        texts = [[*texts[parent], token_id] for parent, token_id in continuations]
-    return [
-        [searcher.steps[i][j].token_id for i, j in enumerate(hypothesis.path)]
-        for hypothesis in searcher.best(params.n)
-    ]
-
-
-def random_prompts(count: int, seed: int = 0) -> list[list[int]]:
-    rng = random.Random(seed)
-    return [[rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 20))] for _ in range(count)]
-
+from tests.engine.beams import (
+    EOS,
+    beam_request,
+    logits_after,
+    make_engine,
+    random_prompts,
+    run,
+    search_alone,
+)
+from tests.engine.fake_model import FakeModel
 
 SEARCHES = [
     BeamSearch(2),
@@ -238,75 +143,6 @@ def test_end_of_text_can_be_ignored() -> None:
     assert any(EOS in output.token_ids for output in outputs.values())
 
 
-def test_beams_share_what_they_have_in_common() -> None:
-    """Without sharing, 4 beams of 48 tokens would need twice as many blocks."""
-    engine = make_engine(num_blocks=24)
-    request = beam_request("r", list(range(40)), BeamSearch(4), max_tokens=8, ignore_eos=True)
-    outputs = run(engine, request)
-    assert [outputs["r", i].token_ids for i in range(4)] == search_alone(
-        beam_request("", list(range(40)), BeamSearch(4), max_tokens=8, eos_token_ids=frozenset())
-    )
-    assert engine.scheduler.num_preemptions == 0
-    model = engine._model
-    assert isinstance(model, RandomModel)
-    assert 0 < model.num_copies <= 3 * 8
-
-
-@pytest.mark.parametrize("num_steps", [0, 1, 3, 6])
-def test_abort_frees_everything_at_any_stage(num_steps: int) -> None:
-    engine = make_engine(max_num_batched_tokens=16)
-    engine.add(beam_request("gone", list(range(30)), BeamSearch(4), ignore_eos=True))
-    engine.add(beam_request("kept", [7, 8], BeamSearch(2), n=2))
-    outputs: Outputs = {}
-    for _ in range(num_steps):
-        step(engine, outputs)
-    engine.abort("gone")
-    engine.check()
-    while engine.has_work:
-        step(engine, outputs)
-    assert sorted(outputs) == [("kept", 0), ("kept", 1)]
-    assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
-
-
-def test_a_search_goes_on_while_one_of_its_samples_is_wanted() -> None:
-    request = beam_request("r", [1, 2, 3], BeamSearch(4), n=3)
-    engine = make_engine()
-    engine.add(request)
-    engine.step()
-    engine.abort("r", 0)
-    engine.abort("r", 2)
-    outputs = run(engine)
-    assert {key: o.token_ids for key, o in outputs.items()} == {("r", 1): search_alone(request)[1]}
-    engine.add(request)
-    engine.step()
-    for index in range(3):
-        engine.abort("r", index)
-        engine.check()
-    assert not engine.has_work
-
-
-@pytest.mark.parametrize(
-    ("config", "num_beams", "message"),
-    [
-        ({"max_num_seqs": 4}, 5, "at most 4 sequences"),
-        ({"max_num_batched_tokens": 3}, 4, "at most 3 sequences"),
-        ({"num_blocks": 6}, 5, "no room for 5 beams"),
-    ],
-    ids=str,
-)
-def test_beams_that_could_never_run_are_refused(
-    config: dict[str, int], num_beams: int, message: str
-) -> None:
-    engine = make_engine(**config)
-    with pytest.raises(RequestError, match=message) as caught:
-        engine.validate(beam_request("r", list(range(9)), BeamSearch(num_beams)))
-    assert caught.value.param == "best_of"
-    request = beam_request("r", list(range(9)), BeamSearch(num_beams - 1), ignore_eos=True)
-    engine.validate(request)
-    outputs = run(engine, request)
-    assert all(output.token_ids for output in outputs.values())
-
-
 def test_processors_see_each_beam_on_its_own() -> None:
     request = beam_request(
         "r",
@@ -404,96 +240,3 @@ def test_the_fault_of_a_search_is_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     errors = [outputs["bad", i].error for i in range(3)]
     assert errors == ["ZeroDivisionError: integer division or modulo by zero"] * 3
     assert [outputs["kept", i].token_ids for i in range(2)] == search_alone(kept)
-
-
-def test_beams_that_come_back_share_their_prompt_again() -> None:
-    """They are preempted by a sample that grows; without sharing they would never fit again."""
-    engine = make_engine(num_blocks=24, enable_prefix_caching=False)
-    sample = GenerationRequest("s", [1] * 28, SamplingParams(temperature=0, max_tokens=20))
-    prompt = list(range(40))
-    request = beam_request("r", prompt, BeamSearch(4), eos_token_ids=frozenset(), max_tokens=8)
-    outputs = run(engine, sample, request)
-    assert engine.scheduler.num_preemptions >= 4
-    assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
-
-
-def test_who_may_go_first_does_not_come_between_the_beams_of_a_group() -> None:
-    """A preempted group comes back in several steps; each time one arrives that goes first."""
-    engine = make_engine(
-        num_blocks=20, enable_prefix_caching=False, max_num_seqs=12, max_num_batched_tokens=12
-    )
-    search = BeamSearch(4)
-    sample = GenerationRequest("s", [1] * 28, SamplingParams(temperature=0, max_tokens=20))
-    request = beam_request("r", [2] * 21, search, eos_token_ids=frozenset(), max_tokens=8)
-    engine.add(sample)
-    engine.add(request)
-    outputs: Outputs = {}
-    num_intruders = 0
-    while engine.has_work:
-        step(engine, outputs)
-        states = {s.status for s in engine._requests.get("r", ())}
-        if len(states) == 2:
-            intruder = GenerationRequest(
-                f"i{num_intruders}", [3], SamplingParams(max_tokens=2), priority=-1
-            )
-            engine.add(intruder)
-            num_intruders += 1
-    assert num_intruders > 0
-    assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    num_blocks=st.integers(16, 40),
-    max_num_seqs=st.integers(4, 10),
-    budget=st.integers(4, 40),
-    caching=st.booleans(),
-)
-def test_random_operations_never_lose_a_block_or_a_beam(
-    seed: int, num_blocks: int, max_num_seqs: int, budget: int, caching: bool
-) -> None:
-    rng = random.Random(seed)
-    engine = make_engine(
-        num_blocks=num_blocks,
-        max_model_len=num_blocks * 4,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=budget,
-        enable_prefix_caching=caching,
-    )
-    stems = random_prompts(3, seed)
-    expected: dict[tuple[str, int], list[int]] = {}
-    outputs: Outputs = {}
-    for operation in range(80):
-        choice, request_id = rng.random(), str(operation)
-        prompt = rng.choice(stems) + [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(0, 6))]
-        if choice < 0.12 and len(engine._requests) < 10:
-            search = BeamSearch(rng.randint(2, 4), early_stopping=rng.choice(list(EarlyStopping)))
-            request = beam_request(request_id, prompt, search, max_tokens=rng.randint(1, 8))
-            try:
-                engine.validate(request)
-            except RequestError:
-                continue
-            request = replace(request, priority=rng.choice([0, 0, -1, 1]))
-            if engine._token_limit(request) == len(prompt) + (request.params.max_tokens or 0):
-                engine.add(request)
-                texts = enumerate(search_alone(request))
-                expected |= {(request_id, index): text for index, text in texts}
-        elif choice < 0.24 and len(engine._requests) < 10:
-            params = SamplingParams(
-                temperature=0, max_tokens=rng.randint(1, 8), n=rng.choice([1, 2])
-            )
-            engine.add(GenerationRequest(request_id, prompt, params))
-        elif choice < 0.3 and engine._requests:
-            victim = rng.choice(list(engine._requests))
-            index = rng.choice([None, 0, 1])
-            engine.abort(victim, index)
-            for key in [k for k in expected if k[0] == victim and index in (None, k[1])]:
-                del expected[key]
-        elif engine.has_work:
-            step(engine, outputs)
-        engine.check()
-    while engine.has_work:
-        step(engine, outputs)
-    assert {key: outputs[key].token_ids for key in expected} == expected
-    assert engine.blocks.num_free_blocks == num_blocks

@@ -12,7 +12,9 @@ import pytest
 from pydantic import BaseModel
 
 from fastovms.cli import DEMO_MODEL
-from tests.test_end_to_end import Server, is_idle, start_server, stop_server
+from tests.real_server import Server, is_idle, server
+
+__all__ = ["server"]
 
 NAME = DEMO_MODEL.name
 PARIS = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -46,13 +48,6 @@ ADD: Any = {
         },
     },
 }
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = start_server()
-    yield server
-    stop_server(server)
 
 
 @pytest.fixture(params=["/v1", "/v3"])

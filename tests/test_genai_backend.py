@@ -10,15 +10,16 @@ from typing import Final
 
 import pytest
 
-from tests import test_end_to_end, test_end_to_end_chat, test_responses
-from tests.test_end_to_end import Server, client, start_server, stop_server
+from tests import test_end_to_end, test_end_to_end_chat, test_end_to_end_decoding, test_responses
+from tests.real_server import Server, client, start_server, stop_server
 
 __all__ = ["client"]
 
 FLAGS: Final = ("--backend", "genai", "--cache-size", "1")
 
 NEEDS_PAGED: Final[Mapping[ModuleType, Mapping[str, str]]] = {
-    test_end_to_end: {
+    test_end_to_end: {},
+    test_end_to_end_decoding: {
         "test_log_probabilities": "logprobs above 1",
         "test_scoring_a_prompt_agrees_with_generating_it": "prompt_logprobs",
         "test_tokens_are_favoured_forbidden_and_required": "logit_bias, allowed_token_ids",

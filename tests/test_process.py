@@ -1,14 +1,11 @@
-"""The life of the server process: start, supervision, reload, shutdown."""
+"""The life of the server process: start, supervision, shutdown."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import signal
 import socket
-import ssl
-import stat
 import subprocess
 import sys
 import threading
@@ -21,7 +18,6 @@ from typing import NamedTuple
 import pytest
 
 from tests.controlled_server import HANG, NAME, RAISE
-from tests.http.client import Answer
 from tests.server_process import (
     DEADLINE,
     ServerProcess,
@@ -33,7 +29,6 @@ from tests.server_process import (
     server_process,
 )
 
-TLS = Path(__file__).parent / "http" / "tls"
 LONG = {"max_tokens": 4000, "stream": True}
 
 
@@ -318,165 +313,3 @@ def test_a_restart_under_load_drops_no_request():
                     clients.stop()
                 assert clients.dropped == []
                 assert set(clients.statuses) <= {200, 503}
-
-
-# Access
-
-
-class Site(NamedTuple):
-    """A server with TLS, keys, restricted origins, two addresses and a log file."""
-
-    server: ServerProcess
-    folder: Path
-
-    def context(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        context.set_alpn_protocols(["h2", "http/1.1"])
-        return context
-
-    def connect(self, address: str | None = None) -> ssl.SSLSocket:
-        host, _, port = (
-            (address or self.server.addresses[0]).removeprefix("https://").rpartition(":")
-        )
-        plain = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
-        return self.context().wrap_socket(plain)
-
-    def ask(self, request: bytes, address: str | None = None) -> Answer:
-        with self.connect(address) as connection:
-            return ask(connection, request)
-
-    def certificate(self) -> bytes | None:
-        with self.connect() as connection:
-            return connection.getpeercert(binary_form=True)
-
-    def reload(self) -> None:
-        """SIGHUP, and wait until it has had its effect."""
-        num_reloads = self._num_reloads()
-        self.server.signal(signal.SIGHUP)
-        deadline = time.monotonic() + 10
-        while self._num_reloads() == num_reloads:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    def _num_reloads(self) -> int:
-        return sum("are reloaded" in line for line in self.server.errors)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("site")
-    for suffix in ("crt", "key"):
-        shutil.copy(TLS / f"first.{suffix}", folder / f"tls.{suffix}")
-    (folder / "keys").write_text("# two of them\nalpha\nbeta\n")
-    with server_process(
-        *("--host", "127.0.0.1", "--host", "::1"),
-        *("--ssl-certfile", str(folder / "tls.crt"), "--ssl-keyfile", str(folder / "tls.key")),
-        *("--api_key_file", str(folder / "keys")),
-        *("--allowed_origins", "https://app.example", "--allow_credentials", "true"),
-        *("--access-log-file", str(folder / "log"), "--ovms-metrics"),
-    ) as server:
-        yield Site(server, folder)
-
-
-def bearer(key: str) -> str:
-    return f"Authorization: Bearer {key}"
-
-
-def test_tls(site):
-    with site.connect() as connection:
-        assert connection.version() in ("TLSv1.2", "TLSv1.3")
-        assert connection.selected_alpn_protocol() == "http/1.1"
-        assert ask(connection, get("/health")).status == 200
-    with site.server.connect() as plain:
-        plain.sendall(get("/health"))
-        assert not plain.recv(1)
-
-
-def test_both_addresses(site):
-    assert [address.rpartition(":")[0] for address in site.server.addresses] == [
-        "https://127.0.0.1",
-        "https://[::1]",
-    ]
-    for address in site.server.addresses:
-        assert site.ask(get("/v1/models", bearer("alpha")), address).status == 200
-
-
-def test_keys(site):
-    for field in ((), (bearer("gamma"),), ("Authorization: Basic alpha",)):
-        for path in ("/v1/completions", "/v3/completions"):
-            answer = site.ask(completion(*field, path=path))
-            assert answer.status == 401
-            assert answer.headers["www-authenticate"] == 'Bearer realm="fastovms"'
-        assert site.ask(get("/nowhere", *field)).status == 401
-    for key in ("alpha", "beta"):
-        assert site.ask(completion(bearer(key), max_tokens=1)).status == 200
-    assert site.ask(get("/health")).status == site.ask(get("/v2/health/ready")).status == 200
-
-
-def test_cross_origin_requests(site):
-    asked = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization")
-    request = get("/v1/completions", "Origin: https://app.example", *asked)
-    preflight = site.ask(request.replace(b"GET", b"OPTIONS", 1))
-    assert preflight.status == 204
-    assert preflight.headers["access-control-allow-origin"] == "https://app.example"
-    assert preflight.headers["access-control-allow-credentials"] == "true"
-    assert preflight.headers["access-control-allow-methods"] == "POST"
-    assert preflight.headers["access-control-allow-headers"] == "authorization"
-    stranger = site.ask(get("/v1/models", "Origin: https://evil.example", bearer("alpha")))
-    assert "access-control-allow-origin" not in stranger.headers
-
-
-def test_ovms_metrics(site):
-    site.ask(completion(bearer("alpha"), path="/v3/completions", max_tokens=1))
-    text = site.ask(get("/metrics", bearer("alpha"))).body.decode()
-    labels = f'api="V3",interface="REST",method="Unary",name="{NAME}",version="1"'
-    assert f"ovms_requests_success{{{labels}}} 1.0" in text
-
-
-def test_reload(site):
-    """Certificate, keys and log file change under a running server; broken ones do not."""
-    with site.connect() as connection:
-        before = site.certificate()
-        for suffix in ("crt", "key"):
-            shutil.copy(TLS / f"second.{suffix}", site.folder / f"tls.{suffix}")
-        (site.folder / "keys").write_text("delta\n")
-        (site.folder / "log").rename(site.folder / "log.1")
-        site.reload()
-        assert site.certificate() != before
-        assert site.ask(get("/v1/models", bearer("alpha"))).status == 401
-        assert site.ask(get("/v1/models", bearer("delta"))).status == 200
-        assert ask(connection, get("/health")).status == 200, "an open connection was lost"
-    before = site.certificate()
-    for name in ("tls.crt", "keys"):
-        (site.folder / name).write_text("")
-    site.reload()
-    assert site.certificate() == before
-    assert site.ask(get("/v1/models", bearer("delta"))).status == 200
-    assert sum("not reloaded" in line for line in site.server.errors) == 2
-    assert "are reloaded, but for what could not be" in site.server.errors[-1]
-    assert "delta" not in "".join(site.server.errors)
-    deadline = time.monotonic() + 5
-    while "/v1/models" not in (site.folder / "log").read_text() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert "/v1/models 200" in (site.folder / "log").read_text()
-
-
-def test_a_unix_socket_alone(tmp_path):
-    path = tmp_path / "api.sock"
-    environ = {"API_KEY": "from-the-environment"}
-    with server_process(
-        "--uds", str(path), "--uds-mode", "600", port=None, environ=environ
-    ) as server:
-        assert server.addresses == [f"unix:{path}"]
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        for key, status in (("wrong", 401), (environ["API_KEY"], 200)):
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.connect(str(path))
-                assert ask(connection, get("/v1/models", bearer(key))).status == status
-        assert server.process.stdout is not None
-        server.process.stdout.readline()
-        command = server.process.stdout.readline()
-        assert f"curl --unix-socket {path} http://localhost/v1/completions" in command
-        assert '"Authorization: Bearer $API_KEY"' in command

@@ -9,7 +9,7 @@ import pytest
 
 from fastovms.text.reasoning import REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMATS
-from tests.test_end_to_end import start_server, stop_server
+from tests.real_server import start_server, stop_server
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from tests.open_responses import check_event, check_response
-from tests.test_end_to_end import NAME, Server, start_server, stop_server
+from tests.real_server import NAME, Server, start_server, stop_server
 
 WEATHER = "What's the weather like in San Francisco?"
 TOOL = {

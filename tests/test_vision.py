@@ -18,14 +18,7 @@ import openai
 import pytest
 
 from tests.media.pictures import BLUE, corners, encode, png
-from tests.test_end_to_end import (
-    DEADLINE,
-    Server,
-    is_idle,
-    read_to_end,
-    start_server,
-    stop_server,
-)
+from tests.real_server import DEADLINE, Server, is_idle, read_to_end, start_server, stop_server
 
 MODEL = Path(__file__).parent / "models" / "tiny_vlm"
 NAME = MODEL.name

@@ -42,7 +42,7 @@ class Vocabulary:
         return self._compiler.compile(grammar).deep_copy()
 
     def encode(self, text: str) -> list[int]:
-        token_ids: list[int] = self.tokenizer.tokenize_bytes(text.encode(), parse_special=True)
+        token_ids: list[int] = self.tokenizer.tokenize_bytes(text.encode())
         return token_ids
 
     def accepts(self, grammar: Grammar, text: str) -> bool | None:

@@ -17,6 +17,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from fastovms.engine.json_schema import usable_rules, usable_schema
 from fastovms.engine.productive import unmatchable_rule
 from fastovms.engine.raw_logits import Floats
+from fastovms.engine.special_tokens import with_token_ids, without_names
 from fastovms.engine.structural_tag import structural_tag
 from fastovms.engine.tagged_rules import resolve_tags
 from fastovms.errors import InvalidField
@@ -117,19 +118,27 @@ class GrammarCompiler:
         """
         eos = list(eos_token_ids) or None
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
+        tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
+        self._special_tokens = {
+            tokenizer.decode_str([token_id]): token_id
+            for token_id in range(tokenizer.vocab_size)
+            if tokenizer.is_special_token(token_id)
+        }
+        if eos is not None:  # else it is found by its name
+            renamed = without_names(tokenizer_json, self._special_tokens)
+            tokenizer = LLTokenizer(renamed, n_vocab=vocab_size, eos_token=eos)
+        self._tokenizer = tokenizer
         self._to_llguidance: Mapping[GrammarKind, Callable[[str], str]] = {
             **_TO_LLGUIDANCE,
+            GrammarKind.GRAMMAR: self._grammar,
             GrammarKind.STRUCTURAL_TAG: self._structural_tag,
             GrammarKind.TAGGED_RULES: self._tagged_rules,
         }
-        self._special_token_ids = [
-            token_id
-            for token_id in range(self._tokenizer.vocab_size)
-            if self._tokenizer.is_special_token(token_id)
-        ]
-        self._special_tokens = {
-            self._tokenizer.decode_str([token_id]): token_id for token_id in self._special_token_ids
+        # Those that may stand in a text: another one ends it.
+        self._inner_tokens = {
+            text: token_id
+            for text, token_id in self._special_tokens.items()
+            if token_id not in self._eos_token_ids
         }
         self._cache: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = Lock()
@@ -195,13 +204,16 @@ class GrammarCompiler:
             if matcher.is_stopped():
                 return
 
-    def _find_special_token(self, text: str) -> int | None:
-        token_ids: list[int] = self._tokenizer.tokenize_bytes(text.encode(), parse_special=True)
-        is_special = len(token_ids) == 1 and self._tokenizer.is_special_token(token_ids[0])
-        return token_ids[0] if is_special else None
+    def _grammar(self, source: str) -> str:
+        """Lark, or GBNF / EBNF, which define rules with `::=`."""
+        lark = usable_rules(gbnf_to_lark(source) if "::=" in source else source)
+        unmatchable = unmatchable_rule(lark)
+        if unmatchable is not None:
+            raise ValueError(f"nothing matches the rule {unmatchable}")
+        return str(LLMatcher.grammar_from_lark(with_token_ids(lark, self._special_tokens)))
 
     def _structural_tag(self, source: str) -> str:
-        return structural_tag(source, self._special_tokens, self._compile_part)
+        return structural_tag(source, self._inner_tokens, self._compile_part)
 
     def _compile_part(self, kind: GrammarKind, source: str) -> str:
         """A grammar within another one, which is tried by itself."""
@@ -211,7 +223,7 @@ class GrammarCompiler:
 
     def _tagged_rules(self, source: str) -> str:
         source = usable_rules(source)
-        lark = resolve_tags(source, self._find_special_token, self._special_token_ids)
+        lark = resolve_tags(source, self._inner_tokens, self._eos_token_ids)
         return str(LLMatcher.grammar_from_lark(lark))
 
 
@@ -267,19 +279,9 @@ def _choice(source: str) -> str:
     return str(LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {alternatives}"))
 
 
-def _grammar(source: str) -> str:
-    """Lark, or GBNF / EBNF, which define rules with `::=`."""
-    lark = usable_rules(gbnf_to_lark(source) if "::=" in source else source)
-    unmatchable = unmatchable_rule(lark)
-    if unmatchable is not None:
-        raise ValueError(f"nothing matches the rule {unmatchable}")
-    return str(LLMatcher.grammar_from_lark(lark))
-
-
 _TO_LLGUIDANCE: Mapping[GrammarKind, Callable[[str], str]] = {
     GrammarKind.JSON_SCHEMA: _json_schema,
     GrammarKind.JSON_OBJECT: _json_object,
     GrammarKind.REGEX: _regex,
     GrammarKind.CHOICE: _choice,
-    GrammarKind.GRAMMAR: _grammar,
 }

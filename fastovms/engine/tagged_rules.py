@@ -14,25 +14,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 _DIRECTIVE = re.compile(
     r'%tag (?P<tag>\w+) (?P<text>".*")|%text (?P<name>\w+) (?P<end>\w+) (?P<body>.*)'
 )
 
-FindSpecialToken = Callable[[str], int | None]
-
 
 def resolve_tags(
-    source: str, find_special_token: FindSpecialToken, special_token_ids: Sequence[int]
+    source: str, special_tokens: Mapping[str, int], end_token_ids: Collection[int]
 ) -> str:
     """Rules that llguidance understands.
 
     Args:
-        find_special_token: the id of the special token that is written so, if there is one.
-        special_token_ids: all of them, ascending.
+        special_tokens: ids by text, without those that end a text.
+        end_token_ids: of the tokens that do. None stands before a tag that must come.
     """
+    special_token_ids = sorted(special_tokens.values())
     texts: dict[str, str] = {}
     token_ids: dict[str, int | None] = {}
     lines = []
@@ -42,8 +41,11 @@ def resolve_tags(
             lines.append(line)
         elif name := match["tag"]:
             texts[name] = match["text"]
-            token_ids[name] = find_special_token(json.loads(match["text"]))
-            lines += _tag(name, texts[name], token_ids[name], special_token_ids)
+            token_ids[name] = token_id = special_tokens.get(json.loads(match["text"]))
+            if token_id is None:
+                lines += _text_tag(name, texts[name], special_token_ids)
+            else:
+                lines += _token_tag(name, token_id, end_token_ids)
         else:
             end = match["end"]
             body = match["body"]
@@ -51,14 +53,14 @@ def resolve_tags(
     return "\n".join([*lines, r"ANY_TEXT: /(.|\n)*/"])
 
 
-def _tag(
-    name: str, text: str, token_id: int | None, special_token_ids: Sequence[int]
-) -> Iterator[str]:
-    if token_id is not None:
-        yield f"{name}: <[{token_id}]>"
-        yield f"until_{name}: <[^{token_id}]>* {name}"
-        yield f"without_{name}: <[^{token_id}]>*"
-        return
+def _token_tag(name: str, token_id: int, end_token_ids: Collection[int]) -> Iterator[str]:
+    others = f"<[^{_ranges(sorted({token_id, *end_token_ids}))}]>*"
+    yield f"{name}: <[{token_id}]>"
+    yield f"until_{name}: {others} {name}"
+    yield f"without_{name}: {others}"
+
+
+def _text_tag(name: str, text: str, special_token_ids: Sequence[int]) -> Iterator[str]:
     special = f"(ANY_TEXT <[{_ranges(special_token_ids)}]>)* " if special_token_ids else ""
     yield f"{name}: {text}"
     yield f"until_{name}: {special}lazy_{name}"

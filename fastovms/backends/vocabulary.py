@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -35,10 +34,8 @@ def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler 
         logger.warning("structured outputs are off: %s is missing", path)
         return None
     try:
-        source = path.read_text(encoding="utf-8")
-        json.loads(source)  # what is no JSON, llguidance takes for a path
         return GrammarCompiler(
-            source,
+            path.read_text(encoding="utf-8"),
             vocab_size=model.vocab_size,
             eos_token_ids=sorted(model.eos_token_ids),
         )

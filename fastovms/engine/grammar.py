@@ -115,19 +115,16 @@ class GrammarCompiler:
         Args:
             tokenizer_json: the text of a Hugging Face tokenizer.json.
             vocab_size: of the model; None = as many tokens as it names.
+
+        Raises:
+            ValueError: it is no such text.
         """
         eos = list(eos_token_ids) or None
         self._eos_token_ids = frozenset(eos_token_ids)
-        tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
-        self._special_tokens = {
-            tokenizer.decode_str([token_id]): token_id
-            for token_id in range(tokenizer.vocab_size)
-            if tokenizer.is_special_token(token_id)
-        }
+        nameless, self._special_tokens = without_names(tokenizer_json)
         if eos is not None:  # else it is found by its name
-            renamed = without_names(tokenizer_json, self._special_tokens)
-            tokenizer = LLTokenizer(renamed, n_vocab=vocab_size, eos_token=eos)
-        self._tokenizer = tokenizer
+            tokenizer_json = nameless
+        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
         self._to_llguidance: Mapping[GrammarKind, Callable[[str], str]] = {
             **_TO_LLGUIDANCE,
             GrammarKind.GRAMMAR: self._grammar,

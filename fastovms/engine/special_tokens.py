@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -27,21 +27,46 @@ _LARK_PIECES = re.compile(
 )
 
 
-def without_names(tokenizer_json: str, names: Mapping[str, int]) -> str:
-    """The tokenizer.json in which the tokens of these names have others."""
-    tokenizer: dict[str, Any] = orjson.loads(tokenizer_json)
+class NamelessTokens(NamedTuple):
+    """
+    Attributes:
+        tokenizer_json: in which special tokens have other names.
+        special_tokens: ids by the names that they had.
+    """
+
+    tokenizer_json: str
+    special_tokens: dict[str, int]
+
+
+def without_names(tokenizer_json: str) -> NamelessTokens:
+    """Raises ValueError: it is no tokenizer.json."""
+    try:
+        tokenizer = orjson.loads(tokenizer_json)
+        special_tokens = _hide(tokenizer)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"it describes no tokenizer: {error!r}") from error
+    return NamelessTokens(orjson.dumps(tokenizer).decode(), special_tokens)
+
+
+def _hide(tokenizer: dict[str, Any]) -> dict[str, int]:
+    special_tokens: dict[str, int] = {}
     for token in tokenizer.get("added_tokens") or ():
-        if token["content"] in names:
-            token["content"] = _hidden(token["content"])
+        name = token["content"]
+        if token["special"] or (name[:1] == "<" and name[-1:] == ">"):  # as llguidance has it
+            special_tokens[name] = token["id"]
+            token["content"] = _hidden(name)
     model = tokenizer["model"]
     vocab = model["vocab"]
     if isinstance(vocab, dict):
-        model["vocab"] = {_hidden(t) if t in names else t: id_ for t, id_ in vocab.items()}
-    else:  # with their probabilities
-        model["vocab"] = [[_hidden(t) if t in names else t, p] for t, p in vocab]
-    if model.get("unk_token") in names:
+        for name in special_tokens.keys() & vocab.keys():
+            vocab[_hidden(name)] = vocab.pop(name)
+    else:
+        for entry in vocab:  # a token and its probability
+            if entry[0] in special_tokens:
+                entry[0] = _hidden(entry[0])
+    if model.get("unk_token") in special_tokens:
         model["unk_token"] = _hidden(model["unk_token"])
-    return orjson.dumps(tokenizer).decode()
+    return special_tokens
 
 
 def with_token_ids(lark: str, names: Mapping[str, int]) -> str:

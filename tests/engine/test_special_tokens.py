@@ -87,9 +87,31 @@ def test_nothing_ends_a_text_before_what_must_come(
     ],
 )  # fmt: skip
 def test_names_are_hidden_wherever_they_stand(model: object, expected: object) -> None:
-    added = [{"id": 0, "content": "<a>"}, {"id": 7, "content": "  "}]
-    hidden = json.loads(
-        without_names(json.dumps({"added_tokens": added, "model": model}), {"<a>": 0})
-    )
-    assert hidden["added_tokens"] == [{"id": 0, "content": "<\ue000a>"}, {"id": 7, "content": "  "}]
-    assert hidden["model"] == expected
+    added = [
+        {"id": 0, "content": "<a>", "special": False},
+        {"id": 7, "content": "  ", "special": False},
+        {"id": 8, "content": "[x]", "special": True},
+    ]
+    hidden, special_tokens = without_names(json.dumps({"added_tokens": added, "model": model}))
+    assert special_tokens == {"<a>": 0, "[x]": 8}
+    tokenizer = json.loads(hidden)
+    assert [t["content"] for t in tokenizer["added_tokens"]] == ["<\ue000a>", "  ", "[\ue000x]"]
+    assert tokenizer["model"] == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "1",
+        "{}",
+        '{"model": {}}',
+        '{"model": {"vocab": 5}}',
+        '{"model": {"vocab": {}}, "added_tokens": [{}]}',
+    ],
+)
+def test_what_is_no_tokenizer(text: str) -> None:
+    with pytest.raises(ValueError, match="it describes no tokenizer"):
+        without_names(text)

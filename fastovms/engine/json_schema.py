@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Final
 
@@ -13,7 +14,8 @@ _FORMATS: Final = {
 }  # fmt: skip
 """That llguidance knows."""
 
-_NEEDS_A_LOOK: Final = re.compile(r'"(?:\$ref|format)"')
+_NEEDS_A_LOOK: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"')
+_NUDGE: Final = 1e-6
 _EMBEDDED: Final = re.compile(
     r""""(?:\\.|[^"\\\n])*"|(?://|\#)[^\n]*|/(?:\\.|[^/\\\n])+/|(?P<json>%json\s*)(?=\{)"""
 )
@@ -21,7 +23,8 @@ _EMBEDDED: Final = re.compile(
 
 def usable_schema(source: str) -> str:
     """The schema without what llguidance cannot bear and need not know: parts that no finite value
-    satisfies, and formats that it has not, which are annotations (JSON Schema 2020-12, 7.2.3).
+    satisfies, and formats that it has not, which are annotations (JSON Schema 2020-12, 7.2.3); and
+    with bounds that it keeps.
 
     Raises:
         ValueError: it is no JSON, nothing satisfies it, or it is too large to tell.
@@ -58,21 +61,50 @@ def usable_rules(lark: str) -> str:
 
 
 def _usable(schema: object) -> object:
-    return without_endless_parts(_without_unknown_formats(schema))
+    return without_endless_parts(_corrected(schema))
 
 
-def _without_unknown_formats(schema: object) -> object:
+def _corrected(schema: object) -> object:
     if not isinstance(schema, dict):
         return schema
-    found = {
-        id(part)
-        for part in parts_of(schema)
-        if isinstance(part.get("format"), str) and part["format"] not in _FORMATS
+    changed = {
+        id(part): _with_open_bounds(_without_unknown_format(part)) for part in parts_of(schema)
     }
-    if not found:
+    if all(part is changed[id(part)] for part in parts_of(schema)):
         return schema
-    return rewritten(schema, lambda part: _without_format(part) if id(part) in found else part)
+    return rewritten(schema, lambda part: changed.get(id(part), part))
 
 
-def _without_format(schema: Schema) -> Schema:
+def _without_unknown_format(schema: Schema) -> Schema:
+    if not isinstance(schema.get("format"), str) or schema["format"] in _FORMATS:
+        return schema
     return {key: value for key, value in schema.items() if key != "format"}
+
+
+def _with_open_bounds(schema: Schema) -> Schema:
+    """llguidance lets a whole number be reached that is an exclusive bound less than 1 away from
+    the other bound: a bound that is no whole number it keeps. So it gets one a little further in,
+    which leaves out a millionth of what is allowed."""
+    low, high = (_number(schema, key) for key in ("exclusiveMinimum", "exclusiveMaximum"))
+    highest = min(
+        _number(schema, "maximum", math.inf), _number(schema, "exclusiveMaximum", math.inf)
+    )
+    lowest = max(
+        _number(schema, "minimum", -math.inf), _number(schema, "exclusiveMinimum", -math.inf)
+    )
+    bounds: dict[str, float] = {}
+    if low.is_integer() and low < highest < low + 1:
+        bounds["exclusiveMinimum"] = low + _NUDGE * (highest - low)
+    if high.is_integer() and high - 1 < lowest < high:
+        bounds["exclusiveMaximum"] = high - _NUDGE * (high - lowest)
+    return {**schema, **bounds} if bounds else schema
+
+
+def _number(schema: Schema, key: str, default: float = math.nan) -> float:
+    value = schema.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return default
+    try:
+        return float(value)
+    except OverflowError:
+        return default

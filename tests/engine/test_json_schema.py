@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -50,3 +51,43 @@ def test_what_only_looks_like_a_schema_in_rules() -> None:
 def test_a_format_that_nobody_knows_asks_nothing() -> None:
     schema = json.dumps({"type": "string", "format": "file-path"})
     assert vocabulary().accepts(Grammar(GrammarKind.JSON_SCHEMA, schema), '"a/b"')
+
+
+BOUNDS = [
+    {"exclusiveMinimum": 0, "maximum": 0.75},
+    {"exclusiveMinimum": 0.0, "exclusiveMaximum": 1e-5},
+    {"minimum": -0.5, "exclusiveMaximum": 0},
+    {"exclusiveMinimum": -0.5, "exclusiveMaximum": 0},
+    {"exclusiveMinimum": 1, "exclusiveMaximum": 1.5},
+    {"minimum": -1.5, "exclusiveMaximum": -1},
+    {"exclusiveMinimum": 10**6, "maximum": 10**6 + 0.25},
+]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+def test_an_exclusive_bound_is_not_reached(bounds: dict[str, float]) -> None:
+    schema = {"type": "array", "items": {"type": "number", **bounds}, "minItems": 8}
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+    low = bounds.get("exclusiveMinimum", -math.inf)
+    high = bounds.get("exclusiveMaximum", math.inf)
+    for seed in range(5):
+        numbers = json.loads(vocabulary().walk(grammar, ["]"], seed, num_tokens=5))
+        assert all(low < number < high for number in numbers), numbers
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        {"exclusiveMinimum": 0.25, "maximum": 0.5},
+        {"exclusiveMinimum": 0},
+        {"exclusiveMinimum": True, "minimum": 0, "maximum": 0.5},
+        {"exclusiveMinimum": "0", "maximum": 0.5},
+        {"exclusiveMinimum": 0, "maximum": 10**400},
+        {"minimum": 0, "maximum": 0.5},
+    ],
+    ids=str,
+)
+def test_other_bounds_stay_as_they_are(bounds: dict[str, object]) -> None:
+    source = json.dumps({"type": "number", **bounds})
+    assert usable_schema(source) == source

@@ -20,6 +20,9 @@ _TIMEOUT: Final = 30.0
 _MAX_PLAIN: Final = 16 * 1024
 """Characters of what is never slow. A choice may have more: it costs in proportion."""
 
+_MAX_SHORT: Final = 2 * 1024
+"""Characters: most of those that people write."""
+
 _PLAIN_KINDS: Final = {
     GrammarKind.JSON_SCHEMA,
     GrammarKind.JSON_OBJECT,
@@ -46,12 +49,15 @@ class GuardedGrammars:
         timeout: float = _TIMEOUT,
     ) -> None:
         self._compiler = compiler
-        self._trial = Trial(start, timeout=timeout)
+        self._short_trial = Trial(start, timeout=timeout)
+        self._long_trial = Trial(start, timeout=timeout)
 
     def compile(self, grammar: Grammar) -> None:
         """See `Backend.compile_grammar`."""
         if not is_plain(grammar):
-            fault = self._trial.fault(grammar)
+            # One is tried at a time: the short do not wait for the long.
+            is_short = len(grammar.source) + len(grammar.frame) <= _MAX_SHORT
+            fault = (self._short_trial if is_short else self._long_trial).fault(grammar)
             if fault:
                 raise InvalidField(
                     f"the {grammar.kind.value} cannot be used: {fault}", param=grammar.param
@@ -59,8 +65,9 @@ class GuardedGrammars:
         self._compiler.compile(grammar)
 
     def close(self) -> None:
-        """Ends the process, if it was needed."""
-        self._trial.close()
+        """Ends the processes, if they were needed."""
+        self._short_trial.close()
+        self._long_trial.close()
 
 
 def is_plain(grammar: Grammar) -> bool:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -97,3 +101,40 @@ def test_what_is_plain_needs_no_process(compiler: GrammarCompiler, grammar: Gram
 )
 def test_what_is_not_plain(grammar: Grammar) -> None:
     assert not is_plain(grammar)
+
+
+class WaitingPeer:
+    """Accepts every grammar; one with an x in it only once it may."""
+
+    def __init__(self, may_answer: threading.Event) -> None:
+        self.connection, self._theirs = Pipe()
+        self._may_answer = may_answer
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self) -> None:
+        with suppress(EOFError, OSError):
+            self._theirs.send(None)
+            while True:
+                grammar = self._theirs.recv()
+                if "x" in grammar.source:
+                    self._may_answer.wait()
+                self._theirs.send("")
+
+    def kill(self) -> None:
+        self._may_answer.set()
+
+    def wait(self) -> None:
+        self._theirs.close()
+
+
+def test_a_short_grammar_does_not_wait_for_a_long_one(compiler: GrammarCompiler) -> None:
+    may_answer = threading.Event()
+    guarded = GuardedGrammars(compiler, start=lambda: WaitingPeer(may_answer))
+    long = Grammar(GrammarKind.REGEX, "x" * 5000)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(guarded.compile, long)
+        guarded.compile(Grammar(GrammarKind.REGEX, "a"))
+        assert not waiting.done()
+        may_answer.set()
+        waiting.result()
+    guarded.close()

@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 from fastovms.chosen import DEMO_MODEL, chosen_models, source_model
 from fastovms.command_line import PULL, TUNE, USAGE_ERROR, parse
 from fastovms.config_edit import add_model, list_models, remove_model
+from fastovms.config_list import config_file
 from fastovms.environment import extra_arguments, read_environment, unused_variables
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.flags import model_settings, sections, settings_of
@@ -180,11 +181,33 @@ def _add_to_config(arguments: argparse.Namespace, settings: Mapping[str, Any]) -
     root: Path | None = settings.get("repository.path")
     if arguments.model_path is None and root is None:
         raise ConfigurationError("--add-to-config needs --model-path or --model-repository-path")
-    add_model(arguments.add_to_config, name, arguments.model_path or Path(root or "", name))
+    config = _edited_list(arguments, "--add-to-config", arguments.add_to_config)
+    add_model(config, name, arguments.model_path or Path(root or "", name))
 
 
 def _remove_from_config(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
-    remove_model(arguments.remove_from_config, _only_name(arguments, "--remove-from-config"))
+    flag = "--remove-from-config"
+    name = _only_name(arguments, flag)
+    remove_model(_edited_list(arguments, flag, arguments.remove_from_config), name)
+
+
+def _edited_list(arguments: argparse.Namespace, flag: str, given: Path | bool) -> Path:
+    """The list of models that the flag or --config-path names, or both. `given` is the flag's
+    path, or True where it stands alone."""
+    beside: Path | None = arguments.config_path
+    if isinstance(given, bool):
+        if beside is None:
+            raise ConfigurationError(f"{flag} needs --config-path")
+        return beside
+    if beside is not None and _real(given) != _real(beside):
+        raise ConfigurationError(
+            f"{flag} {given} cannot be used with --config-path {beside}: these are two lists"
+        )
+    return given
+
+
+def _real(config: Path) -> str:
+    return os.path.realpath(config_file(config))
 
 
 def _only_name(arguments: argparse.Namespace, flag: str) -> str:

@@ -153,5 +153,6 @@ def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
     switch = argparse.BooleanOptionalAction
     parser.add_argument("--pull", action=switch, default=False, help=hidden)
     parser.add_argument("--list-models", action=switch, default=False, help=hidden)
-    parser.add_argument("--add-to-config", type=path, help=hidden)
-    parser.add_argument("--remove-from-config", type=path, help=hidden)
+    for edit in ("--add-to-config", "--remove-from-config"):
+        # With the list's path, as it was in older versions, or beside --config-path.
+        parser.add_argument(edit, type=path, nargs="?", const=True, help=hidden)

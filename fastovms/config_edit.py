@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fastovms.config_list import CONFIG_FILE
+from fastovms.config_list import config_file
 from fastovms.errors import ConfigurationError
 from fastovms.graph import GRAPH_FILE
 
@@ -55,7 +55,7 @@ def _model_dirs(folder: Path, depth: int) -> list[Path]:
 
 
 def _read(config: Path, *, may_be_new: bool) -> tuple[Path, dict[str, Any]]:
-    path = config / CONFIG_FILE if config.is_dir() else config
+    path = config_file(config)
     if may_be_new and not path.exists():
         return path, {"model_config_list": []}
     try:

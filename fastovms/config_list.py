@@ -48,14 +48,18 @@ class ConfigList(NamedTuple):
     metrics_enable: bool
 
 
+def config_file(path: Path) -> Path:
+    """The file that is meant: it, or the config.json of a directory."""
+    return path / CONFIG_FILE if path.is_dir() else path
+
+
 def read_config_list(path: Path) -> ConfigList:
     """Reads the file, or the config.json of a directory. Paths in it start from where it is.
 
     Raises:
         ConfigurationError: it cannot be read, is not as OVMS wants it, or names no model.
     """
-    if path.is_dir():
-        path = path / CONFIG_FILE
+    path = config_file(path)
     try:
         root = json.loads(path.read_bytes())
     except OSError as error:

@@ -1,0 +1,90 @@
+"""The command lines that edit OVMS's config.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fastovms.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a list of models in `mr`."""
+    (tmp_path / "mr").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "mr" / "config.json").write_text(
+        '{"model_config_list": [{"config": {"name": "old", "base_path": "old"}}]}'
+    )
+    (tmp_path / "link").symlink_to("mr")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def edit(capfd: pytest.CaptureFixture[str], line: str) -> tuple[int, str]:
+    """The exit code and what is on stderr."""
+    code = main(line.split())
+    output = capfd.readouterr()
+    assert output.out == ""
+    return code, output.err
+
+
+def names(path: Path) -> list[str]:
+    return [model["config"]["name"] for model in json.loads(path.read_text())["model_config_list"]]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "{flag} mr",
+        "{flag} mr/config.json",
+        "{flag}=mr",
+        "{flag} --config_path mr/config.json",
+        "{flag} --config_path mr",
+        "--config_path mr {flag}",
+        "--config_path={folder}/mr {flag}",
+        "{flag} mr --config_path mr/config.json",
+        "{flag} {folder}/mr --config_path ./mr",
+        "{flag} link/config.json --config_path mr",
+    ],
+)
+def test_where_the_list_is(capfd, folder, where):
+    add = where.format(flag="--add_to_config", folder=folder)
+    assert edit(capfd, f"{add} --model_name new --model_path /models/new") == (0, "")
+    assert names(folder / "mr" / "config.json") == ["old", "new"]
+    remove = where.format(flag="--remove_from_config", folder=folder)
+    assert edit(capfd, f"{remove} --model_name old") == (0, "")
+    assert names(folder / "mr" / "config.json") == ["new"]
+
+
+def test_a_list_that_is_new(capfd, folder):
+    line = "--add_to_config --config_path other/list.json --model_name a --model_path /a"
+    assert edit(capfd, line) == (0, "")
+    assert names(folder / "other" / "list.json") == ["a"]
+
+
+@pytest.mark.parametrize("flag", ["--add-to-config", "--remove-from-config"])
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("--model_name old", "{flag} needs --config-path"),
+        ("--config_path mr", "{flag} needs --model-name"),
+        (
+            "mr --config_path other --model_name old",
+            "{flag} mr cannot be used with --config-path other: these are two lists",
+        ),
+        (
+            "mr/config.json --config_path other/config.json --model_name old",
+            "{flag} mr/config.json cannot be used with --config-path other/config.json: these are "
+            "two lists",
+        ),
+    ],
+)
+def test_wrong_lines(capfd, folder, flag, rest, message):
+    before = (folder / "mr" / "config.json").read_text()
+    line = f"{flag} {rest} --model_path /models/new"
+    assert edit(capfd, line) == (2, f"fastovms: {message.format(flag=flag)}\n")
+    assert (folder / "mr" / "config.json").read_text() == before
+    assert list((folder / "other").iterdir()) == []

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastovms.config_list import config_file
 from fastovms.errors import ConfigurationError
+from fastovms.files import path_from, write_file
 from fastovms.graph import GRAPH_FILE
 
 _MODEL_FILES = (GRAPH_FILE, "openvino_model.xml", "openvino_language_model.xml")
@@ -24,10 +25,15 @@ def list_models(root: Path) -> list[str]:
 
 
 def add_model(config: Path, name: str, base_path: Path) -> None:
-    """Adds a model to a list, or changes the one of that name. Raises ConfigurationError."""
+    """Adds a model to a list, or changes the one of that name. Raises ConfigurationError.
+
+    Args:
+        base_path: from the working directory, or, if there is nothing, from the list's directory,
+            which is where paths in a list start from.
+    """
     path, root = _read(config, may_be_new=True)
     models = [model for model in root["model_config_list"] if _name(model) != name]
-    models.append({"config": {"name": name, "base_path": str(base_path)}})
+    models.append({"config": {"name": name, "base_path": _base_path(path.parent, base_path)}})
     _write(path, {**root, "model_config_list": models})
 
 
@@ -72,6 +78,11 @@ def _read(config: Path, *, may_be_new: bool) -> tuple[Path, dict[str, Any]]:
     return path, {"model_config_list": [], **root}
 
 
+def _base_path(folder: Path, given: Path) -> str:
+    is_of_list = not os.path.exists(given) and os.path.exists(folder / given)
+    return str(given) if is_of_list else path_from(folder, given)
+
+
 def _name(model: object) -> object:
     """Of an entry of either list."""
     config = model.get("config", model) if isinstance(model, dict) else None
@@ -79,10 +90,4 @@ def _name(model: object) -> object:
 
 
 def _write(path: Path, root: dict[str, Any]) -> None:
-    """The file is the old one or the new one, whatever happens."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(json.dumps(root, indent=4, ensure_ascii=False) + "\n")
-        os.replace(partial, path)
-    except OSError as error:
-        raise ConfigurationError(f"cannot write {path}: {error.strerror or error}") from None
+    write_file(path, json.dumps(root, indent=4, ensure_ascii=False) + "\n")

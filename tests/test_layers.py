@@ -16,7 +16,7 @@ LAYERS = (
     {"http", "text", "engine", "media", "state"},
     {"backends"},
     {"api"},
-    {"service", "loading", "hub", "textproto", "plugin_config"},
+    {"service", "loading", "hub", "files", "textproto", "plugin_config"},
     {"graph"},
     {"sources"},
     {"config_list"},

@@ -1,0 +1,34 @@
+"""Paths that commands write down, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fastovms.errors import ConfigurationError
+
+
+def path_from(folder: Path, path: Path) -> str:
+    """How a file in `folder` names a path of the command line: an absolute one as it is, one that
+    starts from the working directory from `folder`, or absolutely where ".." and links on the way
+    would lead elsewhere."""
+    if path.is_absolute():
+        return str(path)
+    target = os.path.realpath(path)
+    for start in (folder, os.path.realpath(folder)):
+        relative = os.path.relpath(path, start)
+        if os.path.realpath(folder / relative) == target:
+            return relative
+    return target
+
+
+def write_file(path: Path, text: str) -> None:
+    """The file is the old one or the new one, whatever happens. Raises ConfigurationError."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {path}: {error.strerror or error}") from None
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"cannot write {path}: {error}") from None

@@ -18,6 +18,7 @@ from fastovms.chosen import DEMO_MODEL, chosen_models, source_model
 from fastovms.command_line import PULL, TUNE, USAGE_ERROR, parse
 from fastovms.config_edit import add_model, list_models, remove_model
 from fastovms.config_list import config_file
+from fastovms.configure import HELD_FLAGS, write_graph
 from fastovms.environment import extra_arguments, read_environment, unused_variables
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.flags import model_settings, sections, settings_of
@@ -113,6 +114,8 @@ def _command(arguments: argparse.Namespace) -> Command:
         return _pull_for_ovms
     if arguments.list_models:
         return _list_models
+    if arguments.configure:
+        return _configure
     if arguments.add_to_config is not None:
         return _add_to_config
     if arguments.remove_from_config is not None:
@@ -174,6 +177,15 @@ def _tune(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
 def _list_models(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
     for name in list_models(settings.get("repository.path", default_root(os.environ))):
         print(name)
+
+
+def _configure(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    """Prints where the graph is. The environment is left to the server that reads it."""
+    logging.basicConfig(level="WARNING", format="%(message)s")
+    graph = write_graph(arguments)
+    for line in unused_flags(arguments, used=HELD_FLAGS):
+        logger.warning("%s", line)
+    print(graph)
 
 
 def _add_to_config(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:

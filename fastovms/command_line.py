@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 from fastovms import __version__
 from fastovms.flags import ENGINE_FLAGS, HUB_FLAGS, add_flags
 from fastovms.foreign_flags import add_foreign_flags
-from fastovms.spelling import normalize
+from fastovms.spelling import MODES, normalize
 from fastovms.values import path, text
 
 USAGE_ERROR: Final = 2
@@ -151,8 +151,8 @@ def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source-model", type=text, help=hidden)
     parser.add_argument("--gguf-filename", type=text, help=hidden)
     switch = argparse.BooleanOptionalAction
-    parser.add_argument("--pull", action=switch, default=False, help=hidden)
-    parser.add_argument("--list-models", action=switch, default=False, help=hidden)
+    for mode in MODES:
+        parser.add_argument(mode, action=switch, default=False, help=hidden)
     for edit in ("--add-to-config", "--remove-from-config"):
         # With the list's path, as it was in older versions, or beside --config-path.
         parser.add_argument(edit, type=path, nargs="?", const=True, help=hidden)

@@ -10,9 +10,8 @@ from typing import Any
 from fastovms.config_list import config_file
 from fastovms.errors import ConfigurationError
 from fastovms.files import path_from, write_file
-from fastovms.graph import GRAPH_FILE
+from fastovms.graph import GRAPH_FILE, MODEL_FILES
 
-_MODEL_FILES = (GRAPH_FILE, "openvino_model.xml", "openvino_language_model.xml")
 _LISTS = ("model_config_list", "mediapipe_config_list")
 _MAX_DEPTH = 3
 
@@ -51,7 +50,7 @@ def remove_model(config: Path, name: str) -> None:
 
 
 def _model_dirs(folder: Path, depth: int) -> list[Path]:
-    if any((folder / name).is_file() for name in _MODEL_FILES):
+    if any((folder / name).is_file() for name in (GRAPH_FILE, *MODEL_FILES)):
         return [folder]
     if depth == 0:
         return []

@@ -7,7 +7,7 @@ A wrong value is refused all the same: it would have been there.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
 from fastovms.values import choice, integer, json_object, name_of, number, path, text
@@ -145,10 +145,20 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
             )
 
 
-def unused_flags(arguments: argparse.Namespace) -> Iterable[str]:
-    """A line for each that was given and has no use."""
-    given = vars(arguments)
+def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
+    """Their values, by the flag's name."""
+    return {
+        name.removeprefix(_PREFIX): value
+        for name, value in vars(arguments).items()
+        if name.startswith(_PREFIX)
+    }
+
+
+def unused_flags(
+    arguments: argparse.Namespace, used: Collection[str] = frozenset()
+) -> Iterable[str]:
+    """A line for each that was given and has no use. `used` have one for once."""
+    given = given_flags(arguments)
     for flag in FOREIGN_FLAGS:
-        dest = _PREFIX + flag.name
-        if dest in given and given[dest] not in flag.neutral:
+        if flag.name in given and flag.name not in used and given[flag.name] not in flag.neutral:
             yield f"{flag.name} is not used: {flag.reason}"

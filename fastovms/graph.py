@@ -15,6 +15,8 @@ from fastovms.errors import ConfigurationError
 from fastovms.textproto import Field, Message, SyntaxFault, Word, parse
 
 GRAPH_FILE: Final = "graph.pbtxt"
+MODEL_FILES: Final = ("openvino_model.xml", "openvino_language_model.xml")
+"""One of them is in the directory of a model."""
 
 _CALCULATOR: Final = "HttpLLMCalculator"
 _OPTIONS: Final = ("mediapipe.LLMCalculatorOptions", "mediapipe.LLMCalculatorOptions.ext")

@@ -19,7 +19,7 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 """Other servers' names for flags that mean the same here."""
 
-MODES: Final = ("--pull", "--list-models")
+MODES: Final = ("--pull", "--list-models", "--configure")
 """Switches of OVMS that ask for something else than serving."""
 
 _ANYWHERE: Final = "0.0.0.0"

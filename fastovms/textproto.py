@@ -1,4 +1,4 @@
-"""Reads protobuf's text format, without a schema.
+"""Reads protobuf's text format, without a schema, and writes its strings.
 
 The grammar is that of the text format's specification. What a field means, and whether it may be
 there, is for the caller to say: protobuf's own parser needs the whole of MediaPipe's schema for
@@ -74,6 +74,13 @@ class Message:
 def parse(text: str) -> Message:
     """Raises SyntaxFault."""
     return _Parser(text).message(end="", depth=0)
+
+
+def quote(text: str) -> str:
+    """A string as the text format has it, in quotes that it does not need to escape if possible."""
+    mark = "'" if '"' in text and "'" not in text else '"'
+    escaped = text.replace("\\", "\\\\").replace(mark, f"\\{mark}").replace("\n", "\\n")
+    return f"{mark}{escaped}{mark}"
 
 
 class _Token(NamedTuple):

@@ -17,7 +17,7 @@ TABLES = (Path(__file__).parents[1] / "docs" / "compatibility.md").read_text()
 OF_MODELS = {
     "--model", "--model-name", "--served-model-name", "--model-path", "--source-model",
     "--gguf-filename", "--config-path", "--pull", "--list-models", "--add-to-config",
-    "--remove-from-config",
+    "--remove-from-config", "--configure",
 }  # fmt: skip
 OF_LIBRARIES = {"API_KEY", "VLLM_API_KEY", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"}
 

@@ -23,7 +23,7 @@ LAYERS = (
     {"app", "config_edit", "tune"},
     {"values"},
     {"flags", "foreign_flags"},
-    {"spelling", "chosen", "environment"},
+    {"spelling", "chosen", "configure", "environment"},
     {"command_line"},
     {"cli"},
     {"__main__"},

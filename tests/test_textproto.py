@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.textproto import MAX_NESTING, Message, SyntaxFault, Word, parse
+from fastovms.textproto import MAX_NESTING, Message, SyntaxFault, Word, parse, quote
 
 
 def plain(message: Message) -> list[tuple[str, object]]:
@@ -119,3 +119,21 @@ def test_what_is_written_is_read(tree):
         ]  # fmt: skip
 
     assert plain(parse(written(tree))) == readable(tree)
+
+
+@given(st.text())
+def test_a_quoted_string_is_read_back(text):
+    assert plain(parse(f"a: {quote(text)} b: 1")) == [("a", text), ("b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("", '""'),
+        ("it's", '"it\'s"'),
+        ('{"a": 1}', "'{\"a\": 1}'"),
+        ("""'"\\\n""", r'''"'\"\\\n"'''),
+    ],
+)
+def test_quotes(text, quoted):
+    assert quote(text) == quoted

@@ -76,11 +76,12 @@ HELD_FLAGS: Final = frozenset((*_OPTIONS, *_PROPERTIES))
 
 
 def write_graph(arguments: argparse.Namespace) -> Path:
-    """Writes what the flags say of the model in --model-path, and returns where.
+    """Writes what the flags say of the model in --model-path, over a graph that is there, and
+    returns where.
 
     Raises:
-        ConfigurationError: there is no model, or a graph already, or a flag is about the model and
-            cannot stand in a graph.
+        ConfigurationError: there is no model, or a flag is about the model and cannot stand in a
+            graph.
     """
     folder: Path | None = arguments.model_path
     if folder is None:
@@ -88,8 +89,6 @@ def write_graph(arguments: argparse.Namespace) -> Path:
     given = settings_of(arguments)
     model = _model(folder, arguments.gguf_filename)
     graph = folder / GRAPH_FILE
-    if graph.exists() and not given.get("repository.overwrite", False):
-        raise ConfigurationError(f"{graph} exists: --overwrite-models writes it anew")
     options = _options({**model_settings(given), **given_flags(arguments)}, folder)
     lines = [f"{name}: {_shown(name, value)}" for name, value in options.items()]
     write_file(graph, _GRAPH % "\n      ".join([f"models_path: {quote(model)}", *lines]))

@@ -21,11 +21,13 @@ class TokenBudget(NamedTuple):
         max_tokens: what applies, the context apart; None = what it leaves, 0 = nothing is
             generated.
         name: of the field.
+        may_be_cut: `max_tokens` is lowered to what the context leaves, rather than refused.
     """
 
     requested: int | None
     max_tokens: int | None
     name: str = "max_tokens"
+    may_be_cut: bool = True
 
 
 def token_budget(
@@ -49,19 +51,22 @@ def token_budget(
         max_tokens = default or model.info.defaults.max_new_tokens or limit
     else:
         max_tokens = requested
-    if limit is None or max_tokens is None or max_tokens < limit + may_reach_limit:
-        return TokenBudget(requested, max_tokens, name)
-    if requested is not None and not dialect.clamps_max_tokens:
-        allowed = "at most" if may_reach_limit else "less than"
-        raise InvalidField(f"{name} must be {allowed} {limit}, not {show(requested)}", param=name)
-    return TokenBudget(requested, limit, name)
+    if limit is not None and max_tokens is not None and max_tokens >= limit + may_reach_limit:
+        if requested is not None and not dialect.clamps_max_tokens:
+            allowed = "at most" if may_reach_limit else "less than"
+            raise InvalidField(
+                f"{name} must be {allowed} {limit}, not {show(requested)}", param=name
+            )
+        max_tokens = limit
+    # The operator's limit counts as if the request had named it; the model's default does not.
+    is_models = requested is None and max_tokens != limit
+    return TokenBudget(requested, max_tokens, name, dialect.clamps_max_tokens or is_models)
 
 
 def fit_max_tokens(
-    num_prompt_tokens: int, budget: TokenBudget, model: ModelInfo, dialect: Dialect, *, name: str
+    num_prompt_tokens: int, budget: TokenBudget, model: ModelInfo, *, name: str
 ) -> int | None:
-    """`budget.max_tokens` as the context allows it. Where the dialect clamps it, or the request
-    does not name it, it is lowered to what the context leaves.
+    """`budget.max_tokens` as the context allows it.
 
     Args:
         name: of the prompt, for error messages.
@@ -82,11 +87,12 @@ def fit_max_tokens(
         )
     if max_tokens is None or max_tokens <= room:
         return max_tokens
-    if budget.requested is None or dialect.clamps_max_tokens:
+    if budget.may_be_cut:
         return room
+    default = ", the default" if budget.requested is None else ""
     raise context_exceeded(
         f"the request needs {num_prompt_tokens + max_tokens} tokens ({num_prompt_tokens} in the "
-        f"prompt and {budget.name} {max_tokens})",
+        f"prompt and {budget.name} {max_tokens}{default})",
         model,
         budget.name,
     )

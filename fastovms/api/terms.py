@@ -153,9 +153,7 @@ async def make_tasks(
                 model.info,
                 candidates=asked.candidates,
                 num_prompt_tokens=len(token_ids),
-                max_tokens=fit_max_tokens(
-                    len(token_ids), asked.budget, model.info, dialect, name=name
-                ),
+                max_tokens=fit_max_tokens(len(token_ids), asked.budget, model.info, name=name),
                 rules=asked.rules,
                 bad_words_token_ids=words,
                 grammar=grammar,

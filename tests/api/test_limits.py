@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fastovms.config import ApiConfig, ModelLimits
+from fastovms.params import SamplingDefaults
+from tests.api.chat_models import chat_model
 from tests.api.completions import BODY, V1, V3
 from tests.api.wrong_values import names
+from tests.fakes import model_info
 
 
 async def test_limits_of_the_operator(make_api):
@@ -20,6 +23,40 @@ async def test_limits_of_the_operator(make_api):
     await api.post(V3, BODY)
     await api.post(V1, {**BODY, "max_tokens": 50})
     assert [request.params.max_tokens for request in api.backend.submitted[-2:]] == [10, 10]
+
+
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("max_new_tokens", "limit", "status"),
+    [
+        (None, 10, 200),
+        (None, 63, 400),
+        (100, 63, 400),
+        (62, 63, 200),  # the model's own default is cut
+        (100, None, 200),
+        (None, None, 200),
+    ],
+)
+async def test_the_operators_limit_must_fit_where_it_is_the_default(
+    make_api, max_new_tokens, limit, status
+):
+    """OVMS refuses it, as it refuses a number that the request gives."""
+    for path, body, field in (
+        ("completions", BODY, "max_tokens"),
+        ("chat/completions", CHAT, "max_tokens"),
+        ("responses", {"model": "fake", "input": "a"}, "max_output_tokens"),
+    ):
+        api = make_api(
+            model=model_info(defaults=SamplingDefaults(max_new_tokens=max_new_tokens)),
+            limits=ModelLimits(max_tokens_limit=limit),
+            chat=chat_model(),
+        )
+        found, answer = await api.post(f"/v3/{path}", body)
+        assert found == status, answer
+        assert status == 200 or f"and {field} 63, the default)" in answer["error"]
+        assert (await api.post(f"/v1/{path}", body))[0] == 200
 
 
 async def test_more_log_probabilities_where_the_operator_allows_them(make_api):

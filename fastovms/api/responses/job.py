@@ -99,7 +99,7 @@ async def prepare(
         options = _template_options(body, fields, history, model)
         images: list[ImageSource] = []
         make = _prompt_maker(
-            body, fields, history, tools, options, model, budget, asked.truncation, images, dialect
+            body, fields, history, tools, options, model, budget, asked.truncation, images
         )
 
         def read() -> tuple[Prompt, Constraint | None]:
@@ -148,9 +148,7 @@ async def count_tokens(
         options = _template_options(body, fields, history, model)
         budget = TokenBudget(None, None)
         images: list[ImageSource] = []
-        make = _prompt_maker(
-            body, fields, history, tools, options, model, budget, None, images, dialect
-        )
+        make = _prompt_maker(body, fields, history, tools, options, model, budget, None, images)
         prompt = await offload.run(make, is_long=history.size >= LONG_BODY)
     if images:
         raise uncounted(images[0])
@@ -167,7 +165,6 @@ def _prompt_maker(
     budget: TokenBudget,
     truncation: Truncation | None,
     images: list[ImageSource],
-    dialect: Dialect,
 ) -> Callable[[], Prompt]:
     """What makes the prompt, in time in proportion to the history. It raises RequestError.
 
@@ -198,7 +195,7 @@ def _prompt_maker(
             messages.append({"role": "user", "content": ""})
         if not fields.truncates:
             return encode(messages)
-        return fitting(messages, encode, _longest_prompt(model, budget, dialect))
+        return fitting(messages, encode, _longest_prompt(model, budget))
 
     return render
 
@@ -236,14 +233,14 @@ def _budget(body: ResponsesRequest, model: ServedModel, dialect: Dialect) -> Tok
     return token_budget(requested, model, dialect, name=name, default=None, may_reach_limit=True)
 
 
-def _longest_prompt(model: ServedModel, budget: TokenBudget, dialect: Dialect) -> int:
+def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
     """What is left for the prompt where older messages may be dropped. An answer that can be cut
     takes no more than half of the context: agents ask for as much as there is."""
     context = model.info.max_model_len
+    if budget.max_tokens is not None and not budget.may_be_cut:
+        return context - budget.max_tokens
     if budget.requested is None:
         return context - context // _USUAL_ANSWER_SHARE
-    if not dialect.clamps_max_tokens:
-        return context - budget.requested
     return context - min(budget.requested, context // 2)
 
 

@@ -216,15 +216,17 @@ async def test_more_messages_than_the_context_has_tokens_are_not_rendered(make, 
 
 
 @pytest.mark.parametrize(
-    ("path", "max_output_tokens", "num_kept"),
+    ("path", "max_output_tokens", "limit", "num_kept"),
     [
-        (V1, 190, 100),  # an answer that may be cut leaves half of the context
-        (V3, 80, 120),
-        (V3, 150, 50),
+        (V1, 190, None, 100),  # an answer that may be cut leaves half of the context
+        (V1, None, 80, 175),
+        (V3, 80, None, 120),
+        (V3, 150, None, 50),
+        (V3, None, 80, 120),
     ],
 )
-async def test_messages_make_room_for_the_answer(make, path, max_output_tokens, num_kept):
-    api = make(context=200)
+async def test_messages_make_room_for_the_answer(make, path, max_output_tokens, limit, num_kept):
+    api = make(context=200, limits=ModelLimits(max_tokens_limit=limit))
     body = {**BODY, "input": LONG, "truncation": "auto", "max_output_tokens": max_output_tokens}
     status, answer = await ask(api, "POST", path, body)
     assert status == 200, answer

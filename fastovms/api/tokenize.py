@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from fastovms.api.body import decode, show
 from fastovms.api.chat_prompt import LONG_BODY, render_prompt, template_options
@@ -59,14 +59,14 @@ class DetokenizeRequest(Struct, frozen=True, kw_only=True):
 
 
 class OvmsTokenizeRequest(Struct, frozen=True, kw_only=True):
-    """Body of OVMS's `/tokenize`. `UNSET` tells null from absent: null is refused."""
+    """Body of OVMS's `/tokenize`."""
 
     model: str | None = None
-    text: str | list[str] | UnsetType = UNSET
-    max_length: int | UnsetType = UNSET
-    pad_to_max_length: bool | UnsetType = UNSET
-    padding_side: str | UnsetType = UNSET
-    add_special_tokens: bool | UnsetType = UNSET
+    text: str | list[str] | None = None
+    max_length: int | None = None
+    pad_to_max_length: bool | None = None
+    padding_side: str | None = None
+    add_special_tokens: bool | None = None
 
 
 class Tokenization:
@@ -130,8 +130,7 @@ class Tokenization:
                 )
                 for text in texts
             ]
-            if body.max_length is not UNSET:
-                rows = [row[: body.max_length] for row in rows]
+            rows = [row[: body.max_length] for row in rows]
             if padding is not None:
                 rows = padding(rows, model.tokenizer)
             return orjson.dumps({"tokens": rows[0] if len(rows) == 1 else rows})
@@ -162,7 +161,7 @@ def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[
 
 def _texts(body: OvmsTokenizeRequest, model: ServedModel) -> list[str]:
     given = body.text
-    if given is UNSET:
+    if given is None:
         raise InvalidField("text is required", param="text")
     texts = [given] if isinstance(given, str) else given
     if not texts:
@@ -181,16 +180,16 @@ Padding = Callable[[list[list[int]], Tokenizer], list[list[int]]]
 def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
     """Checks the fields that have to do with length. None = rows keep their lengths."""
     length = body.max_length
-    if length is not UNSET and length < 1:
+    if length is not None and length < 1:
         raise InvalidField(f"max_length must be at least 1, not {length}", param="max_length")
     side = body.padding_side
-    if side not in (UNSET, "left", "right"):
+    if side not in (None, "left", "right"):
         raise InvalidField(
             f'padding_side must be "left" or "right", not {show(side)}', param="padding_side"
         )
     if body.pad_to_max_length is not True:
         return None
-    if length is not UNSET and length * len(texts) > MAX_PADDED:
+    if length is not None and length * len(texts) > MAX_PADDED:
         raise InvalidField(
             f"max_length must be at most {MAX_PADDED // len(texts)} when pad_to_max_length is "
             f"true, not {length}",
@@ -198,7 +197,7 @@ def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
         )
 
     def pad(rows: list[list[int]], tokenizer: Tokenizer) -> list[list[int]]:
-        width = max(map(len, rows)) if length is UNSET else length
+        width = max(map(len, rows)) if length is None else length
         filler = [tokenizer.pad_token_id]
         if side == "right":
             return [row + filler * (width - len(row)) for row in rows]

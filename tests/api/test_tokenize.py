@@ -88,6 +88,14 @@ async def test_unknown_model(make_api):
         ({"text": ["ab", "c"], "pad_to_max_length": True}, [[97, 98], [0, 99]]),
         ({"text": ["ab", "c"], "padding_side": "right"}, [[97, 98], [99]]),
         ({"text": "a", "add_special_tokens": False}, [97]),
+        ({"text": "abc", "max_length": None}, [97, 98, 99]),
+        ({"text": ["ab", "c"], "pad_to_max_length": None}, [[97, 98], [99]]),
+        (
+            {"text": ["ab", "c"], "pad_to_max_length": True, "padding_side": None},
+            [[97, 98], [0, 99]],
+        ),
+        ({"text": ["ab", "c"], "pad_to_max_length": True, "max_length": None}, [[97, 98], [0, 99]]),
+        ({"text": "a", "add_special_tokens": None}, [97]),
     ],
 )
 async def test_tokenize_of_ovms(make_api, path, fields, tokens):
@@ -110,7 +118,6 @@ async def test_tokenize_of_ovms(make_api, path, fields, tokens):
         ({"text": "a", "max_length": 0}, "max_length"),
         ({"text": "a", "max_length": -1}, "max_length"),
         ({"text": "a", "max_length": 1.5}, "max_length"),
-        ({"text": "a", "max_length": None}, "max_length"),
         ({"text": "a", "pad_to_max_length": "yes"}, "pad_to_max_length"),
         ({"text": "a", "pad_to_max_length": True, "max_length": MAX_PADDED + 1}, "max_length"),
         ({"text": "a", "padding_side": "top"}, "padding_side"),

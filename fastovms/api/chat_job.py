@@ -98,7 +98,7 @@ async def prepare(
         return messages, tools, prompt, constraint(body, tools, text, options, model, config)
 
     messages, tools, prompt, wanted = await asyncio.to_thread(read) if size >= LONG_BODY else read()
-    form = _form(body, messages, tools, options, model, new_call_id)
+    form = _form(body, messages, tools, options, model, dialect, new_call_id)
     if form.hides_reasoning:
         # What was thought could be read in them.
         report = replace(report, num_logprobs=None, has_token_ids=False)
@@ -184,10 +184,12 @@ def _form(
     tools: ToolUse,
     options: TemplateOptions,
     model: ServedModel,
+    dialect: Dialect,
     new_call_id: Callable[[], str],
 ) -> MessageForm:
     last = messages[-1]
-    role = model.chat.config.response_role if options.add_generation_prompt else last["role"]
+    continues = dialect.continues_roles and not options.add_generation_prompt
+    role = last["role"] if continues else model.chat.config.response_role
     return MessageForm(
         role=role,
         prefix=(last["content"] or "") if body.echo and last["role"] == role else "",

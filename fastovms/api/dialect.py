@@ -142,6 +142,7 @@ class Dialect:
             rather than leaving none to call.
         parses_special_tokens: calls and reasoning are found in a text that keeps its special
             tokens too.
+        continues_roles: an answer without a generation prompt has the role of the last message.
         reasoning_members: of a message.
         lists_no_calls: a message without calls has an empty list of them.
         has_null_content: a message that only calls has no content, rather than an empty one.
@@ -175,6 +176,7 @@ class Dialect:
     flat_tools: bool
     checks_tool_choice: bool
     parses_special_tokens: bool
+    continues_roles: bool
     reasoning_members: tuple[str, ...]
     lists_no_calls: bool
     has_null_content: bool
@@ -215,6 +217,7 @@ OPENAI: Final = Dialect(
     flat_tools=False,
     checks_tool_choice=True,
     parses_special_tokens=True,
+    continues_roles=True,
     reasoning_members=("reasoning_content", "reasoning"),
     lists_no_calls=False,
     has_null_content=True,
@@ -269,6 +272,7 @@ OVMS: Final = Dialect(
     flat_tools=True,
     checks_tool_choice=False,
     parses_special_tokens=False,
+    continues_roles=False,
     reasoning_members=("reasoning_content",),
     lists_no_calls=True,
     has_null_content=False,

@@ -182,6 +182,23 @@ async def test_role_of_the_answer(make):
     assert join(events)[0]["role"] == "user"
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chat_template_kwargs": {"add_generation_prompt": False}},
+        {"messages": [{"role": "system", "content": "S"}], "add_generation_prompt": False},
+        {"continue_final_message": True},
+    ],
+)
+async def test_role_of_an_answer_without_a_generation_prompt(make, fields):
+    """vLLM's is the last message's, OVMS knows none but the assistant's."""
+    body = {**BODY, **fields}
+    for path, role in ((V1, body["messages"][-1]["role"]), (V3, "assistant")):
+        _, answer = await make().post(path, body)
+        assert answer["choices"][0]["message"]["role"] == role
+        assert join(await make().stream(path, body))[0]["role"] == role
+
+
 async def test_templates_of_requests(make):
     body = {**BODY, "chat_template": "{{ messages[0].content }}!"}
     status, answer = await make().post(V1, body)

@@ -68,6 +68,12 @@ _UNSUPPORTED: Final[tuple[tuple[str, str, _Check], ...]] = (
     ("allowed_token_ids", "allowed_token_ids", lambda p: p.allowed_token_ids is not None),
     ("bad_words", "bad_words", lambda p: bool(p.bad_words_token_ids)),
     (
+        "ignore_eos",
+        # With a stop token of its own a search heeds that one alone.
+        "ignore_eos with beam search and no stop_token_ids",
+        lambda p: p.beam_search is not None and p.ignore_eos and not p.stop_token_ids,
+    ),
+    (
         "frequency_penalty",
         "frequency_penalty with beam search",
         lambda p: p.beam_search is not None and p.frequency_penalty != 0,

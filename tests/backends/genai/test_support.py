@@ -42,6 +42,7 @@ UNLIMITED = 2**64 - 1
         ("logit_bias", {"logit_bias": ((1, 2.0),)}),
         ("allowed_token_ids", {"allowed_token_ids": (1,)}),
         ("bad_words", {"bad_words_token_ids": ((1,),)}),
+        ("ignore_eos", {"ignore_eos": True, "beam_search": BeamSearch(2)}),
         ("frequency_penalty", {"frequency_penalty": 0.1, "beam_search": BeamSearch(2)}),
         ("presence_penalty", {"presence_penalty": 0.1, "beam_search": BeamSearch(2)}),
         ("repetition_penalty", {"repetition_penalty": 1.1, "beam_search": BeamSearch(2)}),
@@ -62,6 +63,8 @@ def test_what_it_cannot_do_names_the_field_and_the_backend(param, fields):
         {"frequency_penalty": 1.0, "presence_penalty": 1.0, "repetition_penalty": 1.2},
         {"grammar": REGEX},
         {"beam_search": BeamSearch(8), "logprobs": 0},
+        {"beam_search": BeamSearch(2), "ignore_eos": True, "stop_token_ids": frozenset({4})},
+        {"ignore_eos": True},
         {"num_assistant_tokens": 3, "max_ngram_size": 3, "assistant_confidence_threshold": 0.5},
     ],
 )

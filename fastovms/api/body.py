@@ -55,7 +55,7 @@ def decode(body: bytes, schema: type[T]) -> T:
 
     Raises:
         MalformedBody: not UTF-8, not JSON, not an object, or nested too deeply.
-        InvalidField: a field has the wrong type, or is a number that JSON or a float cannot hold.
+        InvalidField: a field has the wrong type, or is a number that no float can hold.
     """
     try:
         text = body.decode()
@@ -109,7 +109,8 @@ def _check_nesting(body: bytes) -> None:
 
 
 def _check_constants(text: str) -> None:
-    """Names the field that holds a NaN or an Infinity, which Python clients may send."""
+    """Names the field that holds a NaN or an Infinity, which is not JSON, though Python's clients
+    may send it."""
     if "NaN" not in text and "Infinity" not in text:
         return
     try:
@@ -117,7 +118,10 @@ def _check_constants(text: str) -> None:
     except (ValueError, RecursionError):
         return
     if found is not None and (path := found[0][:_MAX_PATH]):
-        raise InvalidField(f"{path} must be a finite number, not {show(found[1])}", param=path)
+        raise MalformedBody(
+            f"the body is not valid JSON: {path} must be a finite number, not {show(found[1])}",
+            param=path,
+        )
 
 
 def _check_surrogates(text: str) -> None:

@@ -35,6 +35,9 @@ MALFORMED = [
     b'{"model":"fake","prompt":"ab","unknown":"\xff"}',
     b'{"model":"fake","prompt":"\\ud800"}',
     b'{"model":"fake","prompt":"\x00"}',
+    b'{"model":"fake","prompt":"ab","unknown":NaN}',
+    b'{"model":"fake","prompt":"ab","unknown":{"a":[1,-Infinity]}}',
+    b'{"prompt":"ab","top_p":NaN}',
     nested(101),
     nested(500),
     nested(5000),
@@ -53,6 +56,12 @@ async def test_malformed_body(make_api, body):
         status, answer = await make_api().post(path, body)
         assert status == 412
         assert isinstance(answer["error"], str)
+
+
+@pytest.mark.parametrize("rest", [b"", b',"x":NaN}', b',"x":}'])
+async def test_no_field_is_at_fault_in_what_ovms_cannot_parse(make_api, rest):
+    status, answer = await make_api().post(V3, b'{"model":"fake","temperature":"hot"' + rest)
+    assert (status, names("body", answer["error"])) == (412, True)
 
 
 async def test_nesting_up_to_the_limit_is_accepted(make_api):
@@ -194,14 +203,18 @@ async def test_fields_that_contradict_each_other(make_api, fields, named):
     assert api.backend.submitted == []
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize(
+    ("text", "of_ovms"),
+    [("NaN", 412), ("Infinity", 412), ("-Infinity", 412), ("1e999", 400), ("-1e999", 400)],
+)
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "frequency_penalty", "seed"])
-async def test_numbers_that_are_none(make_api, text, field):
+async def test_numbers_that_are_none(make_api, text, of_ovms, field):
+    """Some are no JSON, and some no number that a float can hold."""
     body = json.dumps({**BODY, field: 0}).replace(f'"{field}": 0', f'"{field}": {text}').encode()
     status, answer = await make_api().post(V1, body)
     assert (status, answer["error"]["param"]) == (400, field)
     status, answer = await make_api().post(V3, body)
-    assert (status, names(field, answer["error"])) == (400, True)
+    assert (status, names(field, answer["error"])) == (of_ovms, True)
 
 
 async def test_a_message_names_field_value_and_what_is_allowed(make_api):

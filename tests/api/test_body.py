@@ -28,8 +28,6 @@ class Schema(msgspec.Struct):
         (b'{"items": ["a", null]}', "items[1]", "items[1] must be an integer or a string, not null"),  # noqa: E501
         (b'{"table": {"a": "b"}}', "table.a", 'table.a must be a number, not "b"'),
         (b'{"number": 1e999}', "number", "number: number out of range"),
-        (b'{"number": NaN}', "number", "number must be a finite number, not NaN"),
-        (b'{"x": {"y": [1, -Infinity]}}', "x.y[1]", "x.y[1] must be a finite number, not -Infinity"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_invalid_field(body, param, message):
@@ -64,8 +62,22 @@ def test_malformed(body, message):
         decode(body, Schema)
 
 
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        (b'{"number": NaN}', "number", "number must be a finite number, not NaN"),
+        (b'{"x": {"y": [1, -Infinity]}}', "x.y[1]", "x.y[1] must be a finite number, not -Infinity"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_a_number_that_is_no_json_is_named(body, param, message):
+    with pytest.raises(MalformedBody) as caught:
+        decode(body, Schema)
+    assert caught.value.param == param
+    assert caught.value.message == f"the body is not valid JSON: {message}"
+
+
 def test_the_name_of_a_field_is_repeated_in_part_only():
-    with pytest.raises(InvalidField) as caught:
+    with pytest.raises(MalformedBody) as caught:
         decode(b'{"' + b"x" * 10_000 + b'": NaN}', Schema)
     assert len(caught.value.message) < 200
 

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fastovms.api.body import decode
 from fastovms.api.dialect import Dialect
 from fastovms.api.envelope import Envelope
+from fastovms.api.reading import read_body
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.sampling import is_streamed, request_id
-from fastovms.api.schemas import GenerationFields, ModelField
+from fastovms.api.schemas import GenerationFields
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.config import ApiConfig
-from fastovms.errors import InvalidField
 from fastovms.http.messages import Request
 
 Body = TypeVar("Body", bound=GenerationFields)
@@ -38,20 +37,8 @@ class ApiContext:
     def read(
         self, request: Request, schema: type[Body], dialect: Dialect
     ) -> tuple[Body, ServedModel]:
-        """The typed body and the model that it names, which are noted for the access log.
-
-        Raises:
-            RequestError: a field is at fault. Where a model must be named, its fault goes before
-                those of the other fields.
-        """
-        try:
-            body = decode(request.body, schema)
-        except InvalidField:
-            if dialect.model_required:
-                self.models.find(decode(request.body, ModelField).model, dialect)
-            raise
-        model = self.models.find(body.model, dialect)
-        request.log_fields["model"] = model.info.name
+        """As `read_body` does. Whether the answer is streamed is noted, too."""
+        body, model = read_body(request, schema, self.models, dialect)
         request.log_fields["stream"] = is_streamed(body)
         return body, model
 

@@ -18,16 +18,15 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
     continuous_usage_stats: bool = False
 
 
-class ModelField(Struct, frozen=True):
-    """Of a body only which model it is for."""
+class ModelField(Struct, frozen=True, kw_only=True):
+    """What every body that is for a model has."""
 
     model: str | None = None
 
 
-class GenerationFields(Struct, frozen=True, kw_only=True):
+class GenerationFields(ModelField, frozen=True, kw_only=True):
     """What every generating endpoint shares. None = absent; `UNSET` tells null from absent."""
 
-    model: str | None = None
     stream: bool | UnsetType | None = UNSET
     stream_options: dict[str, Any] | None = None
     n: int | None = None

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
-from msgspec import Struct
 
-from fastovms.api.body import decode, show
+from fastovms.api.body import show
 from fastovms.api.chat_prompt import LONG_BODY, render_prompt, template_options
 from fastovms.api.chat_tools import read_tools
 from fastovms.api.dialect import Dialect
@@ -17,6 +16,8 @@ from fastovms.api.images import uncounted
 from fastovms.api.logprobs import TokenNames
 from fastovms.api.messages import read_messages
 from fastovms.api.prompts import check_token_range, is_long_text
+from fastovms.api.reading import read_body
+from fastovms.api.schemas import ModelField
 from fastovms.api.served import ServedModel, ServedModels
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
@@ -35,10 +36,9 @@ _MIN_LIMIT: Final = 2**20
 _CHARS_PER_TOKEN: Final = 8
 
 
-class TokenizeRequest(Struct, frozen=True, kw_only=True):
+class TokenizeRequest(ModelField, frozen=True, kw_only=True):
     """Body of vLLM's `/tokenize`."""
 
-    model: str | None = None
     prompt: str | None = None
     messages: str | list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
@@ -51,17 +51,15 @@ class TokenizeRequest(Struct, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class DetokenizeRequest(Struct, frozen=True, kw_only=True):
+class DetokenizeRequest(ModelField, frozen=True, kw_only=True):
     """Body of vLLM's `/detokenize`."""
 
-    model: str | None = None
     tokens: list[int] | None = None
 
 
-class OvmsTokenizeRequest(Struct, frozen=True, kw_only=True):
+class OvmsTokenizeRequest(ModelField, frozen=True, kw_only=True):
     """Body of OVMS's `/tokenize`."""
 
-    model: str | None = None
     text: str | list[str] | None = None
     max_length: int | None = None
     pad_to_max_length: bool | None = None
@@ -77,8 +75,7 @@ class Tokenization:
 
     async def tokenize(self, request: Request, dialect: Dialect) -> Response:
         """A prompt, or messages as the chat template writes them. Counts as `usage` does."""
-        body = decode(request.body, TokenizeRequest)
-        model = self._models.find(body.model, dialect)
+        body, model = read_body(request, TokenizeRequest, self._models, dialect)
         if (body.prompt is None) == (body.messages is None):
             reason = "is required" if body.prompt is None else "cannot be used with messages"
             raise InvalidField(f"prompt {reason}", param="prompt")
@@ -102,8 +99,7 @@ class Tokenization:
 
     async def detokenize(self, request: Request, dialect: Dialect) -> Response:
         """The text with its special tokens."""
-        body = decode(request.body, DetokenizeRequest)
-        model = self._models.find(body.model, dialect)
+        body, model = read_body(request, DetokenizeRequest, self._models, dialect)
         token_ids = body.tokens
         if token_ids is None:
             raise InvalidField("tokens is required", param="tokens")
@@ -118,8 +114,7 @@ class Tokenization:
 
     async def ovms_tokenize(self, request: Request, dialect: Dialect) -> Response:
         """One list of tokens for one text, a list of lists for several."""
-        body = decode(request.body, OvmsTokenizeRequest)
-        model = self._models.find(body.model, dialect)
+        body, model = read_body(request, OvmsTokenizeRequest, self._models, dialect)
         texts = _texts(body, model)
         padding = _padding(body, texts)
 

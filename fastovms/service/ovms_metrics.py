@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final
 
@@ -12,40 +12,49 @@ from prometheus_client.registry import Collector
 from fastovms.http.state import Exchange
 
 _OK: Final = 200
+_MALFORMED: Final = 412
+"""Below /v3: the body was refused before a model was asked."""
+
+_ROUTES: Final = frozenset(
+    f"{prefix}/{endpoint}"
+    for prefix in ("/v1", "/v3", "/v3/v1")
+    for endpoint in ("completions", "chat/completions", "responses", "tokenize")
+)
+"""What OVMS has one handler for, whichever the prefix."""
+
 _TEXTS: Final = {
     "accepted": "Requests that named a model which is served here",
-    "rejected": "Requests that named none",
+    "rejected": "None: what is wrong with a request is its model's to find",
     "success": "Accepted requests that were answered to the end",
     "fail": "Accepted requests that were not",
 }
 
 
 class OvmsMetrics(Collector):
-    """An observer of the requests below /v3 that ask a model for something.
+    """An observer of the requests that a model is to answer. One that names none which is served
+    here is not counted, as in OVMS: the counters are the models'.
 
     OVMS gives its counters no `_total`, so here they are of unknown type.
     """
 
     def __init__(self) -> None:
-        self._counts: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in _TEXTS}
+        self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
 
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
-        if request.method != "POST" or not request.route.startswith("/v3/"):
+        model = request.log_fields.get("model")
+        if request.method != "POST" or request.route not in _ROUTES:
+            return
+        if model is None or exchange.status == _MALFORMED:
             return
         method = "Stream" if request.log_fields.get("stream") else "Unary"
-        labels = method, str(request.log_fields.get("model", ""))
-        if "model" not in request.log_fields:
-            self._counts["rejected"][labels] += 1
-            return
-        self._counts["accepted"][labels] += 1
         succeeded = exchange.status == _OK and exchange.completed
-        self._counts["success" if succeeded else "fail"][labels] += 1
+        self._counts[method, str(model)].update(("accepted", "success" if succeeded else "fail"))
 
     def collect(self) -> Iterable[Metric]:
-        for name, counter in self._counts.items():
-            metric = Metric(f"ovms_requests_{name}", _TEXTS[name], "unknown")
-            for (method, model), count in counter.items():
+        for name, text in _TEXTS.items():
+            metric = Metric(f"ovms_requests_{name}", text, "unknown")
+            for (method, model), counts in self._counts.items():
                 metric.add_sample(
                     metric.name,
                     {
@@ -55,6 +64,6 @@ class OvmsMetrics(Collector):
                         "name": model,
                         "version": "1",
                     },
-                    count,
+                    counts[name],
                 )
             yield metric

@@ -25,11 +25,22 @@ def exchange(status=200, *, route="/v3/completions", method="POST", completed=Tr
             {"accepted": "Stream", "fail": "Stream"},
         ),
         (exchange(400, model="m", stream=False), {"accepted": "Unary", "fail": "Unary"}),
-        (exchange(412), {"rejected": "Unary"}),
-        (exchange(route="/v1/completions", model="m"), {}),
+        (exchange(412), {}),
+        (exchange(412, model="m", stream=False), {}),
+        (exchange(404), {}),
+        (exchange(401), {}),
+        (exchange(route="/v1/completions", model="m"), {"accepted": "Unary", "success": "Unary"}),
+        (exchange(route="/v1/chat/completions", model="m", stream=True),
+         {"accepted": "Stream", "success": "Stream"}),
+        (exchange(route="/v3/v1/responses", model="m"), {"accepted": "Unary", "success": "Unary"}),
+        (exchange(route="/v3/tokenize", model="m"), {"accepted": "Unary", "success": "Unary"}),
+        (exchange(400, route="/v3/tokenize", model="m"), {"accepted": "Unary", "fail": "Unary"}),
+        (exchange(route="/v3/responses/input_tokens", model="m"), {}),
+        (exchange(route="/v3/conversations"), {}),
+        (exchange(route="/tokenize", model="m"), {}),
         (exchange(route="/v3/models", method="GET"), {}),
     ],
-)
+)  # fmt: skip
 def test_counts(told, counted):
     registry = CollectorRegistry()
     metrics = OvmsMetrics()
@@ -51,4 +62,5 @@ def test_names():
     metrics(exchange(model="m"))
     text = generate_latest(registry).decode()
     labels = 'api="V3",interface="REST",method="Unary",name="m",version="1"'
-    assert f"\novms_requests_accepted{{{labels}}} 1.0\n" in text
+    for name, value in (("accepted", 1), ("success", 1), ("fail", 0), ("rejected", 0)):
+        assert f"\novms_requests_{name}{{{labels}}} {value}.0\n" in text

@@ -143,6 +143,8 @@ class Dialect:
         parses_special_tokens: calls and reasoning are found in a text that keeps its special
             tokens too.
         continues_roles: an answer without a generation prompt has the role of the last message.
+        checks_audio_fields: `modalities`, `audio` and `chunk_frames`, by which OVMS's clients ask
+            for what no model here makes, are refused where they are wrong, not ignored.
         reasoning_members: of a message.
         lists_no_calls: a message without calls has an empty list of them.
         has_null_content: a message that only calls has no content, rather than an empty one.
@@ -177,6 +179,7 @@ class Dialect:
     checks_tool_choice: bool
     parses_special_tokens: bool
     continues_roles: bool
+    checks_audio_fields: bool
     reasoning_members: tuple[str, ...]
     lists_no_calls: bool
     has_null_content: bool
@@ -218,6 +221,7 @@ OPENAI: Final = Dialect(
     checks_tool_choice=True,
     parses_special_tokens=True,
     continues_roles=True,
+    checks_audio_fields=False,
     reasoning_members=("reasoning_content", "reasoning"),
     lists_no_calls=False,
     has_null_content=True,
@@ -273,6 +277,7 @@ OVMS: Final = Dialect(
     checks_tool_choice=False,
     parses_special_tokens=False,
     continues_roles=False,
+    checks_audio_fields=True,
     reasoning_members=("reasoning_content",),
     lists_no_calls=True,
     has_null_content=False,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from fastovms.api.audio_fields import check_audio_fields
 from fastovms.api.budget import TokenBudget, fit_max_tokens, truncation
 from fastovms.api.candidates import Candidates, candidates
 from fastovms.api.dialect import Dialect
@@ -54,6 +55,8 @@ def check_numbers(body: GenerationFields, dialect: Dialect) -> None:
     """What every endpoint checks first. Raises InvalidField."""
     check_ranges(body, dialect)
     check_supported(body)
+    if dialect.checks_audio_fields:
+        check_audio_fields(body)
 
 
 def terms(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
+from fastovms.engine.allowance import Allowance
 from fastovms.engine.beam_request import BeamRequest, beam_token_limit
 from fastovms.engine.blocks import BlockManager
 from fastovms.engine.draft import DraftModel
@@ -135,6 +136,7 @@ class Engine:
         rank = rank_of(next(self._arrivals), request.priority)
         group = SequenceGroup(params.beam_search.num_beams) if params.beam_search else None
         samples = group.sequences if group else []
+        allowance = Allowance()
         for index in range(1 if group else params.n):
             sequence = Sequence(
                 next(self._seq_ids),
@@ -148,7 +150,7 @@ class Engine:
                 cache_salt=(request.cache_salt or "").encode("utf-8", "surrogatepass"),
                 parent=samples[0] if samples else None,
                 group=group,
-                grammar=self._start_grammar(params, num_prompt_tokens),
+                grammar=self._start_grammar(params, num_prompt_tokens, allowance),
             )
             self.drafting.start(sequence)
             samples.append(sequence)
@@ -225,11 +227,13 @@ class Engine:
             )
         return limit
 
-    def _start_grammar(self, params: SamplingParams, num_prompt_tokens: int) -> GrammarState | None:
+    def _start_grammar(
+        self, params: SamplingParams, num_prompt_tokens: int, allowance: Allowance
+    ) -> GrammarState | None:
         if params.grammar is None:
             return None
         assert self._grammars is not None
-        return self._grammars.start(params.grammar, num_prompt_tokens)
+        return self._grammars.start(params.grammar, num_prompt_tokens, allowance)
 
     def _try_extend(
         self, sequence: Sequence, drawn: list[Drawn], logits: RawLogits, first_row: int

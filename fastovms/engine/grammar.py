@@ -14,6 +14,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from fastovms.engine.allowance import Allowance
 from fastovms.engine.json_schema import usable_rules, usable_schema
 from fastovms.engine.productive import unmatchable_rule
 from fastovms.engine.raw_logits import Floats
@@ -41,13 +42,13 @@ _JSON_OPTIONS: JsonCompileOptions = {"whitespace_flexible": False, "coerce_one_o
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=400_000,  # enough to choose from 10,000 strings
     step_lexer_fuel=100_000,
-    step_max_items=20_000,
+    step_max_items=5_000,
     verbose_errors=False,
 )
-"""What a grammar may cost when it is compiled, and then at each token: at most some 10 ms. One that
-needs more fails."""
+"""What a grammar may cost when it is compiled, and then at each token: at most some 20 ms, where it
+is as ambiguous as that. One that needs more fails."""
 
-
+_TOO_SLOW = "it takes too long"
 _RULED_OUT = "other fields of the request rule out every token that may follow"
 
 
@@ -55,11 +56,18 @@ class GrammarState:
     """Where one sample stands in its grammar. A `LogitsProcessor`."""
 
     def __init__(
-        self, matcher: LLMatcher, vocab_size: int, num_prompt_tokens: int, error: str = ""
+        self,
+        matcher: LLMatcher,
+        vocab_size: int,
+        num_prompt_tokens: int,
+        allowance: Allowance,
+        error: str = "",
     ) -> None:
+        """`allowance` is that of all samples of the request."""
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._num_read = num_prompt_tokens
+        self._allowance = allowance
         self._error = error
 
     @property
@@ -67,14 +75,19 @@ class GrammarState:
         """Why the grammar cannot go on (too complex, say); empty while all is well."""
         if self._error:
             return self._error
+        if self._allowance.is_used_up:
+            return _TOO_SLOW
         return _reason(self._matcher.get_error()) if self._matcher.is_error() else ""
 
     def __call__(self, logits: Floats, token_ids: array[int]) -> None:
-        self._read(token_ids)
-        if self._matcher.is_error():
+        if self._allowance.is_used_up:
             return
         words = np.empty((self._vocab_size + 31) // 32, np.int32)
-        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        with self._allowance:
+            self._read(token_ids)
+            if self._matcher.is_error():
+                return
+            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")
         logits[: bits.size][bits[: logits.size] == 0] = -np.inf
         logits[bits.size :] = -np.inf
@@ -86,17 +99,20 @@ class GrammarState:
 
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
         """The tokens that must follow `token_ids`, where the grammar leaves no choice."""
-        self._read(token_ids)
-        if self._error or self._matcher.is_stopped():
+        if self._error or self._allowance.is_used_up:
             return []
-        forced: list[int] = self._matcher.compute_ff_tokens()
+        with self._allowance:
+            self._read(token_ids)
+            if self._matcher.is_stopped():
+                return []
+            forced: list[int] = self._matcher.compute_ff_tokens()
         if len(forced) > MAX_FORCED_TOKENS:
             self._error = _MAX_FORCED
         return forced
 
     def __copy__(self) -> GrammarState:
         matcher = self._matcher.deep_copy()
-        return GrammarState(matcher, self._vocab_size, self._num_read, self._error)
+        return GrammarState(matcher, self._vocab_size, self._num_read, self._allowance, self._error)
 
     def _read(self, token_ids: array[int]) -> None:
         if len(token_ids) > self._num_read:
@@ -165,10 +181,15 @@ class GrammarCompiler:
                 self._cache.popitem(last=False)
         return matcher
 
-    def start(self, grammar: Grammar, num_prompt_tokens: int) -> GrammarState:
-        """A new sample's state, at the beginning of the grammar."""
+    def start(
+        self, grammar: Grammar, num_prompt_tokens: int, allowance: Allowance | None = None
+    ) -> GrammarState:
+        """A new sample's state, at the beginning of the grammar. `allowance` is that of all
+        samples of the request, if there are others."""
         matcher = self.compile(grammar).deep_copy()
-        return GrammarState(matcher, self._tokenizer.vocab_size, num_prompt_tokens)
+        return GrammarState(
+            matcher, self._tokenizer.vocab_size, num_prompt_tokens, allowance or Allowance()
+        )
 
     def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
         """Raises InvalidField: it is malformed, or no text can even begin to satisfy it. Within a

@@ -6,12 +6,14 @@ import json
 import re
 from array import array
 from copy import copy
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 from llguidance import LLTokenizer
 
+from fastovms.engine.allowance import Allowance
 from fastovms.engine.grammar import MAX_FORCED_TOKENS, GrammarCompiler, GrammarState
 from fastovms.engine.inputs import SampledTokens
 from fastovms.engine.sampler import Sampler
@@ -263,7 +265,7 @@ def test_text_without_a_choice_is_limited(
     compiler: GrammarCompiler, kind: GrammarKind, source: str
 ) -> None:
     """Each step would look at all of it."""
-    with pytest.raises(InvalidField, match="would follow without a choice"):
+    with pytest.raises(InvalidField, match=r"would follow without a choice|Too many items"):
         compiler.compile(Grammar(kind, source))
 
 
@@ -286,8 +288,40 @@ def test_text_without_a_choice_is_limited_where_it_comes_late(
 def test_what_is_too_complex_is_refused_before_a_sample_is_begun(
     compiler: GrammarCompiler, schema: object
 ) -> None:
-    with pytest.raises(InvalidField, match="max is 2000"):
+    with pytest.raises(InvalidField, match=r"max is 2000|Too many items"):
         compiler.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+
+
+def test_a_grammar_that_is_too_ambiguous_ends(
+    compiler: GrammarCompiler, tokenizer: LLTokenizer
+) -> None:
+    sums = " | ".join(" ".join(["e"] * n) for n in range(2, 12))
+    state = compiler.start(Grammar(GrammarKind.GRAMMAR, f'start: e\ne: {sums} | /[a-z]/ | ""'), 0)
+    token_ids = array("q")
+    while not state.error and len(token_ids) < 100:
+        token_ids.extend(tokenizer.tokenize_str("a"))
+        state(np.zeros(tokenizer.vocab_size, np.float32), token_ids)
+    assert "Too many items" in state.error
+
+
+def test_the_samples_of_a_request_share_what_its_grammar_may_take(
+    compiler: GrammarCompiler, tokenizer: LLTokenizer
+) -> None:
+    seconds = count()
+    allowance = Allowance(lambda: next(seconds))
+    grammar = Grammar(GrammarKind.REGEX, "a*")
+    first, second = (compiler.start(grammar, 0, allowance) for _ in range(2))
+    other = compiler.start(grammar, 0)
+    logits, token_ids = np.zeros(tokenizer.vocab_size, np.float32), array("q")
+    for _ in range(2):
+        first(logits, token_ids)
+        second.forced_tokens(token_ids)
+    assert not first.error
+    for _ in range(2):
+        copy(first)(logits, token_ids)
+    assert first.error == second.error == "it takes too long"
+    assert second.forced_tokens(token_ids) == []
+    assert not other.error
 
 
 def test_many_choices(compiler: GrammarCompiler, tokenizer: LLTokenizer) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import json
 from collections.abc import Callable, Sequence
 
@@ -24,8 +23,10 @@ from fastovms.params import (
     SamplingParams,
     TokenLogprobs,
 )
+from fastovms.text.detokenizer import TableDetokenizer, decode_utf8
 
 EOS = 256
+BYTES = [bytes([byte]) for byte in range(EOS)]
 
 Script = Callable[[GenerationRequest, int], Sequence[int]]
 """The tokens of one sample, up to its end of text."""
@@ -63,21 +64,6 @@ def token_logprobs(token_id: int, num_top: int) -> TokenLogprobs:
     )
 
 
-class ByteDetokenizer:
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token_ids: Sequence[int]) -> str:
-        return self._decoder.decode(bytes(token for token in token_ids if token < EOS))
-
-    def flush(self) -> str:
-        return self._decoder.decode(b"", final=True)
-
-    @property
-    def held(self) -> str:
-        return ""
-
-
 class ByteTokenizer:
     """One token a byte; no special token is added."""
 
@@ -92,7 +78,8 @@ class ByteTokenizer:
         return list(text.encode())
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return bytes(token for token in token_ids if token < EOS).decode(errors="replace")
+        data = bytes(token for token in token_ids if token < EOS)
+        return decode_utf8(data, final=True).text
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < EOS else b"<end>"
@@ -106,8 +93,8 @@ class ByteTokenizer:
         skip_special_tokens: bool = True,
         continues: bool = False,
         keep: frozenset[str] = frozenset(),
-    ) -> ByteDetokenizer:
-        return ByteDetokenizer()
+    ) -> TableDetokenizer:
+        return TableDetokenizer(BYTES, strip_leading_space=False)
 
 
 class FakeBackend:

@@ -28,7 +28,7 @@ from fastovms.params import (
     TextPrompt,
     TokenLogprobs,
 )
-from fastovms.text.detokenizer import Detokenizer
+from fastovms.text.detokenizer import LocatingDetokenizer
 from fastovms.text.output import OutputParser, joined
 from fastovms.text.stop import completes_stop
 from fastovms.text.stream import TextStream
@@ -328,7 +328,7 @@ def failure(output: GenerationOutput) -> BackendError | RequestError:
 
 
 def _new_sample(
-    detokenizer: Detokenizer,
+    detokenizer: LocatingDetokenizer,
     stopping: Stopping,
     track: Measure | None,
     parser: OutputParser | None,

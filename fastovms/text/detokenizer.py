@@ -20,9 +20,14 @@ class Detokenizer(Protocol):
     def flush(self) -> str:
         """Ends the text and returns what was held back."""
 
+
+class LocatingDetokenizer(Detokenizer, Protocol):
+    """One that tells where in the text the tokens begin, if they are pushed one at a time."""
+
     @property
-    def held(self) -> str:
-        """What is held back of the whole characters that the tokens make so far."""
+    def starts(self) -> Sequence[str]:
+        """For each push whose beginning the last push or flush has made certain, in order: the text
+        before it, from the end of what had been returned until then."""
 
 
 class DecodedBytes(NamedTuple):
@@ -52,10 +57,8 @@ def decode_utf8(data: bytes, *, final: bool) -> DecodedBytes:
         except UnicodeDecodeError as error:
             invalid = start + error.start
         pieces.append(data[start:invalid].decode())
+        start = _sequence_end(data, invalid)
         length = _sequence_length(data[invalid])
-        start = invalid + 1
-        while start < len(data) and start < invalid + length and data[start] >> 6 == 0b10:
-            start += 1
         is_complete = start == invalid + length
         if not is_complete and start == len(data) and not final:
             return DecodedBytes("".join(pieces), data[invalid:])
@@ -73,6 +76,15 @@ def _sequence_length(lead: int) -> int:
     return 1
 
 
+def _sequence_end(data: bytes, start: int) -> int:
+    """Where the sequence of a lead byte is over: it need not have all that the byte announces."""
+    end = start + 1
+    limit = min(start + _sequence_length(data[start]), len(data))
+    while end < limit and data[end] >> 6 == 0b10:
+        end += 1
+    return end
+
+
 class TableDetokenizer:
     """Joins the bytes of the tokens; constant time a token.
 
@@ -82,15 +94,19 @@ class TableDetokenizer:
             vocabularies put in front of the first word.
     """
 
-    __slots__ = ("_incomplete", "_strip", "_token_bytes")
+    __slots__ = ("_begins", "_incomplete", "_strip", "_token_bytes", "starts")
 
     def __init__(self, token_bytes: Sequence[bytes], *, strip_leading_space: bool) -> None:
         self._token_bytes = token_bytes
         self._strip = strip_leading_space
         self._incomplete = b""
+        # Where in or right behind the incomplete bytes pushes began.
+        self._begins: list[int] = []
+        self.starts: Sequence[str] = ()
 
     def push(self, token_ids: Sequence[int]) -> str:
         token_bytes = self._token_bytes
+        begin = len(self._incomplete)
         data = self._incomplete + b"".join(
             [token_bytes[token_id] for token_id in token_ids if token_id < len(token_bytes)]
         )
@@ -98,15 +114,28 @@ class TableDetokenizer:
             self._strip = False
             data = data.removeprefix(b" ")
         text, self._incomplete = decode_utf8(data, final=False)
+        if begin:
+            self._begins.append(begin)
+            self._locate(data, text)
+        else:
+            self.starts = ("",)
         return text
-
-    @property
-    def held(self) -> str:
-        return ""
 
     def flush(self) -> str:
         data, self._incomplete = self._incomplete, b""
-        return decode_utf8(data, final=True).text
+        text = decode_utf8(data, final=True).text
+        self._locate(data, text)
+        return text
+
+    def _locate(self, data: bytes, text: str) -> None:
+        """Tells where pushes began in the sequence that `data` opens with, once it is in `text`:
+        as one character, which the push that ends it makes, or as one for each byte."""
+        self.starts = ()
+        if text and self._begins:
+            num_bytes = _sequence_end(data, 0)
+            num_characters = len(decode_utf8(data[:num_bytes], final=True).text)
+            self.starts = [text[: begin * num_characters // num_bytes] for begin in self._begins]
+            self._begins.clear()
 
 
 class WindowDetokenizer:
@@ -114,9 +143,11 @@ class WindowDetokenizer:
 
     Text is held back for as long as a later token may change it: an incomplete character becomes
     a whole one, and the clean-up of spaces that some models ask for turns " n't" into "n't".
+    The bytes of its tokens are not known: of several in a row that are no characters all are said
+    to begin where the first one does.
     """
 
-    __slots__ = ("_decode", "_num_released", "_trim_at", "_window", "held")
+    __slots__ = ("_decode", "_held", "_num_released", "_trim_at", "_window", "starts")
 
     # No rule of a detokenizer looks at more than the last four characters.
     HOLD_BACK = 4
@@ -127,14 +158,16 @@ class WindowDetokenizer:
         self._window: list[int] = []
         self._num_released = 0
         self._trim_at = 4 * self.CONTEXT
-        self.held = ""
+        self._held = ""
+        self.starts: Sequence[str] = ()
 
     def push(self, token_ids: Sequence[int]) -> str:
         self._window.extend(token_ids)
         text = self._decode(self._window)
+        self.starts = (self._standing(text[self._num_released :]),)
         piece = text[self._num_released : max(len(text) - self.HOLD_BACK, 0)]
         self._num_released += len(piece)
-        self.held = text[self._num_released :].rstrip(REPLACEMENT)
+        self._held = text[self._num_released :]
         if len(self._window) >= self._trim_at:
             self._trim(text)
         return piece
@@ -143,8 +176,19 @@ class WindowDetokenizer:
         piece = self._decode(self._window)[self._num_released :]
         self._window = []
         self._num_released = 0
-        self.held = ""
+        self._held = ""
+        self.starts = ()
         return piece
+
+    def _standing(self, text: str) -> str:
+        """What was held back, without the replacement characters at its end that are not in `text`
+        as well or may still become a character there."""
+        whole = self._held.rstrip(REPLACEMENT)
+        following = text[len(whole) :]
+        num_invalid = len(following) - len(following.lstrip(REPLACEMENT))
+        if num_invalid == len(following):
+            return whole
+        return self._held[: len(whole) + num_invalid]
 
     def _trim(self, text: str) -> None:
         """Forgets all but the last tokens, where they alone decode to the end of the text."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import openvino_genai
 
 from fastovms.errors import ConfigurationError, RequestError
-from fastovms.text.detokenizer import Detokenizer, WindowDetokenizer
+from fastovms.text.detokenizer import LocatingDetokenizer, WindowDetokenizer
 from fastovms.text.token_table import (
     PROBE_TEXTS,
     TokenTable,
@@ -103,7 +103,7 @@ class Tokenizer:
         skip_special_tokens: bool = True,
         continues: bool = False,
         keep: frozenset[str] = frozenset(),
-    ) -> Detokenizer:
+    ) -> LocatingDetokenizer:
         """An incremental `decode` for one sample.
 
         Args:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from fastovms.params import TokenLogprobs
-from fastovms.text.detokenizer import Detokenizer
+from fastovms.text.detokenizer import LocatingDetokenizer
 
 Measure = Callable[[str], int]
 """The length of a text: `len` counts characters, `utf8_length` bytes."""
@@ -38,19 +39,25 @@ class TrackingDetokenizer:
     What a stop matcher behind it makes of the text is told to `take`.
     """
 
-    __slots__ = ("_inner", "_logprobs", "_measure", "_num_decoded", "_num_released", "_pending")
+    __slots__ = (
+        "_inner",
+        "_logprobs",
+        "_measure",
+        "_num_decoded",
+        "_num_released",
+        "_pending",
+        "_unlocated",
+    )
 
-    def __init__(self, inner: Detokenizer, measure: Measure) -> None:
+    def __init__(self, inner: LocatingDetokenizer, measure: Measure) -> None:
         self._inner = inner
         self._measure = measure
         self._logprobs: Iterator[TokenLogprobs] = iter(())
         self._num_decoded = 0
         self._num_released = 0
         self._pending: list[TextToken] = []
-
-    @property
-    def held(self) -> str:
-        return self._inner.held
+        # Those that began within a character of which it is not certain yet what it becomes.
+        self._unlocated: deque[tuple[int, TokenLogprobs | None]] = deque()
 
     def expect(self, logprobs: Iterable[TokenLogprobs]) -> None:
         """The log probabilities of the tokens that will be pushed next."""
@@ -59,20 +66,26 @@ class TrackingDetokenizer:
     def push(self, token_ids: Sequence[int]) -> str:
         pieces = []
         for token_id in token_ids:
-            offset = self._num_decoded + self._measure(self._inner.held)
-            if self._pending:
-                # A clean-up of spaces may shorten the text that the tokens before it made.
-                offset = max(offset, self._pending[-1].offset)
-            self._pending.append(TextToken(token_id, offset, next(self._logprobs, None)))
+            self._unlocated.append((token_id, next(self._logprobs, None)))
             piece = self._inner.push((token_id,))
-            self._num_decoded += self._measure(piece)
+            self._locate(piece)
             pieces.append(piece)
         return "".join(pieces)
 
     def flush(self) -> str:
         piece = self._inner.flush()
-        self._num_decoded += self._measure(piece)
+        self._locate(piece)
         return piece
+
+    def _locate(self, piece: str) -> None:
+        for start in self._inner.starts:
+            token_id, logprobs = self._unlocated.popleft()
+            offset = self._num_decoded + self._measure(start)
+            if self._pending:
+                # A clean-up of spaces may shorten the text that the tokens before it made.
+                offset = max(offset, self._pending[-1].offset)
+            self._pending.append(TextToken(token_id, offset, logprobs))
+        self._num_decoded += self._measure(piece)
 
     def take(self, text: str, *, ended: bool = False) -> list[TextToken]:
         """The tokens whose text begins in `text`, the part of it that is released now.

@@ -100,6 +100,27 @@ async def test_offsets_count_characters_for_openai_and_bytes_for_ovms(make_api):
         assert logprobs["text_offset"] == [offset - offsets[0] for offset in offsets]
 
 
+@pytest.mark.parametrize("tokens_per_step", [1, 3])
+@pytest.mark.parametrize(
+    ("path", "prompt_offsets", "offsets"),
+    [(V1, [0, 1, 2], [0, 1, 2, 3, 4, 4]), (V3, [0, 1, 4], [0, 3, 6, 7, 10, 10])],
+)
+async def test_offsets_after_bytes_that_are_no_character(
+    make_api, path, prompt_offsets, offsets, tokens_per_step
+):
+    script = b"\xc3\xc3>\xff\xc3\xa9"
+    api = make_api(lambda request, index: script, tokens_per_step=tokens_per_step)
+    body = {**BODY, "prompt": [*b"a\xc3b"], "logprobs": 0}
+    for echo, length in ((False, 0), (True, prompt_offsets[-1] + 1)):
+        _, answer = await api.post(path, {**body, "echo": echo})
+        [choice] = answer["choices"]
+        assert choice["text"] == "a\ufffdb" * echo + "\ufffd\ufffd>\ufffdé"
+        expected = prompt_offsets * echo + [length + offset for offset in offsets]
+        assert choice["logprobs"]["text_offset"] == expected
+        streamed = joined(await api.stream(path, {**body, "echo": echo}))
+        assert streamed[0]["text_offset"] == expected
+
+
 async def test_tokens_as_ids(make_api):
     body = {**BODY, "logprobs": 1, "return_tokens_as_token_ids": True, "prompt_logprobs": 0}
     _, answer = await make_api("ab").post(V1, body)

@@ -79,12 +79,17 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
 
 def add_health_routes(router: Router, health: HealthRoutes) -> None:
     """What can be asked at any time."""
-    for path in ("/health", "/ping"):
-        router.add("GET", path, health.health)
-    for path in ("/ready", "/v2/health/ready"):
-        router.add("GET", path, health.ready)
-    router.add("POST", "/ping", health.health)
-    router.add("GET", "/v2/health/live", health.live)
+    probes = (
+        ("GET", "/health", health.health),
+        ("GET", "/ping", health.health),
+        ("POST", "/ping", health.health),
+        ("GET", "/ready", health.ready),
+        ("GET", "/v2/health/ready", health.ready),
+        ("GET", "/v2/health/live", health.live),
+    )
+    for method, path, answer in probes:
+        for slash in ("", "/"):  # which vLLM redirects to the path without it
+            router.add(method, path + slash, answer)
     router.add("GET", "/version", health.version)
     router.add("GET", "/v2", health.server)
     router.add("GET", "/metrics", health.metrics)

@@ -64,6 +64,7 @@ async def test_health(api, path):
     assert status == 503
     assert "inference hung" in (body["error"] if path[:3] == "/v2" else body["error"]["message"])
     assert await get(api, "/v2/health/live") == (200, None)
+    assert await get(api, "/health/") == await get(api, "/health")
 
 
 def several_models() -> tuple[ServedModels, GenerationCollector]:

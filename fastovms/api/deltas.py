@@ -26,6 +26,8 @@ class SampleDelta(NamedTuple):
         tokens: those whose text begins in `text`, if they are tracked. Of the tokens that a stop
             string has cut off none is.
         pieces: what the text is made of, where it is parsed.
+        parsed: the text that the pieces are found in, and the offsets of `tokens` count in; it may
+            come before its pieces. Empty where no tokens are tracked.
     """
 
     choice: int
@@ -35,15 +37,17 @@ class SampleDelta(NamedTuple):
     num_tokens: int = 0
     tokens: Sequence[TextToken] = ()
     pieces: Sequence[Piece] = ()
+    parsed: str = ""
 
     @property
     def is_empty(self) -> bool:
+        """Whether there is nothing in it for a client."""
         return not self.text and not self.pieces and not self.tokens
 
     @property
     def size(self) -> int:
         """Characters that it counts for while it waits for a client that does not read."""
-        size = len(self.text) + _TOKEN_COST * len(self.tokens)
+        size = len(self.text) + len(self.parsed) + _TOKEN_COST * len(self.tokens)
         for piece in self.pieces:
             size += len(piece.text) if isinstance(piece, TEXT_PIECES) else _CALL_COST
         return size
@@ -55,6 +59,7 @@ def merged(deltas: Sequence[SampleDelta]) -> SampleDelta:
         text="".join([delta.text for delta in deltas]),
         tokens=[token for delta in deltas for token in delta.tokens],
         pieces=joined(piece for delta in deltas for piece in delta.pieces),
+        parsed="".join([delta.parsed for delta in deltas]),
     )
 
 

@@ -273,7 +273,10 @@ class TextGeneration:
             if finish_reason is None:
                 self._backend.abort(self._requests[position].request_id, output.index)
             finish_reason = FinishReason.STOP
+        parsed = ""
         if self._parses:
+            if tracking is not None:
+                parsed = text
             text = ""  # it is in the pieces
         self._count(sample, num_tokens - sample.num_tokens)
         sample.finish_reason = finish_reason
@@ -283,7 +286,9 @@ class TextGeneration:
         assert self._done is not None
         stop_reason = output.stop_token_id if stop is None else stop
         self._on_delta(
-            SampleDelta(choice, text, finish_reason, stop_reason, num_tokens, tokens, pieces)
+            SampleDelta(
+                choice, text, finish_reason, stop_reason, num_tokens, tokens, pieces, parsed
+            )
         )
         if not self._num_unfinished:
             # Not after `await self._done`: a client that has its last event may be gone by then.

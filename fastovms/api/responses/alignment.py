@@ -3,63 +3,68 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 from fastovms.text.tracking import TextToken
 
 
 class TokenAligner:
-    """Finds the pieces of a text, in order, in the tokens that it was generated as. Between the
-    pieces there may be tokens of markup. One that reaches into two pieces belongs to the first.
+    """Finds the pieces of a text, in order, and so the tokens that they were generated as. Between
+    the pieces there may be markup.
+
+    A token belongs to the piece that its text begins in or, from markup, reaches into. One without
+    text belongs to the piece that it stands in or before; one behind a piece, to none.
 
     Args:
-        token_bytes: the bytes of a token by its id.
         tags: markup. In a token that is a tag no piece begins but at its beginning.
     """
 
-    def __init__(
-        self, token_bytes: Callable[[int], bytes], tags: Collection[str] = frozenset()
-    ) -> None:
-        self._token_bytes = token_bytes
-        self._tags = {tag.encode() for tag in tags}
-        self._tokens: deque[tuple[TextToken | None, int]] = deque()
-        self._data = bytearray()
+    def __init__(self, tags: Collection[str] = frozenset()) -> None:
+        self._tags = tags
+        self._texts: list[str] = []
+        # Characters before those that `_texts` hold.
+        self._position = 0
+        # Those that begin in them.
+        self._tokens: deque[TextToken] = deque()
 
-    def push(self, tokens: Iterable[TextToken]) -> None:
-        for token in tokens:
-            data = self._token_bytes(token.token_id)
-            self._tokens.append((token, len(data)))
-            self._data += data
+    def push(self, text: str, tokens: Iterable[TextToken]) -> None:
+        """`tokens` are those that begin in `text`, with offsets in characters."""
+        self._texts.append(text)
+        self._tokens += tokens
 
     def take(self, piece: str) -> list[TextToken]:
         """The tokens of the piece; what is before them is forgotten. None where the piece is not a
         part of the text."""
-        data = piece.encode()
-        start = self._find(data)
-        if start < 0:
+        text = "".join(self._texts)
+        self._texts = [text]
+        found = self._find(text, piece)
+        if found < 0:
             return []
-        end = start + len(data)
+        start = self._position + found
+        end = start + len(piece)
         taken: list[TextToken] = []
-        position = 0
-        while self._tokens and position < end:
-            token, length = self._tokens.popleft()
-            position += length
-            if position > start and token is not None:
+        while self._tokens and self._tokens[0].offset < end:
+            token = self._tokens.popleft()
+            goes_on = not self._tokens or self._tokens[0].offset > start
+            if token.offset >= start or goes_on:
                 taken.append(token)
-        if position > end:
-            self._tokens.appendleft((None, position - end))
-        del self._data[:end]
+        self._texts = [text[found + len(piece) :]]
+        self._position = end
         return taken
 
-    def _find(self, data: bytes) -> int:
+    def _find(self, text: str, piece: str) -> int:
         """-1 = nowhere."""
-        start = self._data.find(data)
-        position = 0
-        for _, length in self._tokens:
-            if start < position:
+        found = text.find(piece)
+        for start, end in self._spans(len(text)):
+            if found < start:
                 break
-            end = position + length
-            if position < start < end and bytes(self._data[position:end]) in self._tags:
-                start = self._data.find(data, end)
-            position = end
-        return start
+            if start < found < end and text[start:end] in self._tags:
+                found = text.find(piece, end)
+        return found
+
+    def _spans(self, length: int) -> Iterator[tuple[int, int]]:
+        """Where in the text that is left the tokens begin and end."""
+        ends = [token.offset - self._position for token in islice(self._tokens, 1, None)]
+        for token, end in zip(self._tokens, [*ends, length], strict=False):
+            yield token.offset - self._position, end

@@ -153,7 +153,7 @@ class Responses:
             queueing=terms.queueing,
             new_parser=job.new_parser,
             keep=model.chat.tags,
-            track=dialect.text_length if needs_tokens else None,
+            track=len if needs_tokens else None,
         )
         run = ResponseRun(
             response_form(body, fields, job, envelope),
@@ -196,7 +196,7 @@ class Responses:
             nonlocal last
             if delta.finish_reason is not None:
                 last = delta  # goes out with what ends the stream
-            elif not delta.is_empty:
+            elif delta.parsed or not delta.is_empty:
                 sender.send(delta)
 
         generation.submit(on_delta)

@@ -97,7 +97,7 @@ class ResponseRun:
             self._tell("in_progress")
 
     def push(self, delta: SampleDelta) -> None:
-        self.output.push(delta.pieces, delta.tokens)
+        self.output.push(delta.pieces, delta.parsed, delta.tokens)
         if delta.finish_reason is not None:
             ended = self.form.ended(delta.finish_reason, self._usage(), self._unix_time())
             self.output.finish(ended.status)

@@ -101,7 +101,7 @@ def output_form(
         seals_reasoning=fields.seals_reasoning,
         max_calls=min(limits, default=None),
         hides_content=job.tools.is_required,
-        aligner=TokenAligner(model.tokenizer.token_bytes, model.chat.tags) if tells else None,
+        aligner=TokenAligner(model.chat.tags) if tells else None,
         tell_logprobs=tell if tells else None,
         max_logprobs_length=_MAX_STREAMED_LOGPROBS if is_streamed(body) else None,
     )

@@ -123,11 +123,17 @@ class OutputBuilder:
         self._skips_call = False
         self.items: list[Item] = []
 
-    def push(self, pieces: Iterable[Piece], tokens: Sequence[TextToken] = ()) -> None:
-        """Args: tokens: of the text that the pieces are of; it may come before its pieces."""
+    def push(
+        self, pieces: Iterable[Piece], text: str = "", tokens: Sequence[TextToken] = ()
+    ) -> None:
+        """
+        Args:
+            text: what the pieces are found in; it may come before its pieces.
+            tokens: those that begin in `text`, with offsets in characters.
+        """
         aligner = self._form.aligner
         if aligner is not None:
-            aligner.push(tokens)
+            aligner.push(text, tokens)
         for piece in pieces:
             match piece:
                 case Content(text=text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Any
 
 import orjson
@@ -186,28 +187,36 @@ def test_a_last_message_that_is_far_too_long_is_refused():
 # Alignment
 
 
+def aligned(texts: list[str], tags: tuple[str, ...] = ()) -> TokenAligner:
+    """One that has been pushed tokens with these texts."""
+    offsets = accumulate(map(len, texts[:-1]), initial=0)
+    aligner = TokenAligner(tags)
+    aligner.push("".join(texts), [TextToken(i, offset, None) for i, offset in enumerate(offsets)])
+    return aligner
+
+
 @given(
-    st.lists(st.tuples(st.booleans(), st.text(alphabet="ab ü", min_size=1, max_size=6))),
+    st.lists(st.tuples(st.booleans(), st.text(alphabet="ab ü\ufffd", min_size=1, max_size=6))),
     st.data(),
 )
 def test_the_tokens_of_a_text_are_found(pieces, data):
     """Whatever markup is between, and however all of it was cut into tokens."""
     spans = []
-    whole = b""
+    whole = ""
     for place, (is_text, text) in enumerate(pieces):
         start = len(whole)
-        whole += text.encode() if is_text else b"<%d>" % place
+        whole += text if is_text else f"<{place}>"
         spans.append((start, len(whole)))
-    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(whole))), max_size=20)))
-    ends = [*cuts, len(whole)]
-    tokens = [(s, e) for s, e in zip([0, *cuts], ends, strict=True) if s < e]
-    aligner = TokenAligner(lambda token_id: whole[slice(*tokens[token_id])])
-    aligner.push([TextToken(token_id, 0, None) for token_id in range(len(tokens))])
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
+    tokens = list(pairwise([0, *cuts, len(whole)]))
+    aligner = aligned([whole[start:end] for start, end in tokens])
     told = set()
     for (is_text, text), (start, end) in zip(pieces, spans, strict=True):
         if is_text:
-            overlapping = [t for t, (s, e) in enumerate(tokens) if s < end and e > start]
-            expected = [t for t in overlapping if t not in told]
+            of_text = [
+                token for token, (s, e) in enumerate(tokens) if start <= s < end or s < start < e
+            ]
+            expected = [token for token in of_text if token not in told]
             told.update(expected)
             assert [token.token_id for token in aligner.take(text)] == expected
 
@@ -220,21 +229,36 @@ def test_the_tokens_of_a_text_are_found(pieces, data):
         (["<think>", "</think>", "t", "h"], "th", [2, 3]),
         (["</think>", "x"], "</think>", [0]),  # a text may say it, too
         (["</think>", "x"], "k", []),
+        (["<think>", "</think>"], "k", []),
         (["<b>in", "in"], "in", [0]),
     ],
 )
 def test_no_piece_is_found_within_a_tag(tokens, piece, expected):
-    aligner = TokenAligner(lambda token_id: tokens[token_id].encode(), ["<think>", "</think>"])
-    aligner.push([TextToken(token_id, 0, None) for token_id in range(len(tokens))])
+    aligner = aligned(tokens, ("<think>", "</think>"))
     assert [token.token_id for token in aligner.take(piece)] == expected
 
 
+@pytest.mark.parametrize(
+    ("tokens", "piece", "expected"),
+    [
+        # The first bytes of a character, and special tokens that are skipped.
+        (["<b>", "", "é", "x"], "éx", [1, 2, 3]),
+        (["a", "", "b", ""], "ab", [0, 1, 2]),
+        (["<b>", "", "", "a"], "a", [1, 2, 3]),
+        (["a", "", "</b>"], "a", [0]),
+        (["", "<b>", "a"], "a", [2]),
+    ],
+)
+def test_tokens_without_text(tokens, piece, expected):
+    assert [token.token_id for token in aligned(tokens).take(piece)] == expected
+
+
 def test_tokens_that_come_before_their_text():
-    tokens = [b"<b>", b"He", b"llo", b"</b>", b"x"]
-    aligner = TokenAligner(tokens.__getitem__)
-    aligner.push([TextToken(token_id, 0, None) for token_id in range(3)])
+    aligner = TokenAligner()
+    aligner.push("<b>H", [TextToken(0, 0, None), TextToken(1, 3, None)])
+    aligner.push("ello", [TextToken(2, 5, None)])
     assert [token.token_id for token in aligner.take("He")] == [1]
-    aligner.push([TextToken(token_id, 0, None) for token_id in (3, 4)])
+    aligner.push("</b>x", [TextToken(3, 8, None), TextToken(4, 12, None)])
     assert [token.token_id for token in aligner.take("llo")] == [2]
     assert aligner.take("not there") == []
     assert [token.token_id for token in aligner.take("x")] == [4]

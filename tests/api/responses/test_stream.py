@@ -10,7 +10,7 @@ from fastovms.config import ApiConfig
 from tests.api.chat_models import call_text
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 from tests.api.responses.events import check, kinds
-from tests.fakes import FakeStream
+from tests.fakes import EOS, ByteTokenizer, FakeStream
 
 CALL = call_text()
 
@@ -204,6 +204,30 @@ async def test_logprobs_are_those_of_the_text(make, script, tokens_per_step):
         assert data.decode() == part["text"]
         assert all(len(entry["top_logprobs"]) == 2 for entry in part["logprobs"])
     _, unary = await ask(api, "POST", V1, {**BODY, **LOGPROBS, "tools": [TOOL]})
+    assert without_ids(unary["output"]) == without_ids(response["output"])
+
+
+@pytest.mark.parametrize("tokens_per_step", [1, 3, 1000])
+@pytest.mark.parametrize("stop", [None, ["zz", "\ufffd\ufffd!"]])
+@pytest.mark.parametrize(
+    ("markup", "answer"),
+    [
+        (b"", b"\xffcapital \xc3\xc3\xa9\xf0\x9f"),
+        (b"", [*b"19", EOS, *b".\n", EOS, EOS, *b"2\xc3", EOS, *b"2"]),
+        ([EOS, *b"<think>\nHello\xff", EOS, *b"\n</think>\n\n"], [*b"Hel", EOS, *b"lo\xff"]),
+    ],
+)
+async def test_tokens_without_a_character_have_logprobs(
+    make, markup, answer, stop, tokens_per_step
+):
+    """Nor are special ones passed over that are not shown."""
+    script = [*markup, *answer]
+    api = make(lambda request, index: script, tokens_per_step=tokens_per_step)
+    response = check(await events_of(api, {**LOGPROBS, "stop": stop}))
+    [part] = response["output"][-1]["content"]
+    tokens = [entry["bytes"] for entry in part["logprobs"]]
+    assert tokens == [list(ByteTokenizer().token_bytes(token)) for token in answer]
+    _, unary = await ask(api, "POST", V1, {**BODY, **LOGPROBS, "stop": stop})
     assert without_ids(unary["output"]) == without_ids(response["output"])
 
 

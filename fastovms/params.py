@@ -243,7 +243,8 @@ class GenerationOutput:
             included: this is what usage counts.
         num_cached_tokens: prompt tokens that came from the prefix cache.
         stop_token_id: the token that ended the sample, if one of `stop_token_ids` did.
-        logprobs: one entry per token of `token_ids`, if the request asked for them.
+        logprobs: one entry per token of `token_ids`, and behind them one for `stop_token_id` if it
+            is set, if the request asked for them.
         prompt_logprobs: one entry per prompt token, the first being None; on the first output of
             sample 0, if the request asked for them.
         queue_time: seconds that the request waited to run; on its first output only.

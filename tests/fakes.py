@@ -254,7 +254,8 @@ class FakeBackend:
             num_prompt_tokens=None if finish_reason is None else self.num_prompt_tokens,
         )
         if params.logprobs is not None:
-            output.logprobs = [token_logprobs(token, params.logprobs) for token in tokens]
+            told = tokens if stop_token_id is None else [*tokens, stop_token_id]
+            output.logprobs = [token_logprobs(token, params.logprobs) for token in told]
         if params.prompt_logprobs is not None and index == start == 0:
             scored = request.prompt_token_ids[1:]
             of_prompt = [token_logprobs(token, params.prompt_logprobs) for token in scored]

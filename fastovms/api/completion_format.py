@@ -38,9 +38,7 @@ def _echoed(echo: Echo, report: TokenReport) -> LogprobArrays | None:
 def _generated(delta: SampleDelta, echo: Echo, report: TokenReport) -> LogprobArrays | None:
     if report.num_logprobs is None:
         return None
-    # Of the token among `stop_token_ids` that ends a text nothing is known.
-    tokens = [token for token in delta.tokens if token.logprobs is not None]
-    return logprob_arrays(tokens, report.num_logprobs, report.names, start=echo.length)
+    return logprob_arrays(delta.tokens, report.num_logprobs, report.names, start=echo.length)
 
 
 def completion_body(

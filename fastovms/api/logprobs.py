@@ -87,7 +87,7 @@ def chat_logprobs(
     tokens: Sequence[TextToken], num_top: int, names: TokenNames
 ) -> list[dict[str, object]]:
     """The `content` of a chat choice's `logprobs`. Exactly the `num_top` likeliest tokens are
-    listed with each; of the token among `stop_token_ids` that ends a text nothing is known."""
+    listed with each."""
     return [
         {
             **_chat_entry(entry.token_id, entry.logprob, names),

@@ -27,13 +27,12 @@ class Hypothesis(NamedTuple):
     Attributes:
         score: sum of log probabilities / length**penalty, by which texts are ranked.
         path: the position of its beam in each of `BeamSearcher.steps`.
-        end_token_id: what ended it, which is not on the path; None = it reached the limit, or its
-            last token on the path completed it.
+        is_ended: the last token on the path is an end token, which is no part of the text.
     """
 
     score: float
     path: list[int]
-    end_token_id: int | None
+    is_ended: bool
 
 
 class _Candidate(NamedTuple):
@@ -169,11 +168,9 @@ class BeamSearcher:
                     break
             elif rank < group.width:
                 score = self._rank_score(candidate.score, len(self.steps) + 1)
-                path = self._path_to(parent)
-                if not is_end:
-                    self._ended.append(candidate.continuation)
-                    path.append(-len(self._ended))
-                group.add(Hypothesis(score, path, token_id if is_end else None))
+                self._ended.append(candidate.continuation)
+                path = [*self._path_to(parent), -len(self._ended)]
+                group.add(Hypothesis(score, path, is_end))
         return survivors
 
     def _completes(self, continuation: Continuation) -> bool:
@@ -205,7 +202,7 @@ class BeamSearcher:
         for group in self._groups:
             for position, score in enumerate(group.scores, group.first_position):
                 score = self._rank_score(score, len(self.steps))
-                group.add(Hypothesis(score, self._path_to(position), None))
+                group.add(Hypothesis(score, self._path_to(position), is_ended=False))
             group.scores = []
 
     def _rank_score(self, score: float, length: int) -> float:

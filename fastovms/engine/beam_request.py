@@ -127,26 +127,30 @@ class BeamRequest:
 
     def _outputs(self) -> list[GenerationOutput]:
         """A grammar may allow fewer texts than were asked for: the rest are empty."""
-        nothing = Hypothesis(0.0, [], None)
+        nothing = Hypothesis(0.0, [], is_ended=False)
         hypotheses = self._searcher.best(self._params.n)
         hypotheses += [nothing] * (self._params.n - len(hypotheses))
         return [self._output(index, hypotheses[index]) for index in sorted(self._wanted)]
 
     def _output(self, index: int, hypothesis: Hypothesis) -> GenerationOutput:
         params = self._params
-        end, path = hypothesis.end_token_id, hypothesis.path
-        is_cut = len(path) == self._root.token_limit - self._root.num_prompt_tokens
+        path, is_ended = hypothesis.path, hypothesis.is_ended
+        token_ids = [self._searcher.steps[i][j].token_id for i, j in enumerate(path)]
+        end = token_ids.pop() if is_ended else None
+        is_cut = len(token_ids) == self._root.token_limit - self._root.num_prompt_tokens
         output = GenerationOutput(
             index=index,
-            token_ids=[self._searcher.steps[i][j].token_id for i, j in enumerate(path)],
+            token_ids=token_ids,
             finish_reason=FinishReason.LENGTH if is_cut else FinishReason.STOP,
-            num_generated_tokens=len(path) + (end is not None),
+            num_generated_tokens=len(path),
             num_cached_tokens=self._root.num_cached_tokens,
         )
         if end is not None and (params.ignore_eos or end not in params.eos_token_ids):
             output.stop_token_id = end
         if params.logprobs is not None:
-            output.logprobs = [self._logprobs[i][j] for i, j in enumerate(path)]
+            is_told = end is None or output.stop_token_id is not None
+            told = path if is_told else path[:-1]
+            output.logprobs = [self._logprobs[i][j] for i, j in enumerate(told)]
         if params.prompt_logprobs is not None and index == 0:
             output.prompt_logprobs = self._root.prompt_logprobs
         return output

@@ -290,9 +290,10 @@ class Engine:
         )
         if finish_reason is FinishReason.STOP:
             last = token_ids.pop()
-            del logprobs[len(token_ids) :]
             if params.ignore_eos or last not in params.eos_token_ids:
                 output.stop_token_id = last
+            else:
+                del logprobs[len(token_ids) :]
         is_first = num_generated == num_new
         if params.prompt_logprobs is not None and is_first and sequence.index == 0:
             output.prompt_logprobs = sequence.prompt_logprobs

@@ -60,7 +60,7 @@ class TrackingDetokenizer:
         self._unlocated: deque[tuple[int, TokenLogprobs | None]] = deque()
 
     def expect(self, logprobs: Iterable[TokenLogprobs]) -> None:
-        """The log probabilities of the tokens that will be pushed next."""
+        """The log probabilities of the tokens that will be pushed next; there may be more."""
         self._logprobs = iter(logprobs)
 
     def push(self, token_ids: Sequence[int]) -> str:

@@ -103,19 +103,25 @@ async def test_a_stop_token_ends_the_text(make_api, streamed, tokens_per_step):
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("echo", [False, True])
-async def test_a_stop_token_that_is_shown_has_no_log_probability(make_api, echo, streamed):
-    api = make_api("xyzcde")
+@pytest.mark.parametrize("tokens_per_step", [1, 10])
+@pytest.mark.parametrize(("includes", "told"), [(False, "xyz"), (True, "xyzc")])
+async def test_a_stop_token_has_a_log_probability_where_it_is_shown(
+    make_api, includes, told, tokens_per_step, echo, streamed
+):
+    api = make_api("xyzcde", tokens_per_step=tokens_per_step)
     body = {**BODY, "stop_token_ids": [ord("c")], "logprobs": 1, "echo": echo}
-    body |= {"include_stop_str_in_output": True, "return_token_ids": True}
+    body |= {"include_stop_str_in_output": includes, "return_token_ids": True}
     if streamed:
         chunks = [event["choices"][0] for event in (await api.stream(V1, body))[:-1]]
     else:
         chunks = (await api.post(V1, body))[1]["choices"]
-    shown = "ab" * echo + "xyz"
-    assert "".join(chunk["text"] for chunk in chunks) == shown + "c"
-    assert [t for chunk in chunks for t in chunk["token_ids"]] == list(b"xyzc")
+    shown = "ab" * echo + told
+    assert "".join(chunk["text"] for chunk in chunks) == shown
+    assert [t for chunk in chunks for t in chunk["token_ids"]] == list(told.encode())
     arrays = [chunk["logprobs"] for chunk in chunks if chunk["logprobs"] is not None]
     assert "".join(token for part in arrays for token in part["tokens"]) == shown
+    offsets = [offset for part in arrays for offset in part["text_offset"]]
+    assert offsets == list(range(len(shown)))
     for name in ("token_logprobs", "top_logprobs"):
         values = [value for part in arrays for value in part[name]]
         assert len(values) == len(shown)

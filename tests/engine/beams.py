@@ -103,10 +103,9 @@ def search_alone(request: GenerationRequest) -> list[list[int]]:
     texts = [list(request.prompt_token_ids)]
     while continuations := searcher.advance([processed_logits(request, t) for t in texts]):
         texts = [[*texts[parent], token_id] for parent, token_id in continuations]
-    return [
-        [searcher.steps[i][j].token_id for i, j in enumerate(hypothesis.path)]
-        for hypothesis in searcher.best(params.n)
-    ]
+    found = searcher.best(params.n)
+    tokens = [[searcher.steps[i][j].token_id for i, j in enumerate(h.path)] for h in found]
+    return [t[:-1] if h.is_ended else t for h, t in zip(found, tokens, strict=True)]
 
 
 def random_prompts(count: int, seed: int = 0) -> list[list[int]]:

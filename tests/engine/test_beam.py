@@ -50,8 +50,9 @@ def search(
         texts = [[*texts[parent], token_id] for parent, token_id in continuations]
 
     def text(hypothesis: Hypothesis) -> list[int]:
-        end = [] if hypothesis.end_token_id is None else [hypothesis.end_token_id]
-        return [searcher.steps[i][j].token_id for i, j in enumerate(hypothesis.path)] + end
+        tokens = [searcher.steps[i][j].token_id for i, j in enumerate(hypothesis.path)]
+        assert hypothesis.is_ended == (END in tokens[-1:])
+        return tokens
 
     return [(h.score, text(h)) for h in searcher.best(n)], len(searcher.steps)
 

@@ -99,7 +99,8 @@ def test_what_the_outputs_say() -> None:
         reasons.add((output.finish_reason, output.stop_token_id))
         num_ends = output.finish_reason is FinishReason.STOP
         assert output.num_generated_tokens == len(output.token_ids) + num_ends
-        assert [entry.token_id for entry in output.logprobs] == output.token_ids
+        end = [] if output.stop_token_id is None else [output.stop_token_id]
+        assert [entry.token_id for entry in output.logprobs] == [*output.token_ids, *end]
         for i, entry in enumerate(output.logprobs):
             logits = logits_after([*prompt, *output.token_ids[:i]])
             expected = logits[entry.token_id] - np.log(np.exp(logits).sum())

@@ -197,6 +197,33 @@ def test_ends_at_eos_which_is_counted_but_not_shown() -> None:
     assert text(outputs["ignore", 0]) == expected
 
 
+@pytest.mark.parametrize(
+    ("params", "is_told"),
+    [
+        ({"eos_token_ids": "end"}, False),
+        ({"stop_token_ids": "end"}, True),
+        ({"eos_token_ids": "end", "stop_token_ids": "end"}, False),
+        ({"eos_token_ids": "end", "stop_token_ids": "end", "ignore_eos": True}, True),
+    ],
+)
+@pytest.mark.parametrize("drafts", [False, True])
+def test_log_probabilities_are_those_of_the_tokens_and_the_stop_token(
+    params: dict[str, object], is_told: bool, drafts: bool
+) -> None:
+    prompt = [1, 2, 3] * 3
+    said = continue_greedily(prompt, 4)
+    assert said.index(said[3]) == 3
+    end = frozenset({said[3]})
+    params = {name: end if value == "end" else value for name, value in params.items()}
+    engine, _ = make_engine(enable_prompt_lookup=drafts)
+    engine.add(greedy("r", prompt, logprobs=1, **params))
+    (outputs,) = run(engine).values()
+    assert text(outputs) == said[:3]
+    assert outputs[-1].stop_token_id == (said[3] if is_told else None)
+    entries = [entry for output in outputs for entry in output.logprobs]
+    assert [entry.token_id for entry in entries] == said[: 3 + is_told]
+
+
 def test_ends_at_the_context_length() -> None:
     engine, _ = make_engine(max_model_len=16)
     engine.add(greedy("r", list(range(10))))

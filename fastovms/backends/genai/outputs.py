@@ -46,9 +46,11 @@ def output_of(
     if output.finish_reason is FinishReason.STOP and token_ids:
         last = token_ids[-1]
         if last in stop_token_ids(params):
-            output.token_ids = token_ids = token_ids[:-1]
+            output.token_ids = token_ids[:-1]
             if params.ignore_eos or last not in params.eos_token_ids:
                 output.stop_token_id = last
+            else:
+                token_ids = token_ids[:-1]
     if params.logprobs is not None:
         output.logprobs = [
             _token_logprobs(token_id, logprob, params.logprobs)

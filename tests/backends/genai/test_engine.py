@@ -314,6 +314,23 @@ def test_log_probabilities_are_of_the_chosen_token():
     assert outputs["s"][0].logprobs[0].top_token_ids == []
 
 
+@pytest.mark.parametrize(
+    ("params", "num_told"),
+    [
+        ({"eos_token_ids": "end"}, 5),
+        ({"stop_token_ids": "end"}, 6),
+        ({"stop_token_ids": "end", "n": 2, "beam_search": BeamSearch(2)}, 6),
+    ],
+)
+def test_a_stop_token_has_its_log_probability(params, num_told):
+    said = continue_greedily([1], 6)
+    params = {name: frozenset({said[5]}) if p == "end" else p for name, p in params.items()}
+    engine = engine_over(FakePipeline())
+    engine.add(request("r", [1], logprobs=0, **params))
+    told = [entry for output in finish(engine)["r"] for entry in output.logprobs]
+    assert [entry.token_id for entry in told] == said[:num_told] * params.get("n", 1)
+
+
 def test_long_work_is_announced():
     told = []
     engine = PipelineEngine(

@@ -1,7 +1,8 @@
 """Builds the output of a response from the pieces of an answer, and tells of every step.
 
 Items are built one at a time: what is open is ended before the next one is added, so that events
-nest and `output_index` never decreases.
+nest and `output_index` never decreases. A call that is whole stays open too, until something comes
+after it: where nothing does, as the answer was cut behind it, it is the item that is not complete.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ class OutputBuilder:
                     if isinstance(self._open, _OpenCall) and not self._skips_call:
                         self._open.add(text)
                 case CallEnd(complete=is_complete):
-                    if isinstance(self._open, _OpenCall) and not self._skips_call:
-                        self.end_item("completed" if is_complete else "incomplete")
+                    if not is_complete and not self._skips_call:
+                        self.end_item("incomplete")
 
     def finish(self, status: str) -> None:
         """The answer has ended. One that says nothing has an empty message.
@@ -162,7 +163,7 @@ class OutputBuilder:
         Args:
             status: of the item that is open.
         """
-        if not self.items and self._open is None:
+        if self._is_empty:
             self._text(_MESSAGE)
         self.end_item(status)
 
@@ -175,8 +176,12 @@ class OutputBuilder:
         """The items with the one that is open."""
         return self.items + ([] if self._open is None else [self._open.snapshot("in_progress")])
 
+    @property
+    def _is_empty(self) -> bool:
+        return not self.items and self._open is None
+
     def _say(self, text: str) -> None:
-        if self.items and not isinstance(self._open, _OpenText):
+        if not self._is_empty and not isinstance(self._open, _OpenText):
             text = text.lstrip()  # it stood between a call and what is said after it
         if text:
             aligner = self._form.aligner

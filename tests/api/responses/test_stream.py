@@ -13,6 +13,7 @@ from tests.api.responses.events import check, kinds
 from tests.fakes import EOS, ByteTokenizer, FakeStream
 
 CALL = call_text()
+WHOLE_ARGUMENTS = CALL.index("}") + 1
 
 OPENING = ["created", "in_progress"]
 MESSAGE = [
@@ -109,15 +110,22 @@ async def test_ovms(make):
     ("path", "reason"), [(V1, "max_output_tokens"), (V3, "max_tokens")], ids=["v1", "v3"]
 )
 @pytest.mark.parametrize(
-    ("script", "body", "kind"),
+    ("script", "body", "num_tokens", "kinds_of_items"),
     [
-        ("Hello!", {}, "message"),
-        ("<think>hmmmmmmmmm", {}, "reasoning"),
-        (CALL, {"tools": [TOOL]}, "function_call"),
+        ("Hello!", {}, 10, ["message"]),
+        ("<think>hmmmmmmmmm", {}, 10, ["reasoning"]),
+        (CALL, {"tools": [TOOL]}, 62, ["function_call"]),
+        (CALL, {"tools": [TOOL]}, WHOLE_ARGUMENTS, ["function_call"]),
+        (CALL, {"tools": [TOOL]}, len(CALL), ["function_call"]),
+        (f"{CALL}\n", {"tools": [TOOL]}, len(CALL) + 1, ["function_call"]),
+        (CALL, {"tools": [TOOL]}, len(CALL) * 2, ["function_call"] * 2),
+        (f"{CALL}Done.", {"tools": [TOOL]}, len(CALL) + 3, ["function_call", "message"]),
     ],
 )
-async def test_a_cut_answer_is_incomplete(make, script, body, kind, path, reason):
-    body = {**body, "max_output_tokens": 62 if kind == "function_call" else 10}
+async def test_the_last_item_of_a_cut_answer_is_incomplete(
+    make, script, body, num_tokens, kinds_of_items, path, reason
+):
+    body = {**body, "max_output_tokens": num_tokens}
     api = make(script * 4)
     events = await events_of(api, body, path)
     assert kinds(events)[-1] == "incomplete"
@@ -125,8 +133,10 @@ async def test_a_cut_answer_is_incomplete(make, script, body, kind, path, reason
     assert response["status"] == "incomplete"
     assert response["incomplete_details"] == {"reason": reason}
     assert response["completed_at"] is None
-    assert [item["status"] for item in response["output"]] == ["incomplete"]
-    assert response["output"][0]["type"] == kind
+    *others, last = response["output"]
+    assert [item["type"] for item in response["output"]] == kinds_of_items
+    assert {item["status"] for item in others} <= {"completed"}
+    assert last["status"] == "incomplete"
     _, unary = await ask(api, "POST", path, {**BODY, **body})
     assert without_ids(unary["output"]) == without_ids(response["output"])
     assert unary["incomplete_details"] == {"reason": reason}

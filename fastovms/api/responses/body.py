@@ -73,10 +73,13 @@ class ResponseForm:
             body["output"] = output
         return body
 
-    def ended(self, reason: FinishReason, usage: Usage, now: float) -> State:
-        """After the last token."""
+    def ended(self, reason: FinishReason, usage: Usage, now: float, *, has_cut_call: bool) -> State:
+        """After the last token. A call that is not whole, as of a stop string that was within it,
+        makes the response incomplete: agents run the calls of those that are completed."""
         if reason is FinishReason.LENGTH:
             return State("incomplete", usage=usage, incomplete_reason=self.length_reason)
+        if has_cut_call:
+            return State("incomplete", usage=usage, incomplete_reason=reason.value)
         return State("completed", completed_at=int(now), usage=usage)
 
 

@@ -99,7 +99,12 @@ class ResponseRun:
     def push(self, delta: SampleDelta) -> None:
         self.output.push(delta.pieces, delta.parsed, delta.tokens)
         if delta.finish_reason is not None:
-            ended = self.form.ended(delta.finish_reason, self._usage(), self._unix_time())
+            ended = self.form.ended(
+                delta.finish_reason,
+                self._usage(),
+                self._unix_time(),
+                has_cut_call=self.output.has_cut_call,
+            )
             self.output.finish(ended.status)
             if self.state.status != "incomplete":  # as another sample has left it
                 self.state = ended

@@ -115,6 +115,7 @@ class OutputBuilder:
 
     Attributes:
         items: those that are ended.
+        has_cut_call: of the sample that is not finished, a call has ended and is not whole.
     """
 
     def __init__(self, form: OutputForm, emit: Emit) -> None:
@@ -123,6 +124,7 @@ class OutputBuilder:
         self._open: _Open | None = None
         self._skips_call = False
         self.items: list[Item] = []
+        self.has_cut_call = False
 
     def push(
         self, pieces: Iterable[Piece], text: str = "", tokens: Sequence[TextToken] = ()
@@ -156,6 +158,7 @@ class OutputBuilder:
                 case CallEnd(complete=is_complete):
                     if not is_complete and not self._skips_call:
                         self.end_item("incomplete")
+                        self.has_cut_call = True
 
     def finish(self, status: str) -> None:
         """The answer has ended. One that says nothing has an empty message.
@@ -166,6 +169,7 @@ class OutputBuilder:
         if self._is_empty:
             self._text(_MESSAGE)
         self.end_item(status)
+        self.has_cut_call = False
 
     def end_item(self, status: str) -> None:
         if self._open is not None:

@@ -13,6 +13,7 @@ from tests.api.responses.events import check, kinds
 from tests.fakes import EOS, ByteTokenizer, FakeStream
 
 CALL = call_text()
+LONDON = call_text(arguments='{"city":"London"}')
 WHOLE_ARGUMENTS = CALL.index("}") + 1
 
 OPENING = ["created", "in_progress"]
@@ -140,6 +141,43 @@ async def test_the_last_item_of_a_cut_answer_is_incomplete(
     _, unary = await ask(api, "POST", path, {**BODY, **body})
     assert without_ids(unary["output"]) == without_ids(response["output"])
     assert unary["incomplete_details"] == {"reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("script", "fields", "statuses", "reason"),
+    [
+        (CALL, {"stop": "}"}, ["incomplete"], "stop"),
+        (CALL, {"stop": "}", "tool_choice": "required"}, ["incomplete"], "stop"),
+        (f"{CALL}\n{CALL}", {"stop": "]"}, ["completed", "completed"], None),
+        (f"{CALL}\n{LONDON}", {"stop": "London"}, ["completed", "incomplete"], "stop"),
+        (f"{LONDON}\n{CALL}", {"stop": "</"}, ["completed"], None),
+        (f"{CALL}\n{LONDON}", {"stop": "London", "max_tool_calls": 1}, ["completed"], None),
+        (f"{CALL}\n{LONDON}", {"stop": "Paris", "n": 2}, ["incomplete"] * 2, "stop"),
+    ],
+)
+async def test_a_call_that_a_stop_string_cuts(make, script, fields, statuses, reason):
+    body = {"tools": [TOOL], **fields}
+    api = make(script)
+    _, unary = await ask(api, "POST", V1, {**BODY, **body})
+    responses = [unary]
+    if "n" not in fields:
+        responses.append(check(await events_of(api, body)))
+        assert without_ids(unary["output"]) == without_ids(responses[1]["output"])
+    for response in responses:
+        assert [item["status"] for item in response["output"]] == statuses
+        assert response["status"] == ("completed" if reason is None else "incomplete")
+        assert response["incomplete_details"] == (reason and {"reason": reason})
+        assert (response["completed_at"] is None) == (reason is not None)
+
+
+async def test_a_call_that_breaks_makes_the_response_incomplete(make):
+    """Whatever is said after it."""
+    broken = CALL.replace('"Paris"', '"Paris"]')
+    response = check(await events_of(make(f"{broken}Done."), {"tools": [TOOL]}))
+    call, message = response["output"]
+    assert (call["type"], call["status"]) == ("function_call", "incomplete")
+    assert (message["type"], message["status"]) == ("message", "incomplete")
+    assert response["incomplete_details"] == {"reason": "stop"}
 
 
 @pytest.mark.parametrize("path", [V1, V3])

@@ -62,8 +62,16 @@ class MessageForm:
                     if not (self.one_call and piece.call_index):
                         yield piece
 
-    def finish_reason(self, reason: FinishReason, has_called: bool, dialect: Dialect) -> str:
+    def finish_reason(
+        self, reason: FinishReason, are_whole: Sequence[bool], dialect: Dialect
+    ) -> str:
+        """
+        Args:
+            are_whole: whether each call is. Where a stop string has cut one, agents must not be
+                asked to run it, and a stream cannot take back what it has told of it.
+        """
         is_plain_stop = self.is_named and dialect.ends_named_call_with_stop
+        has_called = bool(are_whole) and all(are_whole)
         if reason is FinishReason.STOP and has_called and not is_plain_stop:
             return "tool_calls"
         return reason.value
@@ -102,13 +110,13 @@ def chat_body(
     dialect = envelope.dialect
     choices = []
     for index, sample in enumerate(samples):
-        message = _message(sample, form, dialect)
+        pieces = list(form.shown(sample.pieces))
         choice: dict[str, object] = {
             "index": index,
-            "message": message,
+            "message": _message(pieces, form, dialect),
             "logprobs": _logprobs(sample.tokens, report),
             "finish_reason": sample.finish_reason
-            and form.finish_reason(sample.finish_reason, bool(message.get("tool_calls")), dialect),
+            and form.finish_reason(sample.finish_reason, _are_whole(pieces), dialect),
         }
         if dialect.has_ids:
             choice["stop_reason"] = sample.stop_reason
@@ -123,11 +131,17 @@ def chat_body(
     }
 
 
-def _message(sample: SampleDelta, form: MessageForm, dialect: Dialect) -> dict[str, Any]:
+def _are_whole(pieces: Iterable[Piece]) -> list[bool]:
+    """Each call that ends in them."""
+    return [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
+
+
+def _message(pieces: Iterable[Piece], form: MessageForm, dialect: Dialect) -> dict[str, Any]:
+    """Args: pieces: those that the client gets."""
     content, reasoning = [form.prefix], []
     calls: list[dict[str, Any]] = []
     arguments: list[str] = []
-    for piece in form.shown(sample.pieces):
+    for piece in pieces:
         match piece:
             case Content(text=text):
                 content.append(text)
@@ -182,7 +196,7 @@ class ChatFrames:
         self._report = report
         self._form = form
         self._is_plain = not report.needs_tokens and not self._continuous
-        self._num_calls = [0] * generation.num_samples
+        self._are_whole: list[list[bool]] = [[] for _ in range(generation.num_samples)]
         self._untold: list[list[TextToken]] = [[] for _ in range(generation.num_samples)]
         members = orjson.dumps(envelope.members(_CHUNK))[:-1]
         self._head = b"data: " + members + b',"choices":['
@@ -196,7 +210,9 @@ class ChatFrames:
         opening, self._opening = self._opening, b""
         choice = delta.choice
         head = self._heads[choice]
-        messages = [self._message(piece, choice) for piece in self._form.shown(delta.pieces)]
+        pieces = list(self._form.shown(delta.pieces))
+        self._are_whole[choice] += _are_whole(pieces)
+        messages = [self._message(piece) for piece in pieces]
         bodies = [message for message in messages if message]
         self._untold[choice] += delta.tokens
         if self._is_plain:
@@ -219,7 +235,7 @@ class ChatFrames:
     def failure(self, error: Exception) -> bytes:
         return b"data: " + error_body(error, self._dialect) + b"\n\n" + DONE
 
-    def _message(self, piece: Piece, choice: int) -> bytes:
+    def _message(self, piece: Piece) -> bytes:
         """The `delta` that tells of a piece; nothing if none does."""
         match piece:
             case Content(text=text):
@@ -232,7 +248,6 @@ class ChatFrames:
                     orjson.dumps(text),
                 )
             case CallBegin(call_index=index, name=name):
-                self._num_calls[choice] += 1
                 call = {
                     "id": self._form.new_call_id(),
                     "type": "function",
@@ -254,8 +269,8 @@ class ChatFrames:
         return self._rest(told, choice)
 
     def _end(self, delta: SampleDelta, reason: FinishReason) -> bytes:
-        has_called = self._num_calls[delta.choice] > 0
-        word = orjson.dumps(self._form.finish_reason(reason, has_called, self._dialect))
+        are_whole = self._are_whole[delta.choice]
+        word = orjson.dumps(self._form.finish_reason(reason, are_whole, self._dialect))
         members = b""
         if self._dialect.has_ids:
             members = b',"stop_reason":' + orjson.dumps(delta.stop_reason)

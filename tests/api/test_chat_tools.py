@@ -12,6 +12,10 @@ from tests.api.chats import BODY, V1, V3, join, make
 
 __all__ = ["make"]
 
+CUT = '{"city":"'
+WHOLE = '{"city":"London"}'
+LONDON = call_text(arguments=WHOLE)
+
 
 @pytest.mark.parametrize("tokens_per_step", [1, 2, 7, 1000])
 async def test_calls(make, tokens_per_step):
@@ -157,6 +161,32 @@ async def test_of_a_required_call_that_is_cut_nothing_is_told(make, choice, max_
     choice = answer["choices"][0]
     assert choice["finish_reason"] == "length"
     assert choice["message"] == {"role": "assistant", "content": "", "refusal": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "whole", "streamed", "reason"),
+    [
+        (call_text(), {}, [CUT], [CUT], "stop"),
+        (call_text(), {"tool_choice": "required"}, [], [CUT], "stop"),
+        (call_text(), {"tool_choice": tool_choice("get_weather")}, [], [CUT], "stop"),
+        (LONDON + call_text(), {}, [WHOLE, CUT], [WHOLE, CUT], "stop"),
+        (LONDON + call_text(), {"tool_choice": "required"}, [WHOLE], [WHOLE, CUT], "stop"),
+        (LONDON + call_text(), {"parallel_tool_calls": False}, [WHOLE], [WHOLE], "tool_calls"),
+        (LONDON + "Paris", {}, [WHOLE], [WHOLE], "tool_calls"),
+    ],
+)
+async def test_a_call_that_a_stop_string_cuts_is_not_to_be_run(
+    make, text, fields, whole, streamed, reason
+):
+    body = {**BODY, "tools": [tool()], "stop": "Paris", **fields}
+    api = make(text)
+    _, answer = await api.post(V1, body)
+    [found] = answer["choices"]
+    calls = [call["function"]["arguments"] for call in found["message"].get("tool_calls", [])]
+    assert (calls, found["finish_reason"]) == (whole, reason)
+    joined = join(await api.stream(V1, body))[0]
+    assert [arguments for _, arguments in joined["calls"]] == streamed
+    assert joined["finish_reason"] == reason
 
 
 @pytest.mark.parametrize(

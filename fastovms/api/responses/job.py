@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -85,7 +85,8 @@ async def prepare(
     """
     if fields.response_format is not None:
         body = msgspec.structs.replace(body, response_format=fields.response_format)
-    with _named_as_responses(has_format=fields.response_format is not None):
+    names = _own_names(has_format=fields.response_format is not None)
+    with _named_as_responses(names):
         check_numbers(body, dialect)
         top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", config) or 0
         report = token_report(
@@ -105,7 +106,8 @@ async def prepare(
         def read() -> tuple[Prompt, Constraint | None]:
             with tags_named(body):
                 prompt = make()
-            return prompt, constraint(body, tools, prompt.text or "", options, model, config)
+            wanted = constraint(body, tools, prompt.text or "", options, model, config)
+            return prompt, None if wanted is None else _renamed(wanted, names)
 
         prompt, wanted = await offload.run(read, is_long=history.size >= LONG_BODY)
         [task] = await make_tasks(
@@ -143,7 +145,7 @@ async def count_tokens(
     dialect: Dialect,
 ) -> int:
     """Of the prompt that `prepare` would make. Raises RequestError."""
-    with _named_as_responses(has_format=False):
+    with _named_as_responses(_own_names(has_format=False)):
         tools = _tools(body, dialect, [])
         options = _template_options(body, fields, history, model)
         budget = TokenBudget(None, None)
@@ -250,19 +252,25 @@ def _is_unfinished(items: Sequence[Item]) -> bool:
     return last.get("role") == "assistant" and last.get("status") in ("in_progress", "incomplete")
 
 
-@contextmanager
-def _named_as_responses(*, has_format: bool) -> Iterator[None]:
-    """Errors that name a field of chats name the one that stands for it here.
-
+def _own_names(*, has_format: bool) -> Mapping[str, str]:
+    """
     Args:
         has_format: the format is that of `text.format`.
     """
+    return {
+        chat_name: name
+        for chat_name, name in _CHAT_NAMES.items()
+        if has_format or not name.startswith("text")
+    }
+
+
+@contextmanager
+def _named_as_responses(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors that name a field of chats name the one that stands for it here."""
     try:
         yield
     except RequestError as error:
-        for chat_name, name in _CHAT_NAMES.items():
-            if name.startswith("text") and not has_format:
-                continue
+        for chat_name, name in names.items():
             param = error.param or ""
             if param.startswith(chat_name) or error.message.startswith(chat_name):
                 if param.startswith(chat_name):
@@ -270,3 +278,14 @@ def _named_as_responses(*, has_format: bool) -> Iterator[None]:
                 message = error.message.replace(chat_name, name)
                 raise type(error)(message, param=param or None, code=error.code) from None
         raise
+
+
+def _renamed(wanted: Constraint, names: Mapping[str, str]) -> Constraint:
+    """The same for what is only found out while the answer is generated: the grammar brings the
+    name along."""
+    grammar = wanted.grammar
+    for chat_name, name in names.items():
+        if grammar.param.startswith(chat_name):
+            param = name + grammar.param.removeprefix(chat_name)
+            return wanted._replace(grammar=replace(grammar, param=param))
+    return wanted

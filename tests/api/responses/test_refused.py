@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from fastovms.config import ModelLimits
+from fastovms.engine.grammar import dead_end
 from fastovms.errors import BackendUnavailable, Overloaded
+from fastovms.params import GenerationRequest
 from fastovms.text.chat_template import ChatTemplate
 from tests.api.chat_models import prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 
 FORMAT = {"format": {"type": "json_object"}}
+SCHEMA = {"format": {"type": "json_schema", "name": "x", "schema": {}}}
 
 
 def call(**members: object) -> dict[str, object]:
@@ -135,6 +138,39 @@ async def test_a_faulty_schema_is_named_as_the_request_has_it(make):
     schema = {"type": "json_schema", "name": "x", "schema": {"type": "bad"}}
     _, body = await ask(make(), "POST", V1, {**BODY, "text": {"format": schema}})
     assert body["error"]["message"].startswith("text.format.schema: bad JSON schema")
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"text": SCHEMA}, "text.format.schema"),
+        ({"text": FORMAT}, "text.format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
+    ],
+)
+async def test_a_grammar_that_cannot_go_on_is_named_as_the_request_has_it(make, fields, name):
+    def script(request: GenerationRequest, index: int) -> bytes:
+        api.backend.refusal = dead_end(request.params.grammar, "nothing may follow")
+        return b"Hello!"
+
+    api = make(script)
+    body = {**BODY, **fields}
+    status, answer = await ask(api, "POST", V1, body)
+    assert (status, answer["error"]["param"]) == (400, name)
+    assert answer["error"]["message"].startswith(f"{name}: ")
+
+    for how in ({}, {"background": True}):
+        api.backend.refusal = None
+        *_, error, failed, _ = await api.stream(V1, {**body, **how})
+        assert (error["type"], error["param"]) == ("error", name)
+        assert error["message"] == answer["error"]["message"]
+        assert failed["response"]["error"]["message"] == error["message"]
+        _, kept = await ask(api, "GET", f"{V1}/{failed['response']['id']}")
+        assert kept == failed["response"]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from fastovms.api.deltas import SampleDelta
 from fastovms.api.generate import TextGeneration
@@ -205,7 +206,25 @@ def id_is_taken(id: str) -> InvalidField:
 
 @dataclass(frozen=True, slots=True)
 class ResponsesState:
-    """What outlives requests."""
+    """What outlives requests.
+
+    Attributes:
+        attended: the responses that run for a client and are kept when they have ended: whose they
+            are, and their ids.
+    """
 
     store: StateStore
     runs: BackgroundRuns
+    attended: set[tuple[str, str]] = field(default_factory=set)
+
+    @contextmanager
+    def attending(self, tenant: str, id: str) -> Iterator[None]:
+        """While one of them runs. Raises InvalidField: another one has the id."""
+        key = tenant, id
+        if key in self.attended:
+            raise id_is_taken(id)
+        self.attended.add(key)
+        try:
+            yield
+        finally:
+            self.attended.remove(key)

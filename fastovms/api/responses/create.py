@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,7 +95,10 @@ class Responses:
         if fields.background:
             assert state is not None
             return await self._in_background(task, state)
-        with task.generation:
+        attending: AbstractContextManager[None] = nullcontext()
+        if state is not None and fields.store:
+            attending = state.attending(request.tenant, envelope.id)
+        with attending, task.generation:
             return await (self._stream(task) if is_streamed(body) else self._complete(task))
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
@@ -274,7 +278,7 @@ def _id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
 
 async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
     """Raises InvalidField: a response that is kept, or runs, has the id."""
-    is_running = state.runs.find(tenant, id) is not None
+    is_running = (tenant, id) in state.attended or state.runs.find(tenant, id) is not None
     if is_running or await state.store.find_response(tenant, id) is not None:
         raise id_is_taken(id)
 

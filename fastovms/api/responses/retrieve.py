@@ -55,8 +55,11 @@ class StoredResponses:
         return Response(200, orjson.dumps({"id": id, "object": "response", "deleted": True}))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
-        """A second time changes nothing. Raises InvalidField: it has ended otherwise."""
+        """A second time changes nothing. Raises InvalidField: it has ended otherwise, or runs for
+        a client."""
         state, id = self._find(request)
+        if (request.tenant, id) in state.attended:
+            raise _not_in_background()
         run = state.runs.find(request.tenant, id)
         if run is not None:
             await state.runs.cancel(run)
@@ -67,7 +70,7 @@ class StoredResponses:
         if response["status"] == "cancelled":
             return Response(200, body)
         if not response["background"]:
-            raise InvalidField("only responses that run in the background can be cancelled")
+            raise _not_in_background()
         raise InvalidField(f"the response cannot be cancelled: it is {response['status']}")
 
     async def list_input(self, request: Request, dialect: Dialect) -> Response:
@@ -116,6 +119,10 @@ async def compact(request: Request, dialect: Dialect) -> Response:
     raise NotFound(
         "this server does not compact what came before; truncation auto leaves out the oldest of it"
     )
+
+
+def _not_in_background() -> InvalidField:
+    return InvalidField("only responses that run in the background can be cancelled")
 
 
 def _not_found(id: str) -> NotFound:

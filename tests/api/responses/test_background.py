@@ -122,6 +122,40 @@ async def test_what_runs_for_a_client_cannot_be_cancelled(make):
     assert "in the background" in body["error"]["message"]
 
 
+@pytest.mark.parametrize("fields", [{}, {"stream": True}], ids=["whole", "streamed"])
+async def test_what_runs_for_a_client_cannot_be_cancelled_before_it_ends(make, fields):
+    api = paused(make)
+    body = {"model": "fake", "input": "Hi", "request_id": "mine", **fields}
+    task = asyncio.ensure_future(api.call("POST", V1, body, FakeStream(), tenant="me"))
+    await api.backend.received.wait()
+    place = f"{V1}/resp_mine"
+    status, answer = await ask(api, "POST", f"{place}/cancel", tenant="me")
+    assert status == 400
+    assert "in the background" in answer["error"]["message"]
+    assert (await ask(api, "POST", f"{place}/cancel", tenant="you"))[0] == 404
+    assert (await ask(api, "POST", f"{V1}/resp_other/cancel", tenant="me"))[0] == 404
+    for again in ({}, {"background": True}):
+        status, answer = await ask(api, "POST", V1, {**body, **again}, tenant="me")
+        assert (status, answer["error"]["param"]) == (400, "request_id")
+    resume(api)
+    await task
+    assert (await ask(api, "POST", f"{place}/cancel", tenant="me"))[0] == 400
+    status, kept = await ask(api, "GET", place, tenant="me")
+    assert (status, kept["status"]) == (200, "completed")
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_what_a_client_has_left_is_not_there_to_be_cancelled(make, is_kept):
+    api = paused(make)
+    body = {"model": "fake", "input": "Hi", "request_id": "mine", "store": is_kept}
+    task = asyncio.ensure_future(api.call("POST", V1, body, FakeStream()))
+    await api.backend.received.wait()
+    assert (await ask(api, "POST", f"{V1}/resp_mine/cancel"))[0] == (400 if is_kept else 404)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert (await ask(api, "POST", f"{V1}/resp_mine/cancel"))[0] == 404
+
+
 async def test_delete_ends_it(make):
     api = paused(make)
     id = await start(api)

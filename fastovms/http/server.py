@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Sequence
 
@@ -18,6 +19,9 @@ from fastovms.http.tls import HANDSHAKE_TIMEOUT, SHUTDOWN_TIMEOUT, TlsCredential
 
 # Files that are open besides connections: the model's, libraries, logs.
 _OTHER_FILES = 512
+
+# Seconds at most for a full listening queue, of which the loop takes thousands a second.
+_ACCEPT_TIMEOUT = 2.0
 
 
 class HttpServer:
@@ -139,10 +143,7 @@ class HttpServer:
             return
         if not state.draining:
             state.draining = True
-            # What the kernel has already accepted for us gets an answer: one pass of the loop
-            # takes the connections out of the listening queue, the next one reads from them.
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            await self._accept_queued(min(timeout, _ACCEPT_TIMEOUT))
             self._stop_listening()
             for connection in list(state.connections):
                 connection.drain()
@@ -167,6 +168,23 @@ class HttpServer:
         for connection in list(state.connections):
             connection.cut()
         await state.wait_until_empty()
+
+    async def _accept_queued(self, seconds: float) -> None:
+        """Takes in what the kernel has already accepted for us: closing a listener resets the
+        connections in its queue. An inherited one stays open elsewhere and keeps them."""
+        queues = select.poll()
+        if not self._inherited:
+            for listener in self._listeners:
+                queues.register(listener.sock, select.POLLIN)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while True:
+            is_empty = not queues.poll(0)
+            # A pass of the loop takes one connection from each queue, and tells the protocol of
+            # the one that the pass before took.
+            await asyncio.sleep(0)
+            if is_empty or loop.time() >= end:
+                return
 
     def _stop_listening(self) -> None:
         for server in self._servers:

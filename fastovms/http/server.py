@@ -145,6 +145,7 @@ class HttpServer:
             state.draining = True
             await self._accept_queued(min(timeout, _ACCEPT_TIMEOUT))
             self._stop_listening()
+            await asyncio.sleep(0)  # the protocol of the last one is told in the next pass
             for connection in list(state.connections):
                 connection.drain()
         try:
@@ -178,13 +179,8 @@ class HttpServer:
                 queues.register(listener.sock, select.POLLIN)
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while True:
-            is_empty = not queues.poll(0)
-            # A pass of the loop takes one connection from each queue, and tells the protocol of
-            # the one that the pass before took.
-            await asyncio.sleep(0)
-            if is_empty or loop.time() >= end:
-                return
+        while queues.poll(0) and loop.time() < end:  # noqa: ASYNC110 (it sleeps for no time)
+            await asyncio.sleep(0)  # a pass of the loop takes one connection from each queue
 
     def _stop_listening(self) -> None:
         for server in self._servers:

@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,13 +119,9 @@ class Sampler:
         """Those of the rows that processors change are float32."""
         errors = _change(changed, logits) if changed else {}
         if rows.greedy:
-            chosen = self._run(likeliest_of_rows, logits, rows.greedy, (), _GREEDY_THREAD_BYTES)
-            for row, token_id in zip(rows.greedy, chosen, strict=True):
-                drawn[row] = token_id
+            self._run(likeliest_of_rows, logits, rows.greedy, (), _GREEDY_THREAD_BYTES, drawn)
         if rows.random:
-            chosen = self._run(draw_rows, logits, rows.random, rows.arguments(), _THREAD_BYTES)
-            for row, token_id in zip(rows.random, chosen, strict=True):
-                drawn[row] = token_id
+            self._run(draw_rows, logits, rows.random, rows.arguments(), _THREAD_BYTES, drawn)
         for row, sequence in changed:
             drawn[row] = errors.get(row) or _checked(drawn[row], logits[row], sequence)
 
@@ -135,22 +132,32 @@ class Sampler:
         indices: array[int],
         others: tuple[NDArray[Any], ...],
         thread_bytes: int,
-    ) -> list[int]:
+        drawn: list[Drawn],
+    ) -> None:
         """Has a kernel draw from some rows: on several threads, where they are so many bytes."""
         bits, shift = as_bits(logits)
         token_ids = np.empty(len(indices), np.int64)
         arguments = (np.frombuffer(indices, np.int64), *others, token_ids)
         num_bytes = len(indices) * logits.shape[1] * logits.itemsize
         num_threads = min(self._num_threads, num_bytes // thread_bytes)
-        if num_threads <= 1:
+        if num_threads > 1:
+            self._share(partial(kernel, bits, shift), arguments, num_threads)
+        else:
             kernel(bits, shift, *arguments)
-            return token_ids.tolist()
-        size = -(-len(indices) // (num_threads * _CHUNKS_PER_THREAD))
-        waiting = iter(range(0, len(indices), size))
+        for row, token_id in zip(indices, token_ids.tolist(), strict=True):
+            drawn[row] = token_id
+
+    def _share(
+        self, work: Callable[..., None], arguments: tuple[NDArray[Any], ...], num_threads: int
+    ) -> None:
+        """Calls `work` with slices of equally long arguments, on several threads."""
+        length = len(arguments[0])
+        size = -(-length // (num_threads * _CHUNKS_PER_THREAD))
+        waiting = iter(range(0, length, size))
 
         def run() -> None:
             for start in waiting:  # each of them is for one thread
-                kernel(bits, shift, *(a[start : start + size] for a in arguments))
+                work(*(argument[start : start + size] for argument in arguments))
 
         running = [self._others.submit(run) for _ in range(num_threads - 1)]
         try:
@@ -158,7 +165,6 @@ class Sampler:
         finally:  # nobody reads logits that the next step overwrites
             for other in running:
                 other.result()
-        return token_ids.tolist()
 
 
 class _Rows:

@@ -8,6 +8,7 @@ import re
 from typing import Final
 
 from fastovms.engine.finite_schema import Schema, parts_of, rewritten, without_endless_parts
+from fastovms.engine.lark_writer import OPAQUE
 
 _FORMATS: Final = {
     "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid",
@@ -16,9 +17,7 @@ _FORMATS: Final = {
 
 _NEEDS_A_LOOK: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"')
 _NUDGE: Final = 1e-6
-_EMBEDDED: Final = re.compile(
-    r""""(?:\\.|[^"\\\n])*"|(?://|\#)[^\n]*|/(?:\\.|[^/\\\n])+/|(?P<json>%json\s*)(?=\{)"""
-)
+_EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
 
 
 def usable_schema(source: str) -> str:
@@ -68,9 +67,11 @@ def _corrected(schema: object) -> object:
     if not isinstance(schema, dict):
         return schema
     changed = {
-        id(part): _with_open_bounds(_without_unknown_format(part)) for part in parts_of(schema)
+        id(part): corrected
+        for part in parts_of(schema)
+        if (corrected := _with_open_bounds(_without_unknown_format(part))) is not part
     }
-    if all(part is changed[id(part)] for part in parts_of(schema)):
+    if not changed:
         return schema
     return rewritten(schema, lambda part: changed.get(id(part), part))
 

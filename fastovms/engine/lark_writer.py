@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 ANY_TEXT = r"/(.|\n)*/"
 
+OPAQUE = r""""(?:\\.|[^"\\\n])*"|(?://|\#)[^\n]*|/(?:\\.|[^/\\\n])+/"""
+"""A pattern of the texts, comments and regular expressions of rules, in which nothing else is."""
+
 
 class Part(NamedTuple):
     """A piece of a text.

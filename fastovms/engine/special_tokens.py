@@ -13,18 +13,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from fastovms.engine.lark_writer import OPAQUE
+
 _MARK = "\ue000"
 """Of Unicode's private use."""
 
-_LARK_PIECES = re.compile(
-    r"""
-    "(?:[^"\\\n]|\\.)*"          # a text, in JSON too
-    | /(?![/*])(?:[^/\\\n]|\\.)+/  # a regular expression
-    | //[^\n]*                   # a comment
-    | (?P<name><[^<>\s]+>)
-    """,
-    re.VERBOSE,
-)
+_LARK_PIECES = re.compile(rf"{OPAQUE}|(?P<name><[^<>\s]+>)")
 
 
 class NamelessTokens(NamedTuple):

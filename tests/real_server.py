@@ -18,6 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fastovms.cli import DEMO_MODEL
+from tests.server_process import wait_until_refused
 
 NAME = DEMO_MODEL.name
 PROMPT = "Once upon a time"
@@ -68,16 +69,7 @@ class Server:
         }
 
     def wait_until_closed(self) -> None:
-        """Returns when new connections are refused."""
-        deadline = time.monotonic() + DEADLINE
-        while time.monotonic() < deadline:
-            try:
-                self.connect().close()
-            except ConnectionRefusedError:
-                return
-            except ConnectionResetError:  # it was in the queue of a listener that has gone
-                continue
-        pytest.fail("the server still accepts connections")
+        wait_until_refused(self.connect)
 
     def wait_until(self, condition: Callable[[dict[str, float]], bool]) -> dict[str, float]:
         deadline = time.monotonic() + DEADLINE

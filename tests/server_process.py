@@ -24,6 +24,19 @@ from tests.http.client import Answer, split_answer
 DEADLINE = 20.0
 
 
+def wait_until_refused(connect: Callable[[], socket.socket]) -> None:
+    """Returns when new connections are refused."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        try:
+            connect().close()
+        except ConnectionRefusedError:
+            return
+        except ConnectionResetError:
+            continue  # the kernel had queued it when the listener was closed
+    raise AssertionError("the server still accepts connections")
+
+
 @dataclass
 class ServerProcess:
     """A running server; addresses are those of its greeting."""
@@ -95,16 +108,7 @@ class ServerProcess:
         return self.process.wait(DEADLINE)
 
     def wait_until_refused(self) -> None:
-        """Returns when new connections are refused."""
-        deadline = time.monotonic() + DEADLINE
-        while time.monotonic() < deadline:
-            try:
-                self.connect().close()
-            except ConnectionRefusedError:
-                return
-            except ConnectionResetError:
-                continue  # the kernel had queued it when the listener was closed
-        raise AssertionError("the server still accepts connections")
+        wait_until_refused(self.connect)
 
 
 @contextmanager

@@ -1,0 +1,121 @@
+"""A client that streams one completion after the other while a server is attacked, and notices
+every pause. It is a process of its own: within the attacker's loop it would measure that, too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlsplit
+
+TOKENS = 200
+TIMEOUT = 60.0
+_PAUSE_AFTER_FAILURE = 0.2
+
+
+@dataclass(slots=True)
+class Sightings:
+    """What the canary has seen.
+
+    Attributes:
+        num_streams: streams that came to their end.
+        num_failures: streams that were refused or broke off.
+        longest_gap: seconds between two events of a stream, at most.
+        longest_first: seconds to the first event of a stream, at most.
+        last_failure: why the last stream failed; empty if none did.
+    """
+
+    num_streams: int = 0
+    num_failures: int = 0
+    longest_gap: float = 0.0
+    longest_first: float = 0.0
+    last_failure: str = ""
+
+
+@contextmanager
+def canary(url: str, model: str, *, api_key: str = "") -> Iterator[Sightings]:
+    """Streams for as long as the block runs; the sightings are filled in at its end."""
+    sightings = Sightings()
+    command = [sys.executable, "-m", "bench.endurance.canary", url, model, api_key]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        yield sightings
+        output, _ = process.communicate(timeout=2 * TIMEOUT)
+        for name, value in json.loads(output).items():
+            setattr(sightings, name, value)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def watch(url: str, model: str, api_key: str, ended: threading.Event) -> Sightings:
+    """Streams until `ended` is set, and then to the end of the stream that runs."""
+    parts = urlsplit(url)
+    sightings = Sightings()
+    body = json.dumps(
+        {
+            "model": model,
+            "prompt": "Once upon a time",
+            "max_tokens": TOKENS,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+        }
+    )
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {api_key or 'none'}"}
+    while not ended.is_set():
+        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT)
+        try:
+            connection.request("POST", "/v1/completions", body, headers)
+            _read_stream(connection, sightings)
+        except (OSError, HTTPException) as error:
+            sightings.num_failures += 1
+            sightings.last_failure = repr(error)
+            ended.wait(_PAUSE_AFTER_FAILURE)
+        finally:
+            connection.close()
+    return sightings
+
+
+def _read_stream(connection: HTTPConnection, sightings: Sightings) -> None:
+    last = time.perf_counter()
+    is_first = True
+    response = connection.getresponse()
+    if response.status != 200:
+        raise HTTPException(f"{response.status}: {response.read()[:500]!r}")
+    while line := response.readline():
+        if not line.startswith(b"data: "):
+            continue
+        now = time.perf_counter()
+        if is_first:
+            sightings.longest_first = max(sightings.longest_first, now - last)
+        else:
+            sightings.longest_gap = max(sightings.longest_gap, now - last)
+        last, is_first = now, False
+        if line.startswith(b"data: [DONE]"):
+            sightings.num_streams += 1
+            return
+    raise HTTPException("the stream broke off")
+
+
+def main() -> None:
+    url, model, api_key = sys.argv[1:]
+    ended = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    print(json.dumps(asdict(watch(url, model, api_key, ended))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What every endurance test offers to the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.endurance.figures import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An endurance test: `python -m bench.endurance NAME`.
+
+    Attributes:
+        help: what it does to the server, in one sentence.
+        run: measures and returns the figures. It gets the common options `seed` (an integer that
+            decides every random choice) and `short` (whether a few seconds must do), and those of
+            its own.
+        add_arguments: declares its own options, whose defaults are those of the full length.
+        short: what the own options are instead in the short form.
+    """
+
+    help: str
+    run: Callable[[argparse.Namespace], Sequence[Figure]]
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    short: dict[str, object]

@@ -1,0 +1,68 @@
+"""The figures that an endurance test measures, and the limits that they must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.report import table
+
+HEADER = ("figure", "value", "limit", "holds")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number.
+
+    Attributes:
+        name: what was measured, in words.
+        value: the measured number, in `unit`.
+        unit: such as "s" or "MiB"; empty for a count.
+        at_most: the largest value that is good; None = there is no upper limit.
+        at_least: the smallest value that is good; None = there is no lower limit.
+    """
+
+    name: str
+    value: float
+    unit: str = ""
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the value is within its limits. A value that is no number never is."""
+        above = self.at_least is None or self.value >= self.at_least
+        below = self.at_most is None or self.value <= self.at_most
+        return above and below and self.value == self.value
+
+    @property
+    def limit(self) -> str:
+        """The limits in words, such as "at most 5 s"; empty if there are none."""
+        parts = [
+            f"{word} {_show(bound)} {self.unit}".rstrip()
+            for word, bound in (("at least", self.at_least), ("at most", self.at_most))
+            if bound is not None
+        ]
+        return ", ".join(parts)
+
+
+def figures_table(figures: Sequence[Figure]) -> str:
+    """Renders figures as a Markdown table. Only what has a limit says whether it holds."""
+    return table(
+        HEADER,
+        [
+            (
+                figure.name,
+                f"{_show(figure.value)} {figure.unit}".rstrip(),
+                figure.limit or "-",
+                ("yes" if figure.holds else "NO") if figure.limit else "-",
+            )
+            for figure in figures
+        ],
+    )
+
+
+def _show(value: float) -> str:
+    if value == int(value) if abs(value) < 1e15 else False:
+        return f"{int(value):,}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,0 +1,35 @@
+"""Writes measured figures into the page that shows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.endurance.figures import Figure, figures_table
+from bench.report import machine
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+
+
+def record(page: Path, name: str, *, line: str, seconds: float, figures: Sequence[Figure]) -> None:
+    """Replaces what stands between the comments `figures of NAME` and `end` of the page.
+
+    Args:
+        line: the command line that measured them.
+        seconds: how long that took.
+
+    Raises:
+        SystemExit: the page has no such place.
+    """
+    text = page.read_text(encoding="utf-8")
+    place = re.compile(rf"(<!-- figures of {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+    block = (
+        f"\n`{line}`, {datetime.now(UTC):%Y-%m-%d}, {seconds / 60:.1f} minutes, {machine()}:\n\n"
+        f"{figures_table(figures)}\n\n"
+    )
+    text, count = place.subn(lambda found: found[1] + block + found[2], text)
+    if count != 1:
+        raise SystemExit(f"{page} has no place, or more than one, for the figures of {name}")
+    page.write_text(text, encoding="utf-8")

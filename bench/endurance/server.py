@@ -1,0 +1,174 @@
+"""The server process that an endurance test attacks, and what the kernel knows of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.process import free_port
+
+MODEL = "demo_model"
+SERVE = ("-m", "fastovms", "serve")
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 45.0
+_MIB = 1024 * 1024
+
+
+class ServerUnderTest:
+    """A server process of its own, with the built-in demo model unless told otherwise.
+
+    Its address stays the same over all its lives: `kill` and `start` bring it back.
+
+    Args:
+        flags: of `fastovms serve`, beside those of the address and the state directory.
+        directory: where its state, its cache and its log are.
+        program: arguments of Python before the flags.
+        environ: environment variables to add.
+        pass_fds: file descriptors that the process inherits.
+    """
+
+    def __init__(
+        self,
+        flags: Sequence[str],
+        directory: Path,
+        *,
+        program: Sequence[str] = SERVE,
+        environ: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.state_dir = directory / "state"
+        self.log = directory / "server.log"
+        address = ["--host", "127.0.0.1", "--port", str(self.port)]
+        self._command = [sys.executable, *program, *address]
+        self._command += ["--state-dir", str(self.state_dir), "--access-log", "off", *flags]
+        self._environ = {**os.environ, **(environ or {})}
+        self._pass_fds = pass_fds
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, wait: bool = True) -> None:
+        """Starts a process, and waits until it is ready unless told otherwise.
+
+        Raises:
+            SystemExit: it ended, or was not ready in time.
+        """
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environ,
+                pass_fds=self._pass_fds,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        if wait:
+            self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Returns when `/ready` says so. Raises SystemExit: it ended, or took too long."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            self.check_alive()
+            try:
+                with urlopen(f"{self.url}/ready", timeout=5):
+                    return
+            except (URLError, OSError):
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"not ready in {START_TIMEOUT:.0f} s\n{self.tail}") from None
+                time.sleep(0.02)
+
+    def check_alive(self) -> None:
+        """Raises SystemExit with the end of its log if the process has ended."""
+        if not self.is_alive:
+            raise SystemExit(f"the server ended: exit code {self.process.poll()}\n{self.tail}")
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "the server was not started"
+        return self._process
+
+    @property
+    def tail(self) -> str:
+        """The last 3,000 characters of its log."""
+        return self.log.read_text(errors="replace")[-3000:]
+
+    # Signals
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Ends it as a crash does."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ends it by SIGTERM, or by SIGKILL if that takes too long. Returns the exit code."""
+        self.process.terminate()
+        try:
+            return self.process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.process.returncode
+
+    # What it takes
+
+    def resident_memory(self) -> float:
+        """Returns the process's resident memory in MiB, without that of its children."""
+        return self._status("VmRSS") / 1024
+
+    def num_threads(self) -> int:
+        return self._status("Threads")
+
+    def num_descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the sum of each metric's samples over their labels, by name without prefix."""
+        with urlopen(f"{self.url}/metrics", timeout=30) as response:
+            text = response.read().decode()
+        values: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                name = sample.name.removeprefix("fastovms_")
+                values[name] = values.get(name, 0.0) + sample.value
+        return values
+
+    def _status(self, field: str) -> int:
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == field:
+                return int(value.split()[0])
+        raise KeyError(field)
+
+
+@contextmanager
+def server_under_test(
+    *flags: str,
+    program: Sequence[str] = SERVE,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[ServerUnderTest]:
+    """Starts a server in a temporary directory, and ends it behind the block."""
+    with tempfile.TemporaryDirectory(prefix="fastovms-endurance-") as directory:
+        server = ServerUnderTest(flags, Path(directory), program=program, environ=environ)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()

@@ -180,6 +180,7 @@ async def _run(
             listens_early=not inherited,
             announce=announce,
             drains=[runs.drain],
+            trouble=(lambda: "") if store is None else store.trouble,
         ).run()
     finally:
         await runs.drain(_LAST_WRITES)

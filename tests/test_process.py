@@ -24,6 +24,7 @@ from tests.server_process import (
     ask,
     completion,
     get,
+    post,
     read_answer,
     read_to_end,
     server_process,
@@ -123,6 +124,32 @@ def test_whatever_becomes_of_the_standard_streams(streams):
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_state_directory_that_cannot_be_written(manager, tmp_path):
+    """It starts, and what it keeps in memory meanwhile moves to the disk once that can be had."""
+    directory, disk = tmp_path / "state", tmp_path / "disk"
+    directory.symlink_to("/sys")  # nobody may write there, root neither
+    disk.mkdir()
+
+    def find(server: ServerProcess, id: str) -> int:
+        return server.status(f"/v1/conversations/{id}")
+
+    with server_process("--state-dir", str(directory), environ=manager.environ) as server:
+        ready = manager.states_until("READY=1")[-1]
+        assert "; responses are kept in memory: " in ready
+        assert server.metrics()["state_on_disk"] == 0
+        id = json.loads(server.ask(post("/v1/conversations", b"{}")).body)["id"]
+        assert find(server, id) == 200
+        directory.unlink()
+        directory.symlink_to(disk)
+        server.wait_until(lambda metrics: metrics["state_on_disk"] == 1)
+        manager.states_until(f"STATUS=serving {NAME}: 0 running, 0 waiting, 0 connections")
+        server.process.kill()
+    assert "until" in (text := "".join(server.errors))
+    assert "on the disk from now on, with 1 objects" in text
+    with server_process("--state-dir", str(directory)) as server:
+        assert find(server, id) == 200
 
 
 # Supervision

@@ -46,6 +46,7 @@ class Lifecycle:
             clients wait for the answer that they want, also across a restart.
         announce: called once the models can be asked.
         drains: what else may end by itself at shutdown; each takes the seconds that it has.
+        trouble: what the service manager's status line says besides; "" = nothing.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Lifecycle:
         listens_early: bool,
         announce: Callable[[ServedModels], None],
         drains: Sequence[Callable[[float], Awaitable[None]]],
+        trouble: Callable[[], str],
     ) -> None:
         self._server = server
         self._status = status
@@ -74,6 +76,7 @@ class Lifecycle:
         self._listens_early = listens_early
         self._announce = announce
         self._drains = tuple(drains)
+        self._trouble = trouble
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
@@ -203,10 +206,11 @@ class Lifecycle:
             running += stats.num_running
             waiting += stats.num_waiting
         names = ", ".join(model.info.name for model in self._status.models or ())
-        return (
+        activity = (
             f"serving {names}: {running} running, {waiting} waiting, "
             f"{self._server.num_connections} connections"
         )
+        return "; ".join(filter(None, (activity, self._trouble())))
 
     # Signals
 

@@ -4,7 +4,8 @@ its own uses it."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from fastovms.errors import StateFailed
@@ -14,6 +15,9 @@ from fastovms.state.tables import Clock, Tables, Totals
 
 _EVICTION_STEP: Final = 32
 """Objects in one transaction."""
+
+IN_MEMORY: Final = ":memory:"
+"""Stands for a path where nothing outlives the process."""
 
 _DAMAGES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -41,7 +45,7 @@ def primary_code(error: sqlite3.Error) -> int:
 
 
 class Database:
-    """One file, or ":memory:", which no other process may use at the same time.
+    """One file, or IN_MEMORY, which no other process may use at the same time.
 
     Objects are evicted in the order of their last use once they are too old, too many or too large
     together. Responses that still run are not.
@@ -50,6 +54,9 @@ class Database:
         clock: unix time in seconds; it goes on while no process runs.
         on_close: called when the file is no longer used.
         on_damage: called once, when the file turns out to be damaged, with what SQLite says.
+
+    Attributes:
+        is_on_disk: what is kept outlives the process.
 
     Raises:
         sqlite3.Error: the file cannot be had, or is no such database.
@@ -67,6 +74,7 @@ class Database:
         self._on_damage: Callable[[sqlite3.Error], None] | None = on_damage
         self._bounds = bounds
         self._clock = clock
+        self.is_on_disk = path != IN_MEMORY
         self._connection = open_connection(path)
         try:
             self._tables = Tables(self._connection, clock, bounds.max_bytes)
@@ -84,14 +92,10 @@ class Database:
         """Runs operations in one transaction. One that raises leaves the others alone. Where the
         transaction itself fails, as on a full disk, each gets one of its own: what only reads, or
         writes little, may still succeed."""
-        totals = self._tables.totals
         try:
-            self._connection.execute("BEGIN")
-            outcomes = [self._attempt(operation) for operation in operations]
-            self._connection.execute("COMMIT")
+            with self._transaction():
+                outcomes = [self._attempt(operation) for operation in operations]
         except sqlite3.Error as error:
-            self._note_damage(error)
-            self._roll_back(totals)
             if len(operations) > 1:
                 return [self.transact([operation])[0] for operation in operations]
             return [Outcome(error=StateFailed(f"the state cannot be written: {error}"))]
@@ -108,7 +112,7 @@ class Database:
             return False
         max_age, max_count, max_bytes = self._bounds
         oldest_kept = self._clock() - max_age
-        count, num_bytes = totals = self._tables.totals
+        count, num_bytes = self._tables.totals
         sizes: dict[int, int] = {}
         for key, size, used_at in self._tables.oldest(_EVICTION_STEP):
             if count <= max_count and num_bytes <= max_bytes and used_at > oldest_kept:
@@ -116,14 +120,8 @@ class Database:
             sizes[key] = size
             count -= 1
             num_bytes -= size
-        try:
-            self._connection.execute("BEGIN")
+        with self._transaction():
             self._tables.delete_keys(sizes)
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._note_damage(error)
-            self._roll_back(totals)
-            raise
         return bool(sizes) and self._is_due()
 
     def seconds_to_expiry(self) -> float | None:
@@ -132,6 +130,15 @@ class Database:
         if oldest is None:
             return None
         return max(0.0, oldest + self._bounds.max_age - self._clock())
+
+    def add_all(self, other: Database) -> None:
+        """Adds everything that the other one keeps, in place of what has the same id here.
+
+        Raises:
+            sqlite3.Error: nothing is added.
+        """
+        with self._transaction():
+            self._tables.add_all(other._tables)
 
     def check(self) -> None:
         """Raises AssertionError when what is kept contradicts itself. Reads everything."""
@@ -145,13 +152,23 @@ class Database:
         """Where that fails, later uses are noted all the same."""
         if not self._tables.has_uses:
             return
+        with suppress(sqlite3.Error), self._transaction():
+            self._tables.write_uses()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commits what is done within it, or nothing where that raises sqlite3.Error."""
         totals = self._tables.totals
         try:
             self._connection.execute("BEGIN")
-            self._tables.write_uses()
+            yield
             self._connection.execute("COMMIT")
-        except sqlite3.Error:
-            self._roll_back(totals)
+        except sqlite3.Error as error:
+            self._note_damage(error)
+            self._tables.totals = totals
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
 
     def _attempt(self, operation: Operation) -> Outcome:
         """Raises sqlite3.Error where SQLite has ended the whole transaction, as for a full disk."""
@@ -176,11 +193,6 @@ class Database:
         if primary_code(error) in _DAMAGES and self._on_damage is not None:
             on_damage, self._on_damage = self._on_damage, None
             on_damage(error)
-
-    def _roll_back(self, totals: Totals) -> None:
-        self._tables.totals = totals
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
 
     def _is_due(self) -> bool:
         count, num_bytes = self._tables.totals

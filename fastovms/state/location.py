@@ -15,41 +15,37 @@ from typing import Final
 
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
-from fastovms.state.database import Bounds, Database, primary_code
+from fastovms.state.database import IN_MEMORY, Bounds, Database
+from fastovms.state.disk_return import DiskReturn, Unusable
 from fastovms.state.sqlite_store import SqliteStore
 from fastovms.state.tables import Clock
 
 logger = logging.getLogger(__name__)
 
-IN_MEMORY: Final = ":memory:"
 _FILE: Final = "state.db"
 _DAMAGED: Final = ".damaged"
 
-
-_FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-_SQLITE_FAULTS: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
-
-
-class _Unusable(Exception):
-    """The directory cannot be used. The text says why.
-
-    Attributes:
-        is_fault: of the disk, rather than of whoever chose it.
-    """
-
-    def __init__(self, reason: str, *, is_fault: bool = False) -> None:
-        super().__init__(reason)
-        self.is_fault = is_fault
+_WRONG_CHOICES: Final = (
+    errno.EEXIST,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+)
+"""What the system says of a path that cannot be a directory. Anything else may pass: a disk that is
+full, read-only (as after an error), not there, or not permitted."""
 
 
 def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> SqliteStore | None:
     """The store that the operator chose; None = nothing is to be kept.
 
     Where nobody chose a directory and the usual one cannot be had, as when another server uses it,
-    or where the disk is full or broken, the state is kept in memory, with a warning.
+    or where the disk is full, read-only or broken, the state is kept in memory, with a warning,
+    until the directory can be had.
 
     Raises:
-        ConfigurationError: the directory that was chosen cannot be used.
+        ConfigurationError: the directory that was chosen cannot be one, is another server's, or
+            has a state of another version.
     """
     if not config.enable_store:
         return None
@@ -57,18 +53,20 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
     if config.state_dir == IN_MEMORY:
         return SqliteStore(Database(IN_MEMORY, bounds, clock))
     directory = Path(config.state_dir or default_directory(environ))
+    open_file = partial(_open_file, directory, bounds, clock)
     try:
-        return SqliteStore(_open_file(directory, bounds, clock))
-    except _Unusable as error:
+        return SqliteStore(open_file())
+    except Unusable as error:
         if config.state_dir is not None and not error.is_fault:
             raise ConfigurationError(f"cannot keep the state in {directory}: {error}") from None
         logger.warning(
-            "responses are kept in memory, until the server ends: %s: %s (choose a place with "
-            "--state-dir)",
+            "responses are kept in memory, and lost when the server ends, until %s can be used: "
+            "%s (choose another place with --state-dir)",
             directory,
             error,
         )
-        return SqliteStore(Database(IN_MEMORY, bounds, clock))
+        memory = Database(IN_MEMORY, bounds, clock)
+        return SqliteStore(memory, DiskReturn(open_file, str(error)))
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
@@ -83,7 +81,7 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 
 
 def _open_file(directory: Path, bounds: Bounds, clock: Clock) -> Database:
-    """Raises _Unusable."""
+    """Raises Unusable."""
     with _faults_told():
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         unlock = partial(os.close, _lock(directory / f"{_FILE}.lock"))
@@ -96,28 +94,32 @@ def _open_file(directory: Path, bounds: Bounds, clock: Clock) -> Database:
 
 @contextmanager
 def _faults_told() -> Iterator[None]:
-    """Raises _Unusable in place of what the system and SQLite raise."""
+    """Raises Unusable in place of what the system and SQLite raise."""
     try:
         yield
     except OSError as error:
-        is_fault = error.errno in _FAULTS
-        raise _Unusable(error.strerror or str(error), is_fault=is_fault) from None
+        is_fault = error.errno not in _WRONG_CHOICES
+        raise Unusable(error.strerror or str(error), is_fault=is_fault) from None
+    except sqlite3.NotSupportedError as error:
+        raise Unusable(str(error)) from None
     except sqlite3.Error as error:
-        raise _Unusable(str(error), is_fault=primary_code(error) in _SQLITE_FAULTS) from None
+        raise Unusable(str(error), is_fault=True) from None
 
 
 def _lock(path: Path) -> int:
     """A descriptor that holds the lock as long as it is open, whatever ends the process.
 
     Raises:
-        _Unusable: another process has the lock.
+        Unusable: another process has the lock.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BaseException as error:
         os.close(lock)
-        raise _Unusable("another server uses it") from None
+        if isinstance(error, BlockingIOError):
+            raise Unusable("another server uses it") from None
+        raise
     return lock
 
 
@@ -134,7 +136,7 @@ def _open_database(
 
     def open_it() -> Database:
         path.touch(mode=0o600)  # SQLite gives its other files the same permissions
-        return Database(str(path), bounds, clock, on_close, partial(_set_aside, path))
+        return Database(str(path), bounds, clock, on_close, partial(_try_to_set_aside, path))
 
     try:
         return open_it()
@@ -146,7 +148,13 @@ def _open_database(
 
 
 def _set_aside(path: Path, error: sqlite3.Error) -> None:
-    """Whoever has the files open keeps them."""
+    """Renames the files; whoever has them open keeps them. Raises OSError."""
+    for suffix in ("", "-wal", "-shm"):
+        file = path.with_name(f"{path.name}{suffix}")
+        try:
+            file.replace(file.with_name(f"{path.name}{_DAMAGED}{suffix}"))
+        except FileNotFoundError:
+            continue
     logger.error(
         "%s is damaged (%s): it is now %s%s, and a server that starts begins a new one",
         path,
@@ -154,9 +162,10 @@ def _set_aside(path: Path, error: sqlite3.Error) -> None:
         path.name,
         _DAMAGED,
     )
-    for suffix in ("", "-wal", "-shm"):
-        file = path.with_name(f"{path.name}{suffix}")
-        try:
-            file.replace(file.with_name(f"{path.name}{_DAMAGED}{suffix}"))
-        except FileNotFoundError:
-            continue
+
+
+def _try_to_set_aside(path: Path, error: sqlite3.Error) -> None:
+    try:
+        _set_aside(path, error)
+    except OSError as reason:
+        logger.error("%s is damaged (%s), and cannot be set aside: %s", path, error, reason)

@@ -17,11 +17,13 @@ class StateStats(NamedTuple):
         num_objects: responses and conversations.
         num_bytes: of all of them, as the bound counts them.
         num_failures: operations that the disk or the database has failed.
+        is_on_disk: what is kept outlives the process.
     """
 
     num_objects: int
     num_bytes: int
     num_failures: int
+    is_on_disk: bool
 
 
 class StateCollector(Collector):
@@ -37,10 +39,11 @@ class StateCollector(Collector):
         self._num_background = num_background
 
     def collect(self) -> Iterable[Metric]:
-        num_objects, num_bytes, num_failures = self._stats()
+        num_objects, num_bytes, num_failures, is_on_disk = self._stats()
         for name, text, value in (
             ("state_objects", "Responses and conversations kept", num_objects),
             ("state_bytes", "Bytes of them", num_bytes),
+            ("state_on_disk", "1 = what is kept outlives the process", is_on_disk),
             ("background_responses", "Responses in the background", self._num_background()),
         ):
             yield GaugeMetricFamily(_PREFIX + name, text, value=value)

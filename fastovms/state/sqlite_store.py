@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fastovms.state.database import Database
+from fastovms.state.disk_return import DiskReturn
 from fastovms.state.metrics import StateStats
 from fastovms.state.store import (
     Context,
@@ -21,19 +22,33 @@ class SqliteStore:
     """See `StateStore`.
 
     Args:
+        disk_return: moves the state to the disk, if it is in memory only until that can be had.
         max_queued: operations; who asks for more waits.
         timeout: seconds that one may take with its wait.
     """
 
     def __init__(
-        self, database: Database, *, max_queued: int = 1024, timeout: float = 30.0
+        self,
+        database: Database,
+        disk_return: DiskReturn | None = None,
+        *,
+        max_queued: int = 1024,
+        timeout: float = 30.0,
     ) -> None:
-        self._database = database
-        self._worker = StateWorker(database, max_queued=max_queued, timeout=timeout)
+        self._worker = StateWorker(database, disk_return, max_queued=max_queued, timeout=timeout)
         self._run = self._worker.run
 
     def stats(self) -> StateStats:
-        return StateStats(*self._database.totals, num_failures=self._worker.num_failures)
+        worker = self._worker
+        return StateStats(
+            *worker.totals, num_failures=worker.num_failures, is_on_disk=worker.is_on_disk
+        )
+
+    def trouble(self) -> str:
+        """Says why the state is in memory though it belongs on the disk; "" = it is where it
+        belongs."""
+        reason = self._worker.wants_disk
+        return "" if reason is None else f"responses are kept in memory: {reason}"
 
     async def add_response(
         self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None

@@ -28,6 +28,9 @@ _USE_INTERVAL: Final = 60.0
 """Seconds within which a second use of an object is not noted, so that a long chain is not
 written anew for each of its turns."""
 
+_COLUMNS: Final = "tenant, kind, id, progress, previous_id, body, events, size, used_at"
+"""Of an object, without its key."""
+
 _MAX_VARIABLES: Final = 500
 """In one statement."""
 
@@ -91,8 +94,7 @@ class Tables:
         size = _OVERHEAD + len(body) + len(events or b"")
         self._check_size(size)
         key = self._execute(
-            "INSERT INTO objects (tenant, kind, id, progress, previous_id, body, events, size, "
-            "used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO objects ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (tenant, kind, id, progress, previous_id, body, events, size, self._clock()),
         ).lastrowid
         assert key is not None
@@ -242,6 +244,30 @@ class Tables:
             if row is not None:
                 found[id] = row[0]
         return found
+
+    def add_all(self, other: Tables) -> None:
+        """Adds every row of the other tables; an object takes the place of one with its id."""
+        [last] = self._execute("SELECT coalesce(max(key), 0) FROM objects").fetchone()
+        for statement, rows in (
+            (
+                "DELETE FROM objects WHERE tenant = ? AND kind = ? AND id = ?",
+                other._execute("SELECT tenant, kind, id FROM objects"),
+            ),
+            (
+                f"INSERT INTO objects (key, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                other._execute(f"SELECT key + ?, {_COLUMNS} FROM objects", (last,)),
+            ),
+            (
+                "INSERT INTO items VALUES (?, ?, ?, ?, ?)",
+                # In the order in which they were added, by which `find_items` goes.
+                other._execute(
+                    "SELECT object + ?, position, side, id, body FROM items ORDER BY rowid",
+                    (last,),
+                ),
+            ),
+        ):
+            self._execute_many(statement, rows)
+        self.totals = self.count()
 
     def interrupt_running(self) -> None:
         self._execute(

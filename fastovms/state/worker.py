@@ -16,7 +16,9 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from fastovms.errors import StateFailed
 from fastovms.state.database import Database, Operation, Outcome
+from fastovms.state.disk_return import DiskReturn
 from fastovms.state.operations import Operations
+from fastovms.state.tables import Totals
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class StateWorker:
     """Runs operations in order.
 
     Args:
+        disk_return: moves the state to the disk, if it is in memory only until that can be had.
         max_queued: operations; who asks for more waits.
         timeout: seconds that an operation may take with its wait, before it counts as failed.
 
@@ -48,8 +51,16 @@ class StateWorker:
         num_failures: operations that the database has failed.
     """
 
-    def __init__(self, database: Database, *, max_queued: int, timeout: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        disk_return: DiskReturn | None = None,
+        *,
+        max_queued: int,
+        timeout: float,
+    ) -> None:
         self._database = database
+        self._disk_return = disk_return
         self._timeout = timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._room = asyncio.Semaphore(max_queued)
@@ -58,6 +69,22 @@ class StateWorker:
         self._closing = False
         self.num_failures = 0
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
+        self._thread.start()
+
+    @property
+    def totals(self) -> Totals:
+        return self._database.totals
+
+    @property
+    def is_on_disk(self) -> bool:
+        return self._database.is_on_disk
+
+    @property
+    def wants_disk(self) -> str | None:
+        """Why the state is in memory though it belongs on the disk; None = it is where it
+        belongs."""
+        disk_return = self._disk_return
+        return None if disk_return is None else disk_return.reason
 
     async def run(self, operation: Callable[[Operations], T]) -> T:
         """What the operation returned, once its transaction has been committed. It is done also
@@ -82,15 +109,11 @@ class StateWorker:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        if self._loop is None:
-            self._database.close()
-        else:
-            await asyncio.to_thread(self._thread.join, self._timeout)
+        await asyncio.to_thread(self._thread.join, self._timeout)
 
     def _enqueue(self, operation: Operation) -> asyncio.Future[object]:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._thread.start()
         future: asyncio.Future[object] = self._loop.create_future()
         with self._changed:
             if self._closing:
@@ -115,11 +138,9 @@ class StateWorker:
 
     def _run(self) -> None:
         try:
-            wait = self._evict()
-            while (jobs := self._take(wait)) is not None:
+            while (jobs := self._take(min(self._return_to_disk(), self._evict()))) is not None:
                 if jobs:
                     self._transact(jobs)
-                wait = self._evict()
         except RuntimeError:
             logger.debug("the event loop has ended before the state was closed")
         finally:
@@ -141,6 +162,19 @@ class StateWorker:
             self.num_failures += len(failures)
             logger.error("%d of %d operations: %s", len(failures), len(jobs), failures[0])
         self._loop.call_soon_threadsafe(self._settle, jobs, outcomes)
+
+    def _return_to_disk(self) -> float:
+        """Returns after how many seconds to try again."""
+        if self._disk_return is None:
+            return _MAX_WAIT
+        if seconds := self._disk_return.seconds_left():
+            return seconds
+        database = self._disk_return.attempt(self._database)
+        if database is None:
+            return self._disk_return.seconds_left()
+        self._database.close()
+        self._database, self._disk_return = database, None
+        return _MAX_WAIT
 
     def _evict(self) -> float:
         """Returns after how many seconds to try again."""

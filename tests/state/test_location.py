@@ -96,11 +96,16 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
     [
         ("Path.touch", OSError(errno.ENOSPC, "no luck"), True),
         ("Path.mkdir", OSError(errno.EIO, "no luck"), True),
-        ("Path.touch", OSError(errno.EACCES, "no luck"), False),
-        ("Path.touch", OSError(errno.EROFS, "no luck"), False),
+        ("Path.touch", OSError(errno.EACCES, "no luck"), True),
+        ("Path.touch", OSError(errno.EROFS, "no luck"), True),
+        ("Path.mkdir", OSError(errno.EROFS, "no luck"), True),
+        ("os.open", OSError(errno.EROFS, "no luck"), True),
+        ("fcntl.flock", OSError(errno.ENOLCK, "no luck"), True),
+        ("Path.mkdir", OSError(errno.ENAMETOOLONG, "no luck"), False),
         ("Database", sqlite_error(sqlite3.SQLITE_FULL), True),
         ("Database", sqlite_error(sqlite3.SQLITE_IOERR_WRITE), True),
-        ("Database", sqlite_error(sqlite3.SQLITE_CANTOPEN), False),
+        ("Database", sqlite_error(sqlite3.SQLITE_CANTOPEN), True),
+        ("Database", sqlite_error(sqlite3.SQLITE_READONLY), True),
     ],
 )
 async def test_a_disk_that_fails_stops_nobody(tmp_path, monkeypatch, caplog, place, error, starts):
@@ -122,8 +127,46 @@ async def test_a_disk_that_fails_stops_nobody(tmp_path, monkeypatch, caplog, pla
     store = open_at(tmp_path)
     assert "in memory" in caplog.text
     assert "no luck" in caplog.text
+    assert store.trouble() == "responses are kept in memory: no luck"
+    assert not store.stats().is_on_disk
     await store.add_conversation("t", "c", b"{}", [])
     await store.close()
+
+
+async def test_a_disk_that_can_be_had_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("fastovms.state.disk_return._FIRST_DELAY", 0.01)
+    (tmp_path / "state").symlink_to("/sys")  # nobody may write there, root neither
+    store = open_at(tmp_path / "state")
+    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"text")])
+    (tmp_path / "real").mkdir()
+    (tmp_path / "state").unlink()
+    (tmp_path / "state").symlink_to("real")
+    while store.trouble():
+        assert await store.find_conversation("t", "c") == b"{}"
+    assert store.stats().is_on_disk
+    await store.add_conversation("t", "d", b"{}", [])
+    await store.close()
+    store = open_at(tmp_path / "real")
+    assert await store.find_item("t", "c", "i") == b"text"
+    assert await store.find_conversation("t", "d") == b"{}"
+    await store.close()
+
+
+async def test_a_store_takes_the_usual_directory_when_another_server_leaves_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("fastovms.state.disk_return._FIRST_DELAY", 0.01)
+    environ = {"STATE_DIRECTORY": str(tmp_path)}
+    first, second = open_at(None, environ), open_at(None, environ)
+    await first.add_conversation("t", "first", b"{}", [])
+    await second.add_conversation("t", "second", b"{}", [])
+    assert second.trouble() == "responses are kept in memory: another server uses it"
+    await first.close()
+    while second.trouble():
+        assert await second.find_conversation("t", "second") == b"{}"
+    for id in ("first", "second"):
+        assert await second.find_conversation("t", id) == b"{}"
+    await second.close()
 
 
 async def test_a_damaged_file_is_set_aside(tmp_path, caplog):
@@ -162,6 +205,25 @@ async def test_a_file_that_turns_out_to_be_damaged_is_set_aside(tmp_path, caplog
     assert await store.find_item("t", "c", "i") == b"text"
     await store.close()
     assert (tmp_path / "state.db.damaged").exists()
+
+
+async def test_damage_on_a_disk_that_cannot_be_written(tmp_path, caplog, monkeypatch):
+    store = open_at(tmp_path)
+
+    def fail(*paths):
+        raise OSError(errno.EROFS, "no luck")
+
+    def find_damage(state):
+        error = sqlite3.DatabaseError("page 7")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+    monkeypatch.setattr("pathlib.Path.replace", fail)
+    with pytest.raises(StateFailed, match="page 7"):
+        await store._run(find_damage)
+    assert "cannot be set aside" in caplog.text
+    assert await store.find_conversation("t", "c") is None, "it goes on"
+    await store.close()
 
 
 async def test_a_file_of_another_version_is_left_alone(tmp_path):

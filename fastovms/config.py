@@ -89,9 +89,9 @@ class HttpConfig:
         close_timeout: a client that takes nothing of its connection's last answer for so long is
             cut.
         ping_interval: silence in an event stream before a comment is sent; 0 = never.
-        drain_timeout: for running requests at shutdown.
-        drain_grace: at shutdown, how long idle connections may still bring a request that was on
-            its way.
+        drain_timeout: at shutdown, for requests that run or still come over open connections, each
+            of which is told by the next answer that it is the last.
+        drain_grace: at shutdown, how long idle connections may still bring a request.
     """
 
     host: str | None = "127.0.0.1"

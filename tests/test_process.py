@@ -208,7 +208,7 @@ def test_an_engine_that_fails():
 def test_a_signal_lets_running_requests_end(manager, tmp_path):
     path = tmp_path / "api.sock"
     with server_process(
-        "--drain-delay", "0.4", "--uds", str(path), environ=manager.environ
+        "--drain-delay", "0.4", "--drain-grace", "10", "--uds", str(path), environ=manager.environ
     ) as server:
         manager.states_until("READY=1")
         with server.connect() as stream, server.connect() as kept, server.connect() as fresh:
@@ -222,10 +222,10 @@ def test_a_signal_lets_running_requests_end(manager, tmp_path):
             assert ask(kept, get("/health")).status == 200
             assert server.ask(completion(max_tokens=1)).status == 200
             server.wait_until_refused()
-            # Accepted before, never asked: it gets an answer, and that is the last.
-            answer = ask(fresh, completion(max_tokens=1))
-            assert (answer.status, answer.headers["connection"]) == (503, "close")
-            assert answer.headers["retry-after"] == "1"
+            # Whoever was let in gets an answer, and with that is told that it is the last.
+            for connection in (kept, fresh):
+                answer = ask(connection, completion(max_tokens=1))
+                assert (answer.status, answer.headers["connection"]) == (200, "close")
             body = read_to_end(stream)
             assert b'"finish_reason":"length"' in body
             assert b"data: [DONE]\n\n\r\n0\r\n\r\n" in body
@@ -326,10 +326,10 @@ class Clients:
 
 
 def test_a_restart_under_load_drops_no_request():
-    """The listening socket stays with its owner, so that clients notice a 503 at most."""
+    """The listening socket stays with its owner, so that clients notice nothing but a wait."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         port = listener.getsockname()[1]
-        with server_process("--drain-grace", "5", inherited=listener) as old:
+        with server_process(inherited=listener) as old:
             assert old.port == port
             with Clients(port, 8) as clients:
                 clients.wait_until_served(50)
@@ -339,4 +339,4 @@ def test_a_restart_under_load_drops_no_request():
                     clients.wait_until_served(50)
                     clients.stop()
                 assert clients.dropped == []
-                assert set(clients.statuses) <= {200, 503}
+                assert set(clients.statuses) == {200}

@@ -18,13 +18,14 @@ _ALWAYS_ANSWERED: Final = frozenset({*HEALTH_PATHS, "/metrics", "/version", "/v2
 
 
 class Phase(Enum):
-    """LOADING: there is no model yet. LEAVING: requests are served, but balancers are asked to
-    send no more. DRAINING: running requests end, new ones are refused."""
+    """LOADING: there is no model yet. LEAVING: whatever still comes is served, but balancers are
+    asked to send no more. CLOSING: the time for that is over; what still runs ends with an error,
+    and what is new is refused."""
 
     LOADING = "the model is loading"
     SERVING = "serving"
     LEAVING = "the server is about to shut down"
-    DRAINING = "the server is shutting down"
+    CLOSING = "the server is shutting down"
 
 
 # Look-ups in an Enum class are slow, and every request asks.
@@ -61,7 +62,7 @@ class ServerStatus:
 
     @property
     def unhealthy(self) -> str | None:
-        """Why a request would fail that came now over an open connection. A server that drains is
+        """Why a request would fail that came now over an open connection. A server that leaves is
         healthy."""
         return self.failure or (Phase.LOADING.value if self.phase is Phase.LOADING else None)
 

@@ -117,8 +117,8 @@ class Connection(asyncio.Protocol):
     # The server's side
 
     def drain(self) -> None:
-        """Closes soon if idle, else after the current answer. A connection that has not yet had
-        one keeps the time that it has for its first request."""
+        """Closes after the next answer, which says so, or soon if it is idle and stays it. A
+        connection that has not yet had one keeps the time that it has for its first request."""
         if self._num_served and self._request is None and self._parser.phase is _BETWEEN:
             self._deadline.set(self._loop.time() + self._config.drain_grace)
 
@@ -305,9 +305,12 @@ class Connection(asyncio.Protocol):
         self._request = self._stream = None
         self._num_served += 1
         if self._final:
+            # What was sent behind the last request would make a plain close a reset, which may
+            # overtake the answer (RFC 9112 9.6).
+            linger = self._linger or bool(self._queue)
             self._parser.close()
             self._drop_queue()
-            self._wire.finish(linger=self._linger)
+            self._wire.finish(linger=linger)
         elif self._parser.phase is _BETWEEN:
             config = self._config
             grace = config.drain_grace if self._server.draining else config.keep_alive_timeout
@@ -373,7 +376,12 @@ class Connection(asyncio.Protocol):
         if self._queue or self._wire.buffered:
             # The client is still reading, for which the wire has a deadline of its own.
             self._deadline.set(self._loop.time() + self._config.keep_alive_timeout)
-        elif self._request is None:
+        elif self._request is not None:
+            pass
+        elif self._wire.has_unread:
+            # A request has come while the loop was busy; the next pass of the loop reads it.
+            self._deadline.set(self._loop.time())
+        else:
             self._parser.close()
             self._wire.finish(linger=False)
 

@@ -46,7 +46,7 @@ class ManagedConnection(Protocol):
     """What the server does to a connection."""
 
     def drain(self) -> None:
-        """Closes soon if idle, else after the current answer."""
+        """Closes after the next answer, or soon if it is idle and stays it."""
 
     def cut(self) -> None:
         """Resets it."""

@@ -129,6 +129,11 @@ class Wire:
             return 0
         return len(self._unsent) + self._transport.get_write_buffer_size()
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether the kernel holds bytes of the client that the loop has not yet read."""
+        return self.state is _OPEN and bool(self._num_queued(termios.FIONREAD))
+
     def post(self, data: bytes) -> None:
         """Sends an answer with the others of this pass of the loop, or now if it is large."""
         if self.state is not _OPEN:
@@ -247,12 +252,15 @@ class Wire:
 
     def _is_taken(self) -> bool:
         """Whether nothing of what was written lies here or in the kernel any more."""
-        assert self._transport is not None
-        sock = self._transport.get_extra_info("socket")
-        if self.buffered or sock is None:
-            return False
-        (num_queued,) = _INT.unpack(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
-        return bool(num_queued == 0)
+        return not self.buffered and self._num_queued(termios.TIOCOUTQ) == 0
+
+    def _num_queued(self, request: int) -> int | None:
+        """Bytes in that queue of the kernel which an ioctl request asks for; None = unknown."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is None:
+            return None
+        (number,) = _INT.unpack(fcntl.ioctl(sock.fileno(), request, bytes(_INT.size)))
+        return int(number)
 
     def _expire(self) -> None:
         if self.state is WireState.LINGERING:

@@ -173,9 +173,9 @@ class Lifecycle:
         self._notifier.extend_timeout(patience + _EXTENSION)
         self._status.phase = Phase.LEAVING
         await _first_of(asyncio.sleep(config.drain_delay), self._stop_now.wait())
-        self._status.phase = Phase.DRAINING
         if not self._stop_now.is_set():
             await _first_of(self._drain_all(http.drain_timeout), self._stop_now.wait())
+        self._status.phase = Phase.CLOSING
 
     async def _close_all(self, backends: Sequence[Backend]) -> None:
         """An engine that does not stop is left behind."""
@@ -188,8 +188,11 @@ class Lifecycle:
         await asyncio.gather(*closing, return_exceptions=True)
 
     async def _drain_all(self, seconds: float) -> None:
-        drains = (self._server.drain, *self._drains)
-        await asyncio.gather(*(drain(seconds) for drain in drains))
+        """The server comes first: requests that still arrive may give the others more to do."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        for drain in (self._server.drain, *self._drains):
+            await drain(max(0.0, end - loop.time()))
 
     # What the service manager is told
 

@@ -34,7 +34,7 @@ def test_phases(models):
     status.phase = Phase.LEAVING
     assert status.unhealthy is refusal(status, "/v1/completions") is None
     assert status.unready == "the server is about to shut down"
-    status.phase = Phase.DRAINING
+    status.phase = Phase.CLOSING
     assert status.unhealthy is None
     assert status.unready == "the server is shutting down"
     code, error = refusal(status, "/v1/completions")

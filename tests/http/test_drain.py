@@ -1,14 +1,18 @@
-"""Connections that a server which ends has accepted, or its kernel for it, and not yet served."""
+"""What has reached a server that ends, or its kernel, is served."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
+from fastovms.http import Request, Response
+from tests.http.bench import Bench, statuses, ticks
 from tests.http.client import read_until_quiet
 from tests.http.conftest import Start
 from tests.http.more_cases import get
@@ -37,3 +41,49 @@ async def test_connections_in_the_queue_are_answered(
             assert conversation.statuses == [200]
             assert conversation.closed
             writer.close()
+
+
+async def test_a_request_that_comes_while_the_loop_is_busy(start: Start) -> None:
+    """The time of an idle connection is over when the loop sees to it again, and its request lies
+    in the kernel: a loop sees to its timers before it reads."""
+    running = await start(drain_grace=0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    idle = writer.get_extra_info("socket").fileno()
+
+    def block(request: Request) -> Response:
+        os.write(idle, get())
+        time.sleep(0.2)
+        return Response(200)
+
+    running.site.router.add("GET", "/block", block)
+    writer.write(get())
+    await reader.readuntil(b"ok")
+    _, other = await asyncio.open_connection("127.0.0.1", running.port)
+    drain = asyncio.ensure_future(running.server.drain(5))
+    await asyncio.sleep(0.01)
+    other.write(get("/block"))
+    conversation = await read_until_quiet(reader, 1, 1, 2)
+    assert conversation.statuses == [200]
+    assert conversation.answers()[0].headers["connection"] == "close"
+    await drain
+    for each in (writer, other):
+        each.close()
+
+
+async def test_the_last_answer_is_not_lost_to_what_was_sent_behind_its_request() -> None:
+    """A plain close would reset the connection."""
+    bench = Bench()
+    transport = bench.connect()
+    transport.receive(get("/wait") + get())
+    bench.state.draining = True
+    await ticks()
+    bench.waits[0].set_result(Response(200))
+    await ticks()
+    assert statuses(transport) == [200]
+    assert b"Connection: close\r\n" in transport.sent
+    assert transport.eof
+    assert not transport.closing
+    await asyncio.sleep(0)
+    transport.receive_eof()
+    await ticks()
+    assert transport.lost

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fastovms.quoting import encodable
+
 
 class FastovmsError(Exception):
     """Base of every error that is raised on purpose."""
@@ -18,15 +20,17 @@ class UnsupportedModel(ConfigurationError):
 class RequestError(FastovmsError):
     """The client's request is at fault.
 
+    The message and the parameter may repeat what the client wrote; `encodable` makes them safe.
+
     Attributes:
         param: name of the offending field (`"stop[1]"`), or None when no one field is to blame.
         code: machine-readable reason (`"context_length_exceeded"`), or None.
     """
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = encodable(message)
+        super().__init__(self.message)
+        self.param = None if param is None else encodable(param)
         self.code = code
 
 
@@ -52,6 +56,9 @@ class TooLarge(RequestError):
 
 class BackendError(FastovmsError):
     """The request is fine, but cannot be run now."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(encodable(message))
 
 
 class Overloaded(BackendError):

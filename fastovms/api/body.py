@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
-import orjson
 
 from fastovms.errors import InvalidField, MalformedBody
 
@@ -190,9 +190,16 @@ def _value_at(path: str, body: bytes) -> Any:
     if len(body) > _MAX_EXAMINED or "[...]" in path:
         return _MISSING
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        value = json.loads(body, object_pairs_hook=_unrepeated)
+        for index, key in _STEP.findall(path):
+            value = value[int(index)] if index else value[key]
+    except (ValueError, LookupError):
         return _MISSING
-    for index, key in _STEP.findall(path):
-        value = value[int(index)] if index else value[key]
     return value
+
+
+def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members whose keys come once: of several with one key (RFC 8259, 4, leaves open which of
+    them counts) nobody knows which is at fault."""
+    counts = Counter([key for key, _ in members])
+    return {key: value for key, value in members if counts[key] == 1}

@@ -89,3 +89,29 @@ def test_integers_are_numbers_and_unknown_keys_are_ignored():
 def test_show_cuts_long_values():
     assert show("a" * 100) == '"' + "a" * 56 + "..."
     assert show([1, None, True]) == "[1, null, true]"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        (b'{"items": [[]], "items": {}}', "items[0]", "items[0] must be an integer or a string"),
+        (b'{"items": [null], "items": []}', "items[0]", "items[0] must be an integer or a string"),
+        (b'{"number": "x", "number": 1}', "number", "number must be a number"),
+        (b'{"number": 1, "number": "x"}', "number", "number must be a number"),
+        (b'{"inner": {"flag": 1}, "inner": 5}', "inner.flag", "inner.flag must be true or false"),
+        (b'{"table": {"a": "b"}, "table": 5}', "table", "table must be a number"),
+        (b'{"table": {"a": "b", "a": 1, "c": null}}', "table.c", "table.c must be a number, not null"),  # noqa: E501
+        (b'{"number": "x", "y": NaN, "z": %s}' % (b"1" * 5000), "number", "number must be a number"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_the_value_of_a_repeated_key_is_not_told(body, param, message):
+    with pytest.raises(InvalidField) as caught:
+        decode(body, Schema)
+    assert (caught.value.param, caught.value.message) == (param, message)
+
+
+def test_half_of_a_character_in_a_key_is_told_as_its_escape():
+    with pytest.raises(MalformedBody) as caught:
+        decode(rb'{"number": 1, "\ud800": NaN}', Schema)
+    assert caught.value.param == r"\ud800"
+    assert caught.value.message.endswith(r"\ud800 must be a finite number, not NaN")

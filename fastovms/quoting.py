@@ -1,0 +1,34 @@
+"""What clients wrote, made safe to repeat to them and to write into logs."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+MAX_QUOTED: Final = 2000
+"""Characters of a message that repeats what a client wrote."""
+
+
+def encodable(text: str) -> str:
+    """Returns the text with each lone surrogate as its escape, because UTF-8 has no surrogates
+    (RFC 3629, 3), and with what is beyond `MAX_QUOTED` characters left out."""
+    if len(text) > MAX_QUOTED:
+        text = f"{text[: MAX_QUOTED - 3]}..."
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def one_line(text: str) -> str:
+    """Returns the text with JSON's escape for every character that ends a line for some reader,
+    that a terminal obeys, or that turns the direction of writing, and for lone surrogates. JSON
+    stays JSON, and means the same."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else json.dumps(character)[1:-1] for character in text
+    )
+
+
+def is_id(text: str, max_length: int) -> bool:
+    """Whether the text has 1 to `max_length` visible ASCII characters (VCHAR of RFC 5234, B.1),
+    which can stand in a header, in a line of a log and in a path."""
+    return 0 < len(text) <= max_length and text.isascii() and text.isprintable() and " " not in text

@@ -24,12 +24,12 @@ from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.flags import model_settings, sections, settings_of
 from fastovms.foreign_flags import unused_flags
 from fastovms.hub import Repository, default_root, is_model_id
+from fastovms.log_format import log_handler
 from fastovms.sources import ModelSource
 
 __all__ = ["DEMO_MODEL", "main", "run"]
 
 _FAILURE: Final = 1
-_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LOG_LEVELS: Final = {"trace": "DEBUG"}
 
 logger = logging.getLogger(__name__)
@@ -132,9 +132,8 @@ def _serve(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
     config = ServerConfig(tuple(models), **sections({**of_list, **settings}))
     level = config.service.log_level
     with closing(LineWriter(config.service.log_file)) as log:
-        logging.basicConfig(
-            level=_LOG_LEVELS.get(level, level.upper()), format=_LOG_FORMAT, stream=log
-        )
+        handler = log_handler(logging.StreamHandler(log))
+        logging.basicConfig(level=_LOG_LEVELS.get(level, level.upper()), handlers=[handler])
         for line in (*unused_flags(arguments), *unused_variables(os.environ)):
             logger.warning("%s", line)
         serve(config, log)

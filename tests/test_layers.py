@@ -11,7 +11,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "fastovms"
 
 LAYERS = (
-    {"errors", "json_types", "params"},
+    {"quoting"},
+    {"errors", "json_types", "log_format", "params"},
     {"config", "disk_cache", "metrics"},
     {"http", "text", "engine", "media", "state"},
     {"backends"},

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from fastovms.api.body import show
 from fastovms.api.candidates import Candidates
 from fastovms.api.dialect import Dialect
+from fastovms.api.ids import check_id
 from fastovms.api.schemas import GenerationFields, StreamOptions
 from fastovms.api.token_rules import TokenRules
 from fastovms.config import ApiConfig
@@ -36,7 +37,6 @@ MAX_DRAFT_TOKENS: Final = 32
 MAX_NGRAM_SIZE: Final = 16
 """Drafts never change a text, so that larger numbers may be lowered to what can still pay."""
 
-_MAX_REQUEST_ID: Final = 256
 _MAX_CACHE_SALT: Final = 128
 
 Number = TypeVar("Number", int, float)
@@ -165,16 +165,11 @@ def queueing(body: GenerationFields) -> Queueing:
 
 
 def request_id(body: GenerationFields, default: str) -> str:
-    """The id that the client gave, or `default`. Raises InvalidField when it is too long."""
+    """The id that the client gave, or `default`. Raises InvalidField when it is none."""
     given = body.request_id
     if given is None:
         return default
-    if not 0 < len(given) <= _MAX_REQUEST_ID:
-        raise InvalidField(
-            f"request_id must have 1 to {_MAX_REQUEST_ID} characters, not {len(given)}",
-            param="request_id",
-        )
-    return given
+    return check_id(given, "request_id")
 
 
 def sampling_params(

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import orjson
 
 from fastovms.http.state import Exchange
+from fastovms.quoting import one_line
 
 
 class AccessLog:
@@ -33,7 +34,7 @@ class AccessLog:
         self._format = {"text": _text, "json": _json}[form]
 
     def __call__(self, exchange: Exchange) -> None:
-        self._write(self._format(dict(self._fields(exchange))))
+        self._write(one_line(self._format(dict(self._fields(exchange)))))
 
     def _fields(self, exchange: Exchange) -> Iterator[tuple[str, object]]:
         request = exchange.request

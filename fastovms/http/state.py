@@ -16,6 +16,7 @@ from fastovms.http.head import HeadCache
 from fastovms.http.messages import Request, Response
 from fastovms.http.response import ResponseWriter
 from fastovms.http.wire import Outbox
+from fastovms.quoting import is_id
 
 logger = logging.getLogger(__name__)
 
@@ -100,13 +101,7 @@ class ServerState:
 
     def request_id(self, given: str | None) -> str:
         """The client's id when it is up to 128 visible ASCII characters, else a new one."""
-        if (
-            given
-            and len(given) <= _MAX_REQUEST_ID
-            and given.isascii()
-            and given.isprintable()
-            and " " not in given
-        ):
+        if given and is_id(given, _MAX_REQUEST_ID):
             return given
         return self.new_request_id()
 

@@ -82,7 +82,7 @@ class LineWriter:
         if self._path is None:
             return sys.stderr
         try:
-            return self._path.open("a", encoding="utf-8")
+            return self._path.open("a", encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise ConfigurationError(
                 f"cannot write the log {self._path}: {error.strerror or error}"

@@ -55,7 +55,7 @@ WRONG: dict[str, list[object]] = {
     "max_ngram_size": [*INTEGER, 0, -1, 2**32],
     "priority": [*INTEGER, 2**63, -(2**63) - 1],
     "cache_salt": [5, "", "a/b", "a@b", "a\\b", "a\0b", "x" * 129],
-    "request_id": [5, "", "x" * 257],
+    "request_id": [5, "", "x" * 257, "a b", "a\r\nERROR forged", "\x1b[2J", "\u00e9", "\u2028"],
     "prompt_embeds": ["AAAA"],
     "logprob_token_ids": [5, [1]],
     "thinking_token_budget": ["1", 5],

@@ -56,6 +56,20 @@ def test_json() -> None:
     }
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_path_with_what_ends_a_line_or_moves_a_cursor(form: str) -> None:
+    """httptools lets a path have the bytes above ASCII."""
+    ended = exchange()
+    ended.request.raw_path = "/v1/\x85\x9b2J"
+    lines: list[str] = []
+    AccessLog(form, lines.append)(ended)
+    (only,) = lines
+    assert only.isprintable()
+    assert r"/v1/\u0085\u009b2J" in only
+    if form == "json":
+        assert orjson.loads(only)["path"] == ended.request.raw_path
+
+
 def test_unknown_form() -> None:
     with pytest.raises(KeyError):
         AccessLog("xml", print)

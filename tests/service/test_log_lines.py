@@ -22,6 +22,14 @@ def test_lines_arrive_in_order(tmp_path):
     assert path.read_text().split() == ["old", *map(str, range(100))]
 
 
+def test_half_of_a_character_does_not_end_the_log(tmp_path):
+    path = tmp_path / "log"
+    writer = LineWriter(path)
+    writer.write_line("bad \ud800")
+    writer.close()
+    assert path.read_text() == "bad \\ud800\n"
+
+
 def test_stderr_and_logging(capfd):
     writer = LineWriter()
     logger = logging.Logger("test")

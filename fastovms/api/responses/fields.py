@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fastovms.api.body import show
 from fastovms.api.dialect import Dialect
+from fastovms.api.ids import check_id
 from fastovms.api.responses.schema import ResponsesRequest
 from fastovms.api.sampling import is_streamed
 from fastovms.errors import InvalidField
@@ -86,7 +87,7 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Fie
     return Fields(
         store=store,
         background=body.background is True,
-        previous_id=body.previous_response_id,
+        previous_id=_previous_id(body.previous_response_id),
         conversation_id=_conversation_id(body.conversation),
         truncates=_choice(body.truncation, "truncation", _TRUNCATIONS, "disabled") == "auto",
         metadata=read_metadata(body.metadata),
@@ -159,16 +160,22 @@ def check_include(given: Sequence[str]) -> Sequence[str]:
     return given
 
 
+def _previous_id(given: str | None) -> str | None:
+    return None if given is None else check_id(given, "previous_response_id")
+
+
 def _conversation_id(given: str | Mapping[str, Any] | None) -> str | None:
-    if given is None or isinstance(given, str):
-        return given
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return check_id(given, "conversation")
     conversation_id = given.get("id")
     if not isinstance(conversation_id, str):
         raise InvalidField(
             f"conversation.id must be a string, not {show(conversation_id)}",
             param="conversation.id",
         )
-    return conversation_id
+    return check_id(conversation_id, "conversation.id")
 
 
 def _reasoning(given: Mapping[str, Any] | None, dialect: Dialect) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fastovms.api.body import show
 from fastovms.api.dialect import Dialect
+from fastovms.api.ids import MAX_ID, check_id
 from fastovms.api.images import IMAGE_PARTS, read_image_part, unknown_part
 from fastovms.errors import InvalidField
 
@@ -34,7 +35,6 @@ class Reading(NamedTuple):
 
 Read = TypeVar("Read")
 
-MAX_ID: Final = 256
 IMAGE: Final = "input_image"
 
 ROLES: Final = ("user", "assistant", "system", "developer")
@@ -158,7 +158,7 @@ def _function_call(item: Mapping[str, Any], name: str, reading: Reading) -> Item
         "id": _id(item, name, "function_call", reading),
         "type": "function_call",
         "status": _status(item, name),
-        "call_id": _word(call_id, f"{name}.call_id"),
+        "call_id": _id_of(call_id, f"{name}.call_id"),
         "name": _word(item.get("name"), f"{name}.name"),
         "arguments": arguments,
     }
@@ -170,7 +170,7 @@ def _function_call_output(item: Mapping[str, Any], name: str, reading: Reading) 
         output = _content(output, f"{name}.output", reading, is_output=False)
     call_id = item.get("call_id")
     if call_id is not None or reading.dialect.responses.outputs_need_call_ids:
-        call_id = _word(call_id, f"{name}.call_id")
+        call_id = _id_of(call_id, f"{name}.call_id")
     return {
         "id": _id(item, name, "function_call_output", reading),
         "type": "function_call_output",
@@ -193,7 +193,7 @@ def _reasoning(item: Mapping[str, Any], name: str, reading: Reading) -> Item:
 
 
 def _item_reference(item: Mapping[str, Any], name: str, reading: Reading) -> Item:
-    return {"type": "item_reference", "id": _word(item.get("id"), f"{name}.id")}
+    return {"type": "item_reference", "id": _id_of(item.get("id"), f"{name}.id")}
 
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], str, Reading], Item]]] = {
@@ -266,7 +266,7 @@ def _text(value: object, name: str) -> str:
 
 
 def _word(value: object, name: str) -> str:
-    """An id or a name."""
+    """A name."""
     text = _text(value, name)
     if not 0 < len(text) <= MAX_ID:
         raise InvalidField(
@@ -275,10 +275,14 @@ def _word(value: object, name: str) -> str:
     return text
 
 
+def _id_of(value: object, name: str) -> str:
+    return check_id(_text(value, name), name)
+
+
 def _id(item: Mapping[str, Any], name: str, kind: str, reading: Reading) -> str:
     """The one that the client gives, or a new one."""
     given = item.get("id")
-    return _word(given, f"{name}.id") if given else reading.new_id(_PREFIXES[kind])
+    return _id_of(given, f"{name}.id") if given else reading.new_id(_PREFIXES[kind])
 
 
 def _status(item: Mapping[str, Any], name: str) -> str:

@@ -20,6 +20,7 @@ from fastovms.backends.genai.pipeline import load_pipeline
 from fastovms.backends.process import connect_to_parent, receive, send
 from fastovms.engine.paging import reason_of
 from fastovms.errors import ConfigurationError
+from fastovms.log_format import log_handler
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +29,7 @@ def serve(connection: Connection[Any, Any]) -> None:
     """Answers `Load` with `Loaded` or `Failed`; then takes commands, and sends `Step`s, until
     `Close` or the end of the connection."""
     load: Load = receive(connection)
-    logging.basicConfig(
-        level=load.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=load.log_level, handlers=[log_handler(logging.StreamHandler())])
     try:
         pipeline, capacity = load_pipeline(load.model_dir, load.config, available=load.available)
     except ConfigurationError as error:

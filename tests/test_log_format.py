@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+from fastovms.log_format import log_handler
+
+FORGED = "2026-01-01 00:00:00,000 ERROR fastovms.app: all is lost"
+HOSTILE = [f"a{end}{FORGED}" for end in ("\n", "\r", "\r\n", "\x85", "\u2028", "\x0b", "\x1b[2K\r")]
+
+
+@pytest.fixture
+def logged():
+    """Logs by a function that is given a logger, and returns the text of the log."""
+    stream = io.StringIO()
+    logger = logging.Logger("test")
+    logger.addHandler(log_handler(logging.StreamHandler(stream)))
+
+    def log(write) -> str:
+        write(logger)
+        return stream.getvalue()
+
+    return log
+
+
+def fail(text: str) -> None:
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        error.add_note(text)
+        raise RuntimeError(text) from error
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_message_is_one_line(logged, text):
+    [line] = logged(lambda logger: logger.error("response %s is not kept", text)).splitlines()
+    assert line.count("ERROR") == 2
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_lines_of_a_traceback_are_indented(logged, text):
+    def write(logger: logging.Logger) -> None:
+        try:
+            fail(text)
+        except RuntimeError:
+            logger.exception("request failed", stack_info=True)
+
+    first, *rest = logged(write).splitlines()
+    assert "request failed" in first
+    assert rest
+    assert all(line.startswith("  ") and line.isprintable() for line in rest)
+
+
+def test_a_message_that_utf8_cannot_hold(logged):
+    assert logged(lambda logger: logger.error("bad %s", "\ud800")).endswith("bad \\ud800\n")
+
+
+def test_a_message_without_end_is_cut(logged):
+    assert len(logged(lambda logger: logger.error("bad %s", "x" * 10**6))) < 3000

@@ -20,7 +20,9 @@ from bench.endurance.figures import figures_table
 from bench.endurance.record import PAGE, record
 from bench.report import machine
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "restart": "bench.endurance.restart",
+}
 """The module of each command, which has its `Command` as `COMMAND`."""
 
 

@@ -36,6 +36,7 @@ class ServerUnderTest:
         program: arguments of Python before the flags.
         environ: environment variables to add.
         pass_fds: file descriptors that the process inherits.
+        port: that it is asked at; None = any free one.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class ServerUnderTest:
         program: Sequence[str] = SERVE,
         environ: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
+        port: int | None = None,
     ) -> None:
-        self.port = free_port()
+        self.port = free_port() if port is None else port
         self.url = f"http://127.0.0.1:{self.port}"
         self.state_dir = directory / "state"
         self.log = directory / "server.log"

@@ -47,6 +47,6 @@ function done(summary, latency, requests)
   end
   local seconds = summary.duration / 1e6
   print(string.format("answers: %d, refused: %d, tokens/s: %.1f", ok, failed, tokens / seconds))
-  print(string.format("latency: p50 %.1f ms, p99 %.1f ms",
-    latency:percentile(50) / 1000, latency:percentile(99) / 1000))
+  print(string.format("latency: p50 %.1f ms, p99 %.1f ms, longest %.1f ms",
+    latency:percentile(50) / 1000, latency:percentile(99) / 1000, latency.max / 1000))
 end

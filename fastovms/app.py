@@ -138,9 +138,7 @@ async def _run(
             security.allowed_headers,
             credentials=security.allow_credentials,
         ),
-        observers=_observers(
-            config.service, registry, access_lines, lambda: server.num_connections
-        ),
+        observers=_observers(config.service, registry, access_lines, lambda: server),
         inherited=inherited,
     )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
@@ -192,10 +190,10 @@ def _observers(
     config: ServiceConfig,
     registry: CollectorRegistry,
     access_lines: LineWriter | None,
-    num_connections: Callable[[], int],
+    server: Callable[[], HttpServer],
 ) -> list[Observer]:
     """Who is told of every request."""
-    http_metrics = HttpMetrics(num_connections)
+    http_metrics = HttpMetrics(server)
     observers: list[Observer] = [http_metrics]
     registry.register(ProcessCollector(registry=None))
     registry.register(http_metrics)

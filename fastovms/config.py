@@ -78,7 +78,8 @@ class HttpConfig:
         max_body: 413 beyond it.
         max_buffered_bodies: all request bodies in memory together; 503 beyond it.
         max_pipelined: requests that wait on one connection behind the current one.
-        max_connections: 503 beyond it.
+        max_connections: 503 beyond it. As many TLS handshakes may run besides; of more, the oldest
+            ends.
         max_write_buffer: what a stream may queue for a client that does not read before it is cut.
         head_timeout: for a whole head, and for a new connection's first byte.
         body_timeout: for a whole body, plus its size over `min_body_rate` (bytes a second).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,16 +23,27 @@ _DURATION_BUCKETS: Final = (
 )  # fmt: skip
 
 
+class Levels(Protocol):
+    """What the server holds at the moment (implemented by `server.HttpServer`)."""
+
+    @property
+    def num_connections(self) -> int: ...
+    @property
+    def num_handshakes(self) -> int: ...
+    @property
+    def num_body_bytes(self) -> int: ...
+
+
 class HttpMetrics(Collector):
     """An observer that counts. Labels are routes, never paths, of which clients could make any
     number.
 
     Args:
-        num_connections: asked at every scrape.
+        levels: asked at every scrape.
     """
 
-    def __init__(self, num_connections: Callable[[], int]) -> None:
-        self._num_connections = num_connections
+    def __init__(self, levels: Callable[[], Levels]) -> None:
+        self._levels = levels
         self._durations: dict[tuple[str, str, int], Histogram] = {}
         self._num_received = 0
         self._num_sent = 0
@@ -69,6 +80,10 @@ class HttpMetrics(Collector):
         yield durations
         yield CounterMetricFamily(f"{_PREFIX}received_bytes", "Request bodies", self._num_received)
         yield CounterMetricFamily(f"{_PREFIX}sent_bytes", "Written to clients", self._num_sent)
-        yield GaugeMetricFamily(
-            f"{_PREFIX}connections", "Open connections", self._num_connections()
-        )
+        levels = self._levels()
+        for name, help, value in (
+            ("connections", "Open connections", levels.num_connections),
+            ("handshakes", "TLS handshakes that are not over", levels.num_handshakes),
+            ("buffered_body_bytes", "Request bodies in memory", levels.num_body_bytes),
+        ):
+            yield GaugeMetricFamily(f"{_PREFIX}{name}", help, value)

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http.dispatch import CrossOrigin, Dispatcher
+from fastovms.http.handshakes import TlsAcceptor
 from fastovms.http.listeners import Listener, bind_all, raise_file_limit
 from fastovms.http.messages import Check, ErrorRenderer
 from fastovms.http.protocol import Connection
 from fastovms.http.router import Router
 from fastovms.http.state import Observer, ServerState
-from fastovms.http.tls import HANDSHAKE_TIMEOUT, SHUTDOWN_TIMEOUT, TlsCredentials
+from fastovms.http.tls import TlsCredentials
 
 # Files that are open besides connections: the model's, libraries, logs.
 _OTHER_FILES = 512
@@ -66,12 +67,23 @@ class HttpServer:
         self._tls: TlsCredentials | None = None
         self._listeners: list[Listener] = []
         self._servers: list[asyncio.Server] = []
+        self._acceptor: TlsAcceptor | None = None
         self._state: ServerState | None = None
         self.addresses: list[str] = []
 
     @property
     def num_connections(self) -> int:
         return 0 if self._state is None else len(self._state.connections)
+
+    @property
+    def num_handshakes(self) -> int:
+        """TLS connections that are not yet counted as such."""
+        return 0 if self._acceptor is None else self._acceptor.num_handshakes
+
+    @property
+    def num_body_bytes(self) -> int:
+        """What request bodies take of the memory that they may take together."""
+        return 0 if self._state is None else self._state.body_budget.used
 
     def bind(self) -> None:
         """Takes the addresses, and reads the TLS files, without listening yet: for finding out
@@ -101,25 +113,26 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         state = ServerState(self._config, self._dispatcher, loop, self._observers)
         self._state = state
+        if self._tls is not None:
+            self._acceptor = TlsAcceptor(state, self._tls)
         for listener in self._listeners:
-            create = loop.create_server
-            if listener.sock.family == socket.AF_UNIX:
-                create = loop.create_unix_server  # type: ignore[assignment]
-            tls = self._tls
             try:
-                server = await create(
-                    lambda: Connection(state),
-                    sock=listener.sock,
-                    backlog=self._config.backlog,
-                    ssl=None if tls is None else tls.context,
-                    ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT,
-                    ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT,
-                )
+                await self._listen(listener.sock, state)
             except OSError as error:
                 await self.close()
                 reason = error.strerror or error
                 raise ConfigurationError(f"cannot listen on {listener.url}: {reason}") from None
-            self._servers.append(server)
+
+    async def _listen(self, sock: socket.socket, state: ServerState) -> None:
+        """Raises OSError."""
+        if self._acceptor is not None:
+            self._acceptor.listen(sock)
+            return
+        create = state.loop.create_server
+        if sock.family == socket.AF_UNIX:
+            create = state.loop.create_unix_server  # type: ignore[assignment]
+        backlog = self._config.backlog
+        self._servers.append(await create(lambda: Connection(state), sock=sock, backlog=backlog))
 
     def reload_tls(self) -> None:
         """Reads certificate and key again, for connections made from now on.
@@ -150,6 +163,8 @@ class HttpServer:
                 connection.drain()
         try:
             async with asyncio.timeout(timeout):
+                if self._acceptor is not None:
+                    await self._acceptor.wait_until_done()
                 await state.wait_until_empty()
         except TimeoutError:
             pass
@@ -161,6 +176,8 @@ class HttpServer:
         if state is None:
             return
         state.draining = True
+        if self._acceptor is not None:
+            await self._acceptor.cut()
         tasks = list(state.tasks)
         for task in tasks:
             task.cancel()
@@ -186,6 +203,8 @@ class HttpServer:
         for server in self._servers:
             server.close()
         self._servers.clear()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for listener in self._listeners:
             listener.sock.close()
             listener.remove_path()

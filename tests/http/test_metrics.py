@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from prometheus_client import CollectorRegistry
 
 from fastovms.http.messages import Request
@@ -8,7 +10,8 @@ from fastovms.http.state import Exchange
 
 
 def test_series() -> None:
-    metrics = HttpMetrics(lambda: 3)
+    levels = SimpleNamespace(num_connections=3, num_handshakes=4, num_body_bytes=5)
+    metrics = HttpMetrics(lambda: levels)
     registry = CollectorRegistry()
     registry.register(metrics)
     for route, status, duration in (("/a", 200, 0.02), ("/a", 200, 9.0), ("", 404, 0.0)):
@@ -17,6 +20,8 @@ def test_series() -> None:
         metrics(Exchange(request, status, 100, duration, True))
     get = registry.get_sample_value
     assert get("fastovms_http_connections") == 3
+    assert get("fastovms_http_handshakes") == 4
+    assert get("fastovms_http_buffered_body_bytes") == 5
     assert get("fastovms_http_received_bytes_total") == 15
     assert get("fastovms_http_sent_bytes_total") == 300
     for route, status, count in (("/a", "200", 2), ("", "404", 1)):

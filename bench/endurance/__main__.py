@@ -21,6 +21,7 @@ from bench.endurance.record import PAGE, record
 from bench.report import machine
 
 COMMANDS: dict[str, str] = {
+    "bytes": "bench.endurance.mutated_bytes",
     "restart": "bench.endurance.restart",
 }
 """The module of each command, which has its `Command` as `COMMAND`."""

@@ -1,0 +1,74 @@
+"""What an attack has done so far, and a record of everything that was wrong."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_MAX_SHOWN = 20
+"""Failures that are printed and written to files; more are counted."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """
+    Attributes:
+        seed: decides what was sent, together with the index of each failure.
+        num_sent: messages or bodies.
+        statuses: how often each status was answered.
+        num_failures: answers, or missing ones, that are against the rules.
+        slowest: seconds that an answer took at most.
+    """
+
+    seed: int
+    num_sent: int = 0
+    statuses: Counter[int] = field(default_factory=Counter)
+    num_failures: int = 0
+    slowest: float = 0.0
+    _directory: Path | None = None
+
+    def fail(self, index: int, reason: str, sent: bytes) -> None:
+        """Counts a failure, prints it, and writes what was sent into a file."""
+        self.num_failures += 1
+        if self.num_failures > _MAX_SHOWN:
+            return
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="fastovms-endurance-failures-"))
+        path = self._directory / f"{self.seed}-{index}"
+        path.write_bytes(sent)
+        print(f"failure: seed {self.seed}, index {index}: {reason}; {path}", flush=True)
+
+
+@dataclass(slots=True)
+class Budget:
+    """Hands out indices until the count is reached or the time is over."""
+
+    first: int
+    count: int
+    seconds: float
+    tally: Tally
+    _next: int = 0
+    _end: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._next = self.first
+        self._end = time.monotonic() + self.seconds
+
+    @property
+    def is_spent(self) -> bool:
+        return self.tally.num_sent >= self.count or time.monotonic() >= self._end
+
+    def take(self) -> int:
+        """Returns the next index."""
+        self._next += 1
+        return self._next - 1
+
+
+async def work_through(budget: Budget, do: Callable[[int], Awaitable[None]]) -> None:
+    """Does one index after the other until the budget is spent."""
+    while not budget.is_spent:
+        await do(budget.take())

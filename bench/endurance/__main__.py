@@ -22,6 +22,7 @@ from bench.report import machine
 
 COMMANDS: dict[str, str] = {
     "bytes": "bench.endurance.mutated_bytes",
+    "crash": "bench.endurance.crash",
     "restart": "bench.endurance.restart",
 }
 """The module of each command, which has its `Command` as `COMMAND`."""

@@ -1,0 +1,281 @@
+"""A client of stored responses and conversations that writes down what the server has promised it,
+and finds out later what became of that."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from random import Random
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from bench.endurance.server import MODEL
+
+Body = dict[str, Any]
+Check = Callable[[int, Body], bool]
+"""Whether a status and a body are what was promised."""
+
+Lost = (OSError, HTTPException)
+"""What a client sees of a server that dies."""
+
+TIMEOUT: Final = 60.0
+FINAL: Final = ("completed", "incomplete", "failed", "cancelled")
+_MAX_ITEMS: Final = 40
+_LIST: Final = "/items?order=asc&limit=100"
+
+
+class Refused(Exception):
+    """The server has answered, but not with what was asked for."""
+
+
+def exactly(expected: Body) -> Check:
+    return lambda status, body: status == 200 and body == expected
+
+
+def gone(status: int, body: Body) -> bool:
+    return status == 404
+
+
+def ended(status: int, body: Body) -> bool:
+    """A response in the background: it has come to an end, and says why if it has failed."""
+    has_reason = body.get("status") != "failed" or bool(body["error"]["message"])
+    return status == 200 and body.get("status") in FINAL and has_reason
+
+
+def either(*checks: Check) -> Check:
+    return lambda status, body: any(check(status, body) for check in checks)
+
+
+def items_from(first: list[Body], *, at_least: int) -> Check:
+    """A list that begins with these items and has no fewer than so many more."""
+
+    def check(status: int, body: Body) -> bool:
+        if status != 200:
+            return False
+        data = body["data"]
+        return bool(data[: len(first)] == first and len(data) >= len(first) + at_least)
+
+    return check
+
+
+class StateClient:
+    """Does one thing at a time, over a connection that it keeps.
+
+    Attributes:
+        promises: what must be found at each path.
+        num_acknowledged: operations that the server has answered in full.
+        num_interrupted: responses in the background that a crash has ended.
+        refusals: answers that are neither success nor what was asked for.
+    """
+
+    def __init__(self, url: str, random: Random) -> None:
+        parts = urlsplit(url)
+        self._connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT)
+        self._random = random
+        self._items: dict[str, list[Body]] = {}
+        self._responses: list[Body] = []
+        self._continued: set[str] = set()
+        self.promises: dict[str, Check] = {}
+        self.num_acknowledged = 0
+        self.num_interrupted = 0
+        self.refusals: list[str] = []
+
+    def step(self) -> None:
+        """Does something at random. Raises Refused, or one of `Lost` if the server dies."""
+        choices = [self._respond, self._respond, self._stream, self._run_in_background]
+        choices += [self._start_conversation] if len(self._items) < 3 else []
+        if self._items:
+            choices += [self._add_items, self._delete_item, self._update, self._respond_within]
+        if self._deletable():
+            choices += [self._delete_response]
+        self._random.choice(choices)()
+        self.num_acknowledged += 1
+
+    def look(self, path: str) -> tuple[int, Body]:
+        return self._ask("GET", path)
+
+    def check(self, path: str) -> str | None:
+        """Returns what is wrong with what is found there; None = it is as promised."""
+        status, body = self.look(path)
+        promise = self.promises[path]
+        if not promise(status, body):
+            return f"{path}: {status} {json.dumps(body)[:300]}"
+        if promise is ended:
+            self.num_interrupted += body["status"] == "failed"
+            self.promises[path] = exactly(body)
+        return None
+
+    def restart(self) -> None:
+        """The server has died and is back, and everything was checked: an operation that was under
+        way is done, or not, from now on."""
+        for id in list(self._items):
+            status, body = self.look(f"/v1/conversations/{id}{_LIST}")
+            if status == 200:
+                self._know_items(id, body["data"])
+            else:
+                del self._items[id]
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # Responses
+
+    def _respond(self) -> None:
+        self._keep(self._create(**self._perhaps_continued()))
+
+    def _stream(self) -> None:
+        response = self._send("POST", "/v1/responses", self._request(stream=True))
+        self._keep(_last_response(response))
+
+    def _run_in_background(self) -> None:
+        num_tokens = self._random.randrange(1, 300)
+        body = self._create(background=True, max_output_tokens=num_tokens)
+        path = f"/v1/responses/{body['id']}"
+        self.promises[path] = ended
+        if self._random.random() < 0.5:
+            self._keep(_last_response(self._send("GET", f"{path}?stream=true")))
+
+    def _delete_response(self) -> None:
+        body = self._random.choice(self._deletable())
+        self._responses.remove(body)
+        path = f"/v1/responses/{body['id']}"
+        self.promises[path] = either(self.promises[path], gone)
+        self._expect(self._ask("DELETE", path))
+        self.promises[path] = gone
+
+    def _create(self, **members: object) -> Body:
+        return self._expect(self._ask("POST", "/v1/responses", self._request(**members)))
+
+    def _request(self, **members: object) -> Body:
+        number = self._random.randrange(1000)
+        return {
+            "model": MODEL,
+            "input": f"Count from {number} to {number + 3}.",
+            "max_output_tokens": self._random.randrange(1, 16),
+            "temperature": 0,
+            **members,
+        }
+
+    def _perhaps_continued(self) -> Mapping[str, object]:
+        if not self._responses or self._random.random() < 0.5:
+            return {}
+        previous_id = self._random.choice(self._responses)["id"]
+        self._continued.add(previous_id)
+        return {"previous_response_id": previous_id}
+
+    def _deletable(self) -> list[Body]:
+        """Those on which no other one builds."""
+        return [body for body in self._responses if body["id"] not in self._continued]
+
+    def _keep(self, body: Body) -> None:
+        self.promises[f"/v1/responses/{body['id']}"] = exactly(body)
+        self._responses.append(body)
+        del self._responses[:-20]
+
+    # Conversations
+
+    def _start_conversation(self) -> None:
+        body = self._expect(self._ask("POST", "/v1/conversations", {}))
+        path = f"/v1/conversations/{body['id']}"
+        self.promises[path] = exactly(body)
+        self._know_items(body["id"], [])
+
+    def _add_items(self) -> None:
+        id, path = self._conversation()
+        texts = [str(self._random.random()) for _ in range(self._random.randrange(1, 5))]
+        items = [{"type": "message", "role": "user", "content": text} for text in texts]
+        known = self._items[id]
+        old = self.promises[path + _LIST]
+        self.promises[path + _LIST] = either(old, items_from(known, at_least=len(items)))
+        body = self._expect(self._ask("POST", f"{path}/items", {"items": items}))
+        self._know_items(id, known + body["data"])
+        if len(self._items[id]) > _MAX_ITEMS:
+            self._delete_conversation(id)
+
+    def _delete_item(self) -> None:
+        id, path = self._conversation()
+        if not self._items[id]:
+            return
+        item = self._random.choice(self._items[id])
+        left = [other for other in self._items[id] if other is not item]
+        self.promises[path + _LIST] = either(
+            self.promises[path + _LIST], items_from(left, at_least=0)
+        )
+        self._expect(self._ask("DELETE", f"{path}/items/{item['id']}"))
+        self._know_items(id, left)
+
+    def _update(self) -> None:
+        _, path = self._conversation()
+        value = str(self._random.random())
+        old = self.promises[path]
+        self.promises[path] = either(old, lambda _, body: body["metadata"] == {"value": value})
+        body = self._expect(self._ask("POST", path, {"metadata": {"value": value}}))
+        self.promises[path] = exactly(body)
+
+    def _respond_within(self) -> None:
+        id, path = self._conversation()
+        known = self._items[id]
+        old = self.promises[path + _LIST]
+        self.promises[path + _LIST] = either(old, items_from(known, at_least=2))
+        self._keep(self._create(conversation=id))
+        self.promises[path + _LIST] = items_from(known, at_least=2)
+        status, body = self.look(path + _LIST)
+        if not self.promises[path + _LIST](status, body):
+            raise Refused(f"{path}: an answer is not in it though it was acknowledged")
+        self._know_items(id, body["data"])
+        if len(self._items[id]) > _MAX_ITEMS:
+            self._delete_conversation(id)
+
+    def _delete_conversation(self, id: str) -> None:
+        path = f"/v1/conversations/{id}"
+        for each in (path, path + _LIST):
+            self.promises[each] = either(self.promises[each], gone)
+        del self._items[id]
+        self._expect(self._ask("DELETE", path))
+        for each in (path, path + _LIST):
+            self.promises[each] = gone
+
+    def _conversation(self) -> tuple[str, str]:
+        id = self._random.choice(list(self._items))
+        return id, f"/v1/conversations/{id}"
+
+    def _know_items(self, id: str, items: list[Body]) -> None:
+        self._items[id] = items
+        path = f"/v1/conversations/{id}{_LIST}"
+        self.promises[path] = lambda status, body: status == 200 and body["data"] == items
+
+    # HTTP
+
+    def _ask(self, method: str, path: str, body: Body | None = None) -> tuple[int, Body]:
+        response = self._send(method, path, body)
+        return response.status, json.loads(response.read())
+
+    def _send(self, method: str, path: str, body: Body | None = None) -> HTTPResponse:
+        data = None if body is None else json.dumps(body).encode()
+        if self._connection.sock is None:
+            self._connection.connect()
+            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection.request(method, path, data, {"Content-Type": "application/json"})
+        return self._connection.getresponse()
+
+    def _expect(self, answer: tuple[int, Body]) -> Body:
+        status, body = answer
+        if status != 200 or body.get("store") is False:
+            self.refusals.append(f"{status} {json.dumps(body)[:300]}")
+            raise Refused(self.refusals[-1])
+        return body
+
+
+def _last_response(response: HTTPResponse) -> Body:
+    """Reads a stream to its end."""
+    last: Body | None = None
+    while line := response.readline():
+        if line.startswith(b"data: {"):
+            last = json.loads(line.removeprefix(b"data: "))
+        elif line.startswith(b"data: [DONE]"):
+            response.read()
+            assert last is not None
+            return dict(last["response"])
+    raise HTTPException("the stream broke off")

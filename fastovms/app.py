@@ -37,12 +37,12 @@ from fastovms.config import (
 )
 from fastovms.http import HttpServer, JsonOnly, Observer, Router
 from fastovms.http.access_log import AccessLog
-from fastovms.http.cors import CorsPolicy
 from fastovms.http.metrics import HttpMetrics
 from fastovms.http.systemd import Notifier, inherited_sockets
 from fastovms.hub import Repository, default_root
 from fastovms.loading import check_models, load_models
 from fastovms.metrics import GenerationCollector
+from fastovms.service.gates import cors_policy, gates_for
 from fastovms.service.guard import Guard
 from fastovms.service.lifecycle import Lifecycle
 from fastovms.service.log_lines import LineWriter
@@ -120,24 +120,26 @@ async def _run(
     access_lines: LineWriter | None,
     load: Callable[[], ServedModels],
 ) -> None:
-    security = config.security
     router = Router()
     registry = CollectorRegistry()
     status = ServerStatus()
-    guard = Guard(status, security, os.environ)
+    guard = Guard(status, config.security, os.environ)
+    cors = cors_policy(config.security, needs_key=guard.needs_key)
     inherited = inherited_sockets(os.environ, os.getpid())
     server = HttpServer(
         config.http,
         router,
         render_error=render_error,
+        gates=gates_for(
+            config.security,
+            cors,
+            needs_key=guard.needs_key,
+            tls=config.http.tls_certificate is not None,
+            is_local=lambda: server.is_local,
+        ),
         authenticate=guard,
         checks=[JsonOnly(render_error)],
-        cross_origin=CorsPolicy(
-            security.allowed_origins,
-            security.allowed_methods,
-            security.allowed_headers,
-            credentials=security.allow_credentials,
-        ),
+        cross_origin=cors,
         observers=_observers(config.service, registry, access_lines, lambda: server),
         inherited=inherited,
     )

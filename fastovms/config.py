@@ -132,17 +132,23 @@ class SecurityConfig:
         api_key_file: one key a line.
         api_keys: further keys. Without any, and without a file, the environment's API_KEY or
             VLLM_API_KEY is the key; without that, anybody may ask.
-        allowed_origins, allowed_methods, allowed_headers: for scripts of other origins; lists
-            separated by commas, "*" = any.
+        allowed_origins: of pages that may ask, beside the server's own; a list separated by commas,
+            "*" = any. None = any where a key is needed, since that is more than a page has; where
+            none is needed, no others.
+        allowed_methods, allowed_headers: that scripts of those pages may use; lists like it.
         allow_credentials: let those scripts send cookies.
+        allowed_hosts: names by which the server may be asked, beside addresses, localhost and the
+            machine's own; a list separated by commas, "*" = any. None = no others where no key is
+            needed and only this machine can reach the server, else any.
     """
 
     api_key_file: Path | None = None
     api_keys: tuple[str, ...] = ()
-    allowed_origins: str = "*"
+    allowed_origins: str | None = None
     allowed_methods: str = "*"
     allowed_headers: str = "*"
     allow_credentials: bool = False
+    allowed_hosts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from fastovms.values import (
     json_object,
     mode,
     model_length,
+    names,
     number,
     path,
     root_path,
@@ -133,14 +134,21 @@ _access = (
     Flag("--api-key", "security.api_keys", "KEY", text,
          "a key that clients may use; may be given several times. Other users of the machine can "
          "see it: prefer --api-key-file", shows_default=False, repeats=True),
-    Flag("--allowed-origins", "security.allowed_origins", "ORIGINS", text,
-         "origins whose scripts may ask, separated by commas (CORS)"),
-    Flag("--allowed-methods", "security.allowed_methods", "METHODS", text,
+    Flag("--allowed-origins", "security.allowed_origins", "ORIGINS", names,
+         "origins whose pages may ask, separated by commas, * for any (CORS); others get 403 "
+         "(default: * where a key is needed, else none but the server's own)",
+         shows_default=False),
+    Flag("--allowed-methods", "security.allowed_methods", "METHODS", names,
          "methods that they may use"),
-    Flag("--allowed-headers", "security.allowed_headers", "HEADERS", text,
+    Flag("--allowed-headers", "security.allowed_headers", "HEADERS", names,
          "headers that they may set"),
     Flag("--allow-credentials", "security.allow_credentials", "", None,
          "let them send cookies; only for origins that are listed by name"),
+    Flag("--allowed-hosts", "security.allowed_hosts", "NAMES", names,
+         "names that requests may give the server in Host, beside addresses, localhost and the "
+         "machine's own, separated by commas, * for any; others get 421 (default: none more where "
+         "no key is needed and only this machine can reach the server, else *)",
+         shows_default=False),
 )  # fmt: skip
 
 _engine = (
@@ -314,7 +322,8 @@ _images = (
          "hosts that images are fetched from, separated by commas; all = any (default: none)",
          shows_default=False),
     Flag("--allowed-local-media-path", "media.allowed_local_media_path", "DIR", path,
-         "images may be read from files below it (default: from none)", shows_default=False),
+         "images may be read from files below it that have no further hard links (default: from "
+         "none)", shows_default=False),
     Flag("--allow-media-redirects", "media.allow_media_redirects", "", None,
          "follow redirects, to those hosts"),
     Flag("--allow-private-media", "media.allow_private_media", "", None,

@@ -21,6 +21,23 @@ def text(value: str) -> str:
     return value
 
 
+def names(value: str) -> str:
+    """Names separated by commas, or a JSON list of them, as vLLM has it: "a,b"."""
+    found: object = value.split(",")
+    if value.startswith("["):
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            found = None
+    if (
+        not isinstance(found, list)
+        or not found
+        or not all(isinstance(name, str) and name.strip() for name in found)
+    ):
+        raise argparse.ArgumentTypeError(f"must be names separated by commas, not {value!r}")
+    return ",".join(name.strip() for name in found)
+
+
 def path(value: str) -> Path:
     return Path(text(value))
 

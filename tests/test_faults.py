@@ -119,11 +119,12 @@ def test_an_idle_connection_is_closed(server):
     ("start", "flood", "status"),
     [
         (b"", b"\r\n", 400),
-        (b"", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", None),
+        (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", None),
         (b"GET /health HTTP/1.1\r\n", b"X-Field: " + b"x" * 100 + b"\r\n", 431),
         (b"GET /", b"x" * 1000, 414),
         (
-            b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n",
             b"400\r\n" + b" " * 1024 + b"\r\n",
             413,
         ),

@@ -81,6 +81,13 @@ def test_defaults_can_be_written_as_flags(flag):
         # Other servers' spellings
         (["--api_key_file", "keys"], "security.api_key_file", Path("keys")),
         (["--allowed_origins=a_b"], "security.allowed_origins", "a_b"),
+        (
+            ["--allowed-origins", '["http://a", "null"]'],
+            "security.allowed_origins",
+            "http://a,null",
+        ),
+        (["--allowed-origins", "*"], "security.allowed_origins", "*"),
+        (["--allowed-hosts", "a, b.c"], "security.allowed_hosts", "a,b.c"),
         (["--allow_credentials", "true"], "security.allow_credentials", True),
         (["--allow_credentials=TRUE"], "security.allow_credentials", True),
         (["--allow_credentials", "--port", "1"], "security.allow_credentials", True),
@@ -128,6 +135,10 @@ def test_addresses(arguments, host, port, listen):
     [
         (["--max-body", "0"], "of bytes above 0, such as 65536, 64K or 1G, not '0'"),
         (["--max-body", "1.5M"], "not '1.5M'"),
+        (["--allowed-hosts", "a,,b"], "must be names separated by commas, not 'a,,b'"),
+        (["--allowed-origins", "[]"], "must be names separated by commas, not '[]'"),
+        (["--allowed-origins", '["a", 5]'], "must be names separated by commas"),
+        (["--allowed-origins", '["a"'], "must be names separated by commas"),
         (["--max-body", "-1"], "not '-1'"),
         (["--head-timeout", "0"], "must be a number of seconds, more than 0, not '0'"),
         (["--drain-timeout", "-1"], "must be a number of seconds, 0 or more, not '-1'"),

@@ -123,7 +123,133 @@ def test_cross_origin_requests(site):
     assert preflight.headers["access-control-allow-methods"] == "POST"
     assert preflight.headers["access-control-allow-headers"] == "authorization"
     stranger = site.ask(get("/v1/models", "Origin: https://evil.example", bearer("alpha")))
+    assert stranger.status == 403
     assert "access-control-allow-origin" not in stranger.headers
+    options = get("/v1/models").replace(b"GET", b"OPTIONS", 1)
+    assert site.ask(options).status == 401, "no preflight, so it needs a key"
+    assert site.ask(completion(bearer("alpha\xa0"))).status == 401
+
+
+# What Chromium sends for a page of another site; `python -m bench.security.browser --record`.
+CHROMIUM = (
+    "Connection: keep-alive",
+    'sec-ch-ua-platform: "Linux"',
+    "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) "
+    "HeadlessChrome/156.0.0.0 Safari/537.36",
+    'sec-ch-ua: "Not:A-Brand";v="8", "Chromium";v="156"',
+    "sec-ch-ua-mobile: ?0",
+    "Accept: */*",
+    "Sec-Fetch-Dest: empty",
+    "Referer: http://127.0.0.1:40457/",
+    "Accept-Encoding: gzip, deflate, br, zstd",
+    "Accept-Language: en-US,en;q=0.9",
+)
+OTHER_PORT = ("Origin: http://127.0.0.1:40457", "Sec-Fetch-Site: same-site")
+OTHER_SITE = ("Origin: http://evil.example:40457", "Sec-Fetch-Site: cross-site")
+URLENCODED = "Content-Type: application/x-www-form-urlencoded"
+
+
+def num_prompts(server: ServerProcess) -> float:
+    return server.metrics()["prompt_tokens_total"]
+
+
+@pytest.fixture(scope="module")
+def open_server() -> Iterator[ServerProcess]:
+    """On loopback, without a key."""
+    with server_process() as server:
+        yield server
+
+
+@pytest.mark.parametrize("page", [OTHER_PORT, OTHER_SITE])
+def test_a_page_of_another_site(open_server, page):
+    """Nothing is computed for it, and it can read nothing."""
+    preflight = ("Access-Control-Request-Method: POST",)
+    requests = [
+        completion(*page, "Sec-Fetch-Mode: no-cors", *CHROMIUM, *content)
+        for content in ((), (URLENCODED,), ("Content-Type: text/plain",))
+    ]
+    requests += [
+        completion(*page, "Sec-Fetch-Mode: cors", *CHROMIUM, "Content-Type: application/json"),
+        get("/v1/completions", *page, *preflight, *CHROMIUM).replace(b"GET", b"OPTIONS", 1),
+        get("/metrics", *page, "Sec-Fetch-Mode: cors", *CHROMIUM),
+        get("/v1/models", page[1], "Sec-Fetch-Mode: no-cors", *CHROMIUM),
+        get("/health", *page, "Sec-Fetch-Mode: cors", *CHROMIUM),
+    ]
+    before = num_prompts(open_server)
+    for request in requests:
+        answer = open_server.ask(request)
+        assert answer.status == 403, request
+        assert "access-control-allow-origin" not in answer.headers
+    below_v3 = open_server.ask(completion(*page, path="/v3/completions"))
+    assert (below_v3.status, below_v3.body[:11]) == (403, b'{"error":"p')
+    assert num_prompts(open_server) == before
+
+
+def test_a_page_whose_name_leads_here(open_server):
+    own = (f"Origin: http://evil.example:{open_server.port}", "Sec-Fetch-Site: same-origin")
+    before = num_prompts(open_server)
+    for request in (
+        completion(*own, *CHROMIUM, "Content-Type: application/json"),
+        get("/v1/models", own[1], *CHROMIUM),
+    ):
+        host = f"Host: evil.example:{open_server.port}".encode()
+        for _ in range(3):
+            # The same path is asked under an own name in between.
+            answer = open_server.ask(request.replace(b"Host: localhost", host))
+            assert answer.status == 421
+            assert b"--allowed-hosts evil.example" in answer.body
+            assert open_server.status("/v1/models") == 200
+    assert num_prompts(open_server) == before
+
+
+def test_a_page_of_the_server_itself(open_server):
+    for host in (f"127.0.0.1:{open_server.port}", f"ui.localhost:{open_server.port}"):
+        page = (f"Origin: http://{host}", "Sec-Fetch-Site: same-origin", "Sec-Fetch-Mode: cors")
+        request = completion(*page, *CHROMIUM, "Content-Type: application/json", max_tokens=1)
+        answer = open_server.ask(request.replace(b"Host: localhost", f"Host: {host}".encode()))
+        assert answer.status == 200
+
+
+def test_pages_and_names_that_are_allowed():
+    flags = ("--allowed-origins", "http://evil.example:40457", "--allowed-hosts", "llm.example")
+    with server_process(*flags) as server:
+        request = completion(*OTHER_SITE, "Content-Type: application/json", max_tokens=1)
+        answer = server.ask(request.replace(b"Host: localhost", b"Host: LLM.example:443"))
+        assert answer.status == 200
+        assert answer.headers["access-control-allow-origin"] == "http://evil.example:40457"
+        assert server.ask(completion(*OTHER_SITE, URLENCODED)).status == 403
+        assert server.ask(completion(*OTHER_PORT)).status == 403
+
+
+def test_any_page_as_openvino_model_server_has_it():
+    with server_process("--allowed_origins", "*") as server:
+        answer = server.ask(get("/metrics", *OTHER_SITE))
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "*")
+        assert server.ask(completion(*OTHER_SITE, URLENCODED)).status == 403
+
+
+def test_any_name_over_a_unix_socket(tmp_path):
+    """And what it is answered there is not repeated to those who may not use that name."""
+    path = tmp_path / "api.sock"
+    request = get("/v1/models").replace(b"localhost", b"evil.example")
+    with server_process("--uds", str(path)) as server:
+        for _ in range(2):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(path))
+                for _ in range(4):
+                    assert ask(connection, request).status == 200
+            assert server.ask(request).status == 421
+
+
+def test_inherited_sockets():
+    """What they listen on decides, not what flags say."""
+    request = get("/v1/models").replace(b"localhost", b"evil.example")
+    for address, status in (("127.0.0.1", 421), ("0.0.0.0", 200)):
+        with (
+            socket.create_server((address, 0)) as listener,
+            server_process("--host", "127.0.0.1", inherited=listener) as server,
+        ):
+            assert server.ask(request).status == status
 
 
 def test_ovms_metrics(site):

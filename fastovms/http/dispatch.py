@@ -13,7 +13,8 @@ from fastovms.http.router import MethodNotAllowed, Router
 class CrossOrigin(Protocol):
     """What browsers of other origins may do (implemented by `cors.CorsPolicy`)."""
 
-    def preflight_fields(self, request: Request) -> HeaderPairs: ...
+    def preflight_fields(self, request: Request) -> HeaderPairs | None:
+        """None = this OPTIONS request is no preflight."""
 
     def response_fields(self, request: Request) -> HeaderPairs: ...
 
@@ -23,6 +24,7 @@ class Dispatcher:
 
     Args:
         render_error: gives errors the form that the path's clients expect.
+        gates: run first, for every request there is.
         authenticate: runs before routing, so that strangers cannot probe for paths.
         checks: run once the route is known, before the body is read; not for GET, which has none.
         root_path: what a proxy may have left in front of every path, such as "/llm".
@@ -33,6 +35,7 @@ class Dispatcher:
         router: Router,
         render_error: ErrorRenderer,
         *,
+        gates: Sequence[Check] = (),
         authenticate: Check | None = None,
         checks: Sequence[Check] = (),
         cross_origin: CrossOrigin | None = None,
@@ -41,6 +44,7 @@ class Dispatcher:
         self._router = router
         self._root_path = root_path
         self._render_error = render_error
+        self._gates = tuple(gates)
         self._authenticate = authenticate
         self._checks = tuple(checks)
         self.cross_origin = cross_origin
@@ -50,12 +54,21 @@ class Dispatcher:
         its path."""
         if self._root_path:
             request.set_path(self._below_root(request.raw_path))
-        if request.method == "OPTIONS":
-            return self._options(request)
+        for gate in self._gates:
+            refusal = gate(request)
+            if refusal is not None:
+                return refusal
+        if request.method == "OPTIONS" and self.cross_origin is not None:
+            fields = self.cross_origin.preflight_fields(request)
+            if fields is not None:
+                # It cannot carry a key, so it is told nothing of the paths that there are.
+                return Response(204, headers=fields)
         if self._authenticate is not None:
             refusal = self._authenticate(request)
             if refusal is not None:
                 return refusal
+        if request.method == "OPTIONS":
+            return self._options(request)
         found = self._router.match(request.method, request.raw_path)
         if found is None:
             return self.error(request.path, 404, f"no such path: {request.path}")
@@ -90,11 +103,8 @@ class Dispatcher:
         return path[start:] or "/"
 
     def _options(self, request: Request) -> Response:
-        """RFC 9110 9.3.7; answered without authentication, which a preflight cannot carry."""
+        """RFC 9110 9.3.7."""
         allowed = self._router.allowed(request.raw_path)
         if allowed is None:
             return self.error(request.path, 404, f"no such path: {request.path}")
-        fields: HeaderPairs = (("Allow", allowed),)
-        if self.cross_origin is not None:
-            fields += self.cross_origin.preflight_fields(request)
-        return Response(204, headers=fields)
+        return Response(204, headers=(("Allow", allowed),))

@@ -6,6 +6,10 @@ import dataclasses
 
 from fastovms.http.messages import ErrorRenderer, Request, Response
 
+FORM_TYPES = frozenset(("application/x-www-form-urlencoded", "multipart/form-data", "text/plain"))
+"""What pages may send anywhere without asking first
+(https://fetch.spec.whatwg.org/#cors-safelisted-request-header)."""
+
 _UNASKED = "application/x-www-form-urlencoded"
 """What curl and urllib say of any body unless told otherwise, so that it means nothing."""
 
@@ -31,7 +35,7 @@ class JsonOnly:
         given = fields.get("content-type")
         if given is None:
             return None
-        kind = given.partition(";")[0].strip().lower()
+        kind = essence(given)
         if kind in ("application/json", _UNASKED) or (
             kind.startswith("application/") and kind.endswith("+json")
         ):
@@ -39,3 +43,8 @@ class JsonOnly:
         return self._render_error(
             request.path, 415, f"Content-Type {given!r} is not supported, only application/json"
         )
+
+
+def essence(content_type: str) -> str:
+    """Type and subtype, without parameters, in lower case (RFC 9110 8.3.1)."""
+    return content_type.partition(";")[0].strip().lower()

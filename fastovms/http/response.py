@@ -58,6 +58,7 @@ class ResponseWriter:
         if (
             not isinstance(head, KnownHead)
             or request.method != "GET"
+            or not request.client  # a Unix socket, over which more may be asked than over others
             or "x-request-id" in request.headers.by_name
         ):
             return

@@ -11,6 +11,7 @@ from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http.dispatch import CrossOrigin, Dispatcher
 from fastovms.http.handshakes import TlsAcceptor
+from fastovms.http.host_check import is_local
 from fastovms.http.listeners import Listener, bind_all, raise_file_limit
 from fastovms.http.messages import Check, ErrorRenderer
 from fastovms.http.protocol import Connection
@@ -30,7 +31,8 @@ class HttpServer:
 
     Args:
         render_error: shapes every error that this layer answers.
-        authenticate: refuses strangers, before routing; OPTIONS is exempt.
+        gates: refuse before anything else is looked at.
+        authenticate: refuses strangers, before routing; CORS preflights are exempt.
         checks: further looks at the head of a routed request other than GET, before its body is
             read.
         cross_origin: the fields that browsers of other origins ask for.
@@ -39,6 +41,7 @@ class HttpServer:
 
     Attributes:
         addresses: as clients write them, "http://127.0.0.1:8000"; known once bound.
+        is_local: only this machine can reach them; known once bound.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class HttpServer:
         router: Router,
         *,
         render_error: ErrorRenderer,
+        gates: Sequence[Check] = (),
         authenticate: Check | None = None,
         checks: Sequence[Check] = (),
         cross_origin: CrossOrigin | None = None,
@@ -59,6 +63,7 @@ class HttpServer:
         self._dispatcher = Dispatcher(
             router,
             render_error,
+            gates=gates,
             authenticate=authenticate,
             checks=checks,
             cross_origin=cross_origin,
@@ -70,6 +75,7 @@ class HttpServer:
         self._acceptor: TlsAcceptor | None = None
         self._state: ServerState | None = None
         self.addresses: list[str] = []
+        self.is_local = False
 
     @property
     def num_connections(self) -> int:
@@ -101,6 +107,7 @@ class HttpServer:
             raise ConfigurationError("a TLS key is given without a certificate")
         self._listeners = bind_all(config, self._inherited)
         self.addresses = [listener.url for listener in self._listeners]
+        self.is_local = all(is_local(listener.sock) for listener in self._listeners)
 
     async def start(self) -> None:
         """Listens, after `bind` if that was not called before.

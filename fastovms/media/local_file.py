@@ -41,22 +41,29 @@ class LocalFiles:
                 f"{name} must be the absolute path of a file, without ..", param=name
             )
         try:
-            data = self._read(path, max_bytes + 1)
+            data = self._read(path, name, max_bytes + 1)
         except (OSError, ValueError):
             raise InvalidField(f"{name}: there is no such file to be read", param=name) from None
         if len(data) > max_bytes:
             raise too_large(name, max_bytes)
         return data
 
-    def _read(self, path: str, max_bytes: int) -> bytes:
+    def _read(self, path: str, name: str, max_bytes: int) -> bytes:
         self._check_inside(os.path.realpath(path))
         # Not blocking, since a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             # The path may lead elsewhere by now; what has been opened stays.
             self._check_inside(os.readlink(f"/proc/self/fd/{descriptor}"))
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise PermissionError
+            if status.st_nlink > 1:
+                # Another of its names may lie outside, and nothing tells which of them is its own.
+                raise InvalidField(
+                    f"{name}: a file with several hard links is not read; a copy would be",
+                    param=name,
+                )
             return file.read(max_bytes)
 
     def _check_inside(self, path: str) -> None:

@@ -35,6 +35,13 @@ def request(path: str = "/v1/x", method: str = "POST", **fields: str) -> Request
         ("Basic alpha", False),
         ("Bearer alpha beta", False),
         ("Bearer \xe9", False),
+        # Blanks of Latin-1 and of Unicode that are none of HTTP's
+        ("Bearer alpha\xa0", False),
+        ("Bearer alpha\x85", False),
+        ("Bearer \xa0alpha", False),
+        ("Bearer\xa0alpha", False),
+        ("Bearer alpha\x1f", False),
+        ("Bearer alpha\xff", False),
         (None, False),
     ],
 )
@@ -103,10 +110,12 @@ ANY = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "X-R
 @pytest.mark.parametrize(
     ("policy", "origin", "fields"),
     [
-        (CorsPolicy(), None, {}),
-        (CorsPolicy(), "http://a", ANY),
+        (CorsPolicy("*"), None, {}),
+        (CorsPolicy(""), None, {}),
+        (CorsPolicy(""), "http://a", {}),
+        (CorsPolicy("*"), "http://a", ANY),
         (
-            CorsPolicy(credentials=True),
+            CorsPolicy("*", credentials=True),
             "http://a",
             {**ANY, "Access-Control-Allow-Credentials": "true"},
         ),
@@ -137,18 +146,19 @@ def test_preflight_fields() -> None:
         Access_Control_Request_Method="POST",
         Access_Control_Request_Headers="authorization, x-a",
     )
-    assert dict(CorsPolicy().preflight_fields(asked)) == {
+    assert dict(CorsPolicy("*").preflight_fields(asked) or ()) == {
         "Access-Control-Allow-Methods": "POST",
         "Access-Control-Allow-Headers": "authorization, x-a",
         "Access-Control-Max-Age": "600",
     }
     listed = CorsPolicy("http://a", "GET,POST", "authorization")
-    assert dict(listed.preflight_fields(asked)) == {
+    assert dict(listed.preflight_fields(asked) or ()) == {
         "Access-Control-Allow-Methods": "GET, POST",
         "Access-Control-Allow-Headers": "authorization",
         "Access-Control-Max-Age": "600",
     }
-    assert CorsPolicy().preflight_fields(request(method="OPTIONS")) == ()
+    for fields in ({}, {"Origin": "http://a"}, {"Access_Control_Request_Method": "POST"}):
+        assert listed.preflight_fields(request(method="OPTIONS", **fields)) is None
 
 
 async def test_a_preflight_needs_no_key(start: Start) -> None:
@@ -171,8 +181,30 @@ async def test_a_preflight_needs_no_key(start: Start) -> None:
     for answer in answers:
         assert answer.headers["access-control-allow-origin"] == "http://a"
     assert answers[0].headers["access-control-allow-methods"] == "POST"
-    assert answers[0].headers["allow"] == "OPTIONS, POST"
     assert "www-authenticate" in answers[1].headers
+
+
+async def test_strangers_learn_of_no_paths(start: Start) -> None:
+    """Neither from OPTIONS, which is free for preflights alone, nor from these."""
+    running = await start(
+        {"authenticate": ApiKeys(["alpha"], render_error), "cross_origin": CorsPolicy("*")}
+    )
+    preflight = ("Origin: http://a", "Access-Control-Request-Method: POST")
+    heads = [
+        get(path, *fields, method="OPTIONS")
+        for fields in (
+            (),
+            preflight[:1],
+            preflight[1:],
+            preflight,
+            ("Authorization: Bearer alpha",),
+        )
+        for path in ("/echo", "/nothing", "*")
+    ]
+    answers = (await talk(running.port, b"".join(heads), answers=len(heads))).answers()
+    assert [answer.status for answer in answers] == [401] * 9 + [204] * 3 + [204, 404, 204]
+    assert len({answer.raw_head.partition(b"X-Request-Id")[0] for answer in answers[9:12]}) == 1
+    assert answers[12].headers["allow"] == "OPTIONS, POST"
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,16 @@ def test_paths_that_are_none(root, url):
         read(root, url.format(root=root))
 
 
+def test_hard_links(root, tmp_path):
+    """Whose name outside the directory is as good as the one inside."""
+    (root / "linked.png").hardlink_to(tmp_path / "secret.png")
+    with pytest.raises(InvalidField, match="a file with several hard links is not read") as error:
+        read(root, f"{root}/linked.png")
+    assert error.value.param == NAME
+    (tmp_path / "secret.png").unlink()
+    assert read(root, f"{root}/linked.png") == b"secret"
+
+
 def test_not_allowed(root):
     with pytest.raises(InvalidField, match="this server reads no local files"):
         read(None, f"{root}/a.png")

@@ -1,0 +1,1 @@
+"""What attackers try from outside, in earnest."""

@@ -10,8 +10,12 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
 from fastovms.http.messages import ErrorRenderer, Request, Response
+
+_MAX_PASSED: Final = 64
+_MAX_LENGTH: Final = 261  # a name of 255 characters (RFC 1035 2.3.4), a colon and a port
 
 
 class HostCheck:
@@ -34,15 +38,18 @@ class HostCheck:
         self._names = frozenset({"localhost", *(name.lower().rstrip(".") for name in names)})
         self._render_error = render_error
         self._applies = applies
+        self._passed: set[str] = set()  # Host fields that were found good, so as not to ask again
 
     def __call__(self, request: Request) -> Response | None:
         host = request.headers.by_name.get("host")
-        if not host or not request.client or not self._applies():
+        if not host or host in self._passed or not request.client or not self._applies():
             return None
         if host[0] == "[":
             return None  # an IPv6 address: `head` has checked the form
         name = host.partition(":")[0].lower().rstrip(".")
         if name in self._names or name.endswith(".localhost") or _is_ipv4(name):
+            if len(self._passed) < _MAX_PASSED and len(host) <= _MAX_LENGTH:
+                self._passed.add(host)
             return None
         # RFC 9110 15.5.20: a request for an authority that this server does not speak for.
         return self._render_error(

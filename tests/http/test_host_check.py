@@ -47,6 +47,15 @@ def test_other_names(host: str) -> None:
     assert CHECK(request(host, client="")) is None, "no page can reach a Unix socket"
 
 
+def test_many_names_take_no_memory() -> None:
+    check = HostCheck(set(), render_error)
+    for host in [f"n{number}.localhost" for number in range(200)] + ["x" * 300 + ".localhost"]:
+        assert check(request(host)) is None
+        assert check(request(host)) is None
+    assert len(check._passed) == 64
+    assert max(map(len, check._passed)) < 300
+
+
 def test_where_it_does_not_apply() -> None:
     applies = False
     check = HostCheck(set(), render_error, lambda: applies)

@@ -21,6 +21,7 @@ from bench.endurance.record import PAGE, record
 from bench.report import machine
 
 COMMANDS: dict[str, str] = {
+    "bodies": "bench.endurance.mutated_bodies",
     "bytes": "bench.endurance.mutated_bytes",
     "crash": "bench.endurance.crash",
     "restart": "bench.endurance.restart",

@@ -36,6 +36,10 @@ class AttackConnection(asyncio.Protocol):
         return connection
 
     @property
+    def is_closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    @property
     def answers(self) -> list[Answer]:
         return self.reader.answers
 
@@ -65,12 +69,12 @@ class AttackConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Sends bytes, unless the server has closed."""
-        if self._transport is not None and not self.closed and not self._transport.is_closing():
+        if self._transport is not None and not self.is_closing:
             self._transport.write(data)
 
     def finish(self) -> None:
         """Sends FIN: there will be no more requests."""
-        if self._transport is not None and not self.closed and not self._transport.is_closing():
+        if self._transport is not None and not self.is_closing:
             self._transport.write_eof()
 
     def abort(self) -> None:

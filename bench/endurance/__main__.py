@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "bytes": "bench.endurance.mutated_bytes",
     "crash": "bench.endurance.crash",
     "restart": "bench.endurance.restart",
+    "storm": "bench.endurance.storm",
 }
 """The module of each command, which has its `Command` as `COMMAND`."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,8 @@ class ServerUnderTest:
         environ: environment variables to add.
         pass_fds: file descriptors that the process inherits.
         port: that it is asked at; None = any free one.
+        context: of TLS, which trusts the certificate that the flags name, for "localhost"; None =
+            the server speaks plain HTTP.
     """
 
     def __init__(
@@ -48,9 +51,12 @@ class ServerUnderTest:
         environ: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
         port: int | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self.port = free_port() if port is None else port
-        self.url = f"http://127.0.0.1:{self.port}"
+        origin = "http://127.0.0.1" if context is None else "https://localhost"
+        self.url = f"{origin}:{self.port}"
+        self._context = context
         self.state_dir = directory / "state"
         self.log = directory / "server.log"
         address = ["--host", "127.0.0.1", "--port", str(self.port)]
@@ -84,7 +90,7 @@ class ServerUnderTest:
         while True:
             self.check_alive()
             try:
-                with urlopen(f"{self.url}/ready", timeout=5):
+                with urlopen(f"{self.url}/ready", timeout=5, context=self._context):
                     return
             except (URLError, OSError):
                 if time.monotonic() > deadline:
@@ -143,7 +149,7 @@ class ServerUnderTest:
 
     def metrics(self) -> dict[str, float]:
         """Returns the sum of each metric's samples over their labels, by name without prefix."""
-        with urlopen(f"{self.url}/metrics", timeout=30) as response:
+        with urlopen(f"{self.url}/metrics", timeout=30, context=self._context) as response:
             text = response.read().decode()
         values: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
@@ -165,10 +171,13 @@ def server_under_test(
     *flags: str,
     program: Sequence[str] = SERVE,
     environ: Mapping[str, str] | None = None,
+    context: ssl.SSLContext | None = None,
 ) -> Iterator[ServerUnderTest]:
     """Starts a server in a temporary directory, and ends it behind the block."""
     with tempfile.TemporaryDirectory(prefix="fastovms-endurance-") as directory:
-        server = ServerUnderTest(flags, Path(directory), program=program, environ=environ)
+        server = ServerUnderTest(
+            flags, Path(directory), program=program, environ=environ, context=context
+        )
         server.start()
         try:
             yield server

@@ -7,25 +7,38 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
-import numpy as np
 
+from fastovms.api.json_scan import (
+    LONG_STRING,
+    MAX_NESTING,
+    Span,
+    nested_too_deeply,
+    scan,
+)
+from fastovms.api.long_strings import put_back, take_out
 from fastovms.errors import InvalidField, MalformedBody
 
-MAX_NESTING: Final = 100
-"""Levels of arrays and objects in a body, OVMS's limit."""
+LARGE: Final = 64 * 1024
+"""Bytes from which a body is decoded in a thread."""
 
-MAX_VALUES: Final = 1_000_000
-"""Numbers, strings and so on in a body, of which decoding makes some ten million a second."""
+_SCANNED: Final = 8 * 1024
+"""Bytes from which a body is weighed before it is decoded: a smaller one never takes long."""
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_TAKEN_APART: Final = 1024 * 1024
+"""Bytes from which long strings are decoded apart."""
+
+_MAX_REST: Final = 8 * 1024 * 1024
+"""Bytes of a body besides its long strings."""
 
 _MAX_EXAMINED: Final = 1024 * 1024
 """Bytes up to which a faulty body is read again to say more about the fault."""
+
+_MAX_SHOWN: Final = 60
+"""Characters of a value that an error repeats."""
 
 _MAX_PATH: Final = 100
 """Characters of a field's name that an error repeats: the client may have made it up."""
@@ -57,55 +70,68 @@ def decode(body: bytes, schema: type[T]) -> T:
         MalformedBody: not UTF-8, not JSON, not an object, or nested too deeply.
         InvalidField: a field has the wrong type, or is a number that no float can hold.
     """
+    strings: Mapping[str, str] = {}
+    if len(body) >= _SCANNED or body.count(b"[") + body.count(b"{") > MAX_NESTING:
+        spans = scan(body)
+        if len(body) >= _TAKEN_APART:
+            body, strings = _taken_apart(body, spans)
     try:
         text = body.decode()
+        decoded = msgspec.json.decode(body, type=schema)
     except UnicodeDecodeError as error:
-        raise MalformedBody(f"the body is not valid UTF-8: {error.reason}") from None
-    _check_size(body)
-    _check_nesting(body)
-    try:
-        return msgspec.json.decode(body, type=schema)
+        raise _not_utf8(error) from None
     except msgspec.ValidationError as error:
-        raise _invalid_field(str(error), body) from None
+        raise _invalid_field(str(error), body, strings) from None
     except RecursionError:
-        raise _nested_too_deeply() from None
+        raise nested_too_deeply() from None
     except msgspec.DecodeError as error:
         if len(body) <= _MAX_EXAMINED:
             _check_constants(text)
             _check_surrogates(text)
         raise MalformedBody(f"the body is not valid JSON: {error}") from None
+    if strings:
+        put_back(decoded, strings)
+    return decoded
 
 
 def show(value: object) -> str:
-    """A value as JSON, cut to a length fit for an error message."""
+    """A value as JSON, cut to a length fit for an error message. The rest is not looked at."""
+    value = _beginning(value, iter(range(_MAX_SHOWN)))
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
-def _nested_too_deeply() -> MalformedBody:
-    return MalformedBody(f"the body is nested more than {MAX_NESTING} levels deep")
+def _beginning(value: object, room: Iterator[int]) -> object:
+    """As much of it as may be shown. `room` has an element for each element that may be."""
+    if isinstance(value, str):
+        return value[:_MAX_SHOWN]
+    if isinstance(value, list):
+        return [_beginning(element, room) for element, _ in zip(value, room, strict=False)]
+    if isinstance(value, dict):
+        members = zip(value.items(), room, strict=False)
+        return {key[:_MAX_SHOWN]: _beginning(member, room) for (key, member), _ in members}
+    return value
 
 
-def _check_size(body: bytes) -> None:
-    """Every value becomes a Python object while the event loop waits. A comma inside a string
-    counts too: no text has a million."""
-    if body.count(b",") >= MAX_VALUES:
-        raise MalformedBody(f"the body holds more than {MAX_VALUES} values")
+def _not_utf8(error: UnicodeDecodeError) -> MalformedBody:
+    return MalformedBody(f"the body is not valid UTF-8: {error.reason}")
 
 
-def _check_nesting(body: bytes) -> None:
-    """At the speed of C, as bytes: a hostile body is mostly brackets. In a larger body deep nesting
-    is left to the decoder, which has a limit of its own."""
-    if len(body) > _MAX_EXAMINED or body.count(b"[") + body.count(b"{") <= MAX_NESTING:
-        return
-    brackets = np.frombuffer(_STRING.sub(b"", body).translate(None, _NO_BRACKETS), np.uint8)
-    is_opening = (brackets == ord("[")) | (brackets == ord("{"))
-    depths = np.cumsum(np.where(is_opening, 1, -1))
-    if depths.size and depths.max() > MAX_NESTING:
-        raise _nested_too_deeply()
+def _taken_apart(body: bytes, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
+    """As `take_out`. Raises MalformedBody: too much is left, too."""
+    rest = len(body) - sum(span.end - span.start for span in spans)
+    if rest > _MAX_REST:
+        raise MalformedBody(
+            f"the body has more than {_MAX_REST} bytes besides strings of {LONG_STRING} bytes and "
+            "more"
+        )
+    try:
+        return take_out(body, spans)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error) from None
 
 
 def _check_constants(text: str) -> None:
@@ -150,7 +176,9 @@ def _non_finite(value: object, path: str) -> Iterator[tuple[str, float]]:
             yield from _non_finite(child, f"{path}[{position}]")
 
 
-def _invalid_field(complaint: str, body: bytes) -> MalformedBody | InvalidField:
+def _invalid_field(
+    complaint: str, body: bytes, strings: Mapping[str, str]
+) -> MalformedBody | InvalidField:
     location = _LOCATION.search(complaint)
     expected = _EXPECTED.match(complaint)
     path = location["path"] if location else ""
@@ -166,7 +194,8 @@ def _invalid_field(complaint: str, body: bytes) -> MalformedBody | InvalidField:
     words = [_WORDS.get(name, name) for name in types if name != "null"]
     message = f"{path} must be {' or '.join(words)}"
     if value is not _MISSING:
-        message += f", not {show(value)}"
+        whole = strings.get(value, value) if isinstance(value, str) else value
+        message += f", not {show(whole)}"
     return InvalidField(message, param=path)
 
 

@@ -34,7 +34,7 @@ class ChatCompletions:
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
         """Raises RequestError or BackendError while the answer has not begun."""
         context = self._context
-        body, model = context.read(request, ChatRequest, dialect)
+        body, model = await context.read(request, ChatRequest, dialect)
         job = await prepare(
             body, len(request.body), model, dialect, context.config, new_call_id=self._new_call_id
         )

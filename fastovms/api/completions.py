@@ -46,7 +46,7 @@ class Completions:
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
         """Raises RequestError or BackendError while the answer has not begun."""
         context = self._context
-        body, model = context.read(request, CompletionRequest, dialect)
+        body, model = await context.read(request, CompletionRequest, dialect)
         job = await prepare(body, model, dialect, context.config, self._fim[model.info.name])
         terms = job.terms
         new_id = context.new_id()

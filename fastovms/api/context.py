@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fastovms.api.dialect import Dialect
 from fastovms.api.envelope import Envelope
-from fastovms.api.reading import read_body
+from fastovms.api.reading import BodyReader, read_body
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.sampling import is_streamed, request_id
 from fastovms.api.schemas import GenerationFields
@@ -33,12 +33,13 @@ class ApiContext:
     unix_time: Callable[[], float]
     system_fingerprint: str
     state: ResponsesState | None = None
+    bodies: BodyReader = field(default_factory=BodyReader)
 
-    def read(
+    async def read(
         self, request: Request, schema: type[Body], dialect: Dialect
     ) -> tuple[Body, ServedModel]:
         """As `read_body` does. Whether the answer is streamed is noted, too."""
-        body, model = read_body(request, schema, self.models, dialect)
+        body, model = await read_body(request, schema, self.models, dialect, self.bodies)
         request.log_fields["stream"] = is_streamed(body)
         return body, model
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fastovms.api.body import decode
+import msgspec
+
+from fastovms.api.body import LARGE, decode
 from fastovms.api.dialect import Dialect
 from fastovms.api.schemas import ModelField
 from fastovms.api.served import ServedModel, ServedModels
@@ -12,6 +16,7 @@ from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
 
 Body = TypeVar("Body", bound=ModelField)
+AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 
 
 class _Outline(ModelField, frozen=True, kw_only=True):
@@ -20,8 +25,27 @@ class _Outline(ModelField, frozen=True, kw_only=True):
     stream: Any = None
 
 
-def read_body(
-    request: Request, schema: type[Body], models: ServedModels, dialect: Dialect
+class BodyReader:
+    """Decodes bodies, the large ones in a thread, and only one of these at a time: a piece of that
+    work holds the GIL, and the event loop should wait for one such piece at most."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "bodies")
+
+    async def read(self, body: bytes, schema: type[AnyBody]) -> AnyBody:
+        """Raises as `decode` does."""
+        if len(body) < LARGE:
+            return decode(body, schema)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, decode, body, schema)
+
+
+async def read_body(
+    request: Request,
+    schema: type[Body],
+    models: ServedModels,
+    dialect: Dialect,
+    reader: BodyReader,
 ) -> tuple[Body, ServedModel]:
     """The typed body and the model that it names, which is noted for logs and metrics.
 
@@ -30,20 +54,22 @@ def read_body(
             those of the other fields.
     """
     try:
-        body = decode(request.body, schema)
+        body = await reader.read(request.body, schema)
     except InvalidField:
-        _note_outline(request, models, dialect)
+        await _note_outline(request, models, dialect, reader)
         raise
     model = models.find(body.model, dialect)
     request.log_fields["model"] = model.info.name
     return body, model
 
 
-def _note_outline(request: Request, models: ServedModels, dialect: Dialect) -> None:
+async def _note_outline(
+    request: Request, models: ServedModels, dialect: Dialect, reader: BodyReader
+) -> None:
     """Notes whose request it is that fails. Raises RequestError for the fault of a model that must
     be named."""
     try:
-        outline = decode(request.body, _Outline)
+        outline = await reader.read(request.body, _Outline)
         model = models.find(outline.model, dialect)
     except RequestError:
         if dialect.model_required:

@@ -22,7 +22,7 @@ def add_model_routes(router: Router, context: ApiContext) -> None:
     models = context.models
     completions = Completions(context)
     chat = ChatCompletions(context)
-    tokenization = Tokenization(models)
+    tokenization = Tokenization(context)
     for dialect in DIALECTS:
         tokenize = tokenization.ovms_tokenize if dialect is OVMS else tokenization.tokenize
         listing = ModelRoutes(models, dialect)

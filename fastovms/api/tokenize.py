@@ -11,14 +11,15 @@ import orjson
 from fastovms.api.body import show
 from fastovms.api.chat_prompt import LONG_BODY, render_prompt, template_options
 from fastovms.api.chat_tools import read_tools
+from fastovms.api.context import ApiContext
 from fastovms.api.dialect import Dialect
 from fastovms.api.images import uncounted
 from fastovms.api.logprobs import TokenNames
 from fastovms.api.messages import read_messages
 from fastovms.api.prompts import check_token_range, is_long_text
-from fastovms.api.reading import read_body
+from fastovms.api.reading import Body, read_body
 from fastovms.api.schemas import ModelField
-from fastovms.api.served import ServedModel, ServedModels
+from fastovms.api.served import ServedModel
 from fastovms.errors import InvalidField
 from fastovms.http.messages import Request, Response
 from fastovms.media.loader import ImageSource
@@ -70,12 +71,13 @@ class OvmsTokenizeRequest(ModelField, frozen=True, kw_only=True):
 class Tokenization:
     """The handlers, for every dialect."""
 
-    def __init__(self, models: ServedModels) -> None:
-        self._models = models
+    def __init__(self, context: ApiContext) -> None:
+        self._models = context.models
+        self._bodies = context.bodies
 
     async def tokenize(self, request: Request, dialect: Dialect) -> Response:
         """A prompt, or messages as the chat template writes them. Counts as `usage` does."""
-        body, model = read_body(request, TokenizeRequest, self._models, dialect)
+        body, model = await self._read(request, TokenizeRequest, dialect)
         if (body.prompt is None) == (body.messages is None):
             reason = "is required" if body.prompt is None else "cannot be used with messages"
             raise InvalidField(f"prompt {reason}", param="prompt")
@@ -97,9 +99,14 @@ class Tokenization:
         is_long = len(request.body) >= LONG_BODY
         return Response(200, await asyncio.to_thread(answer) if is_long else answer())
 
+    async def _read(
+        self, request: Request, schema: type[Body], dialect: Dialect
+    ) -> tuple[Body, ServedModel]:
+        return await read_body(request, schema, self._models, dialect, self._bodies)
+
     async def detokenize(self, request: Request, dialect: Dialect) -> Response:
         """The text with its special tokens."""
-        body, model = read_body(request, DetokenizeRequest, self._models, dialect)
+        body, model = await self._read(request, DetokenizeRequest, dialect)
         token_ids = body.tokens
         if token_ids is None:
             raise InvalidField("tokens is required", param="tokens")
@@ -114,7 +121,7 @@ class Tokenization:
 
     async def ovms_tokenize(self, request: Request, dialect: Dialect) -> Response:
         """One list of tokens for one text, a list of lists for several."""
-        body, model = read_body(request, OvmsTokenizeRequest, self._models, dialect)
+        body, model = await self._read(request, OvmsTokenizeRequest, dialect)
         texts = _texts(body, model)
         padding = _padding(body, texts)
 

@@ -38,7 +38,7 @@ def test_invalid_field(body, param, message):
 
 def test_a_fault_in_a_huge_body_is_told_without_reading_it_again():
     with pytest.raises(InvalidField, match=r"^number must be a number$"):
-        decode(b'{"items": ["' + b"x" * 2_000_000 + b'"], "number": "x"}', Schema)
+        decode(b'{"items": [' + b'"a string",' * 200_000 + b'1], "number": "x"}', Schema)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_fault_in_a_huge_body_is_told_without_reading_it_again():
         (b"NaN", "not valid JSON"),
         (b'{"x": NaN' + b"[" * 500, "nested more than 100 levels"),
         (b'{"x": "' + b"[" * 500 + b'", NaN', "not valid JSON"),
-        (b'{"x": [' + b"1," * 1_000_000 + b"1]}", "more than 1000000 values"),
+        (b'{"x": [' + b"1," * 1_000_000 + b"1]}", "more than 500000 values"),
         (b'{"x":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "nested more than 100 levels"),
         (b'{"x":' * 50 + b"NaN" + b"}" * 50 + b"}", "not valid JSON"),
         (b"[1]", "must be a JSON object"),

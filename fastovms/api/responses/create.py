@@ -81,7 +81,7 @@ class Responses:
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
         """Raises RequestError or BackendError while the answer has not begun."""
         context, state = self._context, self._context.state
-        body, model = context.read(request, ResponsesRequest, dialect)
+        body, model = await context.read(request, ResponsesRequest, dialect)
         fields = read_fields(body, dialect, keeps=state is not None)
         if fields.background and state is not None:
             state.runs.check_room()
@@ -103,7 +103,7 @@ class Responses:
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
         """The tokens that a request's prompt would have. Raises RequestError."""
-        body, model = self._context.read(request, ResponsesRequest, dialect)
+        body, model = await self._context.read(request, ResponsesRequest, dialect)
         fields = read_fields(body, dialect, keeps=self._context.state is not None)
         history = await self._history(request, body, fields, model, dialect)
         count = await count_tokens(body, fields, history, model, dialect)

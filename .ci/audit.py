@@ -34,9 +34,11 @@ def main(requirements: str) -> int:
         for entry in found
         for fault in entry.get("vulns", ())
     ]
-    print(f"{len(found) - len(skipped)} of {len(found)} dependencies scanned")
+    num_scanned = len(found) - len(skipped)
+    print(f"{num_scanned} of {len(found)} dependencies scanned for known vulnerabilities")
     if skipped:
-        print(f"NOT SCANNED, their advisories could not be had: {', '.join(skipped)}")
+        which = ", ".join(skipped) if num_scanned else "all of them"
+        print(f"NOT SCANNED, since their advisories could not be had: {which}")
     print("\n".join(faults))
     return 1 if faults else 0
 

@@ -13,7 +13,8 @@ from fastovms.flags import GROUPS
 from fastovms.foreign_flags import FOREIGN_FLAGS
 from fastovms.spelling import ALIASES
 
-TABLES = (Path(__file__).parents[1] / "docs" / "compatibility.md").read_text()
+DOCS = Path(__file__).parents[1] / "docs"
+TABLES = (DOCS / "compatibility.md").read_text()
 OF_MODELS = {
     "--model", "--model-name", "--served-model-name", "--model-path", "--source-model",
     "--gguf-filename", "--config-path", "--pull", "--list-models", "--add-to-config",
@@ -55,3 +56,14 @@ def test_variables():
         (unused if "no use" in meaning or "always" in meaning else used).update(quoted)
     assert used == {variable.name for variable in VARIABLES} | {EXTRA_ARGUMENTS} | OF_LIBRARIES
     assert unused == set(IGNORED)
+
+
+def test_flags_of_the_threat_model():
+    known = {flag.name for flags in GROUPS.values() for flag in flags}
+    known |= {f"--no-{name.removeprefix('--')}" for name in known} | {"--version"}
+    # Commands of other programs stand in blocks, without quotes.
+    text = (DOCS / "security.md").read_text()
+    quoted = {name for span in re.findall(r"`([^`]+)`", text) for name in span.split()}
+    flags = {name for name in quoted if name.startswith("--") and "*" not in name}
+    assert len(flags) > 25
+    assert flags <= known

@@ -47,6 +47,7 @@ POSITIONS = ("another port", "another site", "rebound")
 _BROWSER_FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-breakpad", "--disable-crash-reporter",
     f"--host-resolver-rules=MAP {_FOREIGN_NAME} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 

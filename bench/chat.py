@@ -66,8 +66,8 @@ class HandBackend:
     def start(self) -> None:
         pass
 
-    def compile_grammar(self, grammar: Grammar) -> None:
-        pass
+    async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
+        return grammar
 
     def check(self, params: SamplingParams) -> None:
         pass

@@ -68,7 +68,7 @@ class NullBackend:
     def check(self, params: SamplingParams) -> None:
         pass
 
-    def compile_grammar(self, grammar: Grammar) -> None:
+    async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
         raise InvalidField(f"{grammar.param} needs a model", param=grammar.param)
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:

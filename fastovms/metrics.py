@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -88,6 +89,23 @@ class EngineStats(Protocol):
     def num_draft_tokens(self) -> int: ...
     @property
     def num_accepted_tokens(self) -> int: ...
+    @property
+    def grammars(self) -> GrammarNumbers: ...
+
+
+class GrammarNumbers(Protocol):
+    """The numbers of a backend's grammars that are exported."""
+
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def num_running(self) -> int: ...
+    @property
+    def num_trials(self) -> int: ...
+    @property
+    def num_deaths(self) -> int: ...
+    @property
+    def num_overloads(self) -> int: ...
 
 
 class Histogram:
@@ -171,6 +189,8 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[EngineStats], float]], ...]] = (
     ("num_requests_running", "Sequences in the running batch", lambda stats: stats.num_running),
     ("num_requests_waiting", "Sequences that wait to run", lambda stats: stats.num_waiting),
     ("kv_cache_usage_perc", "Share of the KV cache blocks in use, 1 = all", _cache_usage),
+    ("num_grammars_running", "Grammars being tried", lambda stats: stats.grammars.num_running),
+    ("num_grammars_waiting", "Grammars that wait for it", lambda stats: stats.grammars.num_waiting),
 )
 _COUNTERS: Final = (
     ("prefix_cache_queries", "Prompt tokens looked up", "num_prefix_cache_queries"),
@@ -181,6 +201,9 @@ _COUNTERS: Final = (
     ("spec_decode_num_drafts", "Drafts verified", "num_drafts"),
     ("spec_decode_num_draft_tokens", "Tokens drafted", "num_draft_tokens"),
     ("spec_decode_num_accepted_tokens", "Drafted tokens that were right", "num_accepted_tokens"),
+    ("grammar_trials", "Trials of grammars", "grammars.num_trials"),
+    ("grammar_trial_deaths", "Trials that ended their process", "grammars.num_deaths"),
+    ("grammar_overloads", "Grammars turned away", "grammars.num_overloads"),
 )
 """With the field of `EngineStats` that each exports."""
 
@@ -214,7 +237,7 @@ class GenerationCollector(Collector):
         for name, text, field in _COUNTERS:
             counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
             for model_name, values in stats:
-                counter.add_metric([model_name], getattr(values, field))
+                counter.add_metric([model_name], attrgetter(field)(values))
             yield counter
         yield self._finished()
         for name, text, field in _HISTOGRAMS:

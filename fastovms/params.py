@@ -43,12 +43,15 @@ class Grammar:
         param: the request's field, for messages.
         frame: tagged rules of the whole text, in which `@answer` is what the grammar constrains;
             empty = nothing else. Reasoning may come first.
+        compiled: what the backend has made of it, of a type that only the backend knows; None =
+            nothing yet.
     """
 
     kind: GrammarKind
     source: str
     param: str = field(default="response_format", compare=False)
     frame: str = ""
+    compiled: object = field(default=None, compare=False, repr=False)
 
 
 class EarlyStopping(Enum):

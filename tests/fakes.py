@@ -143,10 +143,11 @@ class FakeBackend:
     def start(self) -> None:
         pass
 
-    def compile_grammar(self, grammar: Grammar) -> None:
+    async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
         self.compiled.append(grammar)
         if "bad" in grammar.source:
             raise InvalidField(f"bad {grammar.kind.value}: {grammar.source}", param=grammar.param)
+        return grammar
 
     def check(self, params: SamplingParams) -> None:
         if self.check_error is not None:

@@ -39,7 +39,7 @@ class Vocabulary:
         )
 
     def matcher(self, grammar: Grammar) -> LLMatcher:
-        return self._compiler.compile(grammar).deep_copy()
+        return self._compiler.compile(grammar).matcher.deep_copy()
 
     def encode(self, text: str) -> list[int]:
         token_ids: list[int] = self.tokenizer.tokenize_bytes(text.encode())

@@ -36,7 +36,13 @@ class ChatCompletions:
         context = self._context
         body, model = await context.read(request, ChatRequest, dialect)
         job = await prepare(
-            body, len(request.body), model, dialect, context.config, new_call_id=self._new_call_id
+            body,
+            len(request.body),
+            model,
+            dialect,
+            context.config,
+            client=request.sender,
+            new_call_id=self._new_call_id,
         )
         terms = job.terms
         new_id = context.new_id()

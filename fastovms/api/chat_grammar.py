@@ -77,20 +77,24 @@ def constraint(
 
 
 async def usable(
-    wanted: Constraint | None, model: ServedModel, config: ApiConfig
+    wanted: Constraint | None, model: ServedModel, config: ApiConfig, client: str
 ) -> Grammar | None:
     """The grammar, made ready; None where there is none, or an optional one is of no use.
 
-    Raises InvalidField: it cannot be used.
+    Args:
+        client: who has sent it.
+
+    Raises:
+        InvalidField: it cannot be used.
+        BackendError: it cannot be made ready now.
     """
     if wanted is None:
         return None
     try:
         check_length(wanted.grammar, config)
-        await compile_grammar(wanted.grammar, model)
+        return await compile_grammar(wanted.grammar, model, client)
     except (InvalidField, BackendUnavailable) as error:
         if not wanted.is_optional:
             raise
         logger.info(_NOT_CONSTRAINED, error)
         return None
-    return wanted.grammar

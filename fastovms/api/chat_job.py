@@ -68,15 +68,18 @@ async def prepare(
     dialect: Dialect,
     config: ApiConfig,
     *,
+    client: str,
     new_call_id: Callable[[], str],
 ) -> ChatJob:
-    """Long chats are rendered and encoded, and grammars compiled, in a thread.
+    """Long chats are rendered and encoded in a thread.
 
     Args:
         size: of the body, in bytes.
+        client: who asks.
 
     Raises:
         RequestError: a field is at fault.
+        BackendError: the grammar cannot be compiled now.
     """
     check_numbers(body, dialect)
     _check_modalities(body)
@@ -111,7 +114,7 @@ async def prepare(
         model,
         dialect,
         config,
-        grammar=await usable(wanted, model, config),
+        grammar=await usable(wanted, model, config, client),
         echo=False,
         num_prompt_logprobs=report.num_prompt_logprobs,
     )

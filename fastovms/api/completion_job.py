@@ -23,7 +23,7 @@ from fastovms.api.prompts import (
 from fastovms.api.report import TokenReport, token_report
 from fastovms.api.schemas import CompletionRequest
 from fastovms.api.served import ServedModel
-from fastovms.api.structured import grammar_of
+from fastovms.api.structured import compile_grammar, grammar_of
 from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
 from fastovms.api.vision import check_images
 from fastovms.config import ApiConfig
@@ -58,14 +58,18 @@ async def prepare(
     dialect: Dialect,
     config: ApiConfig,
     fim: FimTokens | None,
+    *,
+    client: str,
 ) -> CompletionJob:
-    """Long texts are encoded, and grammars compiled, in a thread.
+    """Long texts are encoded in a thread.
 
     Args:
         fim: the model's tokens for a suffix, if it has them.
+        client: who asks.
 
     Raises:
         RequestError: a field is at fault.
+        BackendError: the grammar cannot be compiled now.
     """
     check_numbers(body, dialect)
     grammar = grammar_of(body, config)
@@ -78,6 +82,8 @@ async def prepare(
         _check_texts(texts, model.images, dialect)
     prompts, inputs = await _encode(body, texts, model, asked.truncation, fim)
     num_prompt_logprobs = _num_prompt_logprobs(body, report)
+    if grammar is not None:
+        grammar = await compile_grammar(grammar, model, client)
     tasks = await make_tasks(
         body,
         asked,

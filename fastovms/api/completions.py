@@ -47,7 +47,8 @@ class Completions:
         """Raises RequestError or BackendError while the answer has not begun."""
         context = self._context
         body, model = await context.read(request, CompletionRequest, dialect)
-        job = await prepare(body, model, dialect, context.config, self._fim[model.info.name])
+        fim = self._fim[model.info.name]
+        job = await prepare(body, model, dialect, context.config, fim, client=request.sender)
         terms = job.terms
         new_id = context.new_id()
         envelope = context.envelope("cmpl-", new_id, body, model, dialect)

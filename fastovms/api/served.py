@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -25,8 +24,6 @@ class ServedModel:
     Attributes:
         aliases: names that requests may use in place of the model's, which answers carry.
         images: None = it takes none.
-        compilations: of grammars, that may be under way at once: one may take seconds, and the
-            threads have other work.
     """
 
     backend: Backend
@@ -36,7 +33,6 @@ class ServedModel:
     chat: ChatModel = field(default_factory=ChatModel)
     aliases: tuple[str, ...] = ()
     images: ImageInput | None = None
-    compilations: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     @property
     def info(self) -> ModelInfo:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -59,11 +58,18 @@ def check_length(grammar: Grammar, config: ApiConfig) -> None:
         )
 
 
-async def compile_grammar(grammar: Grammar, model: ServedModel) -> None:
-    """Makes it ready in a thread. Raises InvalidField: nothing can be made of it."""
+async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> Grammar:
+    """Makes a grammar ready to be used in `SamplingParams`.
+
+    Args:
+        client: who has sent it.
+
+    Raises:
+        InvalidField: nothing can be made of it.
+        BackendError: too many wait for theirs, or nothing can be compiled now.
+    """
     try:
-        async with model.compilations:
-            await asyncio.to_thread(model.backend.compile_grammar, grammar)
+        return await model.backend.compile_grammar(grammar, client)
     except RequestError as error:
         reason = error.message
         if len(reason) > _MAX_REASON:

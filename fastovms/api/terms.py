@@ -26,7 +26,6 @@ from fastovms.api.sampling import (
 )
 from fastovms.api.schemas import GenerationFields, StreamOptions
 from fastovms.api.served import ServedModel
-from fastovms.api.structured import compile_grammar
 from fastovms.api.token_rules import TokenRules, encode_bad_words, token_rules
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
@@ -126,15 +125,16 @@ async def make_tasks(
     echo: bool,
     num_prompt_logprobs: int | None,
 ) -> list[PromptTask]:
-    """What the backend gets for each prompt. Its grammar is compiled, in a thread.
+    """What the backend gets for each prompt.
 
     Args:
         inputs: token ids, as the model gets them.
         names: of the prompts, for error messages.
+        grammar: as `compile_grammar` returns it.
         echo: the choices repeat their prompt's log probabilities.
         num_prompt_logprobs: top log probabilities of the prompts' tokens that are needed.
 
-    Raises RequestError: a prompt does not fit, or the grammar cannot be used.
+    Raises RequestError: a prompt does not fit, or the backend cannot do it.
     """
     report, ranked = asked.report, asked.candidates.are_ranked
     check_total_logprobs(
@@ -169,6 +169,4 @@ async def make_tasks(
     with _named_as_asked(report):
         for task in tasks:
             model.backend.check(task.params)
-    if grammar is not None:
-        await compile_grammar(grammar, model)
     return tasks

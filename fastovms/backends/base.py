@@ -16,12 +16,31 @@ from fastovms.params import (
 OutputCallback = Callable[[GenerationOutput], None]
 
 
+class GrammarStats(NamedTuple):
+    """What happened to the grammars that clients have sent.
+
+    Attributes:
+        num_waiting: grammars that wait to be tried.
+        num_running: grammars that are being tried.
+        num_trials: trials begun so far. A grammar that takes long has several.
+        num_deaths: trials that have ended their process.
+        num_overloads: grammars turned away, since too many waited or they waited too long.
+    """
+
+    num_waiting: int = 0
+    num_running: int = 0
+    num_trials: int = 0
+    num_deaths: int = 0
+    num_overloads: int = 0
+
+
 class BackendStats(NamedTuple):
     """A snapshot, taken between two steps.
 
     Attributes:
         step_allowance: seconds for which the step that has begun may go on without a sign of
             life, and does not hang.
+        grammars: what happened to the grammars that clients have sent.
     """
 
     num_running: int = 0
@@ -38,11 +57,11 @@ class BackendStats(NamedTuple):
     num_accepted_tokens: int = 0
     num_steps: int = 0
     step_allowance: float = 0.0
+    grammars: GrammarStats = GrammarStats()
 
 
 class Backend(Protocol):
-    """Runs generation requests. Every method is called on the event loop's thread, but for
-    `compile_grammar`."""
+    """Runs generation requests. Every method is called on the event loop's thread."""
 
     @property
     def model(self) -> ModelInfo: ...
@@ -54,11 +73,19 @@ class Backend(Protocol):
     def start(self) -> None:
         """Starts work on the running event loop, to which the outputs will be handed."""
 
-    def compile_grammar(self, grammar: Grammar) -> None:
-        """Makes a grammar ready for `submit`. Takes up to seconds, so it is called in a thread.
+    async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
+        """Makes a grammar ready for `submit`, which may take seconds.
+
+        Args:
+            client: who has sent it. Nobody waits for more than one grammar of each other client.
+
+        Returns:
+            The grammar as `submit` wants it.
 
         Raises:
             RequestError: the grammar is malformed or impossible, or this model takes none.
+            Overloaded: too many grammars wait.
+            BackendUnavailable: nothing can be compiled now.
         """
 
     def check(self, params: SamplingParams) -> None:

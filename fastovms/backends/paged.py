@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastovms.backends.base import BackendStats, OutputCallback
+from fastovms.backends.deep_stack import start_thread
 from fastovms.backends.draft import load_draft_model
 from fastovms.backends.engine_loop import Abort, Close, Command, Submit, run_engine
 from fastovms.backends.guarded_grammars import GuardedGrammars
@@ -212,15 +213,16 @@ class PagedBackend:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, name="engine")
+        if self._grammars is not None:
+            self._grammars.start()
 
-    def compile_grammar(self, grammar: Grammar) -> None:
+    async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
         if self._grammars is None:
             raise InvalidField(
                 f"{grammar.param} needs a model with a tokenizer.json", param=grammar.param
             )
-        self._grammars.compile(grammar)
+        return await self._grammars.compile(grammar, client)
 
     def check(self, params: SamplingParams) -> None:
         """There is nothing that it cannot do."""
@@ -240,7 +242,8 @@ class PagedBackend:
             self._commands.put(Abort(request_id, index))
 
     def stats(self) -> BackendStats:
-        return self._requests.stats
+        stats = self._requests.stats
+        return stats if self._grammars is None else stats._replace(grammars=self._grammars.stats)
 
     def fail(self, reason: str) -> None:
         if self._failure is None:
@@ -285,7 +288,7 @@ class PagedBackend:
                 publish=self._publish,
                 clock=self._clock,
             )
-        except Exception as error:
+        except BaseException as error:  # Rust's panics are no Exceptions
             logger.exception("the engine has failed")
             self._call_loop(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:

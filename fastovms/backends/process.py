@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -31,31 +32,38 @@ class ChildProcess:
     """A Python module run as a process, which gets the other end of `connection` by the number of
     a file descriptor in its first argument.
 
-    It ends when the connection does, and no signal that is meant for the server concerns it.
+    It ends when the connection does, and no signal that is meant for the server concerns it. What
+    it forks is killed with it.
+
+    Args:
+        arguments: that follow the first.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, *arguments: str) -> None:
         self.connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
+                [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),
+                process_group=0,
             )
 
     def wait(self) -> str:
         try:
             code = self._process.wait(_END_TIMEOUT)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
             code = self._process.wait()
         if code >= 0:
             return f"has ended with code {code}"
         return f"was ended by {signal.Signals(-code).name}"
 
     def kill(self) -> None:
-        self._process.kill()
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def send(connection: Connection[Any, Any], message: object) -> None:

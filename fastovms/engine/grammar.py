@@ -1,20 +1,25 @@
 """Grammars that a sample must follow: compiled once, kept in a bounded cache, and applied as a
-mask over the vocabulary at each token."""
+mask over the vocabulary at each token.
+
+llguidance may overflow the stack or never return on what a client has written: whatever compiles
+for a client has it tried first (`backends.trials`).
+"""
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
+from numpy.typing import NDArray
 
 from fastovms.engine.allowance import Allowance
+from fastovms.engine.grammar_cache import CompiledGrammar, GrammarCache
 from fastovms.engine.json_schema import usable_rules, usable_schema
 from fastovms.engine.productive import unmatchable_rule
 from fastovms.engine.raw_logits import Floats
@@ -27,7 +32,12 @@ from fastovms.params import Grammar, GrammarKind, Refusal
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-_MAX_CACHED = 256
+MAX_CACHED_BYTES = 128 * 2**20
+"""Of compiled grammars: one of a usual schema holds 0.2 MB, one of a hostile one up to 96 MB."""
+
+_MIN_BYTES = 64 * 2**10
+_BYTES_PER_CHARACTER = 64
+"""What a compiled grammar is taken to hold where nobody has measured it."""
 
 MAX_FORCED_TOKENS = 8192
 """That may follow without a choice: each step looks at all of them, 1 to 3 ms here."""
@@ -57,13 +67,16 @@ class GrammarState:
 
     def __init__(
         self,
+        compiled: CompiledGrammar,
         matcher: LLMatcher,
         vocab_size: int,
         num_prompt_tokens: int,
         allowance: Allowance,
         error: str = "",
     ) -> None:
-        """`allowance` is that of all samples of the request."""
+        """`matcher` is a copy of the compiled one, `allowance` that of all samples of the
+        request."""
+        self._compiled = compiled
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._num_read = num_prompt_tokens
@@ -111,12 +124,19 @@ class GrammarState:
         return forced
 
     def __copy__(self) -> GrammarState:
-        matcher = self._matcher.deep_copy()
-        return GrammarState(matcher, self._vocab_size, self._num_read, self._allowance, self._error)
+        return GrammarState(
+            self._compiled,
+            self._matcher.deep_copy(),
+            self._vocab_size,
+            self._num_read,
+            self._allowance,
+            self._error,
+        )
 
     def _read(self, token_ids: array[int]) -> None:
         if len(token_ids) > self._num_read:
             self._matcher.consume_tokens(token_ids[self._num_read :].tolist())
+            self._compiled.num_followed += len(token_ids) - self._num_read
             self._num_read = len(token_ids)
 
 
@@ -125,19 +145,25 @@ class GrammarCompiler:
     releases the GIL, belongs in a thread; `start` then finds it in the cache."""
 
     def __init__(
-        self, tokenizer_json: str, *, vocab_size: int | None, eos_token_ids: Sequence[int]
+        self,
+        tokenizer_json: str,
+        *,
+        vocab_size: int | None,
+        eos_token_ids: Sequence[int],
+        max_cached_bytes: int = MAX_CACHED_BYTES,
     ) -> None:
         """
         Args:
             tokenizer_json: the text of a Hugging Face tokenizer.json.
             vocab_size: of the model; None = as many tokens as it names.
+            max_cached_bytes: of compiled grammars that are kept.
 
         Raises:
             ValueError: it is no such text.
         """
         eos = list(eos_token_ids) or None
-        self._eos_token_ids = frozenset(eos_token_ids)
-        nameless, self._special_tokens = without_names(tokenizer_json)
+        self.eos_token_ids = frozenset(eos_token_ids)
+        nameless, self.special_tokens = without_names(tokenizer_json)
         if eos is not None:  # else it is found by its name
             tokenizer_json = nameless
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
@@ -150,53 +176,73 @@ class GrammarCompiler:
         # Those that may stand in a text: another one ends it.
         self._inner_tokens = {
             text: token_id
-            for text, token_id in self._special_tokens.items()
-            if token_id not in self._eos_token_ids
+            for text, token_id in self.special_tokens.items()
+            if token_id not in self.eos_token_ids
         }
-        self._cache: OrderedDict[Grammar, LLMatcher] = OrderedDict()
-        self._lock = Lock()
+        self._cache = GrammarCache(max_cached_bytes)
 
-    def compile(self, grammar: Grammar) -> LLMatcher:
-        """Returns the grammar's matcher at its start. Copy it before use.
+    @property
+    def vocab_size(self) -> int:
+        size: int = self._tokenizer.vocab_size
+        return size
+
+    def cached(self, grammar: Grammar) -> CompiledGrammar | None:
+        """The grammar, if it has been compiled and is kept."""
+        return self._cache.get(grammar)
+
+    def compile(self, grammar: Grammar, *, num_bytes: int | None = None) -> CompiledGrammar:
+        """Compiles the grammar, unless it is kept.
+
+        Args:
+            num_bytes: that it holds when it is compiled, if somebody has measured it.
 
         Raises:
-            InvalidField: the grammar is malformed, or nothing can satisfy it.
+            UnfinishableGrammar: the grammar was compiled, but following it leads nowhere.
+            UnusableGrammar: the grammar is malformed, or nothing can satisfy it.
         """
-        with self._lock:
-            matcher = self._cache.get(grammar)
-            if matcher is not None:
-                self._cache.move_to_end(grammar)
-                return matcher
+        found = self._cache.get(grammar)
+        if found is not None:
+            return found
         try:
             source = self._to_llguidance[grammar.kind](grammar.source)
             frame = self._tagged_rules(grammar.frame) if grammar.frame else ""
+        except UnfinishableGrammar as error:
+            raise UnfinishableGrammar(grammar, error.message) from error
         except Exception as error:  # the converters raise plain ones for what a client wrote
-            raise _invalid(grammar, str(error)) from error
+            raise UnusableGrammar(grammar, _reason(str(error))) from error
         matcher = self._matcher(grammar, source)
         if frame:
             matcher = self._matcher(grammar, _framed(frame, source))
-        with self._lock:
-            self._cache[grammar] = matcher
-            if len(self._cache) > _MAX_CACHED:
-                self._cache.popitem(last=False)
-        return matcher
+        num_characters = len(grammar.source) + len(grammar.frame)
+        if num_bytes is None:
+            num_bytes = _BYTES_PER_CHARACTER * num_characters
+        compiled = CompiledGrammar(matcher, max(_MIN_BYTES, num_bytes) + 4 * num_characters)
+        self._cache.put(grammar, compiled)
+        return compiled
 
     def start(
         self, grammar: Grammar, num_prompt_tokens: int, allowance: Allowance | None = None
     ) -> GrammarState:
-        """A new sample's state, at the beginning of the grammar. `allowance` is that of all
-        samples of the request, if there are others."""
-        matcher = self.compile(grammar).deep_copy()
+        """A new sample's state, at the beginning of the grammar, which is compiled only if it does
+        not bring its compiled form. `allowance` is that of all samples of the request, if there
+        are others."""
+        compiled = grammar.compiled
+        if not isinstance(compiled, CompiledGrammar):
+            compiled = self.compile(grammar)
         return GrammarState(
-            matcher, self._tokenizer.vocab_size, num_prompt_tokens, allowance or Allowance()
+            compiled,
+            compiled.matcher.deep_copy(),
+            self.vocab_size,
+            num_prompt_tokens,
+            allowance or Allowance(),
         )
 
     def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
-        """Raises InvalidField: it is malformed, or no text can even begin to satisfy it. Within a
+        """Raises UnusableGrammar: it is malformed, or no text can even begin to satisfy it. In a
         frame such an answer would have llguidance follow forced text for ever."""
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         if matcher.is_error():
-            raise _invalid(grammar, matcher.get_error())
+            raise UnusableGrammar(grammar, _reason(matcher.get_error()))
         self._try(grammar, matcher.deep_copy())
         return matcher
 
@@ -207,20 +253,27 @@ class GrammarCompiler:
             mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
             forced: list[int] = [] if matcher.is_stopped() else matcher.compute_ff_tokens()
             if len(forced) > MAX_FORCED_TOKENS:
-                raise _invalid(grammar, _MAX_FORCED)
+                raise UnfinishableGrammar(grammar, _MAX_FORCED)
             if not forced and not matcher.is_stopped():
-                possible = np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
-                forced = [i for i in possible if i not in self._eos_token_ids][:1]
+                forced = list(islice(self._possible(mask), 1))
                 has_chosen = True
             matcher.consume_tokens(forced)
             if matcher.is_error():
                 error = _reason(matcher.get_error())
                 if error != _DEAD_END:
-                    raise _invalid(grammar, error)
+                    raise UnfinishableGrammar(grammar, error)
                 if not has_chosen:
-                    raise _invalid(grammar, "nothing satisfies it")
+                    raise UnfinishableGrammar(grammar, "nothing satisfies it")
             if matcher.is_stopped():
                 return
+
+    def _possible(self, mask: NDArray[np.uint8]) -> Iterator[int]:
+        """Tokens that go on, lowest first."""
+        for position in np.flatnonzero(mask):
+            for bit in range(8):
+                token_id = 8 * int(position) + bit
+                if mask[position] >> bit & 1 and token_id not in self.eos_token_ids:
+                    yield token_id
 
     def _grammar(self, source: str) -> str:
         """Lark, or GBNF / EBNF, which define rules with `::=`."""
@@ -228,7 +281,7 @@ class GrammarCompiler:
         unmatchable = unmatchable_rule(lark)
         if unmatchable is not None:
             raise ValueError(f"nothing matches the rule {unmatchable}")
-        return str(LLMatcher.grammar_from_lark(with_token_ids(lark, self._special_tokens)))
+        return str(LLMatcher.grammar_from_lark(with_token_ids(lark, self.special_tokens)))
 
     def _structural_tag(self, source: str) -> str:
         return structural_tag(source, self._inner_tokens, self._compile_part)
@@ -241,7 +294,7 @@ class GrammarCompiler:
 
     def _tagged_rules(self, source: str) -> str:
         source = usable_rules(source)
-        lark = resolve_tags(source, self._inner_tokens, self._eos_token_ids)
+        lark = resolve_tags(source, self._inner_tokens, self.eos_token_ids)
         return str(LLMatcher.grammar_from_lark(lark))
 
 
@@ -255,10 +308,21 @@ def dead_end(grammar: Grammar, error: str) -> Refusal:
     )
 
 
-def _invalid(grammar: Grammar, reason: str) -> InvalidField:
-    return InvalidField(
-        f"the {grammar.kind.value} cannot be used: {_reason(reason)}", param=grammar.param
-    )
+class UnusableGrammar(InvalidField):
+    """A grammar that is malformed or impossible.
+
+    Attributes:
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, grammar: Grammar, reason: str) -> None:
+        message = f"the {grammar.kind.value} cannot be used: {reason}"
+        super().__init__(message, param=grammar.param)
+        self.reason = reason
+
+
+class UnfinishableGrammar(UnusableGrammar):
+    """A grammar that can be compiled, but not followed. With other tokens perhaps it can."""
 
 
 def _reason(error: str) -> str:

@@ -9,13 +9,18 @@ from typing import Final
 
 from fastovms.engine.finite_schema import Schema, parts_of, rewritten, without_endless_parts
 from fastovms.engine.lark_writer import OPAQUE
+from fastovms.engine.schema_numbers import check_numbers, within_bounds
 
 _FORMATS: Final = {
     "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid",
 }  # fmt: skip
 """That llguidance knows."""
 
-_NEEDS_A_LOOK: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"')
+_NEEDS_A_SEARCH: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"|\\u')
+"""Parts that no value satisfies are looked for where they may be and cannot be seen at once. A name
+may be written with escapes."""
+
+_TOO_DEEP: Final = "it is nested too deeply"
 _NUDGE: Final = 1e-6
 _EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
 
@@ -26,12 +31,16 @@ def usable_schema(source: str) -> str:
     with bounds that it keeps.
 
     Raises:
-        ValueError: it is no JSON, nothing satisfies it, or it is too large to tell.
+        ValueError: it is no JSON, a number in it cannot be where it is, nothing satisfies it, or it
+            is too large to tell.
     """
-    if _NEEDS_A_LOOK.search(source) is None:
+    try:
+        schema = json.loads(source)
+    except json.JSONDecodeError:  # llguidance says what is wrong with it
         return source
-    schema = json.loads(source)
-    usable = _usable(schema)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    usable = _usable(schema, source)
     if usable is False:
         raise ValueError("nothing satisfies it")
     return source if usable is schema else json.dumps(usable)
@@ -39,7 +48,7 @@ def usable_schema(source: str) -> str:
 
 def usable_rules(lark: str) -> str:
     """The same of each schema in rules of Lark."""
-    if _NEEDS_A_LOOK.search(lark) is None:
+    if "%json" not in lark:
         return lark
     pieces: list[str] = []
     position = 0
@@ -48,9 +57,11 @@ def usable_rules(lark: str) -> str:
             continue
         try:
             schema, end = json.JSONDecoder().raw_decode(lark, match.end())
-        except ValueError:  # llguidance says what is wrong with it
+        except json.JSONDecodeError:  # llguidance says what is wrong with it
             continue
-        usable = _usable(schema)
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
+        usable = _usable(schema, lark[match.end() : end])
         if usable is False:
             raise ValueError("nothing satisfies a schema in it")
         if usable is not schema:
@@ -59,8 +70,12 @@ def usable_rules(lark: str) -> str:
     return "".join([*pieces, lark[position:]])
 
 
-def _usable(schema: object) -> object:
-    return without_endless_parts(_corrected(schema))
+def _usable(schema: object, source: str) -> object:
+    check_numbers(schema)
+    corrected = _corrected(schema)
+    if _NEEDS_A_SEARCH.search(source) is None:
+        return corrected
+    return without_endless_parts(corrected)
 
 
 def _corrected(schema: object) -> object:
@@ -69,7 +84,8 @@ def _corrected(schema: object) -> object:
     changed = {
         id(part): corrected
         for part in parts_of(schema)
-        if (corrected := _with_open_bounds(_without_unknown_format(part))) is not part
+        if (corrected := _with_open_bounds(within_bounds(_without_unknown_format(part))))
+        is not part
     }
     if not changed:
         return schema

@@ -75,7 +75,7 @@ def is_cache(port: Any) -> bool:
     return str(port.get_any_name()).startswith(("key_cache.", "value_cache."))
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """The line of an OpenVINO message that says what is wrong: the last, below its trace. Where it
     was built is left out."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

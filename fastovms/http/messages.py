@@ -159,6 +159,11 @@ class Request:
         self._open_stream = open_stream
         self._log_fields: dict[str, object] | None = None
 
+    @property
+    def sender(self) -> str:
+        """Who shares what is shared out fairly: who has the key, else the address."""
+        return self.tenant or self.client.rpartition(":")[0]
+
     def set_path(self, raw_path: str) -> None:
         self.raw_path = raw_path
         self.path = unquote(raw_path) if "%" in raw_path else raw_path

@@ -106,13 +106,13 @@ def test_what_cannot_be_constrained_may_go_free(fields, is_optional):
 async def test_what_cannot_be_compiled_now_may_go_free(monkeypatch):
     model = served()
 
-    def fail(grammar: object) -> None:
+    async def fail(grammar: object, client: str) -> None:
         raise BackendUnavailable("grammars cannot be compiled now")
 
     monkeypatch.setattr(model.backend, "compile_grammar", fail)
-    assert await usable(constraint_of(AUTO), model, ApiConfig()) is None
+    assert await usable(constraint_of(AUTO), model, ApiConfig(), "") is None
     with pytest.raises(BackendUnavailable):
-        await usable(constraint_of(REQUIRED), model, ApiConfig())
+        await usable(constraint_of(REQUIRED), model, ApiConfig(), "")
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,20 @@
-"""Grammars that may take long are tried in another process."""
+"""Grammars are tried in another process, which may die of them or be too slow."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from multiprocessing import Pipe
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from fastovms.backends.guarded_grammars import GuardedGrammars, is_plain
+from fastovms.backends.guarded_grammars import GuardedGrammars, RefusedGrammars
 from fastovms.backends.process import Peer
-from fastovms.engine.grammar import GrammarCompiler
-from fastovms.errors import BackendUnavailable, InvalidField
+from fastovms.engine.grammar import GrammarCompiler, UnusableGrammar
+from fastovms.engine.grammar_cache import CompiledGrammar
+from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
 from fastovms.params import Grammar, GrammarKind
 
 TOKENIZER_JSON = (
@@ -30,8 +28,9 @@ def compiler() -> GrammarCompiler:
 
 
 @pytest.fixture
-def guarded(compiler: GrammarCompiler) -> Iterator[GuardedGrammars]:
+async def guarded(compiler: GrammarCompiler) -> AsyncIterator[GuardedGrammars]:
     grammars = GuardedGrammars(compiler)
+    grammars.start()
     yield grammars
     grammars.close()
 
@@ -40,101 +39,115 @@ def schema(value: object) -> Grammar:
     return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
 
 
-HOURS = [
-    schema({"anyOf": [{"type": "integer", "multipleOf": 99991 + 2 * i} for i in range(6)]}),
-    schema({"patternProperties": {f"^a{{{i}}}b*$": {"type": "integer"} for i in range(900)}}),
-]
+def hours(number: int) -> Grammar:
+    """One that would take hours."""
+    primes = [99991, 99989, 99971, 99961, 99929, 99923]
+    return schema({"anyOf": [{"type": "integer", "multipleOf": p * number} for p in primes]})
 
 
-@pytest.mark.parametrize("grammar", HOURS)
-def test_what_takes_for_ever_is_refused(guarded: GuardedGrammars, grammar: Grammar) -> None:
-    started = time.process_time()
+RULES = "\n".join(f"r{i}: r{i + 1}" for i in range(20_000))
+DEEP = Grammar(GrammarKind.GRAMMAR, f'start: r0\n{RULES}\nr20000: "a"', "guided_grammar")
+"""Overflows the stack of a compiler."""
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        schema({"const": -(2**63)}),
+        schema({"type": "integer", "minimum": -(2**63), "maximum": 5 - 2**63}),
+        Grammar(GrammarKind.GRAMMAR, f'start: %json {{"enum": [{-(2**63)}]}}'),
+        Grammar(GrammarKind.TAGGED_RULES, f'start: "a" %json {{"const": {-(2**63)}}}'),
+        Grammar(GrammarKind.REGEX, "a", frame=f'start: @answer %json {{"const": {-(2**63)}}}'),
+    ],
+)
+async def test_numbers_that_end_the_compiler_are_refused_by_name(
+    guarded: GuardedGrammars, grammar: Grammar
+) -> None:
+    with pytest.raises(InvalidField, match=r"(const|enum|maximum) must be") as error:
+        await guarded.compile(grammar, "")
+    assert error.value.param == "response_format"
+    assert guarded.stats.num_deaths == 0
+
+
+async def test_what_ends_the_compiler_ends_only_its_trial(guarded: GuardedGrammars) -> None:
     with pytest.raises(InvalidField, match="it is too much for the compiler") as error:
-        guarded.compile(grammar)
+        await guarded.compile(DEEP, "")
+    assert error.value.param == "guided_grammar"
+    assert guarded.stats.num_deaths == 1
+    await guarded.compile(Grammar(GrammarKind.REGEX, "a{2,5}"), "")
+
+
+PATTERNS = {f"^a{{{i}}}b*$": {"type": "integer"} for i in range(900)}
+
+
+@pytest.mark.parametrize("grammar", [hours(1), schema({"patternProperties": PATTERNS})])
+async def test_what_takes_for_ever_is_refused(guarded: GuardedGrammars, grammar: Grammar) -> None:
+    started = time.process_time()
+    with pytest.raises(InvalidField, match="it takes too long to compile") as error:
+        await guarded.compile(grammar, "")
     assert error.value.param == "response_format"
     assert time.process_time() - started < 1  # of this process
-    guarded.compile(Grammar(GrammarKind.REGEX, "a{2,5}"))
+    for _ in range(2):  # and nobody waits for it again
+        with pytest.raises(InvalidField, match="it takes too long to compile"):
+            await guarded.compile(grammar, "")
+    assert guarded.stats.num_trials == 3
 
 
-def test_what_is_wrong_is_told_by_the_compiler_here(guarded: GuardedGrammars) -> None:
+@pytest.mark.parametrize("client", ["hostile", "another"])
+async def test_an_ordinary_grammar_does_not_wait_for_hostile_ones(
+    guarded: GuardedGrammars, client: str
+) -> None:
+    await guarded.compile(Grammar(GrammarKind.REGEX, "warm"), "")
+    hostile = [asyncio.create_task(guarded.compile(hours(2 * i), "hostile")) for i in range(1, 17)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await guarded.compile(Grammar(GrammarKind.REGEX, "a{2,7}"), client)
+    assert sum(isinstance(task.exception(), Overloaded) for task in hostile if task.done()) < 16
+    assert not all(task.done() for task in hostile)
+    for task in hostile:
+        task.cancel()
+    await asyncio.gather(*hostile, return_exceptions=True)
+
+
+async def test_what_has_passed_is_compiled_and_kept(guarded: GuardedGrammars) -> None:
+    grammar = schema({"type": "object", "properties": {"a": {"type": "integer", "minimum": 5}}})
+    first, second = [await guarded.compile(grammar, "") for _ in range(2)]
+    assert isinstance(first.compiled, CompiledGrammar)
+    assert first.compiled is second.compiled
+    assert first.compiled.num_bytes > 100_000, "it was measured"
+    assert guarded.stats.num_trials == 1
+
+
+async def test_what_is_wrong_is_told(guarded: GuardedGrammars) -> None:
     with pytest.raises(InvalidField, match="invalid regex"):
-        guarded.compile(Grammar(GrammarKind.REGEX, "[a"))
+        await guarded.compile(Grammar(GrammarKind.REGEX, "[a"), "")
 
 
-def test_a_process_that_cannot_be_started(compiler: GrammarCompiler) -> None:
-    def start() -> Peer:
+async def test_a_process_that_cannot_be_started(compiler: GrammarCompiler) -> None:
+    def start(_: float) -> Peer:
         raise BlockingIOError("no more processes")
 
+    grammars = GuardedGrammars(compiler, start=start)
     with pytest.raises(BackendUnavailable, match="grammars cannot be compiled now"):
-        GuardedGrammars(compiler, start=start).compile(Grammar(GrammarKind.REGEX, "a"))
+        await grammars.compile(Grammar(GrammarKind.REGEX, "xyz"), "")
+    grammars.close()
 
 
-def no_process() -> Peer:
-    raise AssertionError("a process is started")
+def test_refusals_are_remembered_within_bounds() -> None:
+    refused = RefusedGrammars()
 
+    def attempt(number: int, fault: str) -> None:
+        grammar = Grammar(GrammarKind.REGEX, str(number), f"field{number}")
+        with pytest.raises(UnusableGrammar, match=fault) as error, refused.remembering(grammar):
+            raise UnusableGrammar(grammar, "found now")
+        assert error.value.param == f"field{number}"
 
-@pytest.mark.parametrize(
-    "grammar",
-    [
-        schema({"type": "object", "properties": {"a": {"type": "integer", "minimum": 5}}}),
-        Grammar(GrammarKind.JSON_OBJECT, ""),
-        Grammar(GrammarKind.CHOICE, json.dumps(["a" * 100] * 300)),
-        Grammar(GrammarKind.TAGGED_RULES, 'start: "a"'),
-    ],
-)
-def test_what_is_plain_needs_no_process(compiler: GrammarCompiler, grammar: Grammar) -> None:
-    GuardedGrammars(compiler, start=no_process).compile(grammar)
-
-
-@pytest.mark.parametrize(
-    "grammar",
-    [
-        *HOURS,
-        schema({"type": "string", "pattern": "a"}),
-        schema({"enum": ["a" * 100 for _ in range(200)]}),
-        Grammar(GrammarKind.REGEX, "a"),
-        Grammar(GrammarKind.GRAMMAR, 'start: "a"'),
-        Grammar(GrammarKind.STRUCTURAL_TAG, '{"format": {"type": "any_text"}}'),
-        Grammar(GrammarKind.TAGGED_RULES, 'start: %json {"multipleOf": 7}'),
-        Grammar(GrammarKind.JSON_OBJECT, "", frame='start: %json {"multipleOf": 7}'),
-    ],
-)
-def test_what_is_not_plain(grammar: Grammar) -> None:
-    assert not is_plain(grammar)
-
-
-class WaitingPeer:
-    """Accepts every grammar; one with an x in it only once it may."""
-
-    def __init__(self, may_answer: threading.Event) -> None:
-        self.connection, self._theirs = Pipe()
-        self._may_answer = may_answer
-        threading.Thread(target=self._answer, daemon=True).start()
-
-    def _answer(self) -> None:
-        with suppress(EOFError, OSError):
-            self._theirs.send(None)
-            while True:
-                grammar = self._theirs.recv()
-                if "x" in grammar.source:
-                    self._may_answer.wait()
-                self._theirs.send("")
-
-    def kill(self) -> None:
-        self._may_answer.set()
-
-    def wait(self) -> None:
-        self._theirs.close()
-
-
-def test_a_short_grammar_does_not_wait_for_a_long_one(compiler: GrammarCompiler) -> None:
-    may_answer = threading.Event()
-    guarded = GuardedGrammars(compiler, start=lambda: WaitingPeer(may_answer))
-    long = Grammar(GrammarKind.REGEX, "x" * 5000)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(guarded.compile, long)
-        guarded.compile(Grammar(GrammarKind.REGEX, "a"))
-        assert not waiting.done()
-        may_answer.set()
-        waiting.result()
-    guarded.close()
+    for number in range(300):
+        attempt(number, "found now")
+    with (
+        pytest.raises(UnusableGrammar),
+        refused.remembering(Grammar(GrammarKind.REGEX, "299", "p")),
+    ):
+        pytest.fail("it is known")
+    with refused.remembering(Grammar(GrammarKind.REGEX, "0")):
+        pass  # forgotten

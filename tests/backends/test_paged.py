@@ -54,7 +54,7 @@ async def test_a_request_that_cannot_be_queued_fails_alone(
     assert other.text() == continue_greedily([2], 10)
     await idle(backend)
     with pytest.raises(RequestError, match=r"needs a model with a tokenizer\.json"):
-        backend.compile_grammar(grammar)
+        await backend.compile_grammar(grammar, "")
 
 
 def test_a_cache_without_room_for_a_block_is_a_configuration_error() -> None:

@@ -240,7 +240,7 @@ def test_a_trigger_is_text_unless_it_is_a_special_token(
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     structures = [{"begin": begin, "schema": schema, "end": "</f>"} for begin in begins]
     source = json.dumps({"structures": structures, "triggers": triggers})
-    matcher = compiler.compile(Grammar(GrammarKind.STRUCTURAL_TAG, source))
+    matcher = compiler.compile(Grammar(GrammarKind.STRUCTURAL_TAG, source)).matcher
     for text, is_accepted in (*((text, True) for text in accepted), (refused, False)):
         token_ids = tokenizer.tokenize_bytes(text.encode(), parse_special=True)
         copy = matcher.deep_copy()

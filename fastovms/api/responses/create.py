@@ -86,7 +86,9 @@ class Responses:
         if fields.background and state is not None:
             state.runs.check_room()
         history = await self._history(request, body, fields, model, dialect)
-        job = await prepare(body, fields, history, model, dialect, context.config)
+        job = await prepare(
+            body, fields, history, model, dialect, context.config, client=request.sender
+        )
         new_id = context.new_id()
         envelope = context.envelope(_id_prefix(body, dialect), new_id, body, model, dialect)
         if state is not None and fields.store and body.request_id is not None:

@@ -77,11 +77,17 @@ async def prepare(
     model: ServedModel,
     dialect: Dialect,
     config: ApiConfig,
+    *,
+    client: str,
 ) -> ResponsesJob:
-    """Long contexts are rendered and encoded, and grammars compiled, in a thread.
+    """Long contexts are rendered and encoded in a thread.
+
+    Args:
+        client: who asks.
 
     Raises:
         RequestError: a field is at fault.
+        BackendError: the grammar cannot be compiled now.
     """
     if fields.response_format is not None:
         body = msgspec.structs.replace(body, response_format=fields.response_format)
@@ -118,7 +124,7 @@ async def prepare(
             model,
             dialect,
             config,
-            grammar=await usable(wanted, model, config),
+            grammar=await usable(wanted, model, config, client),
             echo=False,
             num_prompt_logprobs=None,
         )

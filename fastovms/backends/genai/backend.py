@@ -136,11 +136,12 @@ class GenaiBackend:
         self._stopped = self._loop.create_future()
         writer = threading.Thread(target=self._write, name="genai-write", daemon=True)
         writer.start()
+        self._grammars.start()
         threading.Thread(target=self._read, args=[writer], name="genai-read", daemon=True).start()
 
-    def compile_grammar(self, grammar: Grammar) -> None:
+    async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
         check_grammar(grammar)
-        self._grammars.compile(grammar)
+        return await self._grammars.compile(grammar, client)
 
     def check(self, params: SamplingParams) -> None:
         check_supported(params, self._assistance, self._config.max_num_seqs)
@@ -161,7 +162,9 @@ class GenaiBackend:
             self._commands.put(Abort(request_id, index))
 
     def stats(self) -> BackendStats:
-        return self._requests.stats._replace(step_allowance=self._step_allowance)
+        return self._requests.stats._replace(
+            step_allowance=self._step_allowance, grammars=self._grammars.stats
+        )
 
     def fail(self, reason: str) -> None:
         if self._failure is None:

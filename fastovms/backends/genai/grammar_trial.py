@@ -19,6 +19,7 @@ import openvino_genai as genai
 
 from fastovms.backends.genai.generation_config import structured_output
 from fastovms.backends.process import connect_to_parent
+from fastovms.backends.trials.trial import Verdict
 from fastovms.engine.paging import reason_of
 from fastovms.params import Grammar
 
@@ -28,17 +29,16 @@ _PLACE: Final = re.compile(r"^\[[0-9:]+\] \S+?:[0-9]+: ")
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Says None when it is ready, and then answers a `Grammar` with what is wrong with it, or
-    nothing. After a fault it gets ready again."""
+    """See `Trial`. After a fault it gets ready again."""
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             pipeline = _load()
-            connection.send(None)
             fault = ""
             while not fault:
-                grammar: Grammar = connection.recv()
+                connection.send(None)
+                number, grammar = connection.recv()
                 fault = _try(pipeline, grammar)
-                connection.send(fault)
+                connection.send((number, Verdict(fault)))
 
 
 def _load() -> genai.ContinuousBatchingPipeline:

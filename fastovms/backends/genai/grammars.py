@@ -2,55 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
 from typing import Final
 
-from fastovms.backends.guarded_grammars import GuardedGrammars
+from fastovms.backends.base import GrammarStats
+from fastovms.backends.guarded_grammars import (
+    LANE_SECONDS,
+    RefusedGrammars,
+    StartTrial,
+    compiler_trial,
+    digest_of,
+    passed,
+)
 from fastovms.backends.process import ChildProcess, Peer
-from fastovms.backends.trial import Trial
-from fastovms.errors import InvalidField
+from fastovms.backends.trials.lanes import TrialLanes
+from fastovms.backends.trials.trial import Trial
 from fastovms.params import Grammar
 
-_TIMEOUT: Final = 5.0
-"""Seconds that compiling a grammar may take."""
+_LANE_TIMEOUTS: Final = (0.5, 1.5, 5.0)
+"""Seconds that the pipeline's compiler may take for a grammar in each lane."""
+
+_WHOSE: Final = "by the compiler of the genai backend, which runs this model"
+_MAX_ACCEPTED: Final = 4096
+"""Of which 32 bytes each are remembered."""
 
 
-def _start_trial() -> Peer:
+def _start_pipeline(_: float) -> Peer:
     return ChildProcess("fastovms.backends.genai.grammar_trial")
 
 
 class TriedGrammars:
-    """Thread-safe.
-
+    """
     Args:
-        compiler: looks at every grammar first, as it does for the paged engine. It says what is
-            wrong in better words, and has limits for what is nested.
+        start_compiler: starts the processes that try each grammar first, as they do for the paged
+            engine: its compiler says what is wrong in better words, and has limits for what is
+            nested. None = there are none.
+        start_pipeline: starts the processes that try it with the pipeline's compiler.
     """
 
     def __init__(
         self,
-        compiler: GuardedGrammars | None,
+        start_compiler: StartTrial | None,
         *,
-        start: Callable[[], Peer] = _start_trial,
-        timeout: float = _TIMEOUT,
+        start_pipeline: StartTrial = _start_pipeline,
+        timeouts: tuple[float, ...] = _LANE_TIMEOUTS,
     ) -> None:
-        self._compiler = compiler
-        self._trial = Trial(start, timeout=timeout)
-
-    def compile(self, grammar: Grammar) -> None:
-        """See `Backend.compile_grammar`."""
-        if self._compiler is not None:
-            self._compiler.compile(grammar)
-        fault = self._trial.fault(grammar)
-        if fault:
-            raise InvalidField(
-                f"the {grammar.kind.value} cannot be used by the genai backend, which runs this "
-                f"model: {fault}",
-                param=grammar.param,
+        lanes = [
+            _Lane(
+                None if start_compiler is None else compiler_trial(start_compiler, seconds),
+                Trial(lambda: start_pipeline(0), timeout=timeout),
             )
+            for seconds, timeout in zip(LANE_SECONDS, timeouts, strict=False)
+        ]
+        self._lanes = TrialLanes(lanes)
+        self._accepted: OrderedDict[bytes, None] = OrderedDict()
+        self._refused = RefusedGrammars()
+
+    @property
+    def stats(self) -> GrammarStats:
+        return self._lanes.stats
+
+    def start(self) -> None:
+        """Makes the first trial processes ready, in the background."""
+        self._lanes.start()
+
+    async def compile(self, grammar: Grammar, client: str) -> Grammar:
+        """See `Backend.compile_grammar`."""
+        key = digest_of(grammar)
+        if key in self._accepted:
+            self._accepted.move_to_end(key)
+            return grammar
+        with self._refused.remembering(grammar):
+            await self._lanes.run(grammar, client)
+        self._accepted[key] = None
+        if len(self._accepted) > _MAX_ACCEPTED:
+            self._accepted.popitem(last=False)
+        return grammar
 
     def close(self) -> None:
-        """Ends the processes, if they were needed."""
-        self._trial.close()
-        if self._compiler is not None:
-            self._compiler.close()
+        """Ends the processes."""
+        self._lanes.close()
+
+
+class _Lane:
+    """Tries a grammar with llguidance's compiler, and then with the pipeline's."""
+
+    def __init__(self, compiler: Trial | None, pipeline: Trial) -> None:
+        self._trials = [trial for trial in (compiler, pipeline) if trial is not None]
+
+    @property
+    def num_deaths(self) -> int:
+        return sum(trial.num_deaths for trial in self._trials)
+
+    def warm_up(self) -> None:
+        for trial in self._trials:
+            trial.warm_up()
+
+    def attempt(self, grammar: Grammar, *, is_last: bool) -> None:
+        *_, pipeline = self._trials
+        for trial in self._trials:
+            verdict = trial.ask(grammar)
+            if trial is pipeline and verdict.fault:
+                verdict = verdict._replace(fault=f"{_WHOSE}: {verdict.fault}")
+            passed(verdict, grammar, is_last=is_last)
+
+    def kill(self) -> None:
+        for trial in self._trials:
+            trial.kill()
+
+    def close(self) -> None:
+        for trial in self._trials:
+            trial.close()

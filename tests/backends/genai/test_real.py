@@ -243,7 +243,7 @@ async def test_grammars_are_followed_or_refused(text: Backend) -> None:
     checks: dict[GrammarKind, tuple[str, Callable[[str], bool]]] = STRUCTURE
     for kind, (source, holds) in checks.items():
         grammar = Grammar(kind, source)
-        await asyncio.to_thread(text.compile_grammar, grammar)
+        await text.compile_grammar(grammar, "")
         listener = await complete(text, "Once upon a time", grammar=grammar)
         assert holds(tokenizer.decode(listener.text())), kind
         assert listener.outputs[-1].finish_reason is FinishReason.STOP
@@ -253,7 +253,7 @@ async def test_grammars_are_followed_or_refused(text: Backend) -> None:
         Grammar(GrammarKind.JSON_SCHEMA, '{"type": "nope"}'),
     ):
         with pytest.raises(InvalidField, match="cannot be used"):
-            await asyncio.to_thread(text.compile_grammar, grammar)
+            await text.compile_grammar(grammar, "")
     await complete(text, "Once upon a time")
 
 

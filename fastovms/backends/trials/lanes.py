@@ -1,0 +1,227 @@
+"""Tries grammars fairly: each for a short time first, and those that take longer again where only
+others of their kind wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Final, Generic, Protocol, TypeVar
+
+from fastovms.backends.base import GrammarStats
+from fastovms.backends.deep_stack import start_thread
+from fastovms.backends.trials.fair_queue import FairQueue
+from fastovms.backends.trials.trial import TOO_MUCH, TakesLonger
+from fastovms.engine.grammar import UnusableGrammar
+from fastovms.errors import BackendUnavailable, Overloaded
+from fastovms.params import Grammar
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+_MAX_SECONDS: Final = 30.0
+"""For one grammar, waiting included."""
+
+_FIRST: Final = (32, 256)
+_LATER: Final = (8, 32)
+"""How many of one client, and of all, may wait for the first lane and for the others."""
+
+
+class Lane(Protocol[Result_co]):
+    """Where one grammar at a time is tried. Methods but `kill` are called on the lane's own
+    thread."""
+
+    @property
+    def num_deaths(self) -> int:
+        """Processes that have not survived their grammar."""
+
+    def warm_up(self) -> None:
+        """Makes it ready for the first grammar. Raises nothing."""
+
+    def attempt(self, grammar: Grammar, *, is_last: bool) -> Result_co:
+        """Tries a grammar, and makes of it what the caller of `TrialLanes.run` wants.
+
+        Args:
+            is_last: no other lane has more time.
+
+        Raises:
+            TakesLonger: it needs more time than this lane has. Not where it is the last.
+            RequestError: it cannot be used.
+            BackendError: it cannot be tried now.
+        """
+
+    def kill(self) -> None:
+        """Ends what the lane is at."""
+
+    def close(self) -> None:
+        """Frees what the lane holds."""
+
+
+class _Job(Generic[Result]):
+    """
+    Attributes:
+        is_begun: a lane has had it, so that `done` can no longer be cancelled.
+        is_wanted: somebody waits for it.
+    """
+
+    __slots__ = ("client", "done", "grammar", "is_begun", "is_wanted")
+
+    def __init__(self, grammar: Grammar, client: str) -> None:
+        self.grammar = grammar
+        self.client = client
+        self.done: Future[Result] = Future()
+        self.is_begun = False
+        self.is_wanted = True
+
+
+class TrialLanes(Generic[Result]):
+    """Tries grammars in lanes, each of which has a thread of its own and takes the clients in turn.
+
+    Args:
+        lanes: the one with the least time first. It is warm from `start` on, the others from their
+            first grammar on.
+    """
+
+    def __init__(self, lanes: Sequence[Lane[Result]], *, max_seconds: float = _MAX_SECONDS) -> None:
+        self._lanes = tuple(lanes)
+        self._max_seconds = max_seconds
+        self._changed = threading.Condition()  # holds for everything below
+        limits = [_FIRST, *[_LATER] * (len(lanes) - 1)]
+        self._queues: list[FairQueue[_Job[Result]]] = [
+            FairQueue(per_client=per_client, total=total) for per_client, total in limits
+        ]
+        self._threads: dict[int, threading.Thread] = {}
+        self._num_running = 0
+        self._num_trials = 0
+        self._num_overloads = 0
+        self._is_closed = False
+
+    @property
+    def stats(self) -> GrammarStats:
+        with self._changed:
+            return GrammarStats(
+                sum(map(len, self._queues)),
+                self._num_running,
+                self._num_trials,
+                sum(lane.num_deaths for lane in self._lanes),
+                self._num_overloads,
+            )
+
+    def start(self) -> None:
+        """Makes the first lane warm, without waiting until it is."""
+        with self._changed:
+            self._start_lane(0)
+
+    async def run(self, grammar: Grammar, client: str) -> Result:
+        """Returns what a lane makes of the grammar.
+
+        Args:
+            client: who has sent it: all of one client's wait for one another.
+
+        Raises:
+            Overloaded: too many wait, or it has waited for too long.
+            RequestError: it cannot be used.
+            BackendUnavailable: the lanes are closed, or cannot try anything.
+        """
+        job: _Job[Result] = _Job(grammar, client)
+        try:
+            self._enter(job, 0)
+            async with asyncio.timeout(self._max_seconds):
+                return await asyncio.wrap_future(job.done)
+        except TimeoutError:
+            self._num_overloads += 1
+            raise Overloaded(
+                f"the grammar could not be tried within {self._max_seconds:g} s"
+            ) from None
+        except Overloaded:
+            self._num_overloads += 1
+            raise
+        finally:
+            with self._changed:
+                job.is_wanted = False
+                for queue in self._queues:
+                    queue.discard(client, job)
+
+    def close(self) -> None:
+        """Ends all lanes. Their threads free what they hold."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            waiting = [job for queue in self._queues for job in queue.clear()]
+            started = [self._lanes[number] for number in self._threads]
+            self._changed.notify_all()
+        for job in waiting:
+            _refuse(job, BackendUnavailable("the server is shutting down"))
+        for lane in started:
+            lane.kill()
+
+    def _enter(self, job: _Job[Result], number: int) -> None:
+        """Puts a job into a lane's queue. Raises Overloaded or BackendUnavailable."""
+        with self._changed:
+            if self._is_closed or not job.is_wanted:
+                raise BackendUnavailable("the server is shutting down")
+            displaced = self._queues[number].add(job.client, job)
+            self._start_lane(number)
+            self._changed.notify_all()
+        if displaced is not None:
+            _refuse(displaced, Overloaded("too many grammars of this client are waiting"))
+
+    def _start_lane(self, number: int) -> None:
+        if number not in self._threads and not self._is_closed:
+            self._threads[number] = start_thread(
+                lambda: self._serve(number), name=f"grammar-lane-{number}"
+            )
+
+    # The lanes' threads
+
+    def _serve(self, number: int) -> None:
+        lane = self._lanes[number]
+        lane.warm_up()
+        try:
+            while (job := self._take(number)) is not None:
+                try:
+                    self._attempt(job, number)
+                finally:
+                    with self._changed:
+                        self._num_running -= 1
+        finally:
+            lane.close()
+
+    def _take(self, number: int) -> _Job[Result] | None:
+        with self._changed:
+            while not self._is_closed:
+                job = self._queues[number].take()
+                if job is None:
+                    self._changed.wait()
+                elif job.is_begun or job.done.set_running_or_notify_cancel():
+                    job.is_begun = True
+                    self._num_running += 1
+                    self._num_trials += 1
+                    return job
+        return None
+
+    def _attempt(self, job: _Job[Result], number: int) -> None:
+        is_last = number + 1 == len(self._lanes)
+        try:
+            job.done.set_result(self._lanes[number].attempt(job.grammar, is_last=is_last))
+        except TakesLonger:
+            try:
+                self._enter(job, number + 1)
+            except (Overloaded, BackendUnavailable) as error:
+                job.done.set_exception(error)
+        except Exception as error:
+            job.done.set_exception(error)
+        except BaseException:  # as Rust's panics are
+            logger.exception("a grammar's compiler has panicked")
+            job.done.set_exception(UnusableGrammar(job.grammar, TOO_MUCH))
+
+
+def _refuse(job: _Job[Result], error: Exception) -> None:
+    if job.is_begun or job.done.set_running_or_notify_cancel():
+        job.is_begun = True
+        job.done.set_exception(error)

@@ -1,0 +1,51 @@
+"""The vocabulary with which grammars are tried: few texts, since a mask takes time in proportion to
+them, but all ids and special tokens of the model, which a grammar may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+_TOKENIZER: Final = Path(__file__).parents[2] / "demo_model" / "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallVocabulary:
+    """
+    Attributes:
+        vocab_size: of the model.
+        eos_token_ids: of the model, ascending.
+        special_tokens: ids of the model's by their texts.
+    """
+
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    special_tokens: dict[str, int]
+
+    def tokenizer_json(self) -> str:
+        """A Hugging Face tokenizer.json with the texts of the demo model, as far as there are ids
+        for them."""
+        tokenizer = orjson.loads(_TOKENIZER.read_bytes())
+        texts = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
+        own = {token["content"] for token in tokenizer["added_tokens"]}
+        texts = [text for text in texts if text not in own and text not in self.special_tokens]
+        texts.sort(key=len)  # stable; single bytes are needed most
+        taken = {*self.special_tokens.values(), *self.eos_token_ids}
+        free = islice(_without(range(self.vocab_size), taken), len(texts))
+        tokenizer["model"] |= {"vocab": dict(zip(texts, free, strict=False)), "merges": []}
+        form = tokenizer["added_tokens"][0]
+        tokenizer["added_tokens"] = [
+            {**form, "id": token_id, "content": text, "special": True}
+            for text, token_id in self.special_tokens.items()
+        ]
+        tokenizer["post_processor"] = None
+        return orjson.dumps(tokenizer).decode()
+
+
+def _without(numbers: Iterable[int], taken: set[int]) -> Iterable[int]:
+    return (number for number in numbers if number not in taken)

@@ -1,0 +1,189 @@
+"""The process that tries grammars: `python -m fastovms.backends.trials.trial_process DESCRIPTOR
+SECONDS NICENESS`.
+
+It loads a compiler and forks a worker, which tries one grammar after another. Nothing of a client's
+reaches native code but in a worker. When one dies, another is forked within milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import resource
+import signal
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from fastovms.backends.deep_stack import TRIAL_STACK
+from fastovms.backends.process import connect_to_parent
+from fastovms.backends.trials.small_vocabulary import SmallVocabulary
+from fastovms.backends.trials.trial import TOO_MUCH, TOO_SLOW, Verdict
+from fastovms.engine.grammar import GrammarCompiler, UnfinishableGrammar, UnusableGrammar
+from fastovms.params import Grammar, GrammarKind
+
+_MAX_MEMORY: Final = 512 * 2**20
+"""Bytes of address space beyond what the process has when it is ready."""
+
+_MAX_HELD: Final = 96 * 2**20
+"""Bytes that a compiled grammar may hold."""
+
+_MAX_GROWTH: Final = 64 * 2**20
+"""Bytes that a worker may have grown by before another takes its place."""
+
+_BUSY_FACTOR: Final = 10
+"""How much longer than its time of a processor a grammar may take where the machine is busy."""
+
+_DONE: Final = 0
+_RENEW: Final = 3
+"""With which a worker ends that is to be replaced."""
+
+_PR_SET_DUMPABLE: Final = 4
+
+
+class _MallocInfo(ctypes.Structure):
+    """See mallinfo2(3)."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
+                     "uordblks", "fordblks", "keepcost")
+    ]  # fmt: skip
+
+
+class _Heap:
+    """Tells how many bytes the thread's heap has handed out."""
+
+    def __init__(self) -> None:
+        self._ask = getattr(ctypes.CDLL(None), "mallinfo2", None)  # glibc has it, since 2.33
+        if self._ask is not None:
+            self._ask.restype = _MallocInfo
+
+    @property
+    def num_bytes(self) -> int:
+        if self._ask is None:
+            return 0
+        info = self._ask()
+        return int(info.uordblks + info.hblkhd)
+
+
+class _Worker:
+    """Answers the server until it is gone.
+
+    Args:
+        begun: shared with the parent: the number of the grammar that is being tried, or 0.
+        seconds: of a processor that a grammar may take.
+    """
+
+    def __init__(
+        self,
+        connection: Connection[Any, Any],
+        compiler: GrammarCompiler,
+        begun: mmap.mmap,
+        seconds: float,
+    ) -> None:
+        self._connection = connection
+        self._compiler = compiler
+        self._begun = begun
+        self._seconds = seconds
+        self._heap = _Heap()
+
+    def serve(self) -> int:
+        """Returns the exit status."""
+        most = _max_resident() + _MAX_GROWTH
+        with contextlib.suppress(EOFError, ConnectionError):
+            while _max_resident() < most:
+                self._connection.send(None)
+                number, grammar = self._connection.recv()
+                self._begun[:] = number.to_bytes(8)
+                self._limit(self._seconds)
+                verdict = self._try(grammar)
+                self._limit(0)
+                self._connection.send((number, verdict))
+                self._begun[:] = bytes(8)
+            return _RENEW
+        return _DONE
+
+    def _limit(self, seconds: float) -> None:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds * _BUSY_FACTOR)
+
+    def _try(self, grammar: Grammar) -> Verdict:
+        before = self._heap.num_bytes
+        try:
+            compiled = self._compiler.compile(grammar)
+        except UnfinishableGrammar:  # perhaps with these tokens alone
+            return Verdict()
+        except UnusableGrammar as error:
+            return Verdict(error.reason)
+        except BaseException as error:  # a panic is no Exception
+            return Verdict(f"{TOO_MUCH} ({type(error).__name__})")
+        num_bytes = max(0, self._heap.num_bytes - before)
+        del compiled
+        if num_bytes > _MAX_HELD:
+            return Verdict(
+                f"it needs {num_bytes // 2**20} MiB; at most {_MAX_HELD // 2**20} may be"
+            )
+        return Verdict(num_bytes=num_bytes)
+
+
+def _max_resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _limit_resources() -> None:
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + _MAX_MEMORY, resource.RLIM_INFINITY))
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (TRIAL_STACK, hard))
+    # No core is written of what is meant to die, whatever handles cores here.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _verdict(status: int) -> Verdict:
+    """On a grammar that has ended its worker."""
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM):
+        return Verdict(TOO_SLOW, is_slow=True)
+    return Verdict(TOO_MUCH, has_died=True)
+
+
+def serve(connection: Connection[Any, Any], compiler: GrammarCompiler, seconds: float) -> None:
+    """Forks workers, one at a time, until the server is gone."""
+    begun = mmap.mmap(-1, 8)
+    while True:
+        begun[:] = bytes(8)
+        pid = os.fork()
+        if pid == 0:
+            # Panics would write what a client has sent.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            os._exit(_Worker(connection, compiler, begun, seconds).serve())
+        _, status = os.waitpid(pid, 0)
+        if status == _DONE:
+            return
+        number = int.from_bytes(begun)
+        if number:
+            connection.send((number, _verdict(status)))
+
+
+def main() -> None:
+    connection = connect_to_parent(sys.argv)
+    os.nice(int(sys.argv[3]))
+    vocabulary: SmallVocabulary = connection.recv()
+    compiler = GrammarCompiler(
+        vocabulary.tokenizer_json(),
+        vocab_size=vocabulary.vocab_size,
+        eos_token_ids=vocabulary.eos_token_ids,
+        max_cached_bytes=0,
+    )
+    compiler.compile(Grammar(GrammarKind.JSON_OBJECT, ""))  # what is made once is shared
+    _limit_resources()
+    with contextlib.suppress(ConnectionError):
+        serve(connection, compiler, float(sys.argv[2]))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Compiled grammars, kept within a number of bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from llguidance import LLMatcher
+
+from fastovms.params import Grammar
+
+_BYTES_PER_TOKEN: Final = 2048
+"""What following a grammar adds to it, for each token: the states of its lexer are kept with it. At
+most, that is: most add nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class CompiledGrammar:
+    """A grammar as it is at its start.
+
+    Attributes:
+        matcher: to be copied before use. Its copies share its lexer, which grows as they go on.
+        num_bytes: that it held when it was new, its source included.
+        num_followed: tokens that its copies have read.
+    """
+
+    matcher: LLMatcher
+    num_bytes: int
+    num_followed: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it may hold by now."""
+        return self.num_bytes + self.num_followed * _BYTES_PER_TOKEN
+
+
+class GrammarCache:
+    """Keeps those that were asked for last. Thread-safe.
+
+    Args:
+        max_bytes: what they may hold together. One that has come to half of this by being followed
+            is forgotten, and compiled anew when it is asked for.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, grammar: Grammar) -> CompiledGrammar | None:
+        with self._lock:
+            entry = self._entries.get(grammar)
+            if entry is None:
+                return None
+            if entry.num_followed and entry.size > self._max_bytes // 2:
+                del self._entries[grammar]
+                return None
+            self._entries.move_to_end(grammar)
+            return entry
+
+    def put(self, grammar: Grammar, compiled: CompiledGrammar) -> None:
+        with self._lock:
+            self._entries[grammar] = compiled
+            self._entries.move_to_end(grammar)
+            size = self._size()
+            while size > self._max_bytes:
+                _, oldest = self._entries.popitem(last=False)
+                size -= oldest.size
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def check(self) -> None:
+        """Asserts that no more is kept than may be."""
+        with self._lock:
+            new = sum(entry.num_bytes for entry in self._entries.values())
+            assert new <= self._max_bytes
+
+    def _size(self) -> int:
+        return sum(entry.size for entry in self._entries.values())

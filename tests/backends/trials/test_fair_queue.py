@@ -1,0 +1,96 @@
+"""Clients wait for one another in turn, and nobody's items fill the queue."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fastovms.backends.trials.fair_queue import FairQueue
+from fastovms.errors import Overloaded
+
+
+def filled(items: str, *, per_client: int = 9, total: int = 99) -> FairQueue[str]:
+    """`items` are pairs of a client and a number: "a1 b1"."""
+    queue: FairQueue[str] = FairQueue(per_client=per_client, total=total)
+    for item in items.split():
+        queue.add(item[0], item)
+    return queue
+
+
+def drained(queue: FairQueue[str]) -> str:
+    taken = []
+    while (item := queue.take()) is not None:
+        taken.append(item)
+    return " ".join(taken)
+
+
+@pytest.mark.parametrize(
+    ("added", "taken"),
+    [
+        ("", ""),
+        ("a1 a2 a3", "a1 a2 a3"),
+        ("a1 a2 a3 b1", "a1 b1 a2 a3"),
+        ("a1 a2 b1 c1 b2 c2 c3", "a1 b1 c1 a2 b2 c2 c3"),
+    ],
+)
+def test_clients_take_turns(added: str, taken: str) -> None:
+    assert drained(filled(added)) == taken
+
+
+def test_a_client_that_has_had_its_turn_waits_for_the_others() -> None:
+    queue = filled("a1 a2 b1")
+    assert queue.take() == "a1"
+    queue.add("c", "c1")
+    assert drained(queue) == "b1 a2 c1"
+
+
+def test_a_client_has_a_limit() -> None:
+    queue = filled("a1 a2 b1", per_client=2)
+    with pytest.raises(Overloaded, match="2 grammars of this client are waiting"):
+        queue.add("a", "a3")
+    queue.add("b", "b2")
+
+
+def test_a_full_queue_makes_room_at_the_cost_of_who_has_most() -> None:
+    queue = filled("a1 a2 a3 b1", total=4)
+    assert queue.add("c", "c1") == "a3"
+    with pytest.raises(Overloaded, match="4 grammars are waiting"):
+        queue.add("b", "b2")  # which would have as many as the one who had to make room
+    assert drained(queue) == "a1 b1 c1 a2"
+
+
+def test_what_is_discarded_does_not_come() -> None:
+    queue = filled("a1 a2 b1")
+    for client, item in (("a", "a1"), ("b", "b1"), ("b", "b1"), ("z", "z1")):
+        queue.discard(client, item)
+    assert drained(queue) == "a2"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_books_are_right_whatever_is_done(seed: int) -> None:
+    rng = random.Random(seed)
+    queue: FairQueue[int] = FairQueue(per_client=4, total=10)
+    waiting: dict[int, str] = {}
+    for item in range(500):
+        action = rng.random()
+        client = rng.choice("abcdef")
+        if action < 0.6:
+            try:
+                displaced = queue.add(client, item)
+            except Overloaded:
+                continue
+            waiting[item] = client
+            if displaced is not None:
+                del waiting[displaced]
+        elif action < 0.9:
+            taken = queue.take()
+            assert (taken is None) == (not waiting)
+            waiting.pop(taken if taken is not None else -1, None)
+        elif waiting:
+            gone = rng.choice(list(waiting))
+            queue.discard(waiting.pop(gone), gone)
+        queue.check()
+        assert len(queue) == len(waiting)
+    assert sorted(queue.clear()) == sorted(waiting)
+    queue.check()

@@ -1,0 +1,114 @@
+"""A process that tries grammars may refuse one, die of it, or never answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Pipe
+
+import pytest
+
+from fastovms.backends.trials.trial import Trial, Verdict
+from fastovms.errors import BackendUnavailable
+from fastovms.params import Grammar, GrammarKind
+
+
+class FakeProcess:
+    """Answers what `answer` returns; an exception ends it."""
+
+    def __init__(self, answer: Callable[[str], Verdict], *, is_ready: bool = True) -> None:
+        self.connection, self._theirs = Pipe()
+        self._answer = answer
+        self._is_ready = is_ready
+        self.killed = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with suppress(EOFError, OSError, ZeroDivisionError), self._theirs:
+            while self._is_ready:
+                self._theirs.send(None)
+                number, grammar = self._theirs.recv()
+                self._theirs.send((number - 1, Verdict("an answer on which nobody waits")))
+                self._theirs.send((number, self._answer(grammar.source)))
+
+    def wait(self) -> str:
+        return ""
+
+    def kill(self) -> None:
+        self.killed.set()
+
+
+class Starter:
+    def __init__(self, answer: Callable[[str], Verdict], *, is_ready: bool = True) -> None:
+        self._answer = answer
+        self._is_ready = is_ready
+        self.started: list[FakeProcess] = []
+
+    def __call__(self) -> FakeProcess:
+        self.started.append(FakeProcess(self._answer, is_ready=self._is_ready))
+        return self.started[-1]
+
+
+def ask(trial: Trial, source: str) -> Verdict:
+    return trial.ask(Grammar(GrammarKind.REGEX, source))
+
+
+@pytest.fixture
+def hung() -> Iterator[threading.Event]:
+    released = threading.Event()
+    yield released
+    released.set()
+
+
+def test_one_process_answers_one_grammar_after_another() -> None:
+    start = Starter(lambda source: Verdict(num_bytes=len(source)))
+    trial = Trial(start, timeout=10)
+    trial.warm_up()
+    assert len(start.started) == 1
+    for source in ("a", "bb", "ccc"):
+        assert ask(trial, source) == Verdict(num_bytes=len(source))
+    assert len(start.started) == 1
+    trial.close()
+    assert start.started[0].killed.is_set()
+
+
+def test_a_process_that_dies_is_replaced_at_once() -> None:
+    start = Starter(lambda source: Verdict(str(1 // 0) if source == "bad" else ""))
+    trial = Trial(start, timeout=10)
+    assert ask(trial, "bad") == Verdict("it is too much for the compiler", has_died=True)
+    assert len(start.started) == 2
+    assert ask(trial, "good") == Verdict()
+    assert len(start.started) == 2
+    assert trial.num_deaths == 1
+    trial.close()
+
+
+def test_a_process_that_hangs_is_replaced_at_once(hung: threading.Event) -> None:
+    start = Starter(lambda source: Verdict(str(hung.wait()) if source == "bad" else ""))
+    trial = Trial(start, timeout=0.05)
+    assert ask(trial, "bad") == Verdict("it takes too long to compile", is_slow=True)
+    assert start.started[0].killed.is_set()
+    assert len(start.started) == 2
+    assert ask(trial, "good") == Verdict()
+    trial.close()
+
+
+def test_a_process_that_does_not_come_up_is_no_fault_of_the_grammar() -> None:
+    start = Starter(lambda source: Verdict(), is_ready=False)
+    trial = Trial(start, timeout=10)
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable, match="cannot be compiled now"):
+            ask(trial, "a")
+    assert len(start.started) == 2
+
+
+def test_one_that_was_killed_starts_no_other(hung: threading.Event) -> None:
+    start = Starter(lambda source: Verdict())
+    trial = Trial(start, timeout=10)
+    trial.warm_up()
+    trial.kill()
+    trial.close()
+    with pytest.raises(BackendUnavailable, match="shutting down"):
+        ask(trial, "a")
+    assert len(start.started) == 1

@@ -1,11 +1,13 @@
-"""The tables of the state database, and how it is opened."""
+"""The tables of the state database, and how it is opened. Every blob in them is sealed (`seal`)."""
 
 from __future__ import annotations
 
 import sqlite3
 from typing import Final
 
-VERSION: Final = 1
+from fastovms.state.seal import LENGTH, seal
+
+VERSION: Final = 2
 """Of the schema, as `PRAGMA user_version` has it."""
 
 _SCHEMA: Final = f"""
@@ -37,6 +39,20 @@ PRAGMA user_version = {VERSION};
 COMMIT;
 """
 
+_SEAL_ALL: Final = f"""
+BEGIN;
+UPDATE objects SET
+    body = seal(body),
+    events = seal(events),
+    size = size + {LENGTH} * (
+        1 + (events IS NOT NULL) + (SELECT count(*) FROM items WHERE object = key)
+    );
+UPDATE items SET body = seal(body);
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+"""Makes a database of version 1, in which texts had no checksums, one of this version."""
+
 
 def open_connection(path: str) -> sqlite3.Connection:
     """A database with the tables in it, which any one thread may use.
@@ -55,6 +71,9 @@ def open_connection(path: str) -> sqlite3.Connection:
         [version] = connection.execute("PRAGMA user_version").fetchone()
         if version == 0:
             connection.executescript(_SCHEMA)
+        elif version == 1:
+            connection.create_function("seal", 1, seal)
+            connection.executescript(_SEAL_ALL)
         elif version != VERSION:
             raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")
     except BaseException:

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 
 from fastovms.errors import TooLarge
+from fastovms.state.seal import seal, unseal
 from fastovms.state.store import (
     Context,
     ItemPage,
@@ -77,7 +78,9 @@ class Tables:
             f"SELECT {columns} FROM objects WHERE tenant = ? AND kind = ? AND id = ?",
             (tenant, kind, id),
         ).fetchone()
-        return row
+        if row is None:
+            return None
+        return tuple(unseal(value) if isinstance(value, bytes) else value for value in row)
 
     def insert(
         self,
@@ -91,6 +94,7 @@ class Tables:
         events: bytes | None = None,
     ) -> int:
         """Returns its key."""
+        body, events = seal(body), seal(events)
         size = _OVERHEAD + len(body) + len(events or b"")
         self._check_size(size)
         key = self._execute(
@@ -105,6 +109,7 @@ class Tables:
         [length] = self._execute(
             "SELECT length(body) FROM objects WHERE key = ?", (key,)
         ).fetchone()
+        body = seal(body)
         self._execute("UPDATE objects SET body = ? WHERE key = ?", (body, key))
         self._grow(key, len(body) - length)
 
@@ -163,7 +168,7 @@ class Tables:
         ).fetchone()
         first = 0 if last is None else last + 1
         rows = [
-            (key, position, side.value, item.id, item.body)
+            (key, position, side.value, item.id, seal(item.body))
             for position, item in enumerate(items, first)
         ]
         if rows:
@@ -175,7 +180,7 @@ class Tables:
             "SELECT id, body FROM items WHERE object = ? AND side = ? ORDER BY position",
             (key, side.value),
         )
-        return [StoredItem(*row) for row in rows]
+        return list(map(_item, rows))
 
     def newest_items(self, key: int, max_bytes: int) -> Context:
         """Those that have no more than `max_bytes` together."""
@@ -183,11 +188,11 @@ class Tables:
             "SELECT id, body FROM items WHERE object = ? ORDER BY position DESC", (key,)
         )
         items: list[StoredItem] = []
-        for id, body in rows:
-            max_bytes -= len(body)
+        for item in map(_item, rows):
+            max_bytes -= len(item.body)
             if max_bytes < 0:
                 return Context(items[::-1], is_whole=False)
-            items.append(StoredItem(id, body))
+            items.append(item)
         return Context(items[::-1])
 
     def find_item(self, key: int, item_id: str) -> bytes | None:
@@ -195,8 +200,7 @@ class Tables:
             "SELECT body FROM items WHERE object = ? AND id = ? ORDER BY position DESC",
             (key, item_id),
         ).fetchone()
-        body: bytes | None = None if row is None else row[0]
-        return body
+        return None if row is None else unseal(row[0])
 
     def delete_item(self, key: int, item_id: str) -> bool:
         deleted = self._execute(
@@ -225,7 +229,7 @@ class Tables:
             f"ORDER BY position {order} LIMIT ?",
             (*values, page.limit + 1),
         ).fetchall()
-        items = [StoredItem(*row) for row in rows]
+        items = list(map(_item, rows))
         return ItemPage(items[: page.limit], has_more=len(items) > page.limit)
 
     # All together
@@ -242,7 +246,7 @@ class Tables:
                 (id, tenant),
             ).fetchone()
             if row is not None:
-                found[id] = row[0]
+                found[id] = unseal(row[0])
         return found
 
     def add_all(self, other: Tables) -> None:
@@ -308,6 +312,11 @@ class Tables:
                 f"what is to be kept has {size} bytes, but all that is kept may have only "
                 f"{self._max_object}"
             )
+
+
+def _item(row: tuple[str, bytes]) -> StoredItem:
+    id, sealed = row
+    return StoredItem(id, unseal(sealed))
 
 
 def _marks(values: Iterable[object]) -> str:

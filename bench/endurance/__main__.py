@@ -22,6 +22,7 @@ from bench.report import machine
 
 COMMANDS: dict[str, str] = {
     "bodies": "bench.endurance.mutated_bodies",
+    "disk": "bench.endurance.disk",
     "bytes": "bench.endurance.mutated_bytes",
     "crash": "bench.endurance.crash",
     "restart": "bench.endurance.restart",

@@ -17,9 +17,10 @@ from typing import Final
 
 from bench.endurance.command import Command
 from bench.endurance.figures import Figure
+from bench.endurance.json_client import LOST
 from bench.endurance.power_cut import UNBOUNDED, cut_everywhere, record_store
 from bench.endurance.server import ServerUnderTest, server_under_test
-from bench.endurance.state_client import Lost, Refused, StateClient
+from bench.endurance.state_client import Refused, StateClient
 from fastovms.state.database import Database
 
 _NUM_CLIENTS: Final = 12
@@ -108,7 +109,7 @@ def _work(client: StateClient) -> None:
             client.step()
         except Refused:
             continue
-        except Lost:
+        except LOST:
             client.close()
             return
 

@@ -24,6 +24,7 @@ from bench.endurance.state_workload import Client, Contents, Step, find
 from fastovms.config import StateConfig
 from fastovms.state.database import Bounds, Database
 from fastovms.state.location import open_store
+from fastovms.state.sqlite_store import SqliteStore
 
 UNBOUNDED: Final = Bounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
 _FILE: Final = "state.db"
@@ -170,36 +171,30 @@ def _faults(path: Path, promises: Sequence[Promise], results: CutResults) -> lis
         return [f"it cannot be opened: {error}"]
     try:
         database.check()
-        return _broken_promises(database, promises, results)
     except (AssertionError, sqlite3.Error) as error:
-        return [f"it contradicts itself: {error!r}"]
-    finally:
         database.close()
+        return [f"it contradicts itself: {error!r}"]
+    return asyncio.run(_broken_promises(SqliteStore(database), promises, results))
 
 
-def _broken_promises(
-    database: Database, promises: Sequence[Promise], results: CutResults
+async def _broken_promises(
+    store: SqliteStore, promises: Sequence[Promise], results: CutResults
 ) -> list[str]:
     faults: list[str] = []
     num_found = 0
     for number, promise in enumerate(promises):
         ids = [*promise.acknowledged, *(promise.begun or {})]
-        found = {
-            id: outcome.result
-            for id, outcome in zip(
-                ids,
-                database.transact([lambda state, id=id: find(state, id) for id in ids]),
-                strict=True,
-            )
-            if outcome.result is not None or outcome.error is not None
-        }
+        kept = await asyncio.gather(*(find(store, id) for id in ids))
+        found = {id: kept for id, kept in zip(ids, kept, strict=True) if kept is not None}
         num_found += len(found)
         results.num_checked += len(promise.acknowledged)
-        allowed = [promise.acknowledged] + ([] if promise.begun is None else [promise.begun])
         if found not in [
-            {id: kept.after_restart() for id, kept in contents.items()} for contents in allowed
+            {id: kept.after_restart() for id, kept in contents.items()}
+            for contents in (promise.acknowledged, promise.begun)
+            if contents is not None
         ]:
             faults.append(f"client {number} does not find what it was promised")
-    if num_found != database.totals.num_objects:
+    if num_found != store.stats().num_objects:
         faults.append("something is there that was deleted, or never made")
+    await store.close()
     return faults

@@ -4,23 +4,17 @@ and finds out later what became of that."""
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from random import Random
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
+from bench.endurance.json_client import Body, JsonClient
 from bench.endurance.server import MODEL
 
-Body = dict[str, Any]
 Check = Callable[[int, Body], bool]
 """Whether a status and a body are what was promised."""
 
-Lost = (OSError, HTTPException)
-"""What a client sees of a server that dies."""
-
-TIMEOUT: Final = 60.0
 FINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 _MAX_ITEMS: Final = 40
 _LIST: Final = "/items?order=asc&limit=100"
@@ -71,8 +65,7 @@ class StateClient:
     """
 
     def __init__(self, url: str, random: Random) -> None:
-        parts = urlsplit(url)
-        self._connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT)
+        self._http = JsonClient(url)
         self._random = random
         self._items: dict[str, list[Body]] = {}
         self._responses: list[Body] = []
@@ -83,7 +76,7 @@ class StateClient:
         self.refusals: list[str] = []
 
     def step(self) -> None:
-        """Does something at random. Raises Refused, or one of `Lost` if the server dies."""
+        """Does something at random. Raises Refused, or one of `LOST` if the server dies."""
         choices = [self._respond, self._respond, self._stream, self._run_in_background]
         choices += [self._start_conversation] if len(self._items) < 3 else []
         if self._items:
@@ -94,7 +87,7 @@ class StateClient:
         self.num_acknowledged += 1
 
     def look(self, path: str) -> tuple[int, Body]:
-        return self._ask("GET", path)
+        return self._http.ask("GET", path)
 
     def check(self, path: str) -> str | None:
         """Returns what is wrong with what is found there; None = it is as promised."""
@@ -118,7 +111,7 @@ class StateClient:
                 del self._items[id]
 
     def close(self) -> None:
-        self._connection.close()
+        self._http.close()
 
     # Responses
 
@@ -126,7 +119,7 @@ class StateClient:
         self._keep(self._create(**self._perhaps_continued()))
 
     def _stream(self) -> None:
-        response = self._send("POST", "/v1/responses", self._request(stream=True))
+        response = self._http.send("POST", "/v1/responses", self._request(stream=True))
         self._keep(_last_response(response))
 
     def _run_in_background(self) -> None:
@@ -135,18 +128,18 @@ class StateClient:
         path = f"/v1/responses/{body['id']}"
         self.promises[path] = ended
         if self._random.random() < 0.5:
-            self._keep(_last_response(self._send("GET", f"{path}?stream=true")))
+            self._keep(_last_response(self._http.send("GET", f"{path}?stream=true")))
 
     def _delete_response(self) -> None:
         body = self._random.choice(self._deletable())
         self._responses.remove(body)
         path = f"/v1/responses/{body['id']}"
         self.promises[path] = either(self.promises[path], gone)
-        self._expect(self._ask("DELETE", path))
+        self._expect(self._http.ask("DELETE", path))
         self.promises[path] = gone
 
     def _create(self, **members: object) -> Body:
-        return self._expect(self._ask("POST", "/v1/responses", self._request(**members)))
+        return self._expect(self._http.ask("POST", "/v1/responses", self._request(**members)))
 
     def _request(self, **members: object) -> Body:
         number = self._random.randrange(1000)
@@ -177,7 +170,7 @@ class StateClient:
     # Conversations
 
     def _start_conversation(self) -> None:
-        body = self._expect(self._ask("POST", "/v1/conversations", {}))
+        body = self._expect(self._http.ask("POST", "/v1/conversations", {}))
         path = f"/v1/conversations/{body['id']}"
         self.promises[path] = exactly(body)
         self._know_items(body["id"], [])
@@ -189,7 +182,7 @@ class StateClient:
         known = self._items[id]
         old = self.promises[path + _LIST]
         self.promises[path + _LIST] = either(old, items_from(known, at_least=len(items)))
-        body = self._expect(self._ask("POST", f"{path}/items", {"items": items}))
+        body = self._expect(self._http.ask("POST", f"{path}/items", {"items": items}))
         self._know_items(id, known + body["data"])
         if len(self._items[id]) > _MAX_ITEMS:
             self._delete_conversation(id)
@@ -203,7 +196,7 @@ class StateClient:
         self.promises[path + _LIST] = either(
             self.promises[path + _LIST], items_from(left, at_least=0)
         )
-        self._expect(self._ask("DELETE", f"{path}/items/{item['id']}"))
+        self._expect(self._http.ask("DELETE", f"{path}/items/{item['id']}"))
         self._know_items(id, left)
 
     def _update(self) -> None:
@@ -211,7 +204,7 @@ class StateClient:
         value = str(self._random.random())
         old = self.promises[path]
         self.promises[path] = either(old, lambda _, body: body["metadata"] == {"value": value})
-        body = self._expect(self._ask("POST", path, {"metadata": {"value": value}}))
+        body = self._expect(self._http.ask("POST", path, {"metadata": {"value": value}}))
         self.promises[path] = exactly(body)
 
     def _respond_within(self) -> None:
@@ -233,7 +226,7 @@ class StateClient:
         for each in (path, path + _LIST):
             self.promises[each] = either(self.promises[each], gone)
         del self._items[id]
-        self._expect(self._ask("DELETE", path))
+        self._expect(self._http.ask("DELETE", path))
         for each in (path, path + _LIST):
             self.promises[each] = gone
 
@@ -246,19 +239,7 @@ class StateClient:
         path = f"/v1/conversations/{id}{_LIST}"
         self.promises[path] = lambda status, body: status == 200 and body["data"] == items
 
-    # HTTP
-
-    def _ask(self, method: str, path: str, body: Body | None = None) -> tuple[int, Body]:
-        response = self._send(method, path, body)
-        return response.status, json.loads(response.read())
-
-    def _send(self, method: str, path: str, body: Body | None = None) -> HTTPResponse:
-        data = None if body is None else json.dumps(body).encode()
-        if self._connection.sock is None:
-            self._connection.connect()
-            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection.request(method, path, data, {"Content-Type": "application/json"})
-        return self._connection.getresponse()
+    # Answers
 
     def _expect(self, answer: tuple[int, Body]) -> Body:
         status, body = answer

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, NamedTuple
 
-from fastovms.state.operations import Operations
 from fastovms.state.sqlite_store import SqliteStore
-from fastovms.state.store import Page, Progress, StoredItem, StoredResponse
+from fastovms.state.store import Page, Progress, StateStore, StoredItem, StoredResponse
 
 TENANT: Final = "tenant"
 _MAX_OBJECTS: Final = 10
@@ -162,20 +161,20 @@ class Client:
         return {conversation_id: replace(kept, input=items)}
 
 
-def find(state: Operations, id: str) -> Kept | None:
-    """What is there under an id."""
-    response = state.find_response(TENANT, id)
+async def find(store: StateStore, id: str) -> Kept | None:
+    """Returns what is there under an id."""
+    response = await store.find_response(TENANT, id)
     if response is not None:
-        page = state.list_input(TENANT, id, _EVERYTHING)
+        page = await store.list_input(TENANT, id, _EVERYTHING)
         assert page is not None
-        events = state.response_events(TENANT, id)
+        events = await store.response_events(TENANT, id)
         return Kept(
             response.body, tuple(page.items), tuple(response.output), response.progress, events
         )
-    body = state.find_conversation(TENANT, id)
+    body = await store.find_conversation(TENANT, id)
     if body is None:
         return None
-    page = state.list_items(TENANT, id, _EVERYTHING)
+    page = await store.list_items(TENANT, id, _EVERYTHING)
     assert page is not None
     return Kept(body, tuple(page.items))
 

@@ -1,0 +1,42 @@
+"""A client that sends JSON and reads JSON, one request after the other over one connection."""
+
+from __future__ import annotations
+
+import json
+import socket
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+Body = dict[str, Any]
+
+LOST: Final = (OSError, HTTPException)
+"""What a client sees of a server that dies."""
+
+_TIMEOUT: Final = 60.0
+
+
+class JsonClient:
+    """Connects when it has something to send, and again after `close`."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._connection = HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT)
+
+    def ask(self, method: str, path: str, body: Body | None = None) -> tuple[int, Body]:
+        """Returns the status and the body. Raises one of `LOST`."""
+        response = self.send(method, path, body)
+        data = response.read()
+        return response.status, json.loads(data)
+
+    def send(self, method: str, path: str, body: Body | None = None) -> HTTPResponse:
+        """Returns what has to be read to its end. Raises one of `LOST`."""
+        data = None if body is None else json.dumps(body).encode()
+        if self._connection.sock is None:
+            self._connection.connect()
+            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection.request(method, path, data, {"Content-Type": "application/json"})
+        return self._connection.getresponse()
+
+    def close(self) -> None:
+        self._connection.close()

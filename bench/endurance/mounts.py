@@ -1,0 +1,53 @@
+"""File systems in memory of a size that one chooses, in a mount namespace that ends with this
+process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_CLONE_NEWNS: Final = 0x00020000
+
+
+class MountRefused(Exception):
+    """This process may not mount file systems. The text says why."""
+
+
+class Mount:
+    """A file system at a place."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def change(self, options: str) -> None:
+        _mount("-o", f"remount,{options}", str(self._place))
+
+
+@contextmanager
+def mounted(place: Path, options: str) -> Iterator[Mount]:
+    """Makes the place and mounts a new tmpfs there, for as long as the block runs.
+
+    Raises:
+        MountRefused: only root may, and not in every container.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS):
+        raise MountRefused(os.strerror(ctypes.get_errno()))
+    _mount("--make-rprivate", "/")
+    place.mkdir()
+    _mount("-t", "tmpfs", "-o", options, "tmpfs", str(place))
+    try:
+        yield Mount(place)
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def _mount(*arguments: str) -> None:
+    result = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise MountRefused(result.stderr.strip())

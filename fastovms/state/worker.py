@@ -67,6 +67,7 @@ class StateWorker:
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._closing = False
+        self._is_stuck = False
         self.num_failures = 0
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
         self._thread.start()
@@ -91,14 +92,18 @@ class StateWorker:
         when the caller is cancelled while it waits in the queue.
 
         Raises:
-            StateFailed: it changed nothing, or takes longer than the timeout.
+            StateFailed: it changed nothing, or takes longer than the timeout. Once one has done so,
+                others fail at once until the thread has done something: they would only wait.
             Exception: what it raised; it changed nothing.
         """
+        if self._is_stuck:
+            raise StateFailed("the state is not written: its disk does not answer")
         try:
             async with asyncio.timeout(self._timeout):
                 await self._room.acquire()
                 return cast("T", await self._enqueue(operation))
         except TimeoutError:
+            self._is_stuck = True
             raise StateFailed(
                 f"the state was not written within {self._timeout:g} seconds"
             ) from None
@@ -125,6 +130,7 @@ class StateWorker:
 
     def _settle(self, jobs: list[_Job], outcomes: list[Outcome]) -> None:
         """On the loop."""
+        self._is_stuck = False
         for job, (result, error) in zip(jobs, outcomes, strict=True):
             self._room.release()
             if job.future.done():

@@ -21,12 +21,12 @@ from bench.endurance.record import PAGE, record
 from bench.report import machine
 
 COMMANDS: dict[str, str] = {
-    "bodies": "bench.endurance.mutated_bodies",
-    "disk": "bench.endurance.disk",
     "bytes": "bench.endurance.mutated_bytes",
-    "crash": "bench.endurance.crash",
-    "restart": "bench.endurance.restart",
+    "bodies": "bench.endurance.mutated_bodies",
     "storm": "bench.endurance.storm",
+    "crash": "bench.endurance.crash",
+    "disk": "bench.endurance.disk",
+    "restart": "bench.endurance.restart",
 }
 """The module of each command, which has its `Command` as `COMMAND`."""
 

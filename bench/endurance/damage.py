@@ -16,6 +16,7 @@ from random import Random
 from typing import Final
 
 from bench.endurance.figures import Figure
+from bench.endurance.simulated_disk import MEMORY
 from bench.endurance.state_workload import Client, Kept, Step, find
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
@@ -61,7 +62,7 @@ _DAMAGES: Final[Sequence[Callable[[bytearray, Random], None]]] = (
 def measure_damage(num_damages: int, random: Random) -> list[Figure]:
     """Damages one page, or some, of copies of a file, and opens each as a server does."""
     counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
         closed, crashed = Path(directory, "closed"), Path(directory, "crashed")
         history = asyncio.run(_make(closed, crashed, Random(random.random())))
         logging.disable(logging.CRITICAL)

@@ -237,5 +237,5 @@ COMMAND = Command(
     help="keeps its state on disks that are full, read-only, failing, limited, slow or damaged",
     run=measure,
     add_arguments=_add_arguments,
-    short={"scenarios": ["read-only"], "damages": 50},
+    short={"scenarios": ["read-only"], "damages": 20},
 )

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.endurance.simulated_disk import LOSSES, SimulatedDisk
+from bench.endurance.simulated_disk import LOSSES, MEMORY, SimulatedDisk
 from bench.endurance.sqlite_vfs import FileChange, watched_files
 from bench.endurance.state_workload import Client, Contents, Step, find
 from fastovms.config import StateConfig
@@ -28,8 +28,6 @@ from fastovms.state.sqlite_store import SqliteStore
 
 UNBOUNDED: Final = Bounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
 _FILE: Final = "state.db"
-_MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""A file system in memory, if there is one: what synchronization does is simulated."""
 _NUM_CLIENTS: Final = 16
 _NUM_LIVES: Final = 4
 """How often the store is opened while it is recorded."""
@@ -102,7 +100,7 @@ def record_store(num_steps: int, random: Random) -> Recording:
         for client in clients:
             client.restart()
 
-    with tempfile.TemporaryDirectory(dir=_MEMORY) as directory, watched_files(watch):
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory, watched_files(watch):
         for _ in range(_NUM_LIVES):
             asyncio.run(live(directory))
     return recording
@@ -152,7 +150,7 @@ def _look_after_cut(
         changes.append(change)
         return 0
 
-    directory = Path(tempfile.mkdtemp(dir=_MEMORY))
+    directory = Path(tempfile.mkdtemp(dir=MEMORY))
     try:
         for name, contents in files.items():
             (directory / name).write_bytes(contents)

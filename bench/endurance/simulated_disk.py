@@ -11,12 +11,15 @@ synchronization of a journal that it has opened (UNIXFILE_DIRSYNC in its os_unix
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final
 
 from bench.endurance.sqlite_vfs import FileChange, Kind
 
+MEMORY: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""A directory in memory, if there is one, for files of which only the contents matter."""
 _SECTOR: Final = 512
 _JOURNALS: Final = ("-wal", "-journal")
 

@@ -17,7 +17,9 @@ from fastovms.backends.base import Backend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.gguf import find_gguf, model_directory
 from fastovms.backends.gguf_metadata import read_gguf_metadata
+from fastovms.backends.image_decoder import ImageDecoder
 from fastovms.backends.model_files import limit_context, read_model_info, takes_images
+from fastovms.backends.process import ChildProcess
 from fastovms.config import MediaConfig, ModelConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.compilation import check_exact
@@ -73,7 +75,7 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
             reserve = compile_backend(model.path, read_info(model), model.engine, cache)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
-        loader = ImageLoader(media) if has_vision else None
+        loader = _image_loader(media) if has_vision else None
         share = share_memory([model.engine.cache_size for model in models], available_memory())
         return ServedModels(
             [
@@ -81,6 +83,12 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
                 for model, tokenizer, chat, reserve in loaded
             ]
         )
+
+
+def _image_loader(config: MediaConfig) -> ImageLoader:
+    """One that decodes in processes, which end with the server's."""
+    decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.image_process"))
+    return ImageLoader(config, decode=decoder.decode)
 
 
 def _as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> ModelConfig:

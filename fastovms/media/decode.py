@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from io import BytesIO
 from typing import Any, Final
@@ -22,6 +23,27 @@ _JPEGS: Final = ("JPEG", "MPO")
 
 _STRIP: Final = 256 * 1024
 """Pixels."""
+
+
+Admit = Callable[[int], None]
+"""Is told the pixels of an image before they are decoded, and raises where there are too many."""
+
+Decode = Callable[[bytes, str, int, Admit], Image]
+"""Decodes an image as `decode_image` does."""
+
+
+def decode_image(data: bytes, name: str, max_pixels: int, admit: Admit) -> Image:
+    """Returns the image, of shape [height, width, 3].
+
+    Args:
+        name: of the part of the request that it is in.
+
+    Raises:
+        InvalidField: it is none of `FORMATS`, damaged, or has more than `max_pixels`.
+    """
+    encoded = EncodedImage(data, name, max_pixels=max_pixels)
+    admit(encoded.num_pixels)
+    return encoded.decode()
 
 
 def is_available() -> bool:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
 from fastovms.config import MediaConfig
 from fastovms.errors import InvalidField
 from fastovms.media.budget import MemoryBudget
 from fastovms.media.data_url import decode_data_url
-from fastovms.media.decode import EncodedImage, is_available
+from fastovms.media.decode import Decode, decode_image, is_available
 from fastovms.media.fetch import Fetcher
 from fastovms.media.local_file import LocalFiles
 from fastovms.params import Image
@@ -42,16 +43,19 @@ class ImageSource(NamedTuple):
 
 
 class _Sizes:
-    """Of the images of one request, decoded."""
+    """Of the images of one request, decoded. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._total = 0
+        self._lock = Lock()
 
     def add(self, size: int, name: str) -> None:
         """Raises InvalidField when they can never be in memory together."""
-        self._total += size
-        if self._total > self._limit:
+        with self._lock:
+            self._total += size
+            total = self._total
+        if total > self._limit:
             raise InvalidField(
                 f"{name} makes the images of the request too large together: decoded, they may "
                 f"have {self._limit} bytes",
@@ -63,14 +67,24 @@ class ImageLoader:
     """Fetching is done on the event loop, everything that takes the processor or the disk in
     threads of its own.
 
+    Args:
+        decode: is called in those threads.
+
     Raises:
         ConfigurationError: images are to come from where they cannot.
     """
 
-    def __init__(self, config: MediaConfig, *, fetcher: Fetcher | None = None) -> None:
+    def __init__(
+        self,
+        config: MediaConfig,
+        *,
+        fetcher: Fetcher | None = None,
+        decode: Decode = decode_image,
+    ) -> None:
         if not is_available():
             logger.warning("images will be refused: install fastovms with the extra vision")
         self._config = config
+        self._decode_image = decode
         self._budget = MemoryBudget(config.max_image_memory)
         self._files = LocalFiles(config.allowed_local_media_path)
         self._fetcher = fetcher or Fetcher(
@@ -109,10 +123,7 @@ class ImageLoader:
         async with slots:
             with self._room_to_read(source):
                 data = await self._read(source)
-                encoded = await self._in_thread(self._open, data, source.name)
-            size = encoded.num_pixels * 3
-            sizes.add(size, source.name)
-            return await self._in_thread(self._decode, encoded, size)
+            return await self._in_thread(self._decode, data, source.name, sizes)
 
     @contextmanager
     def _room_to_read(self, source: ImageSource) -> Iterator[None]:
@@ -140,17 +151,22 @@ class ImageLoader:
             f"{name} must be a data URL, an http or https URL or the path of a file", param=name
         )
 
-    def _open(self, data: bytes, name: str) -> EncodedImage:
-        return EncodedImage(data, name, max_pixels=self._config.max_image_pixels)
+    def _decode(self, data: bytes, name: str, sizes: _Sizes) -> Image:
+        taken = 0
 
-    def _decode(self, encoded: EncodedImage, size: int) -> Image:
-        self._budget.take(size)
+        def admit(num_pixels: int) -> None:
+            nonlocal taken
+            size = num_pixels * 3
+            sizes.add(size, name)
+            self._budget.take(size)
+            taken = size
+
         try:
-            image = encoded.decode()
+            image = self._decode_image(data, name, self._config.max_image_pixels, admit)
         except BaseException:
-            self._budget.give_back(size)
+            self._budget.give_back(taken)
             raise
-        self._budget.give_back_with(image, size)
+        self._budget.give_back_with(image, taken)
         return image
 
     async def _in_thread(

@@ -6,8 +6,9 @@ import asyncio
 import base64
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from PIL import Image as pillow
 
 from fastovms.config import MediaConfig
 from fastovms.errors import InvalidField, Overloaded
+from fastovms.media.data_url import decode_data_url
+from fastovms.media.decode import decode_image
 from fastovms.media.fetch import Fetcher
 from fastovms.media.loader import ImageLoader, ImageSource
 from fastovms.params import Image
@@ -217,15 +220,16 @@ async def test_the_first_fault_ends_the_others() -> None:
 
 
 async def test_decoding_happens_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = set()
-    for function in ("decode_data_url", "EncodedImage"):
-        real = getattr(__import__("fastovms.media.loader", fromlist=["x"]), function)
+    threads = []
 
-        def seen(*arguments: object, real: object = real, **options: object) -> object:
-            threads.add(threading.current_thread())
-            return real(*arguments, **options)  # type: ignore[operator]
+    def seen(function: Callable[..., object]) -> Callable[..., Any]:
+        def call(*arguments: object, **options: object) -> object:
+            threads.append(threading.current_thread())
+            return function(*arguments, **options)
 
-        monkeypatch.setattr(f"fastovms.media.loader.{function}", seen)
-    await load(ImageLoader(MediaConfig()), data_url(png()))
-    assert threads
+        return call
+
+    monkeypatch.setattr("fastovms.media.loader.decode_data_url", seen(decode_data_url))
+    await load(ImageLoader(MediaConfig(), decode=seen(decode_image)), data_url(png()))
+    assert len(threads) == 2
     assert threading.main_thread() not in threads

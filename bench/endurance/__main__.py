@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "storm": "bench.endurance.storm",
     "crash": "bench.endurance.crash",
     "disk": "bench.endurance.disk",
+    "neighbours": "bench.endurance.neighbours",
     "restart": "bench.endurance.restart",
 }
 """The module of each command, which has its `Command` as `COMMAND`."""

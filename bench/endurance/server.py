@@ -141,6 +141,12 @@ class ServerUnderTest:
         """Returns the process's resident memory in MiB, without that of its children."""
         return self._status("VmRSS") / 1024
 
+    def cpu_seconds(self) -> float:
+        """Returns the processor time that the process has taken, without that of its children."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        user, system = map(int, fields[11:13])  # proc_pid_stat(5): utime and stime
+        return (user + system) / os.sysconf("SC_CLK_TCK")
+
     def num_threads(self) -> int:
         return self._status("Threads")
 

@@ -133,6 +133,11 @@ class _WatchedVfs:
         self.vfs.xOpen = _OPEN(self._open)
         self.vfs.xDelete = _DELETE(self._delete)
 
+    def forget(self) -> None:
+        """Breaks the circles through its functions, with all that `watch` has gathered."""
+        self._methods.clear()
+        self.vfs = _Vfs()
+
     def _open(self, vfs: object, path: int | None, file: int, flags: int, result: object) -> int:
         if path is not None:
             name = Path(ctypes.string_at(path).decode()).name
@@ -177,18 +182,15 @@ class _WatchedVfs:
         return methods
 
 
-_installed: list[_WatchedVfs] = []
-"""SQLite keeps pointers to them as long as a file is open."""
-
-
 @contextmanager
 def watched_files(watch: Watch) -> Iterator[None]:
-    """While it lasts, whatever this process opens with sqlite3 is watched, until it is closed."""
+    """While it lasts, whatever this process opens with sqlite3 is watched. It must be closed before
+    the end: SQLite then has no pointers to what watches it."""
     library = _Library()
     vfs = _WatchedVfs(library.find(None).contents, watch)
-    _installed.append(vfs)
     library.register(ctypes.byref(vfs.vfs), 1)
     try:
         yield
     finally:
         library.unregister(ctypes.byref(vfs.vfs))
+        vfs.forget()

@@ -79,15 +79,15 @@ def test_changes_of_sqlite_are_seen_and_can_fail(tmp_path):
     path = str(tmp_path / "x.db")
     with watched_files(watch):
         connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("CREATE TABLE t (x)")
-    code = sqlite3.SQLITE_FULL
-    with pytest.raises(sqlite3.OperationalError, match="full"):
-        connection.execute("INSERT INTO t VALUES (1)")
-    code = 0
-    connection.execute("INSERT INTO t VALUES (2)")
-    assert connection.execute("SELECT x FROM t").fetchall() == [(2,)]
-    connection.close()
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE t (x)")
+        code = sqlite3.SQLITE_FULL
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            connection.execute("INSERT INTO t VALUES (1)")
+        code = 0
+        connection.execute("INSERT INTO t VALUES (2)")
+        assert connection.execute("SELECT x FROM t").fetchall() == [(2,)]
+        connection.close()
     assert {change.kind for change in changes} == set(Kind)
     assert (tmp_path / "x.db").exists()
     assert not (tmp_path / "x.db-wal").exists()

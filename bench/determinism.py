@@ -1,16 +1,21 @@
-"""How often a crowd changes what a request gets: the same requests alone and among others.
+"""How often what else runs changes what a request gets: the same requests alone and among others.
 
-Greedy and seeded requests run once alone and once all together, prompts cut into chunks by each
-other's presence. The engine computes each row by itself, so only float rounding that depends on
-the shape of a batch can flip a near-tie. Prints how many texts stayed the same, and where the
-others first differed.
+Greedy and seeded requests, half of each, run alone, one after another; then in crowds of several
+sizes, in a cache so small that they preempt each other, with prompts cut into small chunks, with
+drafts, and over the prefix cache that the first run has left. The engine computes each row by
+itself, so only float rounding that depends on the shape of a batch can flip a near-tie. Prints how
+many texts stayed the same, where the others first differed, and by how much log probabilities did
+at most, up to there. With `--exact` nothing may differ: it ends with status 1 where something does.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,78 +26,142 @@ from fastovms.engine.engine import Engine
 from fastovms.engine.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 
-MAX_MODEL_LEN = 2048
-CACHE_TOKENS = 64 * 1024
-RANDOM_TOKEN_IDS = (20, 400)
+MAX_MODEL_LEN: Final = 2048
+CACHE_TOKENS: Final = 64 * 1024
+CROWDS: Final = (1, 2, 3, 5, 8, 11, 16, 20, 32, 48, 64)
+RANDOM_TOKEN_IDS: Final = (20, 400)
+
+_PLAIN: Final = EngineConfig(enable_prefix_caching=False, enable_prompt_lookup=False)
 
 
-def generate(
-    engine: Engine, requests: list[GenerationRequest], *, together: bool
-) -> dict[str, list[int]]:
-    tokens: dict[str, list[int]] = defaultdict(list)
-    for group in [requests] if together else [[request] for request in requests]:
-        for request in group:
+@dataclass(frozen=True)
+class Way:
+    """To run the requests.
+
+    Attributes:
+        num_blocks: of the cache; None = as many as there are.
+        num_runs: over one cache, the last of which counts.
+    """
+
+    name: str
+    config: EngineConfig
+    num_blocks: int | None = None
+    num_runs: int = 1
+
+
+class Result(NamedTuple):
+    """Of a request: its tokens, and what the model said of each."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+class Difference(NamedTuple):
+    """Between the same request's results.
+
+    Attributes:
+        position: where the texts part; None = they do not.
+        logprob: the largest difference up to there.
+    """
+
+    position: int | None
+    logprob: float
+
+
+def ways(*, crowds: Sequence[int], block_size: int, num_tokens: int) -> Iterator[Way]:
+    """`num_tokens` is how long the longest request becomes."""
+    for size in crowds:
+        yield Way(f"crowd of {size}", replace(_PLAIN, max_num_seqs=size))
+    crowd = replace(_PLAIN, max_num_seqs=crowds[-1])
+    yield Way("preempted", crowd, num_blocks=2 * -(-num_tokens // block_size))
+    yield Way("chunks of 24", replace(_PLAIN, max_num_seqs=8, max_num_batched_tokens=24))
+    yield Way("drafts", replace(crowd, enable_prompt_lookup=True))
+    yield Way("prefix cache", replace(crowd, enable_prefix_caching=True), num_runs=2)
+
+
+def make_requests(num_requests: int, num_tokens: int, seed: int = 0) -> list[GenerationRequest]:
+    """Every other one is greedy; prompts of 8 to 200 tokens, that begin again after a while, so
+    that there is something to draft from."""
+    rng = np.random.default_rng(seed)
+    requests = []
+    for number in range(num_requests):
+        length = int(rng.integers(8, 200))
+        prompt = rng.integers(*RANDOM_TOKEN_IDS, length)[: max(8, length // 2)]
+        params = SamplingParams(
+            temperature=0.8 * (number % 2),
+            seed=number,
+            max_tokens=num_tokens,
+            ignore_eos=True,
+            logprobs=1,
+        )
+        requests.append(GenerationRequest(str(number), np.resize(prompt, length).tolist(), params))
+    return requests
+
+
+def run(model: PagedModel, requests: list[GenerationRequest], way: Way) -> dict[str, Result]:
+    num_blocks = way.num_blocks or CACHE_TOKENS // model.block_size
+    max_model_len = min(MAX_MODEL_LEN, num_blocks * model.block_size)
+    engine = Engine(model, way.config, num_blocks=num_blocks, max_model_len=max_model_len)
+    for _ in range(way.num_runs):
+        results = {request.request_id: Result([], []) for request in requests}
+        for request in requests:
             engine.add(request)
         while engine.has_work:
             for request_id, output in engine.step():
-                tokens[request_id] += output.token_ids
-    return tokens
+                results[request_id].token_ids.extend(output.token_ids)
+                results[request_id].logprobs.extend(entry.logprob for entry in output.logprobs)
+    if way.num_blocks is not None and not engine.scheduler.num_preemptions:
+        raise SystemExit("the cache was large enough for all: nothing has been preempted")
+    return results
 
 
-def first_difference(a: list[int], b: list[int]) -> int | None:
-    """The position at which two texts of equal length part, or None."""
-    for position, (x, y) in enumerate(zip(a, b, strict=True)):
-        if x != y:
-            return position
-    return None
+def run_alone(model: PagedModel, requests: list[GenerationRequest]) -> dict[str, Result]:
+    way = Way("alone", _PLAIN)
+    return {key: one for request in requests for key, one in run(model, [request], way).items()}
+
+
+def difference(a: Result, b: Result) -> Difference:
+    pairs = list(zip(a.token_ids, b.token_ids, strict=True))
+    position = next((i for i, (x, y) in enumerate(pairs) if x != y), None)
+    logprobs = zip(a.logprobs[:position], b.logprobs[:position], strict=True)
+    return Difference(position, max((abs(x - y) for x, y in logprobs), default=0.0))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.determinism", description=__doc__)
     parser.add_argument("model_dir", type=Path)
-    parser.add_argument("-n", "--num-requests", type=int, default=32)
+    parser.add_argument("-n", "--num-requests", type=int, default=200)
     parser.add_argument("-g", "--output-tokens", type=int, default=64)
+    parser.add_argument("-c", "--crowds", type=int, nargs="+", default=CROWDS)
+    parser.add_argument("--exact", action="store_true", help="as --precision exact")
     add_property_flag(parser)
     arguments = parser.parse_args()
     properties = properties_of(arguments)
-    model = PagedModel.load(arguments.model_dir, properties=properties)
-    num_blocks = CACHE_TOKENS // model.block_size
-    model.allocate_cache(num_blocks)
-    rng = np.random.default_rng(0)
-    prompts = [
-        rng.integers(*RANDOM_TOKEN_IDS, int(rng.integers(8, 200))).tolist()
-        for _ in range(arguments.num_requests)
-    ]
+    model = PagedModel.load(arguments.model_dir, properties=properties, exact=arguments.exact)
+    model.allocate_cache(CACHE_TOKENS // model.block_size)
+    requests = make_requests(arguments.num_requests, arguments.output_tokens)
+    alone = run_alone(model, requests)
     rows = []
-    for name, temperature in (("greedy", 0.0), ("seeded, temperature 1", 1.0)):
-        params = SamplingParams(
-            temperature=temperature, seed=7, max_tokens=arguments.output_tokens, ignore_eos=True
-        )
-        requests = [GenerationRequest(str(i), p, params) for i, p in enumerate(prompts)]
-        for what, config, together in (
-            ("in a crowd", EngineConfig(enable_prefix_caching=False), True),
-            ("without drafts", EngineConfig(enable_prompt_lookup=False), False),
-        ):
-            plain = EngineConfig(enable_prefix_caching=False)
-            texts = []
-            for one_config, one_together in ((plain, False), (config, together)):
-                engine = Engine(
-                    model, one_config, num_blocks=num_blocks, max_model_len=MAX_MODEL_LEN
-                )
-                texts.append(generate(engine, requests, together=one_together))
-            differences = [first_difference(texts[0][key], texts[1][key]) for key in texts[0]]
-            parted = [position for position in differences if position is not None]
-            rows.append(
-                (
-                    name,
-                    what,
-                    f"{len(differences) - len(parted)} of {len(differences)}",
-                    median(parted) if parted else "-",
-                )
-            )
+    num_parted = 0
+    for way in ways(
+        crowds=arguments.crowds,
+        block_size=model.block_size,
+        num_tokens=200 + arguments.output_tokens,
+    ):
+        results = run(model, requests, way)
+        differences = [difference(alone[key], results[key]) for key in alone]
+        parted = [one.position for one in differences if one.position is not None]
+        logprob = max(one.logprob for one in differences)
+        num_parted += bool(parted or logprob)
+        same = f"{len(differences) - len(parted)} of {len(differences)}"
+        rows.append((way.name, same, median(parted) if parted else "-", f"{logprob:.1e}"))
+        print(*rows[-1], sep=", ", file=sys.stderr)
     print(machine())
     print(f"{arguments.num_requests} requests, {arguments.output_tokens} tokens each\n")
-    print(table(("request", "against alone", "same text", "first difference at"), rows))
+    header = ("against alone", "same text", "first difference at", "log probabilities within")
+    print(table(header, rows))
+    if arguments.exact and num_parted:
+        raise SystemExit("not exact")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ class EngineConfig:
         plugin_config: properties handed to `compile_model` unchanged.
         cache_size: KV cache in GB; 0 = a share of the memory that is free at start.
         max_num_seqs: sequences that run in one step.
-        precision: "auto" = the fastest, "exact" = f32 throughout: what else runs, and how prompts
-            are cut, changes no text but where two tokens are equally likely.
+        precision: "auto" = the fastest, "exact" = f32 throughout and, on the CPU, the same sums
+            for a token whatever else runs and however prompts are cut.
         max_num_batched_tokens: token budget of one step; None = what was measured for the model on
             this machine, else `DEFAULT_TOKEN_BUDGET`.
         tune: measure, at the first start, which precisions and token budget are the fastest.

@@ -171,7 +171,7 @@ _engine = (
          choice("u8", "f16", "bf16", "f32"),
          "of the KV cache: u8, f16, bf16 or f32 (default: the fastest that the device has)"),
     Flag("--precision", "engine.precision", "PRECISION", choice("auto", "exact"),
-         "auto = the fastest; exact = f32 throughout, so that what else runs changes no text"),
+         "auto = the fastest; exact = f32 throughout, and nothing else that runs changes a text"),
     Flag("--max-num-seqs", "engine.max_num_seqs", "N", integer(1),
          "sequences that run at the same time; more wait"),
     Flag("--max-num-batched-tokens", "engine.max_num_batched_tokens", "TOKENS", integer(1),

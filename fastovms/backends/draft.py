@@ -29,12 +29,8 @@ def load_draft_model(
             are not the target's.
     """
     info = read_draft_info(draft_dir, model_dir)
-    model = PagedModel.load(
-        draft_dir,
-        device=config.device,
-        properties=config.plugin_config,
-        exact=config.precision == "exact",
-    )
+    # As fast as it can be whatever `config.precision` says: drafts change no text.
+    model = PagedModel.load(draft_dir, device=config.device, properties=config.plugin_config)
     info = fit_window(info, is_applied=model.applies_sliding_window)
     return DraftModel(
         model,

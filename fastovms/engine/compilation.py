@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,8 +48,7 @@ MAX_SMALL_STEP = 48
 takes 0.83 to 0.89 of the time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
 
 EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
-"""Bytes of weights up to which a model is so small that its arithmetic costs nothing: it is
-computed exactly."""
+"""Bytes of weights up to which a model is so small that f32 throughout costs nothing."""
 
 MAX_SMALL_CHUNK = 16
 """Tokens of a sequence: drafts, and the ends of prompts."""
@@ -97,12 +96,15 @@ class Precisions:
             have part of a prompt in them with more than `MAX_SMALL_PROMPT_CONTEXT` before it.
         max_small_chunk: steps in which no sequence computes more tokens than that are small too,
             whatever they come to.
+        is_batch_invariant: logits are the same to the last bit whatever a step has in it: see
+            `batch_invariance`.
     """
 
     name: str
     large: Mapping[str, object]
     small: Mapping[str, object] | None = None
     max_small_chunk: int = 0
+    is_batch_invariant: bool = False
 
     def is_small(self, inputs: StepInputs) -> bool:
         """Whether a step is one for `small`, if there is that."""
@@ -136,7 +138,7 @@ def possible_precisions(
     """What is worth a try, the presumably fastest first. `properties` override everything.
 
     Args:
-        exact: f32 throughout, whatever it costs.
+        exact: f32 throughout, and on the CPU batch-invariant, whatever it costs.
         weights_size: of the model's file, in bytes.
         available: free memory in bytes. Two variants hold the weights twice.
 
@@ -158,7 +160,9 @@ def possible_precisions(
     is_f32 = properties.get(_PRECISION, "f32") == "f32"
     if exact or (is_f32 and weights_size <= EXACT_WEIGHTS_SIZE):
         given = exact_properties(device, properties)
-        return _of_one("exact" if is_f32 else "", given, EXACT_KV_CACHE_PRECISIONS)
+        name = ("exact" if exact else "f32") if is_f32 else ""
+        choices = _of_one(name, given, EXACT_KV_CACHE_PRECISIONS)
+        return [replace(choice, is_batch_invariant=exact) for choice in choices]
     properties = {_QUANTIZATION_GROUP: QUANTIZATION_GROUP_SIZE, **properties}
     default = _of_one("", properties, KV_CACHE_PRECISIONS)
     if _PRECISION in properties or core.get_property(device, _PRECISION) != ov.Type.bf16:

@@ -10,6 +10,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from fastovms.engine.batch_invariance import without_single_rows
 from fastovms.engine.compilation import (
     CompiledVariants,
     Precisions,
@@ -75,6 +76,7 @@ class PagedModel:
         self._compiled = variants.large
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
+        self._spare_block = 0
         values = [c for c in self._cache_inputs if c.name.startswith("value_cache")]
         self.block_size = values[0].block_shape[1]
         self.bytes_per_block = sum(c.bytes_per_block for c in self._cache_inputs)
@@ -104,6 +106,8 @@ class PagedModel:
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Reserves the KV tensors."""
+        self._spare_block = num_blocks
+        num_blocks += self._precisions.is_batch_invariant
         if self.is_on_gpu:
             context = self._compiled.get_context()
             self._cache = RemoteCache(self._cache_inputs, num_blocks, context)
@@ -123,7 +127,13 @@ class PagedModel:
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """See `Model.infer`. Releases the GIL while the device computes."""
-        return (self._small if self._precisions.is_small(inputs) else self._large).infer(inputs)
+        num_rows = len(inputs.sampled_token_indices)
+        if self._precisions.is_batch_invariant:
+            inputs = without_single_rows(
+                inputs, block_size=self.block_size, spare_block=self._spare_block
+            )
+        request = self._small if self._precisions.is_small(inputs) else self._large
+        return request.infer(inputs)[:num_rows]
 
 
 class ModelFiles:
@@ -146,7 +156,7 @@ class ModelFiles:
         """
         Args:
             properties: OpenVINO's, which override what would be chosen.
-            exact: compute in f32 throughout.
+            exact: compute in f32 throughout and, on the CPU, each token as if it were alone.
 
         Raises:
             ConfigurationError: the model cannot be paged, or there is no such device.

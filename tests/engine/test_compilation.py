@@ -79,7 +79,7 @@ def names(
         ),
         (
             {"weights_size": EXACT_WEIGHTS_SIZE},
-            ["exact, f32 cache"],
+            ["f32, f32 cache"],
         ),
         (
             {"precision": "bf16", "exact": True},

@@ -79,3 +79,13 @@ class StateFailed(BackendUnavailable):
 
 class EngineFailed(BackendError):
     """Inference failed; the request's work is lost."""
+
+
+class BrokenLogits(EngineFailed):
+    """The model gave a request logits that are NaN or infinite, from which nothing is sampled."""
+
+
+def description_of(error: Exception) -> str:
+    """What a client is told of an error that ended its request. Those that are raised on purpose
+    speak for themselves."""
+    return str(error) if isinstance(error, FastovmsError) else f"{type(error).__name__}: {error}"

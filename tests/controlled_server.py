@@ -25,8 +25,12 @@ from fastovms.text.tokenizer import Tokenizer
 from tests.engine.fake_model import FakeModel
 
 NAME = "controlled"
-RAISE, HANG = 1, 2
-"""First tokens of prompts at which the model raises an error, or never returns."""
+RAISE, HANG, NAN, DAMAGE, SLOW = 1, 2, 3, 4, 8
+"""First tokens of prompts at which the model raises an error, never returns, says NaN of this
+prompt after some tokens, or of every prompt from then on, or takes `SLOW_SECONDS` for each of its
+tokens."""
+
+SLOW_SECONDS = 0.2
 
 STEP_SECONDS = 0.01
 
@@ -39,6 +43,7 @@ class ControlledModel(FakeModel):
     def __init__(self, vocab_size: int) -> None:
         super().__init__(block_size=16)
         self.vocab_size = vocab_size
+        self._is_damaged = False
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         time.sleep(STEP_SECONDS)
@@ -47,11 +52,16 @@ class ControlledModel(FakeModel):
             raise RuntimeError("out of order")
         while HANG in first_tokens:
             time.sleep(1)
+        self._is_damaged |= DAMAGE in first_tokens
         return super().infer(inputs)
 
     def logits_after(self, context: list[int]) -> NDArray[np.float32]:
         logits = super().logits_after(context)
-        logits[: HANG + 1] = -100
+        logits[: DAMAGE + 1] = -100
+        if self._is_damaged or (context[0] == NAN and len(context) > 3):
+            logits[:] = np.nan
+        if context[0] == SLOW:
+            time.sleep(SLOW_SECONDS)
         return logits
 
 

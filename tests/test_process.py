@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.controlled_server import HANG, NAME, RAISE
+from tests.controlled_server import DAMAGE, HANG, NAME, NAN, RAISE
 from tests.server_process import (
     DEADLINE,
     ServerProcess,
@@ -201,6 +201,29 @@ def test_an_engine_that_fails():
         server.signal(signal.SIGTERM)
         assert server.wait() == 1
     assert any("RuntimeError: out of order" in line for line in server.errors)
+
+
+def test_logits_that_are_no_numbers():
+    """One request's are its own affair; those of a damaged model are the server's."""
+    message = "the model gave logits that are not numbers (NaN or infinite)"
+    with server_process("--failure-grace", "10") as server:
+        for _ in range(5):
+            body = server.ask(completion(prompt=[NAN], stream=True, temperature=1)).body
+            assert b'"text":' in body
+            assert b'data: {"error":{"message":"the model gave logits' in body
+            answer = server.ask(completion(prompt=[NAN], path="/v3/completions"))
+            assert (answer.status, json.loads(answer.body)) == (500, {"error": message})
+        assert server.ask(completion(max_tokens=2)).status == 200
+        assert server.status("/health") == 200
+        for prompt in ([DAMAGE], [7], [8]):
+            answer = server.ask(completion(prompt=prompt))
+            assert answer.status == 500
+            assert json.loads(answer.body)["error"]["message"].startswith(message)
+        assert server.status("/health") == server.status("/ready") == 503
+        assert server.ask(completion()).status == 503
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 1
+    assert "whatever the prompt" in server.errors[-1]
 
 
 # Shutdown

@@ -288,6 +288,9 @@ class PagedBackend:
                 publish=self._publish,
                 clock=self._clock,
             )
+        except EngineFailed as error:
+            logger.error("the engine has failed: %s", error)
+            self._call_loop(self.fail, str(error))
         except BaseException as error:  # Rust's panics are no Exceptions
             logger.exception("the engine has failed")
             self._call_loop(self.fail, f"{type(error).__name__}: {reason_of(error)}")

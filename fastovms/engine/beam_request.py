@@ -8,6 +8,7 @@ import numpy as np
 
 from fastovms.engine.beam import BeamSearcher, Continuation, Hypothesis
 from fastovms.engine.blocks import BlockManager
+from fastovms.engine.broken_logits import check_rows
 from fastovms.engine.grammar import dead_end
 from fastovms.engine.logprobs import token_logprobs
 from fastovms.engine.raw_logits import Floats
@@ -66,9 +67,14 @@ class BeamRequest:
     @np.errstate(all="ignore")  # logits may be infinite
     def advance(self, scheduler: Scheduler, seq_ids: Iterator[int]) -> list[GenerationOutput]:
         """Moves every beam by a token: forks those that go on in several ways, drops those that
-        do not go on. At the search's end it drops them all and returns the outputs."""
+        do not go on. At the search's end it drops them all and returns the outputs.
+
+        Raises:
+            BrokenLogits: a beam's are.
+        """
         rows = [self._rows[sequence.seq_id] for sequence in self.sequences]
         self._rows.clear()
+        check_rows(rows)
         processed = [
             _process(sequence, row) for sequence, row in zip(self.sequences, rows, strict=True)
         ]

@@ -164,6 +164,13 @@ class BlockManager:
             self._keys[block_id] = key
         return entry.node
 
+    def forget(self, block_table: array[int]) -> None:
+        """Makes blocks in use unfindable: what they hold is not to be trusted."""
+        for block_id in block_table:
+            key = self._keys.pop(block_id, None)
+            if key is not None:
+                del self._entries[key]
+
     def check(self, block_tables: Iterable[array[int]]) -> None:
         """Asserts that the books balance, given every block table in existence."""
         expected = [0] * self.num_blocks

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fastovms.engine.blocks import ROOT, BlockManager
 from fastovms.engine.draft_policy import DraftPolicy
 from fastovms.engine.inputs import StepLayout
-from fastovms.engine.kernels import likeliest
+from fastovms.engine.kernels import BROKEN, likeliest
 from fastovms.engine.logprobs import log_sum_exp
 from fastovms.engine.model import Model
 from fastovms.engine.raw_logits import RawLogits, as_bits, as_float32
@@ -268,7 +268,10 @@ class _Follower:
         return new_token_ids
 
     def append(self, token_id: int, logits: RawLogits) -> bool:
-        """Drafts a token, if the model is sure enough, and says whether to go on."""
+        """Drafts a token, if the model is sure enough, and says whether to go on. `token_id` is
+        `kernels.BROKEN` where its logits are."""
+        if token_id == BROKEN:
+            return False
         if self.threshold > 0 and _confidence(logits, token_id) < self.threshold:
             return False
         self.token_ids.append(token_id)

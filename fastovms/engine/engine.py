@@ -15,6 +15,7 @@ from fastovms.config import EngineConfig
 from fastovms.engine.allowance import Allowance
 from fastovms.engine.beam_request import BeamRequest, beam_token_limit
 from fastovms.engine.blocks import BlockManager
+from fastovms.engine.broken_logits import ModelTrial, check_rows
 from fastovms.engine.draft import DraftModel
 from fastovms.engine.drafting import Drafting
 from fastovms.engine.grammar import GrammarCompiler, GrammarState, dead_end
@@ -28,7 +29,7 @@ from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.step_costs import StepCosts
 from fastovms.engine.waiting import rank_of
 from fastovms.engine.warm_up import warm_up
-from fastovms.errors import RequestError
+from fastovms.errors import BrokenLogits, RequestError, description_of
 from fastovms.params import (
     EngineOutput,
     FinishReason,
@@ -91,6 +92,8 @@ class Engine:
         self._clock = clock
         self._costs = StepCosts()
         self._sampler = Sampler()
+        self._trial = ModelTrial(model, self.blocks)
+        self._num_broken = 0
         self._seq_ids = count()
         self._arrivals = count()
         self._requests: dict[str, list[Sequence]] = {}
@@ -170,7 +173,11 @@ class Engine:
                 self._finish(sequence)
 
     def step(self) -> list[EngineOutput]:
-        """Computes one plan and returns what it added, at most one output a sample."""
+        """Computes one plan and returns what it added, at most one output a sample.
+
+        Raises:
+            EngineFailed: the model gives no logits that are numbers any more.
+        """
         self.drafting.propose(self.scheduler.running)
         plan = self.scheduler.plan(self._costs.max_prefill_tokens)
         assert plan.chunks, "there is work, but none of it can go on"
@@ -190,21 +197,22 @@ class Engine:
         return self._sample(batch, logits)
 
     def _sample(self, batch: Batch, logits: RawLogits) -> list[EngineOutput]:
+        outputs = []
+        self._num_broken = 0
         if batch.scored:
             num_rows = sum(1 + num_drafts for _, num_drafts in batch.sampled)
-            _score_prompts(batch.scored, logits[num_rows:])
-        if not batch.sampled:
-            return []
-        drawn = self._sampler.draw(batch.sampled, logits)
-        outputs = []
+            outputs += self._score_prompts(batch.scored, logits[num_rows:])
+        drawn = self._sampler.draw(batch.sampled, logits) if batch.sampled else []
         row = 0
         for sequence, num_drafts in batch.sampled:
             end = row + 1 + num_drafts
-            if sequence.group is None:
-                outputs.append(self._try_extend(sequence, drawn[row:end], logits, row))
-            else:
+            if sequence.group is not None:
                 outputs += self._search(sequence, as_float32(logits[row]))
+            elif sequence.status is not SequenceStatus.FINISHED:  # by its prompt's scores
+                outputs.append(self._try_extend(sequence, drawn[row:end], logits, row))
             row = end
+        if batch.sampled or self._num_broken:
+            self._trial.note(num_sequences=len(batch.sampled), num_broken=self._num_broken)
         return outputs
 
     def check(self) -> None:
@@ -242,16 +250,29 @@ class Engine:
         try:
             return self._extend(sequence, drawn, logits, first_row)
         except Exception as error:
-            logger.exception("request %s failed", sequence.request_id)
-            self._finish(sequence)
-            output = GenerationOutput(
-                index=sequence.index,
-                token_ids=(),
-                finish_reason=FinishReason.ERROR,
-                num_generated_tokens=sequence.num_generated_tokens,
-                error=f"{type(error).__name__}: {error}",
-            )
-            return EngineOutput(sequence.request_id, output)
+            return self._fail(sequence, error)
+
+    def _fail(self, sequence: Sequence, error: Exception) -> EngineOutput:
+        self._report(sequence.request_id, [sequence], error)
+        self._finish(sequence)
+        output = GenerationOutput(
+            index=sequence.index,
+            token_ids=(),
+            finish_reason=FinishReason.ERROR,
+            num_generated_tokens=sequence.num_generated_tokens,
+            error=description_of(error),
+        )
+        return EngineOutput(sequence.request_id, output)
+
+    def _report(self, request_id: str, sequences: list[Sequence], error: Exception) -> None:
+        """Before the sequences end."""
+        if not isinstance(error, BrokenLogits):
+            logger.error("request %s failed", request_id, exc_info=error)
+            return
+        logger.error("request %s failed: %s", request_id, error)
+        self._num_broken += len(sequences)
+        for sequence in sequences:
+            self.blocks.forget(sequence.block_table)
 
     def _extend(
         self, sequence: Sequence, drawn: list[Drawn], logits: RawLogits, first_row: int
@@ -313,12 +334,30 @@ class Engine:
         try:
             outputs = search.advance(self.scheduler, self._seq_ids)
         except Exception as error:
-            logger.exception("request %s failed", request_id)
-            outputs = search.fail(self.scheduler, f"{type(error).__name__}: {error}")
+            self._report(request_id, search.sequences, error)
+            outputs = search.fail(self.scheduler, description_of(error))
         if not search.sequences:
             del self._requests[request_id], self._searches[request_id]
         self.num_generated_tokens += sum(output.num_generated_tokens for output in outputs)
         return [EngineOutput(request_id, output) for output in outputs]
+
+    def _score_prompts(self, scored: list[ScoredTokens], logits: RawLogits) -> list[EngineOutput]:
+        """Returns outputs of those that fail."""
+        outputs = []
+        first_row = 0
+        for sequence, start, end in scored:
+            rows = logits[first_row : first_row + end - start]
+            first_row += len(rows)
+            num_top = sequence.params.prompt_logprobs
+            assert num_top is not None
+            try:
+                check_rows(rows)
+            except BrokenLogits as error:
+                outputs.append(self._fail(sequence, error))
+                continue
+            for row, token_id in zip(rows, sequence.token_ids[start:end], strict=True):
+                sequence.prompt_logprobs.append(token_logprobs(row, token_id, num_top))
+        return outputs
 
     def _finish(self, sequence: Sequence) -> None:
         assert sequence.status is not SequenceStatus.FINISHED
@@ -335,13 +374,3 @@ def _sample_seed(seed: int, index: int) -> int:
     """Of 64 bits: what sample `index` of a request draws by."""
     mixed = np.random.SeedSequence((seed % 2**64, index)).generate_state(1, np.uint64)
     return int(mixed[0])
-
-
-def _score_prompts(scored: list[ScoredTokens], logits: RawLogits) -> None:
-    row = 0
-    for sequence, start, end in scored:
-        num_top = sequence.params.prompt_logprobs
-        assert num_top is not None
-        for token_id in sequence.token_ids[start:end]:
-            sequence.prompt_logprobs.append(token_logprobs(logits[row], token_id, num_top))
-            row += 1

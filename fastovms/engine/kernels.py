@@ -7,7 +7,8 @@ in descending order (of equal logits the first ones first), so it is told by whe
 none has to sort.
 
 Logits come as their bits, `int32`, or `int16` of bfloat16, and by how many bits these are to be
-shifted to make float32.
+shifted to make float32. A row is broken if it holds a NaN or plus infinity, or nothing but minus
+infinity: no token is drawn from it. Minus infinity beside other numbers is a token that cannot be.
 """
 
 # The signatures for the compiler are the types, which mypy does not know.
@@ -26,6 +27,12 @@ Bits = NDArray[np.int32] | NDArray[np.int16]
 """Of rows of logits, or of one."""
 
 GROUP_SIZE = 256
+
+BROKEN = -1
+"""In place of a token that is drawn from a broken row."""
+
+_INFINITY = np.int32(0x7F800000)
+"""Its key, and below zero minus infinity's. Those of NaNs, which have either sign, are beyond."""
 
 _LEAST = np.int32(-(2**31))
 _LEAST_LOGIT = np.finfo(np.float32).min
@@ -111,25 +118,30 @@ def _position(row, shift, group, key):
 @row_kernel("int64", "int32[::1]", "float32", "float32[::1]")
 def _look(row, shift, maxima, scale, sums):
     """Fills in the largest key of each group, and what all its members weigh, unless there is no
-    room for that in `sums`. Returns the position of the first of the largest logits."""
+    room for that in `sums`. Returns the position of the first of the largest logits; its complement
+    where the row is broken."""
     largest = _LEAST
+    least = _INFINITY
     its_group = 0
     for group in range(maxima.size):
         members = row[group * GROUP_SIZE : (group + 1) * GROUP_SIZE]
         maximum = _LEAST
         for i in range(members.size):
-            maximum = max(maximum, _key(members[i], shift))
+            key = _key(members[i], shift)
+            maximum = max(maximum, key)
+            least = min(least, key)
         maxima[group] = maximum
         if maximum > largest:
-            largest = maximum
-            its_group = group
+            largest, its_group = maximum, group
         if sums.size:
             # While they are in the cache: against the largest of them, as that of all is not known.
             sums[group] = _sum_all(members, shift, max(_logit(maximum), _LEAST_LOGIT), scale)
     highest = _logit(largest)
     for group in range(sums.size):
         sums[group] *= _weight(_logit(maxima[group]), highest, scale)
-    return _position(row, shift, its_group, largest)
+    position = _position(row, shift, its_group, largest)
+    is_broken = largest >= _INFINITY or largest <= -_INFINITY or least < -_INFINITY
+    return ~position if is_broken else position
 
 
 @row_kernel("float64", "int32[::1]", "int32", "int64", "float32", "float32", "float32[::1]")
@@ -154,17 +166,14 @@ def _weigh(row, shift, maxima, last, end, highest, scale, sums):
 @row_kernel("int64", "float64", "int32", "int64", "float32", "float32", "float32[::1]")
 def _find(row, shift, target, last, end, highest, scale, sums):
     """Where the running sum of the weights that `_weigh` has summed passes `target`."""
-    group = 0
-    before = running = 0.0
+    group, before, running = 0, 0.0, 0.0
     for i in range(sums.size):
         if sums[i] > _NOTHING:
-            group = i
-            before = running
+            group, before = i, running
             running += sums[i]
             if running > target:
                 break
-    running = before
-    position = 0
+    running, position = before, 0
     for i in range(group * GROUP_SIZE, min((group + 1) * GROUP_SIZE, row.size)):
         key = _key(row[i], shift)
         if key > last or (key == last and i < end):
@@ -249,24 +258,24 @@ def _top_ranks(row, shift, maxima, k):
 
 @row_kernel("int64")
 def likeliest(row: Bits, shift: np.int32) -> int:
-    """The position of the first of the largest logits."""
-    # The bits of positive floats order as they do.
-    largest = _LEAST
-    its_group = 0
-    for group in range((row.size + GROUP_SIZE - 1) // GROUP_SIZE):
+    """The position of the first of the largest logits, or `BROKEN`."""
+    # The bits of positive floats order as they do, and without a sign negative NaNs are the most.
+    largest, position = _LEAST, BROKEN
+    largest_unsigned, its_group = np.uint32(0), 0
+    maxima = np.empty((row.size + GROUP_SIZE - 1) // GROUP_SIZE, np.int32)
+    for group in range(maxima.size):
         members = row[group * GROUP_SIZE : (group + 1) * GROUP_SIZE]
         maximum = _LEAST
         for i in range(members.size):
-            maximum = max(maximum, np.int32(members[i]) << shift)
+            bits = np.int32(members[i]) << shift
+            maximum = max(maximum, bits)
+            largest_unsigned = max(largest_unsigned, np.uint32(bits))
         if maximum > largest:
-            largest = maximum
-            its_group = group
-    position: int
-    if largest > 0:
+            largest, its_group = maximum, group
+    if largest <= 0:
+        position = max(BROKEN, _look(row, shift, maxima, np.float32(0), np.empty(0, np.float32)))
+    elif largest < _INFINITY and largest_unsigned <= np.uint32(0xFF800000):
         position = _position(row, shift, its_group, largest)
-    else:
-        maxima = np.empty((row.size + GROUP_SIZE - 1) // GROUP_SIZE, np.int32)
-        position = _look(row, shift, maxima, np.float32(0), np.empty(0, np.float32))
     return position
 
 
@@ -274,7 +283,7 @@ def likeliest(row: Bits, shift: np.int32) -> int:
 def likeliest_of_rows(
     rows: Bits, shift: np.int32, indices: NDArray[np.int64], token_ids: NDArray[np.int64]
 ) -> None:
-    """Finds the first of the largest logits of each of some rows.
+    """Finds the first of the largest logits of each of some rows, or `BROKEN`.
 
     Args:
         rows: [R, vocab_size].
@@ -314,12 +323,10 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
     is_cut = 0 < top_k < row.size
     weighs_all = not is_cut and (top_p < 1 or min_p <= 0)
     position = _look(row, shift, maxima, scale, sums[0] if weighs_all else sums[0][:0])
+    if position < 0:
+        return BROKEN
     highest = _logit(_key(row[position], shift))
-    if not np.isfinite(highest):
-        return position
-    last = _LEAST
-    end = row.size
-    total = 0.0
+    last, end, total = _LEAST, row.size, 0.0
     if weighs_all:
         total = _total(sums[0])
     elif is_cut:
@@ -331,8 +338,7 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
     if min_p > 0:
         least = _in_order(as_bits(np.float32(highest + temperature * math.log(min_p))))
         if least > last:
-            last = least
-            end = row.size
+            last, end = least, row.size
             total = _weigh(row, shift, maxima, last, end, highest, scale, sums[0])
     drawn = 0
     while True:
@@ -345,9 +351,7 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
         mass = _weigh(row, shift, maxima, key, position, highest, scale, sums[1 - drawn])
         if mass < missing or not mass:
             return position
-        last = key
-        end = position
-        total = mass
+        last, end, total = key, position, mass
         drawn = 1 - drawn
 
 
@@ -361,7 +365,7 @@ def draw_rows(
     positions: NDArray[np.int64],
     token_ids: NDArray[np.int64],
 ) -> None:
-    """Draws a token from each of some rows.
+    """Draws a token from each of some rows, or `BROKEN`.
 
     Args:
         rows: [R, vocab_size].
@@ -391,8 +395,6 @@ def log_sum_exp_and_top(row: Bits, shift: np.int32, k: int) -> tuple[float, NDAr
     maxima = np.empty(num_groups, np.int32)
     sums = np.empty(num_groups, np.float32)
     position = _look(row, shift, maxima, np.float32(_LOG2_E), sums)
-    highest = _logit(_key(row[position], shift))
-    log_sum = 0.0
-    if highest != -np.inf:
-        log_sum = highest + math.log(_total(sums))
+    highest = _logit(_key(row[max(position, ~position)], shift))
+    log_sum = highest + math.log(_total(sums)) if highest != -np.inf else 0.0
     return log_sum, _top_ranks(row, shift, maxima, min(k, row.size))

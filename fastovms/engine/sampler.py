@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.engine.broken_logits import MESSAGE
 from fastovms.engine.inputs import SampledTokens
-from fastovms.engine.kernels import draw_rows, likeliest_of_rows
+from fastovms.engine.kernels import BROKEN, draw_rows, likeliest_of_rows
 from fastovms.engine.raw_logits import Floats, RawLogits, as_bits, copy_float32
 from fastovms.engine.sequence import Sequence
+from fastovms.errors import BrokenLogits
 
 Drawn = int | Exception | None
-"""A token id, or why there is none; None: not yet, as it depends on the token before."""
+"""A token id, or why there is none; None: not yet, as it depends on the token before.
+
+`BrokenLogits` of rows that the model has broken (see `kernels`); a row of which the request has
+left nothing is none of these."""
 
 GREEDY_TEMPERATURE = 1e-5
 """At and below it the likeliest token is taken: dividing by less only overflows."""
@@ -117,13 +122,33 @@ class Sampler:
         self, rows: _Rows, changed: list[_ChangedRow], logits: RawLogits, drawn: list[Drawn]
     ) -> None:
         """Those of the rows that processors change are float32."""
-        errors = _change(changed, logits) if changed else {}
+        errors = self._change(changed, logits) if changed else {}
         if rows.greedy:
             self._run(likeliest_of_rows, logits, rows.greedy, (), _GREEDY_THREAD_BYTES, drawn)
         if rows.random:
             self._run(draw_rows, logits, rows.random, rows.arguments(), _THREAD_BYTES, drawn)
         for row, sequence in changed:
             drawn[row] = errors.get(row) or _checked(drawn[row], logits[row], sequence)
+
+    def _change(self, rows: list[_ChangedRow], logits: RawLogits) -> dict[int, Exception]:
+        """Has processors change the rows that are not broken. One request's fault must not cost
+        the others theirs: it is returned, by the row."""
+        indices = array("q", (row for row, _ in rows))
+        found: list[Drawn] = [None] * len(logits)
+        self._run(likeliest_of_rows, logits, indices, (), _GREEDY_THREAD_BYTES, found)
+        errors: dict[int, Exception] = {}
+        with np.errstate(all="ignore"):  # logits may be infinite
+            for row, sequence in rows:
+                broken = found[row]
+                if isinstance(broken, Exception):
+                    errors[row] = broken
+                    continue
+                try:
+                    for process in sequence.processors:
+                        process(logits[row].view(np.float32), sequence.token_ids)
+                except Exception as error:
+                    errors[row] = error
+        return errors
 
     def _run(
         self,
@@ -145,7 +170,7 @@ class Sampler:
         else:
             kernel(bits, shift, *arguments)
         for row, token_id in zip(indices, token_ids.tolist(), strict=True):
-            drawn[row] = token_id
+            drawn[row] = token_id if token_id != BROKEN else BrokenLogits(MESSAGE)
 
     def _share(
         self, work: Callable[..., None], arguments: tuple[NDArray[Any], ...], num_threads: int
@@ -209,21 +234,11 @@ class _ChangedRow(NamedTuple):
     sequence: Sequence
 
 
-def _change(rows: list[_ChangedRow], logits: RawLogits) -> dict[int, Exception]:
-    """One request's fault must not cost the others theirs: it is returned, by the row."""
-    errors: dict[int, Exception] = {}
-    with np.errstate(all="ignore"):  # logits may be infinite
-        for row, sequence in rows:
-            try:
-                for process in sequence.processors:
-                    process(logits[row].view(np.float32), sequence.token_ids)
-            except Exception as error:
-                errors[row] = error
-    return errors
-
-
 def _checked(token_id: Drawn, logits: RawLogits, sequence: Sequence) -> Drawn:
-    """Where the request has ruled out everything, and this token, too, its text ends."""
+    """Where the request has ruled out everything, and this token, too, its text ends. It may have
+    made an infinity of a number, too: that is the likeliest then."""
+    if isinstance(token_id, BrokenLogits):
+        token_id = int(logits.argmax())
     assert isinstance(token_id, int)
     if logits[token_id] != -np.inf:
         return token_id

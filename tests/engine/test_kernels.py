@@ -228,25 +228,30 @@ def test_the_least_of_all_numbers_is_more_than_nothing(least: float) -> None:
 # Numbers that are none
 
 
-EXTREMES: list[list[float]] = [
+EXTREMES: list[list[float]] = [[1e38, -1e38], [3.4e38, -3.4e38], [-np.inf, 3.4e38]]
+BROKEN: list[list[float]] = [
     [np.inf],
-    [-np.inf],
     [np.nan],
     [-np.nan],
     [np.inf, np.nan],
-    [1e38, -1e38],
-    [3.4e38, -3.4e38],
+    [np.inf, -np.inf],
+    [-np.nan, 5],
+    [3.4e38, -np.nan],
+]
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"top_k": 1},
+    {"top_k": 3, "top_p": 0.5},
+    {"top_p": 0.5},
+    {"min_p": 0.5},
+    {"top_k": 690},
 ]
 
 
 @pytest.mark.parametrize("values", EXTREMES, ids=str)
 @pytest.mark.parametrize("temperature", [1.1e-5, 1.0, 1e30, 1e300])
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"top_k": 1}, {"top_k": 3, "top_p": 0.5}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 690}],
-    ids=str,
-)
-def test_any_logits_leave_a_token(
+@pytest.mark.parametrize("settings", FILTERS, ids=str)
+def test_any_numbers_leave_a_token(
     values: list[float], temperature: float, settings: dict[str, Any]
 ) -> None:
     logits = np.linspace(-3, 3, 700, dtype=np.float32)
@@ -254,10 +259,23 @@ def test_any_logits_leave_a_token(
     assert 0 <= kernels.likeliest(*as_bits(logits)) < 700
     drawn = draw(logits, range(20), temperature=temperature, **settings)
     assert all(0 <= token_id < 700 for token_id in drawn)
-    drawn = draw(
-        np.full(700, values[0], np.float32), range(20), temperature=temperature, **settings
-    )
-    assert all(0 <= token_id < 700 for token_id in drawn)
+
+
+@pytest.mark.parametrize("values", [*BROKEN, [-np.inf]], ids=str)
+@pytest.mark.parametrize("others", [-3, 3, None], ids=str)
+@pytest.mark.parametrize("settings", FILTERS, ids=str)
+def test_nothing_is_drawn_from_what_is_no_number(
+    values: list[float], others: float | None, settings: dict[str, Any]
+) -> None:
+    """Wherever it stands, beside numbers (unless these are None) or not. Minus infinity is only a
+    token that is impossible, unless all are."""
+    logits = np.full(700, values[0] if others is None else others, np.float32)
+    logits[[3, 600]] = values[0], values[-1]
+    is_broken = others is None or values != [-np.inf]
+    for bits in (logits, (logits.view(np.uint32) >> 16).astype(np.uint16)):
+        assert (kernels.likeliest(*as_bits(bits)) == kernels.BROKEN) == is_broken
+        drawn = draw(bits, range(20), **settings)
+        assert {token_id == kernels.BROKEN for token_id in drawn} == {is_broken}
 
 
 ROWS = [
@@ -266,8 +284,6 @@ ROWS = [
     ([-1, 0.0, -2], 1),
     ([1, 3, 3], 1),
     ([-np.inf, -np.inf, -5], 2),
-    ([-np.inf, np.inf, 7], 1),
-    ([-np.inf, -np.inf], 0),
     ([*[-5] * 700, -4, *[-5] * 700, -4], 700),
     ([*[5] * 700, 6, *[5] * 700, 6], 700),
 ]

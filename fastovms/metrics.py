@@ -31,6 +31,9 @@ _TOKEN_BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
     5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
+STEP_BUCKETS: Final = _TOKEN_BUCKETS
+"""Of `EngineStats.step_seconds`."""
+
 _REQUEST_BUCKETS: Final = (
     0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0,
     120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
@@ -89,6 +92,10 @@ class EngineStats(Protocol):
     def num_draft_tokens(self) -> int: ...
     @property
     def num_accepted_tokens(self) -> int: ...
+    @property
+    def step_seconds(self) -> Histogram | None: ...
+    @property
+    def longest_step_seconds(self) -> float: ...
     @property
     def grammars(self) -> GrammarNumbers: ...
 
@@ -189,6 +196,7 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[EngineStats], float]], ...]] = (
     ("num_requests_running", "Sequences in the running batch", lambda stats: stats.num_running),
     ("num_requests_waiting", "Sequences that wait to run", lambda stats: stats.num_waiting),
     ("kv_cache_usage_perc", "Share of the KV cache blocks in use, 1 = all", _cache_usage),
+    ("longest_step_seconds", "The longest step so far", lambda stats: stats.longest_step_seconds),
     ("num_grammars_running", "Grammars being tried", lambda stats: stats.grammars.num_running),
     ("num_grammars_waiting", "Grammars that wait for it", lambda stats: stats.grammars.num_waiting),
 )
@@ -240,6 +248,13 @@ class GenerationCollector(Collector):
                 counter.add_metric([model_name], attrgetter(field)(values))
             yield counter
         yield self._finished()
+        steps = HistogramMetricFamily(
+            f"{_PREFIX}step_seconds", "Duration of the engine's steps", labels=["model_name"]
+        )
+        for model_name, values in stats:
+            histogram = values.step_seconds or Histogram(STEP_BUCKETS)  # none before the first
+            steps.add_metric([model_name], *histogram.buckets())
+        yield steps
         for name, text, field in _HISTOGRAMS:
             family = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name"])
             for model in self._models:

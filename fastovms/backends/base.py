@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from fastovms.metrics import Histogram
 from fastovms.params import (
     GenerationOutput,
     GenerationRequest,
@@ -40,6 +41,8 @@ class BackendStats(NamedTuple):
     Attributes:
         step_allowance: seconds for which the step that has begun may go on without a sign of
             life, and does not hang.
+        step_seconds: how long the steps took; None before the first. It goes on to change.
+        longest_step_seconds: how long the longest of them took.
         grammars: what happened to the grammars that clients have sent.
     """
 
@@ -57,6 +60,8 @@ class BackendStats(NamedTuple):
     num_accepted_tokens: int = 0
     num_steps: int = 0
     step_allowance: float = 0.0
+    step_seconds: Histogram | None = None
+    longest_step_seconds: float = 0.0
     grammars: GrammarStats = GrammarStats()
 
 

@@ -80,10 +80,12 @@ def run_engine(
             del command  # it may have images
         started_at = clock()
         admitted: Sequence[str] = ()
+        seconds = None
         if engine.has_work:
             outputs += engine.step()
+            seconds = clock() - started_at
             admitted = engine.admitted
-        publish(Step(outputs, admitted, started_at, take_stats(), num_received))
+        publish(Step(outputs, admitted, started_at, take_stats(), num_received, seconds))
 
 
 def _add(engine: SteppedEngine, request: GenerationRequest) -> list[EngineOutput]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.errors import Overloaded, RequestError
+from fastovms.metrics import STEP_BUCKETS, Histogram
 from fastovms.params import (
     EngineOutput,
     FinishReason,
@@ -27,6 +28,7 @@ class Step(NamedTuple):
         admitted: the requests that left the queue for this step.
         started_at: on the clock of `RequestsInFlight`.
         num_received: samples submitted that the engine has got to know.
+        seconds: that the engine's step took; None = it has not made one.
     """
 
     outputs: Sequence[EngineOutput]
@@ -34,6 +36,7 @@ class Step(NamedTuple):
     started_at: float
     stats: BackendStats
     num_received: int
+    seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -74,10 +77,16 @@ class RequestsInFlight:
         self._stats = BackendStats()
         self._num_submitted = 0
         self._num_received = 0
+        self._step_seconds: Histogram | None = None
+        self._longest_step = 0.0
 
     @property
     def stats(self) -> BackendStats:
-        return self._stats._replace(num_waiting=self._num_waiting)
+        return self._stats._replace(
+            num_waiting=self._num_waiting,
+            step_seconds=self._step_seconds,
+            longest_step_seconds=self._longest_step,
+        )
 
     @property
     def _num_waiting(self) -> int:
@@ -110,6 +119,8 @@ class RequestsInFlight:
     def deliver(self, step: Step) -> None:
         self._stats = step.stats
         self._num_received = step.num_received
+        if step.seconds is not None:
+            self._record(step.seconds)
         for request_id in step.admitted:
             request = self._requests.get(request_id)
             if request is not None and request.submitted_at is not None:
@@ -120,6 +131,12 @@ class RequestsInFlight:
             if request is not None and output.index in request.unfinished:
                 output.queue_time, request.queue_time = request.queue_time, None
                 self._tell(request_id, request, output)
+
+    def _record(self, seconds: float) -> None:
+        if self._step_seconds is None:
+            self._step_seconds = Histogram(STEP_BUCKETS)
+        self._step_seconds.observe(seconds)
+        self._longest_step = max(self._longest_step, seconds)
 
     def end_all(self, reason: FinishReason, error: str | None) -> None:
         for request_id in list(self._requests):

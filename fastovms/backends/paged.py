@@ -27,7 +27,7 @@ from fastovms.disk_cache import DiskCache
 from fastovms.engine.draft import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.grammar import GrammarCompiler
-from fastovms.engine.memory import available_memory, num_cache_blocks
+from fastovms.engine.memory import GIB, available_memory, num_cache_blocks
 from fastovms.engine.model import Model
 from fastovms.engine.paging import reason_of
 from fastovms.errors import (
@@ -166,10 +166,12 @@ class PagedBackend:
         bytes_per_block = paged_model.bytes_per_block
         if draft_model is not None:
             bytes_per_block += math.ceil(block_size * draft_model.bytes_per_token)
+        max_num_seqs = min(config.max_num_seqs, config.token_budget)  # see `Scheduler`
+        max_useful_blocks = max_num_seqs * -(-model.max_model_len // block_size)
         num_blocks = num_cache_blocks(
             config.cache_size,
             bytes_per_block=bytes_per_block,
-            max_useful_blocks=config.max_num_seqs * -(-model.max_model_len // block_size),
+            max_useful_blocks=max_useful_blocks,
             available=available_memory() if available is None else available,
         )
         if num_blocks < 1:
@@ -183,6 +185,14 @@ class PagedBackend:
         if draft_model is not None:
             draft_model.allocate_cache(capacity)
         logger.info("KV cache: %d blocks of %d tokens", num_blocks, block_size)
+        if num_blocks == max_useful_blocks and config.cache_size:
+            logger.info(
+                "KV cache: %.3g of %.3g GB, as %d sequences of %d tokens can use no more",
+                num_blocks * bytes_per_block / GIB,
+                config.cache_size,
+                max_num_seqs,
+                model.max_model_len,
+            )
         if capacity < model.max_model_len:
             logger.warning(
                 "context length reduced from %d to the %d tokens that the KV cache holds",

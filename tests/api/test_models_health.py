@@ -144,5 +144,7 @@ async def test_metrics(api):
     assert samples["fastovms_spec_decode_num_drafts_total",] == 0
     assert samples["fastovms_spec_decode_num_draft_tokens_total",] == 0
     assert samples["fastovms_kv_cache_usage_perc",] == 0.6
+    assert samples["fastovms_step_seconds_bucket", "+Inf"] == 0
+    assert samples["fastovms_longest_step_seconds",] == 0
     assert samples["fastovms_num_requests_running",] == 0
     assert "fastovms_generation_tokens_total" in {name for name, *_ in samples}

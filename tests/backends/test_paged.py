@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,6 +58,40 @@ async def test_a_request_that_cannot_be_queued_fails_alone(
     await idle(backend)
     with pytest.raises(RequestError, match=r"needs a model with a tokenizer\.json"):
         await backend.compile_grammar(grammar, "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_blocks"),
+    [
+        ({"cache_size": 1.0}, 3 * 1024),
+        ({"cache_size": 0.0}, 3 * 1024),
+        ({"cache_size": 1.0, "max_num_batched_tokens": 2}, 2 * 1024),
+        ({"cache_size": 0.001}, 1048),
+    ],
+)
+def test_a_cache_is_no_larger_than_its_sequences_can_use(
+    settings: dict[str, Any], num_blocks: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = replace(CONFIG, **settings)
+    backend = PagedBackend.over(FakeModel(), MODEL, config, available=1024**3)
+    assert backend._engine.blocks.num_blocks == num_blocks
+    is_cut = settings["cache_size"] == 1
+    assert ("KV cache: 0.00" in caplog.text and "can use no more" in caplog.text) == is_cut
+
+
+async def test_how_long_steps_take_is_known(backend: PagedBackend) -> None:
+    assert backend.stats().step_seconds is None
+    listener = Listener()
+    backend.submit(request("r", [1], max_tokens=5), listener)
+    await listener.done.wait()
+    await idle(backend)
+    stats = backend.stats()
+    assert stats.step_seconds is not None
+    assert stats.step_seconds.count == stats.num_steps == 5
+    buckets, total = stats.step_seconds.buckets()
+    assert 0 < stats.longest_step_seconds <= total
+    assert buckets[-1] == ("+Inf", 5)
 
 
 def test_a_cache_without_room_for_a_block_is_a_configuration_error() -> None:

@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "disk": "bench.endurance.disk",
     "neighbours": "bench.endurance.neighbours",
     "restart": "bench.endurance.restart",
+    "soak": "bench.endurance.soak",
 }
 """The module of each command, which has its `Command` as `COMMAND`."""
 

@@ -32,7 +32,7 @@ _PATIENCE: Final = 60.0
 _WARM_UP: Final = 0.1
 """Share of the count after which memory counts: caches and pools have filled by then."""
 
-_FLAGS: Final = ("--cache-size", "0.1", "--max-model-len", "512", "--state-max-size", "64M")
+_FLAGS: Final = ("--cache-size", "0.1", "--max-model-len", "256", "--state-max-size", "64M")
 _ID: Final = re.compile(rb'"id":"((?:resp|conv)_?[\w-]+)"')
 _NUM_IDS: Final = 50
 

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Lock
 from typing import Final
 
 from fastovms.backends.base import GrammarStats
@@ -19,8 +20,9 @@ from fastovms.engine.grammar import GrammarCompiler, UnusableGrammar
 from fastovms.engine.grammar_cache import CompiledGrammar
 from fastovms.params import Grammar
 
-LANE_SECONDS: Final = (0.05, 0.5, 3.0)
-"""Of a processor that a grammar may take in each lane. Nearly all take less than 0.02."""
+LANE_SECONDS: Final = (0.05, 0.3, 1.5)
+"""Of a processor that a grammar may take in each lane. Nearly all take less than 0.02, and what
+takes the most is compiled here before its client has waited for 5 s."""
 
 _PATIENCE: Final = 12.0
 """How much longer than that an answer may take where the machine is busy. The process itself gives
@@ -40,8 +42,10 @@ class GuardedGrammars:
     def __init__(self, compiler: GrammarCompiler, *, start: StartTrial | None = None) -> None:
         self._compiler = compiler
         start = start or trial_starter(compiler)
-        self._lanes = TrialLanes([_Lane(start, seconds, compiler) for seconds in LANE_SECONDS])
         self._refused = RefusedGrammars()
+        self._lanes = TrialLanes(
+            [_Lane(start, seconds, compiler, self._refused) for seconds in LANE_SECONDS]
+        )
 
     @property
     def stats(self) -> GrammarStats:
@@ -55,8 +59,8 @@ class GuardedGrammars:
         """See `Backend.compile_grammar`."""
         compiled = self._compiler.cached(grammar)
         if compiled is None:
-            with self._refused.remembering(grammar):
-                compiled = await self._lanes.run(grammar, client)
+            self._refused.check(grammar)
+            compiled = await self._lanes.run(grammar, client)
         return replace(grammar, compiled=compiled)
 
     def close(self) -> None:
@@ -66,26 +70,32 @@ class GuardedGrammars:
 
 class RefusedGrammars:
     """Remembers why grammars were refused: a tool's schema comes again with every request, whether
-    it can be used or not, and to find that out may take seconds."""
+    it can be used or not, and to find that out may take seconds. Thread-safe."""
 
     def __init__(self) -> None:
         self._reasons: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = Lock()
+
+    def check(self, grammar: Grammar) -> None:
+        """Raises UnusableGrammar for one that was refused before."""
+        key = digest_of(grammar)
+        with self._lock:
+            reason = self._reasons.get(key)
+            if reason is None:
+                return
+            self._reasons.move_to_end(key)
+        raise UnusableGrammar(grammar, reason)
 
     @contextmanager
     def remembering(self, grammar: Grammar) -> Iterator[None]:
-        """Raises UnusableGrammar for one that was refused before; remembers one that is refused in
-        the `with` statement."""
-        key = digest_of(grammar)
-        reason = self._reasons.get(key)
-        if reason is not None:
-            self._reasons.move_to_end(key)
-            raise UnusableGrammar(grammar, reason)
+        """Remembers the grammar if it is refused in the `with` statement."""
         try:
             yield
         except UnusableGrammar as error:
-            self._reasons[key] = error.reason[:_MAX_REASON]
-            while len(self._reasons) > _MAX_REFUSED:
-                self._reasons.popitem(last=False)
+            with self._lock:
+                self._reasons[digest_of(grammar)] = error.reason[:_MAX_REASON]
+                while len(self._reasons) > _MAX_REFUSED:
+                    self._reasons.popitem(last=False)
             raise
 
 
@@ -98,9 +108,16 @@ def digest_of(grammar: Grammar) -> bytes:
 class _Lane:
     """Tries a grammar, and compiles it in the server if it has passed."""
 
-    def __init__(self, start: StartTrial, seconds: float, compiler: GrammarCompiler) -> None:
+    def __init__(
+        self,
+        start: StartTrial,
+        seconds: float,
+        compiler: GrammarCompiler,
+        refused: RefusedGrammars,
+    ) -> None:
         self._trial = compiler_trial(start, seconds)
         self._compiler = compiler
+        self._refused = refused
 
     @property
     def num_deaths(self) -> int:
@@ -113,8 +130,10 @@ class _Lane:
         compiled = self._compiler.cached(grammar)  # for somebody else, meanwhile
         if compiled is not None:
             return compiled
-        verdict = passed(self._trial.ask(grammar), grammar, is_last=is_last)
-        return self._compiler.compile(grammar, num_bytes=verdict.num_bytes)
+        self._refused.check(grammar)
+        with self._refused.remembering(grammar):
+            verdict = passed(self._trial.ask(grammar), grammar, is_last=is_last)
+            return self._compiler.compile(grammar, num_bytes=verdict.num_bytes)
 
     def kill(self) -> None:
         self._trial.kill()

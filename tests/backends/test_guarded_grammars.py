@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,17 @@ def hours(number: int) -> Grammar:
     """One that would take hours."""
     primes = [99991, 99989, 99971, 99961, 99929, 99923]
     return schema({"anyOf": [{"type": "integer", "multipleOf": p * number} for p in primes]})
+
+
+async def compile_in_the_end(
+    guarded: GuardedGrammars, grammar: Grammar, client: str = ""
+) -> Grammar:
+    """Asks again where the machine is too busy to tell in time, as a client does."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(Overloaded):
+                return await guarded.compile(grammar, client)
+            await asyncio.sleep(0.1)
 
 
 RULES = "\n".join(f"r{i}: r{i + 1}" for i in range(20_000))
@@ -84,29 +96,27 @@ PATTERNS = {f"^a{{{i}}}b*$": {"type": "integer"} for i in range(900)}
 async def test_what_takes_for_ever_is_refused(guarded: GuardedGrammars, grammar: Grammar) -> None:
     started = time.process_time()
     with pytest.raises(InvalidField, match="it takes too long to compile") as error:
-        await guarded.compile(grammar, "")
+        await compile_in_the_end(guarded, grammar)
     assert error.value.param == "response_format"
     assert time.process_time() - started < 1  # of this process
+    num_trials = guarded.stats.num_trials
     for _ in range(2):  # and nobody waits for it again
         with pytest.raises(InvalidField, match="it takes too long to compile"):
             await guarded.compile(grammar, "")
-    assert guarded.stats.num_trials == 3
+    assert guarded.stats.num_trials == num_trials
 
 
-@pytest.mark.parametrize("client", ["hostile", "another"])
-async def test_an_ordinary_grammar_does_not_wait_for_hostile_ones(
-    guarded: GuardedGrammars, client: str
-) -> None:
-    await guarded.compile(Grammar(GrammarKind.REGEX, "warm"), "")
-    hostile = [asyncio.create_task(guarded.compile(hours(2 * i), "hostile")) for i in range(1, 17)]
+async def test_an_ordinary_grammar_does_not_wait_for_hostile_ones(guarded: GuardedGrammars) -> None:
+    hostile = [asyncio.create_task(guarded.compile(hours(2 * i), "hostile")) for i in range(1, 7)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(20):
-        await guarded.compile(Grammar(GrammarKind.REGEX, "a{2,7}"), client)
-    assert sum(isinstance(task.exception(), Overloaded) for task in hostile if task.done()) < 16
-    assert not all(task.done() for task in hostile)
+    ordinary = asyncio.create_task(
+        compile_in_the_end(guarded, Grammar(GrammarKind.REGEX, "a{2,7}"), "another")
+    )
+    done, _ = await asyncio.wait([ordinary, *hostile], return_when=asyncio.FIRST_COMPLETED)
+    assert ordinary in done
     for task in hostile:
         task.cancel()
-    await asyncio.gather(*hostile, return_exceptions=True)
+    await asyncio.gather(ordinary, *hostile, return_exceptions=True)
 
 
 async def test_what_has_passed_is_compiled_and_kept(guarded: GuardedGrammars) -> None:
@@ -136,18 +146,12 @@ async def test_a_process_that_cannot_be_started(compiler: GrammarCompiler) -> No
 def test_refusals_are_remembered_within_bounds() -> None:
     refused = RefusedGrammars()
 
-    def attempt(number: int, fault: str) -> None:
-        grammar = Grammar(GrammarKind.REGEX, str(number), f"field{number}")
-        with pytest.raises(UnusableGrammar, match=fault) as error, refused.remembering(grammar):
-            raise UnusableGrammar(grammar, "found now")
-        assert error.value.param == f"field{number}"
-
     for number in range(300):
-        attempt(number, "found now")
-    with (
-        pytest.raises(UnusableGrammar),
-        refused.remembering(Grammar(GrammarKind.REGEX, "299", "p")),
-    ):
-        pytest.fail("it is known")
-    with refused.remembering(Grammar(GrammarKind.REGEX, "0")):
-        pass  # forgotten
+        grammar = Grammar(GrammarKind.REGEX, str(number))
+        refused.check(grammar)
+        with suppress(UnusableGrammar), refused.remembering(grammar):
+            raise UnusableGrammar(grammar, "found now")
+    with pytest.raises(UnusableGrammar, match="found now") as error:
+        refused.check(Grammar(GrammarKind.REGEX, "299", "p"))
+    assert error.value.param == "p"
+    refused.check(Grammar(GrammarKind.REGEX, "0"))  # forgotten

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from threading import Lock
 from typing import Final
 
 from fastovms.backends.base import GrammarStats
@@ -19,7 +20,7 @@ from fastovms.backends.trials.lanes import TrialLanes
 from fastovms.backends.trials.trial import Trial
 from fastovms.params import Grammar
 
-_LANE_TIMEOUTS: Final = (0.5, 1.5, 5.0)
+_LANE_TIMEOUTS: Final = (0.5, 1.0, 2.0)
 """Seconds that the pipeline's compiler may take for a grammar in each lane."""
 
 _WHOSE: Final = "by the compiler of the genai backend, which runs this model"
@@ -47,16 +48,16 @@ class TriedGrammars:
         start_pipeline: StartTrial = _start_pipeline,
         timeouts: tuple[float, ...] = _LANE_TIMEOUTS,
     ) -> None:
+        self._known = _KnownGrammars()
         lanes = [
             _Lane(
                 None if start_compiler is None else compiler_trial(start_compiler, seconds),
                 Trial(lambda: start_pipeline(0), timeout=timeout),
+                self._known,
             )
             for seconds, timeout in zip(LANE_SECONDS, timeouts, strict=False)
         ]
         self._lanes = TrialLanes(lanes)
-        self._accepted: OrderedDict[bytes, None] = OrderedDict()
-        self._refused = RefusedGrammars()
 
     @property
     def stats(self) -> GrammarStats:
@@ -68,15 +69,8 @@ class TriedGrammars:
 
     async def compile(self, grammar: Grammar, client: str) -> Grammar:
         """See `Backend.compile_grammar`."""
-        key = digest_of(grammar)
-        if key in self._accepted:
-            self._accepted.move_to_end(key)
-            return grammar
-        with self._refused.remembering(grammar):
+        if not self._known.is_accepted(grammar):
             await self._lanes.run(grammar, client)
-        self._accepted[key] = None
-        if len(self._accepted) > _MAX_ACCEPTED:
-            self._accepted.popitem(last=False)
         return grammar
 
     def close(self) -> None:
@@ -84,11 +78,37 @@ class TriedGrammars:
         self._lanes.close()
 
 
+class _KnownGrammars:
+    """Remembers what was accepted, and what was refused. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.refused = RefusedGrammars()
+        self._accepted: OrderedDict[bytes, None] = OrderedDict()
+        self._lock = Lock()
+
+    def is_accepted(self, grammar: Grammar) -> bool:
+        """Raises UnusableGrammar: it was refused."""
+        key = digest_of(grammar)
+        with self._lock:
+            if key in self._accepted:
+                self._accepted.move_to_end(key)
+                return True
+        self.refused.check(grammar)
+        return False
+
+    def accept(self, grammar: Grammar) -> None:
+        with self._lock:
+            self._accepted[digest_of(grammar)] = None
+            if len(self._accepted) > _MAX_ACCEPTED:
+                self._accepted.popitem(last=False)
+
+
 class _Lane:
     """Tries a grammar with llguidance's compiler, and then with the pipeline's."""
 
-    def __init__(self, compiler: Trial | None, pipeline: Trial) -> None:
+    def __init__(self, compiler: Trial | None, pipeline: Trial, known: _KnownGrammars) -> None:
         self._trials = [trial for trial in (compiler, pipeline) if trial is not None]
+        self._known = known
 
     @property
     def num_deaths(self) -> int:
@@ -99,6 +119,12 @@ class _Lane:
             trial.warm_up()
 
     def attempt(self, grammar: Grammar, *, is_last: bool) -> None:
+        if not self._known.is_accepted(grammar):
+            with self._known.refused.remembering(grammar):
+                self._try(grammar, is_last=is_last)
+            self._known.accept(grammar)
+
+    def _try(self, grammar: Grammar, *, is_last: bool) -> None:
         *_, pipeline = self._trials
         for trial in self._trials:
             verdict = trial.ask(grammar)

@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
-_MAX_SECONDS: Final = 30.0
-"""For one grammar, waiting included."""
+_MAX_SECONDS: Final = 4.5
+"""For one grammar, waiting included. Who asks again after this may find it ready."""
 
 _FIRST: Final = (32, 256)
 _LATER: Final = (8, 32)

@@ -23,6 +23,7 @@ from bench.report import machine
 COMMANDS: dict[str, str] = {
     "bytes": "bench.endurance.mutated_bytes",
     "bodies": "bench.endurance.mutated_bodies",
+    "schemas": "bench.endurance.schemas",
     "storm": "bench.endurance.storm",
     "crash": "bench.endurance.crash",
     "disk": "bench.endurance.disk",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from fastovms.engine.finite_schema import Schema, parts_of, rewritten, without_endless_parts
 from fastovms.engine.lark_writer import OPAQUE
 from fastovms.engine.schema_numbers import check_numbers, within_bounds
+from fastovms.json_types import resolve
 
 _FORMATS: Final = {
     "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid",
@@ -20,6 +22,7 @@ _NEEDS_A_SEARCH: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"|\\u')
 """Parts that no value satisfies are looked for where they may be and cannot be seen at once. A name
 may be written with escapes."""
 
+_MAX_REFERENCES: Final = 50
 _TOO_DEEP: Final = "it is nested too deeply"
 _NUDGE: Final = 1e-6
 _EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
@@ -75,7 +78,25 @@ def _usable(schema: object, source: str) -> object:
     corrected = _corrected(schema)
     if _NEEDS_A_SEARCH.search(source) is None:
         return corrected
-    return without_endless_parts(corrected)
+    usable = without_endless_parts(corrected)
+    if isinstance(usable, Mapping):
+        _check_references(usable)
+    return usable
+
+
+def _check_references(root: Schema) -> None:
+    """llguidance follows references to references by recursion."""
+    for part in parts_of(root):
+        num_followed = 0
+        target: object = part
+        while isinstance(target, Mapping) and isinstance(target.get("$ref"), str):
+            num_followed += 1
+            if num_followed > _MAX_REFERENCES:
+                raise ValueError(f"a $ref leads to another over more than {_MAX_REFERENCES} others")
+            try:
+                target = resolve(target["$ref"], root)
+            except LookupError:
+                break
 
 
 def _corrected(schema: object) -> object:

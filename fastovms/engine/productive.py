@@ -28,6 +28,10 @@ _STRING: Final = re.compile(r'"(?:\\.|[^"\\])*"|[{}]')
 _MAX_STEPS: Final = 2_000_000
 """Tokens read, again for each reference: far beyond what anybody writes."""
 
+_MAX_DEPTH: Final = 250
+"""Rules between one and another that it leads to. llguidance follows them by recursion, and
+overflows a stack of 2 MB at 600."""
+
 Token = tuple[str, str]
 
 
@@ -35,9 +39,11 @@ def unmatchable_rule(lark: str) -> str | None:
     """The first rule that matches nothing, or None. What is no Lark is left to llguidance.
 
     Raises:
-        ValueError: the grammar is too large to tell.
+        ValueError: the grammar is too large to tell, or its rules are nested too deeply.
     """
     bodies = _bodies(lark)
+    if _depth(bodies) > _MAX_DEPTH:
+        raise ValueError(f"its rules lead to one another over more than {_MAX_DEPTH} others")
     users: defaultdict[str, set[str]] = defaultdict(set)
     for name, tokens in bodies.items():
         for kind, text in tokens:
@@ -57,6 +63,24 @@ def unmatchable_rule(lark: str) -> str | None:
             matchable.add(name)
             pending += users[name]
     return next((name for name in bodies if name not in matchable), None)
+
+
+def _depth(bodies: dict[str, list[Token]]) -> int:
+    """How many rules are begun at once where each is followed when it is first referred to."""
+    deepest = 0
+    seen: set[str] = set()
+    for root in bodies:
+        path = [iter([("name", root)])]
+        while path:
+            for kind, text in path[-1]:
+                if kind == "name" and text in bodies and text not in seen:
+                    seen.add(text)
+                    path.append(iter(bodies[text]))
+                    break
+            else:
+                path.pop()
+            deepest = max(deepest, len(path) - 1)
+    return deepest
 
 
 def _matches(tokens: list[Token], rules: dict[str, list[Token]], matchable: set[str]) -> bool:

@@ -58,7 +58,7 @@ async def compile_in_the_end(
 
 
 RULES = "\n".join(f"r{i}: r{i + 1}" for i in range(20_000))
-DEEP = Grammar(GrammarKind.GRAMMAR, f'start: r0\n{RULES}\nr20000: "a"', "guided_grammar")
+DEEP = Grammar(GrammarKind.TAGGED_RULES, f'start: r0\n{RULES}\nr20000: "a"', "tools")
 """Overflows the stack of a compiler."""
 
 
@@ -84,7 +84,7 @@ async def test_numbers_that_end_the_compiler_are_refused_by_name(
 async def test_what_ends_the_compiler_ends_only_its_trial(guarded: GuardedGrammars) -> None:
     with pytest.raises(InvalidField, match="it is too much for the compiler") as error:
         await guarded.compile(DEEP, "")
-    assert error.value.param == "guided_grammar"
+    assert error.value.param == "tools"
     assert guarded.stats.num_deaths == 1
     await guarded.compile(Grammar(GrammarKind.REGEX, "a{2,5}"), "")
 

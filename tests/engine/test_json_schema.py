@@ -91,3 +91,13 @@ def test_an_exclusive_bound_is_not_reached(bounds: dict[str, float]) -> None:
 def test_other_bounds_stay_as_they_are(bounds: dict[str, object]) -> None:
     source = json.dumps({"type": "number", **bounds})
     assert usable_schema(source) == source
+
+
+def test_references_that_lead_to_one_another_too_often() -> None:
+    def chain(length: int) -> str:
+        parts: dict[str, object] = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(length)}
+        return json.dumps({"$ref": "#/$defs/d0", "$defs": {**parts, f"d{length}": {}}})
+
+    assert usable_schema(chain(45)) == chain(45)
+    with pytest.raises(ValueError, match="over more than 50 others"):
+        usable_schema(chain(55))

@@ -49,9 +49,9 @@ def test_rules_that_come_to_an_end(lark: str) -> None:
 
 
 def test_a_chain_of_many_rules() -> None:
-    rules = [f'r{i}: "x" r{i + 1}' for i in range(5000)]
-    assert unmatchable_rule("\n".join(["start: r0", *rules, 'r5000: "y"'])) is None
-    assert unmatchable_rule("\n".join(["start: r0", *rules, "r5000: r0"])) == "start"
+    rules = [f'r{i}: "x" r{i + 1}' for i in range(200)]
+    assert unmatchable_rule("\n".join(["start: r0", *rules, 'r200: "y"'])) is None
+    assert unmatchable_rule("\n".join(["start: r0", *rules, "r200: r0"])) == "start"
 
 
 def test_too_many_references() -> None:
@@ -59,3 +59,14 @@ def test_too_many_references() -> None:
     rules = [f'{name}: "x"' for name in names]
     with pytest.raises(ValueError, match="too often"):
         unmatchable_rule("\n".join(["start: start", *rules, f"all: start {' '.join(names)}"]))
+
+
+@pytest.mark.parametrize("name", ["r", "T"])
+def test_rules_that_lead_to_one_another_too_often(name: str) -> None:
+    def chain(length: int) -> str:
+        rules = [f"{name}{i}: {name}{i + 1} | {name}0" for i in range(length)]
+        return "\n".join([f"start: {name}0", *rules, f'{name}{length}: "a"'])
+
+    assert unmatchable_rule(chain(240)) is None
+    with pytest.raises(ValueError, match="over more than 250 others"):
+        unmatchable_rule(chain(260))

@@ -61,11 +61,18 @@ class CrashResults:
     damages: list[str] = field(default_factory=list)
 
 
-def crash_again_and_again(server: ServerUnderTest, num_kills: int, random: Random) -> CrashResults:
-    """Kills a server that runs, starts it again, and looks for what it had acknowledged."""
+def crash_again_and_again(
+    server: ServerUnderTest, num_kills: int, minutes: float, random: Random
+) -> CrashResults:
+    """Kills a server that runs, starts it again, and looks for what it had acknowledged.
+
+    Args:
+        minutes: after these, it is not killed again.
+    """
+    end = time.monotonic() + 60 * minutes
     results = CrashResults()
     clients = [StateClient(server.url, Random(random.random())) for _ in range(_NUM_CLIENTS)]
-    while results.num_kills < num_kills:
+    while results.num_kills < num_kills and time.monotonic() < end:
         old = [list(client.promises) for client in clients]
         _load_and_kill(server, clients, random)
         results.num_kills += 1
@@ -153,7 +160,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     cuts = cut_everywhere(record_store(options.operations, random), options.cuts, random)
     _show(cuts.faults)
     with server_under_test("--cache-size", "0.1") as server:
-        crashes = crash_again_and_again(server, options.kills, random)
+        crashes = crash_again_and_again(server, options.kills, options.minutes, random)
     _show(crashes.broken + crashes.refusals + crashes.damages)
     return [
         Figure("kill -9", crashes.num_kills),
@@ -178,6 +185,7 @@ def _show(faults: Sequence[str]) -> None:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=60, help="after which none is killed")
     parser.add_argument("--operations", type=int, default=6000, help="recorded for power cuts")
     parser.add_argument("--cuts", type=int, default=5000, help="of the power")
 

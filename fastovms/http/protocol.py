@@ -149,15 +149,18 @@ class Connection(asyncio.Protocol):
         self._deadline.phase = _BETWEEN
         admitted = self._admitted
         assert admitted is not None
-        if self._request is None and not self._queue and not self._wire.paused:
+        is_next = self._request is None and not self._queue and not self._wire.paused
+        if is_next and self._server.turnstile.is_open:
             self._final = not keep_alive
             self._begin(request, admitted)
             return
-        if len(self._queue) >= self._config.max_pipelined:
+        if not is_next and len(self._queue) >= self._config.max_pipelined:
             self._server.body_budget.give_back(len(request.body))
             request.body = b""
             raise Fault(503, "too many pipelined requests", request=request)
         self._queue.append(_Turn(request, admitted, final=not keep_alive))
+        if is_next:
+            self._server.turnstile.wait(self._next_turns)
 
     def on_known(self, head: KnownHead) -> bool:
         answer, server, wire = head.answer, self._server, self._wire
@@ -232,6 +235,7 @@ class Connection(asyncio.Protocol):
                 self._deadline.clear()
             self._task = task = asyncio.ensure_future(outcome, loop=self._loop)
             self._server.tasks.add(task)
+            self._server.turnstile.count_task()
             task.add_done_callback(self._on_task_done)
 
     def _on_task_done(self, task: asyncio.Future[Response | None]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -15,6 +16,7 @@ from fastovms.http.dispatch import Dispatcher
 from fastovms.http.head import HeadCache
 from fastovms.http.messages import Request, Response
 from fastovms.http.response import ResponseWriter
+from fastovms.http.turnstile import Turnstile
 from fastovms.http.wire import Outbox
 from fastovms.quoting import is_id
 
@@ -56,6 +58,9 @@ class ManagedConnection(Protocol):
 class ServerState:
     """The parts and counters that connections share.
 
+    Args:
+        clock: seconds, also within a pass of the loop.
+
     Attributes:
         draining: every answer from now on is its connection's last.
         connections: those open; `tasks`: the handlers at work, also of lost connections.
@@ -67,6 +72,7 @@ class ServerState:
         dispatcher: Dispatcher,
         loop: asyncio.AbstractEventLoop,
         observers: Sequence[Observer] = (),
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.config = config
         self.dispatcher = dispatcher
@@ -76,6 +82,7 @@ class ServerState:
         self.body_budget = BodyBudget(config.max_buffered_bodies)
         self.head_cache = HeadCache()
         self.outbox = Outbox(loop)
+        self.turnstile = Turnstile(loop, clock)
         self.connections: set[ManagedConnection] = set()
         self.tasks: set[asyncio.Future[Response | None]] = set()
         self.draining = False

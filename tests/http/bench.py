@@ -39,6 +39,7 @@ class Bench:
         self.cancelled = 0
         self.num_asked = 0
         self.refusal: Response | None = None
+        self.now = 0.0
         router = Router()
         router.add("GET", "/health", lambda request: Response(200, b"ok", "text/plain"))
         router.add("GET", "/models", self.models)
@@ -56,6 +57,7 @@ class Bench:
             ),
             asyncio.get_running_loop(),
             [self.exchanges.append],
+            clock=lambda: self.now,
         )
 
     def models(self, request: Request) -> Response:

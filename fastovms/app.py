@@ -46,6 +46,7 @@ from fastovms.service.gates import cors_policy, gates_for
 from fastovms.service.guard import Guard
 from fastovms.service.lifecycle import Lifecycle
 from fastovms.service.log_lines import LineWriter
+from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.ovms_metrics import OvmsMetrics
 from fastovms.sources import ModelFinder, ModelSource
 from fastovms.state.location import open_store
@@ -150,9 +151,13 @@ async def _run(
     state = None if store is None else ResponsesState(store, runs)
     if store is not None:
         registry.register(StateCollector(store.stats, lambda: runs.num_running))
+    loop = asyncio.get_running_loop()
+    loop_watch = LoopWatch(lambda: server.num_connections > 0, time.monotonic)
+    registry.register(loop_watch)
     router.more_to_come = True
 
     def on_loaded(models: ServedModels) -> None:
+        loop_watch.start(loop)  # until now a model was loaded, and nobody was served
         registry.register(GenerationCollector([model.metrics for model in models]))
         add_model_routes(router, _context(config, models, state))
         router.more_to_come = False
@@ -183,6 +188,7 @@ async def _run(
             trouble=(lambda: "") if store is None else store.trouble,
         ).run()
     finally:
+        loop_watch.stop()
         await runs.drain(_LAST_WRITES)
         if store is not None:
             await store.close()

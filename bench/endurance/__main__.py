@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "bytes": "bench.endurance.mutated_bytes",
     "bodies": "bench.endurance.mutated_bodies",
     "schemas": "bench.endurance.schemas",
+    "stalls": "bench.endurance.stalls",
     "storm": "bench.endurance.storm",
     "crash": "bench.endurance.crash",
     "disk": "bench.endurance.disk",

@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "storm": "bench.endurance.storm",
     "crash": "bench.endurance.crash",
     "disk": "bench.endurance.disk",
+    "engine": "bench.endurance.engine_faults",
     "neighbours": "bench.endurance.neighbours",
     "restart": "bench.endurance.restart",
     "soak": "bench.endurance.soak",

@@ -1,0 +1,294 @@
+"""`engine`: models that fail, hang, are slow and compute nonsense, too small a cache, and processes
+that are stopped and killed.
+
+A made-up model does as the first token of a prompt says (`tests.controlled_server`). What concerns
+one request must not concern another one; what ends the engine must turn `/health` red, end every
+request with an error and the process with exit code 1, soon.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from bench.endurance.command import Command
+from bench.endurance.completions import Completion, Ending, complete, complete_all
+from bench.endurance.figures import Figure
+from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
+from tests.controlled_server import DAMAGE, HANG, NAME, NAN, RAISE, SLOW, SLOW_SECONDS
+
+CONTROLLED: Final = ("-m", "tests.controlled_server", "0", "serve")
+ENGINE_TIMEOUT: Final = 6.0
+STOPPED_FOR: Final = 7.0
+"""Seconds: more than the engine is given."""
+SMALL_CACHE: Final = "0.0004"
+"""GB: 419 blocks of 16 tokens."""
+NUM_CROWD: Final = 32
+CROWD_TOKENS: Final = 250
+EXIT_TIMEOUT: Final = 30.0
+
+_WORKER: Final = b"fastovms.backends.genai.worker"
+
+
+@dataclass(slots=True)
+class Ends:
+    """What became of the servers whose engine was ended in one way.
+
+    Attributes:
+        what: the way.
+        most_seconds: what `slowest` may be.
+        slowest: seconds from the fault to a red `/health`.
+        num_other_codes: processes that ended with another exit code than 1, or did not end.
+        num_without_error: requests that ended otherwise than with status 500 or an event that
+            tells of an error.
+        num_ends: engines that were ended.
+    """
+
+    what: str
+    most_seconds: float
+    slowest: float = 0.0
+    num_other_codes: int = 0
+    num_without_error: int = 0
+    num_ends: int = 0
+
+    def figures(self) -> list[Figure]:
+        red = f"{self.what}: longest until /health is red"
+        return [
+            Figure(f"{self.what}: engines ended", self.num_ends),
+            Figure(red, self.slowest, "s", at_most=self.most_seconds),
+            Figure(f"{self.what}: requests told of no error", self.num_without_error, at_most=0),
+            Figure(f"{self.what}: exit codes other than 1", self.num_other_codes, at_most=0),
+        ]
+
+
+def run(options: argparse.Namespace) -> Sequence[Figure]:
+    rng = random.Random(options.seed)
+    crowd = [Completion(_prompt(rng), CROWD_TOKENS) for _ in range(NUM_CROWD)]
+    figures: list[Figure] = []
+    with server_under_test("--engine-timeout", f"{ENGINE_TIMEOUT:g}", program=CONTROLLED) as server:
+        figures += _nonsense(server, rng, options.requests)
+        figures += _slow(server, rng)
+        figures += _stopped(server, rng)
+        texts = complete_all(server.url, NAME, crowd)
+        figures.append(_health(server, "these"))
+    with server_under_test("--cache-size", SMALL_CACHE, program=CONTROLLED) as server:
+        figures += _out_of_blocks(server, crowd, texts)
+    with ThreadPoolExecutor(2) as pool:  # most of it is waiting
+        for ends in pool.map(lambda end: end(), _ways_to_end(options)):
+            figures += ends.figures()
+    return figures
+
+
+def _ways_to_end(options: argparse.Namespace) -> list[Callable[[], Ends]]:
+    after_timeout = ENGINE_TIMEOUT + 3
+    return [
+        *(
+            partial(
+                _ended, Ends(what, seconds), prompts, random.Random(options.seed), options.cycles
+            )
+            for what, prompts, seconds in (
+                ("error in a step", [[RAISE]], 1.0),
+                ("damaged model", [[DAMAGE], [50], [51]], 1.0),
+                ("hang", [[HANG]], after_timeout),
+            )
+        ),
+        *(
+            partial(_worker_ended, Ends(what, seconds), number, options.cycles)
+            for what, number, seconds in (
+                ("genai process killed", signal.SIGKILL, 1.0),
+                ("genai process stopped", signal.SIGSTOP, after_timeout),
+            )
+        ),
+    ]
+
+
+# What must not concern others
+
+
+def _nonsense(server: ServerUnderTest, rng: random.Random, count: int) -> list[Figure]:
+    """NaN for half of the requests, each beside three others."""
+    broken: list[Ending] = []
+    good: list[Ending] = []
+    for _ in range(max(1, count // 4)):
+        asked = [
+            *(Completion([NAN, *_prompt(rng)], 8, stream) for stream in (False, True)),
+            *(Completion(_prompt(rng), 8, stream) for stream in (False, True)),
+        ]
+        endings = complete_all(server.url, NAME, asked)
+        broken += endings[:2]
+        good += endings[2:]
+    num_wrong = sum("not numbers" not in one.error for one in broken)
+    return [
+        Figure("NaN: requests", len(broken)),
+        Figure("NaN: requests that ended without an error that says so", num_wrong, at_most=0),
+        Figure("NaN: other requests", len(good)),
+        Figure("NaN: other requests that failed", _num_failed(good), at_most=0),
+    ]
+
+
+def _slow(server: ServerUnderTest, rng: random.Random) -> list[Figure]:
+    """Steps of a fifth of a second: slow, but no hang."""
+    asked = [Completion([SLOW], 10, stream=True), *(Completion(_prompt(rng), 10) for _ in range(7))]
+    start = time.monotonic()
+    endings = complete_all(server.url, NAME, asked)
+    seconds = time.monotonic() - start
+    return [
+        Figure("slow steps: requests that failed", _num_failed(endings), at_most=0),
+        Figure("slow steps: all answers", seconds, "s", at_most=10 * SLOW_SECONDS + 3),
+    ]
+
+
+def _stopped(server: ServerUnderTest, rng: random.Random) -> list[Figure]:
+    """The whole process, for longer than a step may take: its engine hangs no more than it does."""
+    asked = [Completion(_prompt(rng), 300, bool(i % 2)) for i in range(8)]
+    with ThreadPoolExecutor(1) as pool:
+        endings = pool.submit(complete_all, server.url, NAME, asked)
+        time.sleep(0.5)
+        server.signal(signal.SIGSTOP)
+        time.sleep(STOPPED_FOR)
+        server.signal(signal.SIGCONT)
+        return [
+            Figure("SIGSTOP of the server", STOPPED_FOR, "s"),
+            Figure("SIGSTOP: requests that failed", _num_failed(endings.result()), at_most=0),
+        ]
+
+
+def _out_of_blocks(
+    server: ServerUnderTest, crowd: Sequence[Completion], texts: Sequence[Ending]
+) -> list[Figure]:
+    """Requests that preempt each other, against the same ones with room enough."""
+    endings = complete_all(server.url, NAME, crowd)
+    metrics = server.metrics()
+    num_different = sum(a.text != b.text for a, b in zip(endings, texts, strict=True))
+    return [
+        Figure("out of KV blocks: preemptions", metrics["num_preemptions_total"], at_least=1),
+        Figure("out of KV blocks: requests that failed", _num_failed(endings), at_most=0),
+        Figure("out of KV blocks: texts that differ", num_different, at_most=0),
+        Figure(
+            "out of KV blocks: share in use at the end", metrics["kv_cache_usage_perc"], at_most=0
+        ),
+        _health(server, "these"),
+    ]
+
+
+# What ends the engine
+
+
+def _ended(ends: Ends, prompts: list[list[int]], rng: random.Random, count: int) -> Ends:
+    """One prompt after the other, beside streams that run."""
+    flags = ("--engine-timeout", f"{ENGINE_TIMEOUT:g}", "--failure-grace", "0.5")
+
+    def trigger(url: str) -> None:
+        for prompt in prompts:
+            asked = (url, NAME, Completion(prompt, 8))
+            threading.Thread(target=complete, args=asked, daemon=True).start()
+            time.sleep(0.1)
+
+    for _ in range(count):
+        with server_under_test(*flags, program=CONTROLLED) as server:
+            asked = [Completion(_prompt(rng), 3000, bool(i % 2)) for i in range(8)]
+            _end(server, NAME, asked, partial(trigger, server.url), ends)
+    return ends
+
+
+def _worker_ended(ends: Ends, number: signal.Signals, count: int) -> Ends:
+    flags = ("--engine-timeout", f"{ENGINE_TIMEOUT:g}", "--failure-grace", "0.5")
+    for _ in range(count):
+        with server_under_test(*flags, "--backend", "genai") as server:
+            worker = _worker_of(server)
+            asked = [Completion(list(range(20, 40)), 1500, bool(i % 2)) for i in range(4)]
+            _end(server, MODEL, asked, partial(signal.pidfd_send_signal, worker, number), ends)
+            os.close(worker)
+    return ends
+
+
+def _end(
+    server: ServerUnderTest,
+    model: str,
+    asked: Sequence[Completion],
+    trigger: Callable[[], None],
+    ends: Ends,
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        endings = pool.submit(complete_all, server.url, model, asked)
+        time.sleep(0.5)
+        start = time.monotonic()
+        trigger()
+        while _is_healthy(server) and time.monotonic() < start + EXIT_TIMEOUT:
+            time.sleep(0.01)
+        ends.slowest = max(ends.slowest, time.monotonic() - start)
+        try:
+            code = server.process.wait(EXIT_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            code = 0
+        ends.num_ends += 1
+        ends.num_other_codes += code != 1
+        told = [one for one in endings.result() if one.error and one.status in (200, 500)]
+        ends.num_without_error += len(asked) - len(told)
+
+
+def _worker_of(server: ServerUnderTest) -> int:
+    """Returns a descriptor of the process in which the pipeline runs."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            command = (stat.parent / "cmdline").read_bytes()
+        except (OSError, IndexError):
+            continue
+        if parent == server.process.pid and _WORKER in command:
+            return os.pidfd_open(int(stat.parent.name))
+    raise SystemExit(f"the server has no genai process\n{server.tail}")
+
+
+# Common
+
+
+def _is_healthy(server: ServerUnderTest) -> bool:
+    try:
+        with urlopen(f"{server.url}/health", timeout=5) as response:
+            return bool(response.status == 200)
+    except HTTPError:
+        return False
+    except OSError:  # it has ended
+        return False
+
+
+def _health(server: ServerUnderTest, what: str) -> Figure:
+    return Figure(f"/health is good after all of {what}", _is_healthy(server), at_least=1)
+
+
+def _num_failed(endings: Sequence[Ending]) -> int:
+    for ending in endings:
+        if not ending.is_good:
+            print(f"failure: {ending.status} {ending.error}", flush=True)
+    return sum(not ending.is_good for ending in endings)
+
+
+def _prompt(rng: random.Random) -> list[int]:
+    return [rng.randrange(10, 90) for _ in range(rng.randint(1, 40))]
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=int, default=2000, help="beside each other, half of NaN")
+    parser.add_argument("--cycles", type=int, default=10, help="of each way to end an engine")
+
+
+COMMAND = Command(
+    help="a model that fails, hangs and computes nonsense; the engine must answer for each",
+    run=run,
+    add_arguments=_add_arguments,
+    short={"requests": 40, "cycles": 1},
+)

@@ -84,6 +84,9 @@ class EngineFailed(BackendError):
 class BrokenLogits(EngineFailed):
     """The model gave a request logits that are NaN or infinite, from which nothing is sampled."""
 
+    def __init__(self) -> None:
+        super().__init__("the model gave logits that are not numbers (NaN or infinite)")
+
 
 def description_of(error: Exception) -> str:
     """What a client is told of an error that ended its request. Those that are raised on purpose

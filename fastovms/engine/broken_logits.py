@@ -20,8 +20,6 @@ from fastovms.engine.model import Model
 from fastovms.engine.raw_logits import RawLogits, as_bits
 from fastovms.errors import BrokenLogits, EngineFailed
 
-MESSAGE: Final = "the model gave logits that are not numbers (NaN or infinite)"
-
 MAX_STREAK: Final = 3
 """Sequences that may end so, one after another, before the model is tried."""
 
@@ -34,7 +32,7 @@ def is_broken(row: RawLogits) -> bool:
 def check_rows(rows: Iterable[RawLogits]) -> None:
     """Raises BrokenLogits: one of them is broken."""
     if any(map(is_broken, rows)):
-        raise BrokenLogits(MESSAGE)
+        raise BrokenLogits
 
 
 class ModelTrial:
@@ -71,4 +69,4 @@ class ModelTrial:
         token_ids = array("q", (0,)) * self._blocks.block_size  # every vocabulary has that one
         last = layout.add(token_ids, 0, len(token_ids), array("i", (block_id,)))
         if is_broken(self._model.infer(layout.finish(array("q", (last,))))[0]):
-            raise EngineFailed(f"{MESSAGE}, whatever the prompt: its files may be damaged")
+            raise EngineFailed(f"{BrokenLogits()}, whatever the prompt: its files may be damaged")

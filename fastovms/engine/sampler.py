@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine.broken_logits import MESSAGE
 from fastovms.engine.inputs import SampledTokens
 from fastovms.engine.kernels import BROKEN, draw_rows, likeliest_of_rows
 from fastovms.engine.raw_logits import Floats, RawLogits, as_bits, copy_float32
@@ -170,7 +169,7 @@ class Sampler:
         else:
             kernel(bits, shift, *arguments)
         for row, token_id in zip(indices, token_ids.tolist(), strict=True):
-            drawn[row] = token_id if token_id != BROKEN else BrokenLogits(MESSAGE)
+            drawn[row] = token_id if token_id != BROKEN else BrokenLogits()
 
     def _share(
         self, work: Callable[..., None], arguments: tuple[NDArray[Any], ...], num_threads: int

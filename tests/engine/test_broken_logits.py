@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.broken_logits import MAX_STREAK, MESSAGE
+from fastovms.engine.broken_logits import MAX_STREAK
 from fastovms.engine.draft import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.inputs import StepInputs
-from fastovms.errors import EngineFailed
+from fastovms.errors import BrokenLogits, EngineFailed
 from fastovms.params import (
     BeamSearch,
     FinishReason,
@@ -83,7 +83,7 @@ def request(request_id: str, prompt: list[int], **params: Any) -> GenerationRequ
 def assert_broken(outputs: list[GenerationOutput]) -> None:
     *others, last = outputs
     assert not text(others)
-    assert (last.finish_reason, last.error) == (FinishReason.ERROR, MESSAGE)
+    assert (last.finish_reason, last.error) == (FinishReason.ERROR, str(BrokenLogits()))
     assert not last.token_ids
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from bisect import insort
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from fastovms.backends.genai.prompts import PromptReader
 from fastovms.backends.genai.support import Assistance
 from fastovms.config import EngineConfig
 from fastovms.engine.waiting import rank_of
+from fastovms.errors import BrokenLogits
 from fastovms.params import (
     EngineOutput,
     GenerationOutput,
@@ -311,7 +313,10 @@ class PipelineEngine:
             )
 
     def _beams(self, run: _Run, found: dict[int, Any]) -> list[GenerationOutput]:
-        """The `n` best, best first."""
+        """The `n` best, best first. Of a greedy or sampled text the pipeline does not tell whether
+        its logits were numbers."""
+        if any(math.isnan(beam.score) for beam in found.values()):
+            return [failed(index, str(BrokenLogits())) for index in run.indices]
         best = sorted(found.values(), key=attrgetter("score"), reverse=True)
         outputs = []
         for index, beam in zip(run.indices, best, strict=False):

@@ -18,6 +18,7 @@ from fastovms.params import (
     SamplingParams,
     TextPrompt,
 )
+from tests.backends.genai import fake_pipeline
 from tests.backends.genai.fake_pipeline import NUM_IMAGE_TOKENS, FakePipeline, Status
 from tests.backends.listener import request
 from tests.engine.fake_model import continue_greedily
@@ -107,6 +108,18 @@ def test_the_best_beams_in_order_and_no_more_than_are_wanted():
     ]
     assert [len(o.logprobs) for o in outputs] == [3, 3]
     assert engine.stats().num_generated_tokens == 6
+
+
+def test_beams_whose_scores_are_no_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    part = fake_pipeline._part
+    monkeypatch.setattr(fake_pipeline, "_part", lambda ids, reason, _=0: part(ids, reason, np.nan))
+    engine = engine_over(FakePipeline())
+    engine.add(request("r", [1], n=2, beam_search=BeamSearch(2), max_tokens=3))
+    outputs = finish(engine)["r"]
+    assert [(o.index, o.finish_reason) for o in outputs] == [
+        (index, FinishReason.ERROR) for index in range(2)
+    ]
+    assert all("not numbers" in (o.error or "") for o in outputs)
 
 
 def test_a_search_ends_when_nobody_wants_any_of_it():

@@ -32,8 +32,8 @@ from fastovms.params import Grammar, GrammarKind, Refusal
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-MAX_CACHED_BYTES = 128 * 2**20
-"""Of compiled grammars: one of a usual schema holds 0.2 MB, one of a hostile one up to 96 MB."""
+MAX_CACHED_BYTES = 64 * 2**20
+"""Of compiled grammars: one of a usual schema holds 0.2 MB, one of a hostile one up to 48 MB."""
 
 _MIN_BYTES = 64 * 2**10
 _BYTES_PER_CHARACTER = 64

@@ -28,7 +28,7 @@ from fastovms.params import Grammar, GrammarKind
 _MAX_MEMORY: Final = 512 * 2**20
 """Bytes of address space beyond what the process has when it is ready."""
 
-_MAX_HELD: Final = 96 * 2**20
+_MAX_HELD: Final = 48 * 2**20
 """Bytes that a compiled grammar may hold."""
 
 _MAX_GROWTH: Final = 64 * 2**20

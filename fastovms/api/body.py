@@ -25,7 +25,7 @@ from fastovms.errors import InvalidField, MalformedBody
 LARGE: Final = 64 * 1024
 """Bytes from which a body is decoded in a thread."""
 
-_SCANNED: Final = 8 * 1024
+_SCANNED: Final = 16 * 1024
 """Bytes from which a body is weighed before it is decoded: a smaller one never takes long."""
 
 _TAKEN_APART: Final = 1024 * 1024

@@ -28,6 +28,7 @@ LONG_STRING: Final = 8 * 1024
 """Bytes from which a string is told."""
 
 _WINDOW: Final = 64 * 1024
+_BACKSLASH: Final = ord("\\")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _NOT_NUMBERS: Final = b"[]{}: \t\r\n" + b"trufalsn"
 """Of what is outside of strings; the e of true and false may be an exponent's."""
@@ -69,7 +70,13 @@ def scan(text: bytes) -> list[Span]:
     at = 0
     while at < len(text):
         end = _window_end(text, at)
-        parts = blotted(text[at:end]).replace(b'\\"', b"..").split(b'"')
+        window = text[at:end]
+        if b"\\" in window:  # one byte is found faster than two
+            window = blotted(window).replace(b'\\"', b"..")
+        if is_inside and b'"' not in window:
+            at = end
+            continue
+        parts = window.split(b'"')
         structure.add(b"".join(parts[is_inside::2]), num_strings=len(parts) // 2)
         if is_inside and len(parts) > 1 and at + len(parts[0]) - start >= LONG_STRING:
             spans.append(Span(start, at + len(parts[0])))
@@ -85,14 +92,18 @@ def scan(text: bytes) -> list[Span]:
 def blotted(text: bytes) -> bytes:
     """Returns the text, which does not begin within an escape, without escaped backslashes: of
     those left each begins an escape."""
-    return text.replace(rb"\\", b"..") if b"\\" in text else text
+    return text.replace(rb"\\", b"..")
 
 
 def _window_end(text: bytes, at: int) -> int:
     """A window does not end within an escape."""
     end = at + _WINDOW
+    if end >= len(text):
+        return len(text)
+    if text[end - 1] != _BACKSLASH:
+        return end
     window = text[at:end]
-    return end + (len(window) - len(window.rstrip(b"\\"))) % 2 if end < len(text) else len(text)
+    return end + (len(window) - len(window.rstrip(b"\\"))) % 2
 
 
 def _long_parts(parts: list[bytes], at: int, is_inside: bool) -> list[Span]:

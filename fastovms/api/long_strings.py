@@ -95,7 +95,9 @@ def _piece_end(text: bytes, at: int, end: int) -> int:
     if end - at <= _PIECE:
         return end
     end = at + _PIECE
-    piece = blotted(text[at:end])
+    piece = text[at:end]
+    if b"\\" in piece:
+        piece = blotted(piece)
     last = piece.rfind(b"\\", _PIECE - _ESCAPE)
     if last < 0:
         backs = (back for back in range(4) if text[end - back] & 0xC0 != 0x80)

@@ -387,7 +387,7 @@ class Connection(asyncio.Protocol):
             self._deadline.set(self._loop.time())
         else:
             self._parser.close()
-            self._wire.finish(linger=False)
+            self._wire.finish_idle()
 
     def _on_late(self, message: str) -> None:
         request = self._parser.unfinished()

@@ -4,6 +4,7 @@ take them, and the ways in which a connection ends."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import socket
@@ -210,6 +211,19 @@ class Wire:
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._deadline.set(self._loop.time() + self._config.linger_timeout)
+
+    def finish_idle(self) -> None:
+        """Ends a connection on which nothing is due. A client that is about to use it again learns
+        of the end now, and not only when the transport has come to it: what it sent until then
+        would be lost. TLS has a farewell of its own, which must come first."""
+        transport = self._transport
+        if self.state is _OPEN and transport is not None and not self.buffered:
+            sock = transport.get_extra_info("socket")
+            if sock is not None and transport.get_extra_info("ssl_object") is None:
+                # The transport's own socket cannot be shut down, by uvloop's rules.
+                with contextlib.suppress(OSError), sock.dup() as own:
+                    own.shutdown(socket.SHUT_WR)  # fails if the client has closed before
+        self.finish(linger=False)
 
     def cut(self, *, reset: bool) -> None:
         """Ends the connection now; what was written is lost if it is reset, else flushed."""

@@ -70,6 +70,27 @@ async def test_a_request_that_comes_while_the_loop_is_busy(start: Start) -> None
         each.close()
 
 
+async def test_an_idle_client_is_told_at_once(start: Start) -> None:
+    """When the time of its connection is over, not in a later pass of the loop: what it sends until
+    then is lost."""
+    running = await start(drain_grace=0.05)
+    with socket.create_connection(("127.0.0.1", running.port)) as client:
+        reader, writer = await asyncio.open_connection(sock=client.dup())
+        writer.write(get())
+        await reader.readuntil(b"ok")
+        writer.transport.pause_reading()
+        [connection] = running.server._state.connections
+        drain = asyncio.ensure_future(running.server.drain(5))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        connection._on_idle()
+        client.settimeout(1)
+        assert client.recv(1) == b""
+        assert running.server.num_connections == 1, "no pass of the loop since then"
+        await drain
+        writer.transport.abort()
+
+
 async def test_the_last_answer_is_not_lost_to_what_was_sent_behind_its_request() -> None:
     """A plain close would reset the connection."""
     bench = Bench()

@@ -43,7 +43,7 @@ def plain(number: int) -> Grammar:
 
 def hostile(number: int) -> Grammar:
     """A schema that would take hours."""
-    choices = [{"type": "integer", "multipleOf": prime, "minimum": number} for prime in _PRIMES]
+    choices = [{"type": "integer", "multipleOf": prime * (number + 1)} for prime in _PRIMES]
     return Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"anyOf": choices}))
 
 

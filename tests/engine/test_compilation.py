@@ -153,6 +153,32 @@ def test_properties_of_the_operator_override() -> None:
     assert first.large["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "0"
 
 
+@pytest.mark.parametrize("machine", [ov.Type.f32, ov.Type.bf16])
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [
+        ("CPU", {}, compilation.MAX_PREPARED_KERNELS),
+        ("CPU", {"CPU_RUNTIME_CACHE_CAPACITY": 5000}, 5000),
+        ("GPU", {}, None),
+    ],
+)
+def test_prepared_kernels_are_bounded(
+    machine: ov.Type, exact: bool, device: str, given: dict[str, object], expected: object
+) -> None:
+    choices = possible_precisions(
+        FakeCore(machine),  # type: ignore[arg-type]
+        device,
+        given,
+        exact=exact,
+        weights_size=LARGE,
+        available=100 * LARGE,
+    )
+    variants = [each for choice in choices for each in (choice.large, choice.small) if each]
+    assert variants
+    assert {each.get("CPU_RUNTIME_CACHE_CAPACITY") for each in variants} == {expected}
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"), [("fpu avx512_bf16 amx_bf16 amx_tile", True), ("fpu avx512_bf16", False)]
 )

@@ -136,11 +136,17 @@ def _max_resident() -> int:
 
 def _limit_resources() -> None:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + _MAX_MEMORY, resource.RLIM_INFINITY))
-    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
-    resource.setrlimit(resource.RLIMIT_STACK, (TRIAL_STACK, hard))
+    _lower(resource.RLIMIT_AS, size + _MAX_MEMORY)
+    _lower(resource.RLIMIT_STACK, TRIAL_STACK)
     # No core is written of what is meant to die, whatever handles cores here.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _lower(limit: int, value: int) -> None:
+    """Bounds a resource, unless the operator has bounded it more tightly."""
+    _, hard = resource.getrlimit(limit)
+    soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (soft, hard))
 
 
 def _verdict(status: int) -> Verdict:

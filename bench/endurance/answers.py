@@ -31,6 +31,11 @@ class Answer:
     head: bytes
     body: bytes
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the server says that it closes the connection."""
+        return _CLOSE.search(self.head) is not None
+
 
 class AnswerReader:
     """Reads the bytes of one connection, in whatever pieces they come.

@@ -113,6 +113,8 @@ class _Attack:
             connection.abort()
             return "no answer" if in_time else f"no answer within {_PATIENCE:.0f} s"
         answer = connection.answers[0]
+        if answer.is_last:
+            connection.abort()
         self._tally.statuses[answer.status] += 1
         if answer.status == 200 and (found := _ID.search(answer.body[:500])):
             self._ids.append(found[1].decode())
@@ -144,7 +146,7 @@ class _Attack:
                 "memory after it, over that after a tenth",
                 server.resident_memory() - self._base_memory,
                 "MiB",
-                at_most=64,
+                at_most=None if options.short else 64,
             ),
             Figure("descriptors left", server.num_descriptors() - self._num_descriptors, at_most=5),
         ]

@@ -127,7 +127,7 @@ class _Attack:
                 "memory after it, over that after a tenth",
                 server.resident_memory() - self._base_memory,
                 "MiB",
-                at_most=32,
+                at_most=None if options.short else 32,
             ),
             Figure(
                 "descriptors left",

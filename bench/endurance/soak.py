@@ -128,6 +128,8 @@ class Soak:
             connection.abort()
             return "no answer" if in_time else f"no answer within {_PATIENCE:.0f} s"
         answer = connection.answers[0]
+        if answer.is_last:
+            connection.abort()
         self.tally.statuses[answer.status] += 1
         if request.path == "/v1/responses" and (found := _ID.search(answer.body[:500])):
             self._ids.append(found[1].decode())

@@ -35,6 +35,7 @@ from fastovms.config import (
     ServiceConfig,
     StateConfig,
 )
+from fastovms.free_memory import find_trim
 from fastovms.http import HttpServer, JsonOnly, Observer, Router
 from fastovms.http.access_log import AccessLog
 from fastovms.http.metrics import HttpMetrics
@@ -47,6 +48,7 @@ from fastovms.service.guard import Guard
 from fastovms.service.lifecycle import Lifecycle
 from fastovms.service.log_lines import LineWriter
 from fastovms.service.loop_watch import LoopWatch
+from fastovms.service.memory_trimmer import MemoryTrimmer
 from fastovms.service.ovms_metrics import OvmsMetrics
 from fastovms.sources import ModelFinder, ModelSource
 from fastovms.state.location import open_store
@@ -154,10 +156,12 @@ async def _run(
     loop = asyncio.get_running_loop()
     loop_watch = LoopWatch(lambda: server.num_connections > 0, time.monotonic)
     registry.register(loop_watch)
+    trimmer = MemoryTrimmer(find_trim())
     router.more_to_come = True
 
     def on_loaded(models: ServedModels) -> None:
         loop_watch.start(loop)  # until now a model was loaded, and nobody was served
+        trimmer.start(loop)
         registry.register(GenerationCollector([model.metrics for model in models]))
         add_model_routes(router, _context(config, models, state))
         router.more_to_come = False
@@ -189,6 +193,7 @@ async def _run(
         ).run()
     finally:
         loop_watch.stop()
+        trimmer.stop()
         await runs.drain(_LAST_WRITES)
         if store is not None:
             await store.close()

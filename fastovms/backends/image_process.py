@@ -7,7 +7,6 @@ and what they leave in the allocator's hands goes back to the system.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import mmap
 import os
@@ -23,6 +22,7 @@ import numpy as np
 from fastovms.backends.image_decoder import Encoded, Opened, Refused, Shape
 from fastovms.backends.process import connect_to_parent
 from fastovms.errors import InvalidField
+from fastovms.free_memory import find_trim
 from fastovms.media.decode import EncodedImage, is_available
 from fastovms.params import Image
 
@@ -33,7 +33,7 @@ _MAX_SECONDS: Final = 20
 
 def serve(connection: Connection[Any, Any]) -> None:
     """Answers images as `ImageDecoder` asks, until the connection ends."""
-    trim = _trim()
+    trim = find_trim()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             asked: Encoded = connection.recv()
@@ -67,12 +67,6 @@ def _decode(connection: Connection[Any, Any], asked: Encoded) -> None:
 def _write(image: Image, descriptor: int) -> None:
     with mmap.mmap(descriptor, image.nbytes) as memory:
         memory[:] = np.ascontiguousarray(image).data.cast("B")
-
-
-def _trim() -> Any:
-    """glibc keeps what was freed for later, of which there may be none."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return (lambda: trim(0)) if trim is not None else (lambda: None)
 
 
 def main() -> None:

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from fastovms.free_memory import find_trim
+from fastovms.service import memory_trimmer
+from fastovms.service.memory_trimmer import MemoryTrimmer
+
+
+async def test_memory_is_trimmed_again_and_again_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
+    loop = asyncio.get_running_loop()
+    threads: list[threading.Thread] = []
+    thrice = asyncio.Event()
+
+    def trim() -> None:
+        threads.append(threading.current_thread())
+        if len(threads) == 3:
+            loop.call_soon_threadsafe(thrice.set)
+
+    trimmer = MemoryTrimmer(trim)
+    trimmer.start(loop)
+    await asyncio.wait_for(thrice.wait(), 10)
+    trimmer.stop()
+    assert threading.current_thread() not in threads
+
+
+async def test_nothing_is_trimmed_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
+    calls: list[None] = []
+    trimmer = MemoryTrimmer(lambda: calls.append(None))
+    trimmer.start(asyncio.get_running_loop())
+    trimmer.stop()
+    await asyncio.sleep(0.02)
+    assert not calls
+
+
+def resident() -> int:
+    """Returns this process's resident memory in bytes."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def test_what_lies_free_between_blocks_in_use_is_given_back() -> None:
+    """malloc by itself returns only what is free at the end of a heap."""
+    blocks = [bytes(60_000) for _ in range(2000)]  # too large for Python's own pools
+    kept = blocks[::16]
+    del blocks
+    before = resident()
+    find_trim()()
+    assert before - resident() > 60_000_000
+    assert len(kept) == 125

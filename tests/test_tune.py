@@ -15,8 +15,8 @@ def test_a_model_is_measured_and_the_result_kept(
     flags = ["--cache-dir", str(tmp_path), "--kv-cache-precision", "f16"]
     assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
     report = capsys.readouterr().out
-    assert "exact, f16 cache" in report
-    assert "Best: exact, f16 cache, the default" in report
+    assert "f32, f16 cache" in report
+    assert "Best: f32, f16 cache, the default" in report
     assert "--max-num-batched-tokens" in report
     assert "serve will run the model so" in report
     assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["tuning"]

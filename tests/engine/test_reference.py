@@ -144,7 +144,7 @@ def test_a_refused_kv_precision_falls_back(
     for name in ("KV_CACHE_PRECISIONS", "EXACT_KV_CACHE_PRECISIONS"):
         monkeypatch.setattr(f"fastovms.engine.compilation.{name}", ("i3", "u8"))
     assert PagedModel.load(DEMO_MODEL).block_size == 32
-    assert "CPU refuses exact, i3 cache" in caplog.text
+    assert "CPU refuses f32, i3 cache" in caplog.text
 
 
 def test_a_precision_that_the_operator_chose_does_not_fall_back() -> None:

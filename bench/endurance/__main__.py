@@ -21,17 +21,17 @@ from bench.endurance.record import PAGE, record
 from bench.report import machine
 
 COMMANDS: dict[str, str] = {
-    "bytes": "bench.endurance.mutated_bytes",
-    "bodies": "bench.endurance.mutated_bodies",
-    "schemas": "bench.endurance.schemas",
-    "stalls": "bench.endurance.stalls",
-    "storm": "bench.endurance.storm",
-    "crash": "bench.endurance.crash",
-    "disk": "bench.endurance.disk",
+    "bytes": "bench.endurance.http_attack.mutated_bytes",
+    "bodies": "bench.endurance.body_attack.mutated_bodies",
+    "schemas": "bench.endurance.body_attack.schemas",
+    "stalls": "bench.endurance.body_attack.stalls",
+    "storm": "bench.endurance.http_attack.storm",
+    "crash": "bench.endurance.state_faults.crash",
+    "disk": "bench.endurance.state_faults.disk",
     "engine": "bench.endurance.engine_faults",
-    "neighbours": "bench.endurance.neighbours",
-    "restart": "bench.endurance.restart",
-    "soak": "bench.endurance.soak",
+    "neighbours": "bench.endurance.load.neighbours",
+    "restart": "bench.endurance.load.restart",
+    "soak": "bench.endurance.load.soak",
 }
 """The module of each command, which has its `Command` as `COMMAND`."""
 
@@ -39,7 +39,8 @@ COMMANDS: dict[str, str] = {
 def main() -> None:
     arguments = sys.argv[1:]
     if arguments == ["--short"]:
-        names, options = list(COMMANDS), ["--short"]
+        names = [name for name in COMMANDS if _command(name).short is not None]
+        options = ["--short"]
     else:
         names, options = arguments[:1], arguments[1:]
     if not names or names[0] not in COMMANDS:
@@ -66,6 +67,8 @@ def _run(name: str, arguments: list[str]) -> bool:
     parser.add_argument("--record", action="store_true", help=f"write the figures into {PAGE.name}")
     command.add_arguments(parser)
     if "--short" in arguments:
+        if command.short is None:
+            parser.error("it has no short form")
         parser.set_defaults(**command.short)
     options = parser.parse_args(arguments)
     line = " ".join(["python -m bench.endurance", name, *arguments]).replace(" --record", "")

@@ -19,10 +19,11 @@ class Command:
             decides every random choice) and `short` (whether a few seconds must do), and those of
             its own.
         add_arguments: declares its own options, whose defaults are those of the full length.
-        short: what the own options are instead in the short form.
+        short: what the own options are instead in the short form; None = it has none, since nothing
+            that it measures in a few seconds would mean anything.
     """
 
     help: str
     run: Callable[[argparse.Namespace], Sequence[Figure]]
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    short: dict[str, object]
+    short: dict[str, object] | None

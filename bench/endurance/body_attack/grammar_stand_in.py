@@ -1,0 +1,118 @@
+"""The process that stands for a server in `schemas`: it does with a client's grammars what a server
+does, and must outlive them. `python -m bench.endurance.body_attack.grammar_stand_in DESCRIPTOR`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from array import array
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+import fastovms
+from bench.endurance.body_attack.hostile_grammars import HostileGrammars
+from fastovms.backends.guarded_grammars import GuardedGrammars
+from fastovms.backends.process import connect_to_parent
+from fastovms.backends.trials.trial import TOO_MUCH, TOO_SLOW
+from fastovms.engine.grammar import GrammarCompiler, UnusableGrammar
+from fastovms.errors import Overloaded
+from fastovms.params import Grammar
+
+_TOKENIZER: Final = Path(fastovms.__file__).parent / "demo_model" / "tokenizer.json"
+_END: Final = 0
+_NUM_AT_A_TIME: Final = 6
+_NUM_TOKENS: Final = 16
+"""That a sample of each grammar follows it for."""
+
+
+class Outcome(NamedTuple):
+    """What became of a grammar.
+
+    Attributes:
+        kind: "followed", "refused", "too slow", "died" in its trial, "turned away" as too much at
+            once, or "failed" in a way that nothing should.
+        seconds: until its client knew.
+        text: what the client was told; empty if all was well.
+    """
+
+    index: int
+    kind: str
+    seconds: float
+    text: str = ""
+
+
+class _StandIn:
+    def __init__(self, compiler: GrammarCompiler, grammars: HostileGrammars) -> None:
+        self._compiler = compiler
+        self._guarded = GuardedGrammars(compiler)
+        self._grammars = grammars
+        self._turn = asyncio.Semaphore(_NUM_AT_A_TIME)
+
+    async def run(self, indices: Sequence[int]) -> list[Outcome]:
+        return await asyncio.gather(*map(self._compile, indices))
+
+    async def _compile(self, index: int) -> Outcome:
+        grammar = self._grammars.make(index)
+        async with self._turn:
+            start = time.perf_counter()
+            kind, text, ready = "followed", "", None
+            try:
+                ready = await self._guarded.compile(grammar, str(index % _NUM_AT_A_TIME))
+            except Overloaded as error:
+                kind, text = "turned away", str(error)
+            except UnusableGrammar as error:
+                kinds = {TOO_MUCH: "died", TOO_SLOW: "too slow"}
+                kind, text = kinds.get(error.reason, "refused"), error.message
+            except Exception as error:
+                kind, text = "failed", repr(error)
+            seconds = time.perf_counter() - start
+            if ready is not None:
+                await asyncio.to_thread(self._follow, ready, index)
+            return Outcome(index, kind, seconds, text[:300])
+
+    def _follow(self, grammar: Grammar, index: int) -> None:
+        """Draws a sample as the engine does."""
+        rng = Random(index)
+        state = self._compiler.start(grammar, 0)
+        token_ids: array[int] = array("q")
+        while len(token_ids) < _NUM_TOKENS:
+            token_ids.extend(state.forced_tokens(token_ids)[:_NUM_TOKENS])
+            logits = np.zeros(self._compiler.vocab_size, np.float32)
+            state(logits, token_ids)
+            possible = np.flatnonzero(np.isfinite(logits))
+            if state.error or not possible.size:
+                return
+            token_id = int(rng.choice(possible))
+            if token_id == _END:
+                return
+            token_ids.append(token_id)
+
+
+def _serve(connection: Connection[Any, Any]) -> None:
+    compiler = GrammarCompiler(
+        _TOKENIZER.read_text(encoding="utf-8"), vocab_size=None, eos_token_ids=[_END]
+    )
+    stand_in = _StandIn(compiler, HostileGrammars(connection.recv()))
+    with asyncio.Runner() as runner:
+        while True:
+            outcomes = runner.run(stand_in.run(connection.recv()))
+            connection.send([tuple(outcome) for outcome in outcomes])  # this module has no name
+
+
+def main() -> None:
+    connection = connect_to_parent(sys.argv)
+    try:
+        _serve(connection)
+    except (EOFError, ConnectionError):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

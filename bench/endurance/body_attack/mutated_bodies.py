@@ -1,0 +1,168 @@
+"""`bodies`: mutated bodies for every endpoint, while a canary streams."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+import uvloop
+
+from bench.endurance.body_attack.api_bodies import Bodies, BodyRequest, all_endpoints
+from bench.endurance.canary import Sightings, canary
+from bench.endurance.command import Command
+from bench.endurance.figures import Figure
+from bench.endurance.http_attack.connection import AttackConnection
+from bench.endurance.http_attack.sse import judge_body
+from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
+from bench.endurance.tally import Budget, Tally, work_through
+
+_HOST: Final = "127.0.0.1"
+_DEADLINE: Final = 5.0
+"""Seconds within which every body must be answered."""
+
+_PATIENCE: Final = 60.0
+"""Seconds after which a request counts as one that hangs."""
+
+_WARM_UP: Final = 0.1
+"""Share of the count after which memory counts: caches and pools have filled by then."""
+
+_FLAGS: Final = ("--cache-size", "0.1", "--max-model-len", "256", "--state-max-size", "64M")
+_ID: Final = re.compile(rb'"id":"((?:resp|conv)_?[\w-]+)"')
+_NUM_IDS: Final = 50
+
+
+def run(options: argparse.Namespace) -> Sequence[Figure]:
+    """Sends the bodies, and returns what became of the server."""
+    models = ("--model", f"{MODEL}={options.model}") if options.model else ()
+    with server_under_test(*_FLAGS, *models) as server:
+        with canary(server.url, MODEL) as sightings:
+            attack = _Attack(server, options)
+            uvloop.run(attack.run())
+        time.sleep(_DEADLINE)
+        server.check_alive()
+        return attack.figures(sightings)
+
+
+class _Attack:
+    """The bodies of one run."""
+
+    def __init__(self, server: ServerUnderTest, options: argparse.Namespace) -> None:
+        self._server = server
+        self._options = options
+        self._tally = Tally(options.seed)
+        self._bodies = Bodies(options.seed, all_endpoints())
+        self._ids: deque[str] = deque(["resp_none"], maxlen=_NUM_IDS)
+        self._num_descriptors = server.num_descriptors()
+        self._base_memory = 0.0
+        self._peak_memory = 0.0
+        self._seconds = 0.0
+        self._num_bytes = 0
+
+    async def run(self) -> None:
+        options = self._options
+        start = time.monotonic()
+        warm_up = Budget(options.first, int(options.count * _WARM_UP), options.seconds, self._tally)
+        await self._spend(warm_up)
+        self._base_memory = self._server.resident_memory()
+        rest = options.seconds - (time.monotonic() - start)
+        await self._spend(Budget(warm_up.take(), options.count, rest, self._tally))
+        self._seconds = time.monotonic() - start
+
+    async def _spend(self, budget: Budget) -> None:
+        await asyncio.gather(*(self._send_all(budget) for _ in range(self._options.clients)))
+
+    async def _send_all(self, budget: Budget) -> None:
+        """One after the other, on one connection for as long as the server keeps it."""
+        connection = await AttackConnection.open(_HOST, self._server.port)
+
+        async def send(index: int) -> None:
+            nonlocal connection
+            if connection.closed or connection.is_closing:
+                connection = await AttackConnection.open(_HOST, self._server.port)
+            request = self._bodies.make(index)
+            fault = await self._ask(connection, request, index)
+            if fault:
+                self._tally.fail(index, f"{request.path}: {fault}", request.body)
+
+        await work_through(budget, send)
+        connection.abort()
+
+    async def _ask(self, connection: AttackConnection, request: BodyRequest, index: int) -> str:
+        """Returns what was wrong with the answer, or nothing."""
+        path = request.path.replace("{id}", Random(index).choice(self._ids))
+        connection.answers.clear()
+        start = time.perf_counter()
+        connection.write(
+            b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (path.encode(), len(request.body), request.body)
+        )
+        in_time = await connection.wait(1, _PATIENCE)
+        seconds = time.perf_counter() - start
+        self._tally.num_sent += 1
+        self._num_bytes += len(request.body)
+        self._tally.slowest = max(self._tally.slowest, seconds)
+        if connection.fault is not None:
+            return str(connection.fault)
+        if not connection.answers:
+            connection.abort()
+            return "no answer" if in_time else f"no answer within {_PATIENCE:.0f} s"
+        answer = connection.answers[0]
+        if answer.is_last:
+            connection.abort()
+        self._tally.statuses[answer.status] += 1
+        if answer.status == 200 and (found := _ID.search(answer.body[:500])):
+            self._ids.append(found[1].decode())
+        if seconds > _DEADLINE:
+            return f"an answer after {seconds:.1f} s, with status {answer.status}"
+        return judge_body(path, answer)
+
+    def figures(self, sightings: Sightings) -> list[Figure]:
+        options, tally, server = self._options, self._tally, self._server
+        statuses = ", ".join(
+            f"{status}: {count}" for status, count in sorted(tally.statuses.items())
+        )
+        print(f"answers by status: {statuses}")
+        at_least = options.count if not options.short else 500
+        overload = tally.statuses[429] + tally.statuses[503]
+        return [
+            Figure("bodies", tally.num_sent, at_least=at_least),
+            Figure("bodies a second", tally.num_sent / self._seconds),
+            Figure("size of all bodies", self._num_bytes / 2**20, "MiB"),
+            Figure("answers against the rules", tally.num_failures, at_most=0),
+            Figure("refused as overload", 100 * overload / tally.num_sent, "%", at_most=1),
+            Figure("slowest answer", tally.slowest, "s", at_most=_DEADLINE),
+            Figure("canary: longest gap", sightings.longest_gap, "s", at_most=_DEADLINE),
+            Figure("canary: longest time to a first token", sightings.longest_first, "s"),
+            Figure("canary: streams that failed", sightings.num_failures, at_most=0),
+            Figure("canary: streams", sightings.num_streams, at_least=1),
+            Figure("memory after a tenth", self._base_memory, "MiB"),
+            Figure(
+                "memory after it, over that after a tenth",
+                server.resident_memory() - self._base_memory,
+                "MiB",
+                at_most=None if options.short else 64,
+            ),
+            Figure("descriptors left", server.num_descriptors() - self._num_descriptors, at_most=5),
+        ]
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--count", type=int, default=1_000_000, help="bodies to send")
+    parser.add_argument("--seconds", type=float, default=7200.0, help="after which it ends anyway")
+    parser.add_argument("--clients", type=int, default=32, help="connections at a time")
+    parser.add_argument("--first", type=int, default=0, help="index of the first body")
+    parser.add_argument("--model", default="", help="directory of a model to serve instead")
+
+
+COMMAND: Final = Command(
+    "sends mutated bodies to every endpoint of both dialects while a canary streams",
+    run,
+    _add_arguments,
+    {"count": 10_000, "seconds": 10.0},
+)

@@ -1,0 +1,1 @@
+"""Hostile HTTP: mutated messages, and clients that leave at every stage."""

@@ -1,0 +1,171 @@
+"""`bytes`: mutated HTTP messages over many connections at once."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import uvloop
+
+from bench.endurance.canary import Sightings, canary
+from bench.endurance.command import Command
+from bench.endurance.figures import Figure
+from bench.endurance.http_attack.connection import AttackConnection
+from bench.endurance.http_attack.http_sessions import MARK, Session, Sessions, load_seeds
+from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
+from bench.endurance.tally import Budget, Tally, work_through
+
+_HOST: Final = "127.0.0.1"
+_DEADLINE: Final = 5.0
+"""Seconds within which what must be answered is, and a connection closes behind its client."""
+
+_QUIET: Final = 0.02
+"""Seconds after which a mutated message counts as one for whose rest the server waits."""
+
+_REFUSALS_WITH_5XX: Final = (501, 503, 505)
+_WARM_UP: Final = 0.1
+"""Share of the count after which memory counts: caches and pools have filled by then."""
+
+
+def run(options: argparse.Namespace) -> Sequence[Figure]:
+    """Sends the messages, and returns what became of the server."""
+    with server_under_test("--cache-size", "0.1") as server:
+        with canary(server.url, MODEL) as sightings:
+            attack = _Attack(server, options)
+            uvloop.run(attack.run())
+        time.sleep(_DEADLINE)
+        server.check_alive()
+        return attack.figures(sightings)
+
+
+class _Attack:
+    """The sessions of one run."""
+
+    def __init__(self, server: ServerUnderTest, options: argparse.Namespace) -> None:
+        self._server = server
+        self._options = options
+        self._tally = Tally(options.seed)
+        self._sessions = Sessions(options.seed, load_seeds())
+        self._num_connections = 0
+        self._num_descriptors = server.num_descriptors()
+        self._base_memory = 0.0
+        self._seconds = 0.0
+
+    async def run(self) -> None:
+        options = self._options
+        start = time.monotonic()
+        warm_up = Budget(options.first, int(options.count * _WARM_UP), options.seconds, self._tally)
+        await self._spend(warm_up)
+        self._base_memory = self._server.resident_memory()
+        rest = options.seconds - (time.monotonic() - start)
+        await self._spend(Budget(warm_up.take(), options.count, rest, self._tally))
+        self._seconds = time.monotonic() - start
+
+    async def _spend(self, budget: Budget) -> None:
+        workers = (work_through(budget, self._run_session) for _ in range(self._options.clients))
+        await asyncio.gather(*workers)
+
+    async def _run_session(self, index: int) -> None:
+        session = self._sessions.make(index)
+        connection = await AttackConnection.open(_HOST, self._server.port)
+        self._num_connections += 1
+        try:
+            fault = await self._converse(connection, session)
+        finally:
+            connection.abort()
+        self._tally.statuses.update(answer.status for answer in connection.answers)
+        if fault:
+            self._tally.fail(index, fault, b"".join(map(b"".join, session.messages)))
+
+    async def _converse(self, connection: AttackConnection, session: Session) -> str:
+        """Returns what was wrong, or nothing."""
+        start = time.perf_counter()
+        for pieces in session.messages:
+            if connection.closed:
+                break
+            for piece in pieces:
+                connection.write(piece)
+                await asyncio.sleep(0)
+            if not session.statuses:
+                self._tally.num_sent += 1
+                await connection.wait(len(connection.answers) + 1, _QUIET)
+        if session.statuses:
+            # The mutant behind a pipeline counts, too.
+            self._tally.num_sent += len(session.statuses) + (not session.is_exact)
+            await connection.wait(len(session.statuses), _DEADLINE)
+            self._tally.slowest = max(self._tally.slowest, time.perf_counter() - start)
+        if session.must_close:
+            await connection.wait_until_closed(_DEADLINE)
+        if not connection.closed:
+            connection.finish()
+            await connection.wait_until_closed(_DEADLINE)
+            if not connection.closed:
+                return "the connection was not closed after the client's FIN"
+        return judge(session, connection)
+
+    def figures(self, sightings: Sightings) -> list[Figure]:
+        options, tally, server = self._options, self._tally, self._server
+        statuses = ", ".join(
+            f"{status}: {count}" for status, count in sorted(tally.statuses.items())
+        )
+        print(f"answers by status: {statuses}")
+        at_least = options.count if not options.short else 1000
+        return [
+            Figure("messages", tally.num_sent, at_least=at_least),
+            Figure("messages a second", tally.num_sent / self._seconds),
+            Figure("connections", self._num_connections),
+            Figure("answers", tally.statuses.total()),
+            Figure("answers against the rules", tally.num_failures, at_most=0),
+            Figure("slowest answer to a pipeline", tally.slowest, "s", at_most=_DEADLINE),
+            Figure("canary: longest gap", sightings.longest_gap, "s", at_most=_DEADLINE),
+            Figure("canary: streams that failed", sightings.num_failures, at_most=0),
+            Figure("canary: streams", sightings.num_streams, at_least=1),
+            Figure(
+                "memory after it, over that after a tenth",
+                server.resident_memory() - self._base_memory,
+                "MiB",
+                at_most=None if options.short else 32,
+            ),
+            Figure(
+                "descriptors left",
+                server.num_descriptors() - self._num_descriptors,
+                at_most=0,
+            ),
+        ]
+
+
+def judge(session: Session, connection: AttackConnection) -> str:
+    """Returns what is wrong with what came back, or nothing."""
+    if connection.fault is not None:
+        return str(connection.fault)
+    answers = connection.answers
+    for answer in answers:
+        if answer.status >= 500 and answer.status not in _REFUSALS_WITH_5XX:
+            return f"status {answer.status}: {answer.body[:200]!r}"
+        if session.is_exact and (MARK in answer.body or MARK in answer.head):
+            return f"a hidden request was answered: {answer.body[:200]!r}"
+    got = [answer.status for answer in answers]
+    expected = session.statuses
+    if len(got) < len(expected) or (session.is_exact and len(got) > len(expected)):
+        return f"answers {got} instead of {expected}"
+    if any(status not in allowed for status, allowed in zip(got, expected, strict=False)):
+        return f"answers {got} instead of {expected}"
+    return ""
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--count", type=int, default=1_000_000, help="messages to send")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after which it ends anyway")
+    parser.add_argument("--clients", type=int, default=64, help="connections at a time")
+    parser.add_argument("--first", type=int, default=0, help="index of the first session")
+
+
+COMMAND: Final = Command(
+    "sends mutations of HTTP messages: splits, splices, pipelines, hidden requests",
+    run,
+    _add_arguments,
+    {"count": 15_000, "seconds": 10.0},
+)

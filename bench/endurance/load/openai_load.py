@@ -1,0 +1,126 @@
+"""Many tasks that ask through openai clients, with pauses that keep some connections of the pool
+idle, until the standard input ends. Prints one line when the first answer has come, and at the end
+another, which is the outcome as JSON. The clients do not retry, so that nothing which goes wrong
+is hidden.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+import openai
+
+CLIENTS: Final = 4
+TASKS_OF_A_CLIENT: Final = 8
+TIMEOUT: Final = 120.0
+MAX_TOKENS: Final = 4
+SHARE_OF_STREAMS: Final = 0.3
+
+PAUSES: Final = ((0.8, 0.05), (0.98, 1.0), (1.0, 8.0))
+"""The longest pause in seconds by cumulative probability. The client itself drops a connection that
+was idle for five seconds."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the requests.
+
+    Attributes:
+        num_answers: whole answers.
+        longest: seconds for one of them at most.
+        failures: what the other requests ended with.
+    """
+
+    num_answers: int = 0
+    longest: float = 0.0
+    failures: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def openai_load(url: str, model: str, seed: int) -> Iterator[Outcome]:
+    """Asks for as long as the block runs, which begins when the first answer has come; the outcome
+    is filled in at its end."""
+    outcome = Outcome()
+    command = [sys.executable, "-m", "bench.endurance.load.openai_load", url, model, str(seed)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield outcome
+        output, _ = process.communicate(timeout=2 * TIMEOUT)
+        for name, value in json.loads(output).items():
+            setattr(outcome, name, value)
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _ask_on(
+    client: openai.AsyncOpenAI,
+    model: str,
+    rng: random.Random,
+    ended: asyncio.Event,
+    outcome: Outcome,
+) -> None:
+    while not ended.is_set():
+        start = time.perf_counter()
+        try:
+            await _ask(client, model, is_stream=rng.random() < SHARE_OF_STREAMS)
+            outcome.num_answers += 1
+        except openai.APIError as error:
+            outcome.failures.append(f"{error!r} of {error.__cause__!r}")
+        outcome.longest = max(outcome.longest, time.perf_counter() - start)
+        draw = rng.random()
+        longest = next(seconds for share, seconds in PAUSES if draw <= share)
+        await asyncio.sleep(rng.random() * longest)
+
+
+async def _ask(client: openai.AsyncOpenAI, model: str, *, is_stream: bool) -> None:
+    """Raises openai.APIError."""
+    prompt = "Once upon a time"
+    if is_stream:
+        async for _ in await client.completions.create(
+            model=model, prompt=prompt, max_tokens=MAX_TOKENS, stream=True
+        ):
+            pass
+    else:
+        await client.completions.create(model=model, prompt=prompt, max_tokens=MAX_TOKENS)
+
+
+async def _ask_until_told(url: str, model: str, seed: int) -> Outcome:
+    outcome = Outcome()
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    reading = loop.run_in_executor(None, sys.stdin.read)
+    reading.add_done_callback(lambda _: ended.set())
+    clients = [
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT)
+        for _ in range(CLIENTS)
+    ]
+    await _ask(clients[0], model, is_stream=False)
+    print("asking", flush=True)
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(CLIENTS * TASKS_OF_A_CLIENT):
+            rng = random.Random(f"{seed} {number}")
+            tasks.create_task(_ask_on(clients[number % CLIENTS], model, rng, ended, outcome))
+    for client in clients:
+        await client.close()
+    return outcome
+
+
+def main() -> None:
+    url, model, seed = sys.argv[1:]
+    print(json.dumps(asdict(asyncio.run(_ask_until_told(url, model, int(seed))))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What crashes, power cuts and bad disks do to what the server has promised to keep."""

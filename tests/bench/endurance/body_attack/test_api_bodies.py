@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from random import Random
+from unittest.mock import MagicMock
+
+import orjson
+import pytest
+
+from bench.endurance.body_attack.api_bodies import Bodies, all_endpoints
+from bench.endurance.body_attack.body_mutations import change, change_text, encode
+from bench.endurance.http_attack.answers import Answer
+from bench.endurance.http_attack.sse import judge_body
+from fastovms.api.body import decode
+from fastovms.api.health import HealthRoutes
+from fastovms.api.routes import add_health_routes, add_model_routes
+from fastovms.api.schemas import CompletionRequest
+from fastovms.errors import InvalidField, MalformedBody
+
+
+class _Paths:
+    """A router that only remembers what takes a body."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def add(self, method: str, pattern: str, handler: object) -> None:
+        if method == "POST":
+            self.found.add(pattern)
+
+
+def test_every_endpoint_that_reads_a_body_is_attacked() -> None:
+    paths = _Paths()
+    add_model_routes(paths, MagicMock())
+    add_health_routes(paths, MagicMock(spec=HealthRoutes))
+    known = {
+        "/v2/models/demo_model": "/v2/models/{name:path}",
+        "versions/1/": "versions/{version}/",
+    }
+    attacked = {endpoint.path for endpoint in all_endpoints()}
+    for ours, pattern in known.items():
+        attacked = {path.replace(ours, pattern) for path in attacked}
+    assert {path.rstrip("/") for path in paths.found} == attacked
+
+
+def test_a_seed_and_an_index_decide_a_body() -> None:
+    one, same, other = (Bodies(seed, all_endpoints()) for seed in (1, 1, 2))
+    made = [one.make(index) for index in range(200)]
+    assert made == [same.make(index) for index in range(200)]
+    assert made != [other.make(index) for index in range(200)]
+
+
+def test_bodies_are_of_all_kinds() -> None:
+    """Some are taken, some are wrong in a field, some are no JSON; all endpoints get some."""
+    bodies = Bodies(1, all_endpoints())
+    outcomes: Counter[str] = Counter()
+    paths: Counter[str] = Counter()
+    for index in range(3000):
+        path, body = bodies.make(index)
+        paths[path] += 1
+        if path.endswith("/completions") and "chat" not in path:
+            try:
+                decode(body, CompletionRequest)
+                outcomes["taken"] += 1
+            except InvalidField:
+                outcomes["wrong field"] += 1
+            except MalformedBody:
+                outcomes["no JSON"] += 1
+    assert min(outcomes[kind] for kind in ("taken", "wrong field", "no JSON")) > 20
+    assert set(paths) == {endpoint.path for endpoint in all_endpoints()}
+
+
+def test_changes_reach_what_is_nested() -> None:
+    rng = Random(1)
+    texts = set()
+    for _ in range(300):
+        body = {"a": [{"b": "c"}], "d": 1}
+        change(body, rng)
+        texts.add(encode(body))
+    assert len(texts) > 150
+    assert any(text.startswith(b'{"a": [{') and b'"b": "c"' not in text for text in texts)
+    assert any(text.count(b'"d": ') == 2 for text in texts), "no key twice"
+    assert any(b"NaN" in text and b'"NaN"' not in text for text in texts), "no NaN"
+
+
+def test_a_body_without_changes_is_encoded_as_it_is() -> None:
+    assert json.loads(encode({"a": ["é", 1, None]})) == {"a": ["é", 1, None]}
+
+
+def test_text_changes_take_any_body() -> None:
+    rng = Random(1)
+    for body in (b"{}", b"1", encode({"a": "é"})):
+        assert len({change_text(body, rng) for _ in range(200)}) > 20
+
+
+JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json"
+EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8"
+
+
+def error(param: str | None, message: str = "n must be at least 1") -> bytes:
+    members = {"message": message, "type": "invalid_request_error", "param": param, "code": None}
+    return orjson.dumps({"error": members})
+
+
+GOOD = [
+    ("/v1/completions", Answer(200, JSON, b"{}")),
+    ("/v1/completions", Answer(400, JSON, error("n"))),
+    ("/v1/completions", Answer(400, JSON, error(None))),
+    ("/v1/completions", Answer(503, JSON, error(None))),
+    ("/v3/completions", Answer(412, JSON, b'{"error":"the body must be a JSON object"}')),
+    ("/ping", Answer(200, JSON, b"")),
+    ("/v1/completions", Answer(200, EVENTS, b'data: {"a":1}\n\n: ping\n\ndata: [DONE]\n\n')),
+    ("/v1/responses", Answer(200, EVENTS, b"event: a\ndata: {}\n\nevent: b\ndata: [DONE]\n\n")),
+]
+BAD = [
+    ("/v1/completions", Answer(500, JSON, error(None))),
+    ("/v1/completions", Answer(200, JSON, b"{")),
+    ("/v1/completions", Answer(400, JSON, error("stop"))),
+    ("/v1/completions", Answer(400, JSON, b'{"error":"text"}')),
+    ("/v1/completions", Answer(400, JSON, b'{"error":{"message":"a"}}')),
+    ("/v1/completions", Answer(400, JSON, error(None, ""))),
+    ("/v3/completions", Answer(400, JSON, error(None))),
+    ("/v1/completions", Answer(200, b"HTTP/1.1 200 OK\r\nContent-Type: text/html", b"<html>")),
+    ("/v1/completions", Answer(200, EVENTS, b'data: {"a":1}\n\n')),
+    ("/v1/completions", Answer(200, EVENTS, b'data: {"a":\n\ndata: [DONE]\n\n')),
+    ("/v1/completions", Answer(200, EVENTS, b"data: [DONE]\n")),
+    ("/v1/completions", Answer(200, EVENTS, b"more: 1\n\ndata: [DONE]\n\n")),
+]
+
+
+@pytest.mark.parametrize(("path", "answer"), GOOD)
+def test_good_answers_pass(path: str, answer: Answer) -> None:
+    assert judge_body(path, answer) == ""
+
+
+@pytest.mark.parametrize(("path", "answer"), BAD)
+def test_bad_answers_are_found(path: str, answer: Answer) -> None:
+    assert judge_body(path, answer)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import sqlite3
+from random import Random
+
+import pytest
+
+from bench.endurance.state_faults.power_cut import cut_everywhere, record_store
+from bench.endurance.state_faults.simulated_disk import LOSSES, SimulatedDisk
+from bench.endurance.state_faults.sqlite_vfs import FileChange, Kind, watched_files
+
+
+@pytest.fixture(scope="module")
+def recording():
+    return record_store(300, Random(1))
+
+
+def test_a_store_that_synchronizes_loses_nothing(recording):
+    results = cut_everywhere(recording, 30, Random(2))
+    assert results.faults == []
+    assert results.num_cuts >= 30
+    assert results.num_taken > 0
+    assert results.num_checked > 0
+
+
+def test_a_store_that_does_not_loses_what_it_has_acknowledged(recording):
+    careless = [
+        entry
+        for entry in recording
+        if not isinstance(entry, FileChange)
+        or (entry.kind, entry.file) != (Kind.SYNC, "state.db-wal")
+    ]
+    assert cut_everywhere(careless, 30, Random(2)).faults
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_is_synchronized_stays(loss):
+    disk = SimulatedDisk({"a": b"old."})
+    disk.apply(FileChange(Kind.WRITE, "a", 0, b"new"))
+    disk.apply(FileChange(Kind.SYNC, "a"))
+    disk.apply(FileChange(Kind.WRITE, "a", 4, b"more"))
+    disk.apply(FileChange(Kind.OPEN, "b"))
+    found = [disk.after_cut(LOSSES[loss], Random(seed)) for seed in range(50)]
+    assert {files["a"][:4] for files in found} == {b"new."}
+    assert {len(files["a"]) for files in found} <= {4, 8}
+    assert {"b" in files for files in found} == {True, False}
+
+
+def test_a_write_that_is_not_synchronized_is_lost_in_parts():
+    disk = SimulatedDisk({})
+    disk.apply(FileChange(Kind.OPEN, "a"))
+    disk.apply(FileChange(Kind.SYNC, "a"))
+    disk.apply(FileChange(Kind.WRITE, "a", 100, b"x" * 2000))
+    lost = LOSSES["some sectors are missing"]
+    found = {disk.after_cut(lost, Random(seed))["a"] for seed in range(50)}
+    assert len(found) > 10
+    assert {contents[100:512] for contents in found} <= {b"", b"x" * 412, bytes(412)}
+
+
+def test_a_deletion_may_be_undone_until_a_journal_is_synchronized():
+    disk = SimulatedDisk({"state.db-journal": b"j"})
+    disk.apply(FileChange(Kind.DELETE, "state.db-journal"))
+    loss = LOSSES["nothing is missing"]
+    found = {"state.db-journal" in disk.after_cut(loss, Random(seed)) for seed in range(50)}
+    assert found == {True, False}
+    disk.apply(FileChange(Kind.OPEN, "state.db-wal"))
+    disk.apply(FileChange(Kind.SYNC, "state.db-wal"))
+    assert [*disk.after_cut(loss, Random(1))] == ["state.db-wal"]
+
+
+def test_changes_of_sqlite_are_seen_and_can_fail(tmp_path):
+    changes: list[FileChange] = []
+    code = 0
+
+    def watch(change: FileChange) -> int:
+        changes.append(change)
+        return code
+
+    path = str(tmp_path / "x.db")
+    with watched_files(watch):
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE t (x)")
+        code = sqlite3.SQLITE_FULL
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            connection.execute("INSERT INTO t VALUES (1)")
+        code = 0
+        connection.execute("INSERT INTO t VALUES (2)")
+        assert connection.execute("SELECT x FROM t").fetchall() == [(2,)]
+        connection.close()
+    assert {change.kind for change in changes} == set(Kind)
+    assert (tmp_path / "x.db").exists()
+    assert not (tmp_path / "x.db-wal").exists()
+    seen = len(changes)
+    sqlite3.connect(str(tmp_path / "y.db")).close()
+    assert len(changes) == seen

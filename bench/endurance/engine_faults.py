@@ -287,7 +287,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 COMMAND = Command(
-    help="a model that fails, hangs and computes nonsense; the engine must answer for each",
+    help="serves models that fail, hang and compute nonsense; the engine must answer for each",
     run=run,
     add_arguments=_add_arguments,
     short={"requests": 40, "cycles": 1},

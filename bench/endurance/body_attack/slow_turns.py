@@ -1,5 +1,6 @@
-"""`python -m bench.endurance.body_attack.slow_turns ...` is `python -m fastovms ...`, with a thread that looks
-where the event loop is whenever it does not come to its work, and writes that into a file.
+"""Runs the server with a thread that writes into a file where the event loop is whenever it is late.
+
+    python -m bench.endurance.body_attack.slow_turns ARGUMENTS    # as python -m fastovms ARGUMENTS
 
 A call that holds the GIL is seen when it ends: then the loop's thread still stands behind it.
 """

@@ -177,7 +177,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 COMMAND = Command(
-    help="Sends bodies that are slow to read, and watches the turns of the event loop.",
+    help="sends bodies that are slow to read, and watches the turns of the event loop",
     run=run,
     add_arguments=_arguments,
     short={"size": 4, "at_once": 2, "rounds": 1, "longest": 1000.0},

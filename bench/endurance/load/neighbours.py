@@ -137,7 +137,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 COMMAND = Command(
-    help="busy processes beside the server; how much longer its answers take",
+    help="runs busy processes beside the server, and says how much longer its answers take",
     run=run,
     add_arguments=_add_arguments,
     short=None,

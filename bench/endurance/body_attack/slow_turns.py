@@ -1,4 +1,4 @@
-"""Runs the server with a thread that writes into a file where the event loop is whenever it is late.
+"""Runs the server with a thread that writes down where the event loop is whenever it is late.
 
     python -m bench.endurance.body_attack.slow_turns ARGUMENTS    # as python -m fastovms ARGUMENTS
 

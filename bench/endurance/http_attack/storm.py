@@ -253,7 +253,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 COMMAND = Command(
-    help="sends clients that leave at every stage, by HTTP and TLS; the books must come back to zero",
+    help="sends clients that leave at every stage, also over TLS; the books must come back to zero",
     run=run,
     add_arguments=_add_arguments,
     short={"clients": 200, "tls_clients": 100, "wave": 100, "half_handshakes": False},

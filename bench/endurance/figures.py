@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.report import table
+
+_TIMES = ("s", "ms")
 
 HEADER = ("figure", "value", "limit", "holds")
 
@@ -34,6 +36,12 @@ class Figure:
         above = self.at_least is None or self.value >= self.at_least
         below = self.at_most is None or self.value <= self.at_most
         return above and below and self.value == self.value
+
+    def with_patience(self, factor: float) -> Figure:
+        """Returns a figure that, if it is a time, may be `factor` times as long."""
+        if self.at_most is None or self.unit not in _TIMES:
+            return self
+        return replace(self, at_most=factor * self.at_most)
 
     @property
     def limit(self) -> str:

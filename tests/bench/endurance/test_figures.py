@@ -24,6 +24,18 @@ def test_a_figure_holds_within_its_limits(figure: Figure, holds: bool) -> None:
     assert figure.holds is holds
 
 
+def test_patience_is_for_times_alone() -> None:
+    figures = [
+        Figure("gap", 0.3, "s", at_most=0.1),
+        Figure("turn", 30, "ms", at_most=10),
+        Figure("lost", 1, at_most=0),
+        Figure("memory", 3, "MiB", at_most=1),
+        Figure("seen", 0.2, "s"),
+    ]
+    held = [figure.with_patience(4).holds for figure in figures]
+    assert held == [True, True, False, False, True]
+
+
 def test_a_table_says_what_does_not_hold() -> None:
     lines = figures_table(
         [

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
+import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -21,6 +25,7 @@ from bench.endurance.http_attack.connection import AttackConnection
 from bench.endurance.http_attack.sse import judge_body
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
 from bench.endurance.tally import Budget, Tally, work_through
+from fastovms.cli import DEMO_MODEL
 
 _HOST: Final = "127.0.0.1"
 _DEADLINE: Final = 5.0
@@ -32,6 +37,7 @@ _PATIENCE: Final = 60.0
 _WARM_UP: Final = 0.1
 """Share of the count after which memory counts: caches and pools have filled by then."""
 
+_MAX_NEW_TOKENS: Final = 16
 _FLAGS: Final = ("--cache-size", "0.1", "--max-model-len", "256", "--state-max-size", "64M")
 _ID: Final = re.compile(rb'"id":"((?:resp|conv)_?[\w-]+)"')
 _NUM_IDS: Final = 50
@@ -40,13 +46,27 @@ _NUM_IDS: Final = 50
 def run(options: argparse.Namespace) -> Sequence[Figure]:
     """Sends the bodies, and returns what became of the server."""
     models = ("--model", f"{MODEL}={options.model}") if options.model else ()
-    with server_under_test(*_FLAGS, *models) as server:
+    with (
+        _short_by_default(Path(options.model or DEMO_MODEL)) as defaults,
+        server_under_test(*_FLAGS, "--generation-config", defaults, *models) as server,
+    ):
         with canary(server.url, MODEL) as sightings:
             attack = _Attack(server, options)
             uvloop.run(attack.run())
         time.sleep(_DEADLINE)
         server.check_alive()
         return attack.figures(sightings)
+
+
+@contextmanager
+def _short_by_default(model: Path) -> Iterator[str]:
+    """Yields a directory with the model's defaults, but for the length of answers: how long whole
+    contexts take to fill says nothing about a body."""
+    defaults = json.loads((model / "generation_config.json").read_text())
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "generation_config.json"
+        path.write_text(json.dumps({**defaults, "max_new_tokens": _MAX_NEW_TOKENS}))
+        yield directory
 
 
 class _Attack:

@@ -21,6 +21,7 @@ import numpy as np
 
 from fastovms.backends.image_decoder import Encoded, Opened, Refused, Shape
 from fastovms.backends.process import connect_to_parent
+from fastovms.backends.resource_limits import set_soft_limit
 from fastovms.errors import InvalidField
 from fastovms.free_memory import find_trim
 from fastovms.media.decode import EncodedImage, is_available
@@ -38,7 +39,7 @@ def serve(connection: Connection[Any, Any]) -> None:
         while True:
             asked: Encoded = connection.recv()
             seconds = math.ceil(time.process_time()) + _MAX_SECONDS
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+            set_soft_limit(resource.RLIMIT_CPU, seconds)
             try:
                 _decode(connection, asked)
             except InvalidField as error:
@@ -72,7 +73,7 @@ def _write(image: Image, descriptor: int) -> None:
 def main() -> None:
     connection = connect_to_parent(sys.argv)
     is_available()  # so that the first image does not wait for Pillow
-    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
+    set_soft_limit(resource.RLIMIT_AS, _MAX_MEMORY)
     serve(connection)
     os._exit(0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -125,6 +126,17 @@ def test_a_process_that_does_not_answer_is_ended(processes: Processes) -> None:
         os.kill(processes.started[-1]._process.pid, signal.SIGSTOP)
         with pytest.raises(InvalidField, match="part is damaged"):
             decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+    finally:
+        decoder.close()
+
+
+def test_the_limits_of_whoever_has_started_the_server_stay(processes: Processes) -> None:
+    decoder = ImageDecoder(processes.start, max_processes=1, timeout=20)
+    try:
+        pid = processes.started[-1]._process.pid
+        resource.prlimit(pid, resource.RLIMIT_CPU, (10, 10))
+        decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+        assert resource.prlimit(pid, resource.RLIMIT_CPU) == (10, 10)
     finally:
         decoder.close()
 

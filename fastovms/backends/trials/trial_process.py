@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from fastovms.backends.deep_stack import TRIAL_STACK
 from fastovms.backends.process import connect_to_parent
+from fastovms.backends.resource_limits import set_soft_limit
 from fastovms.backends.trials.small_vocabulary import SmallVocabulary
 from fastovms.backends.trials.trial import TOO_MUCH, TOO_SLOW, Verdict
 from fastovms.engine.grammar import GrammarCompiler, UnfinishableGrammar, UnusableGrammar
@@ -136,17 +137,10 @@ def _max_resident() -> int:
 
 def _limit_resources() -> None:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    _lower(resource.RLIMIT_AS, size + _MAX_MEMORY)
-    _lower(resource.RLIMIT_STACK, TRIAL_STACK)
+    set_soft_limit(resource.RLIMIT_AS, size + _MAX_MEMORY)
+    set_soft_limit(resource.RLIMIT_STACK, TRIAL_STACK)
     # No core is written of what is meant to die, whatever handles cores here.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def _lower(limit: int, value: int) -> None:
-    """Bounds a resource, unless the operator has bounded it more tightly."""
-    _, hard = resource.getrlimit(limit)
-    soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(limit, (soft, hard))
 
 
 def _verdict(status: int) -> Verdict:

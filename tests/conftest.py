@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numba
 import pytest
 from hypothesis import HealthCheck, settings
+
+import fastovms.engine.compiled  # noqa: F401  (decides where kernels are kept)
 
 # A busy machine makes examples slowly, which is no fault of a test's.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -12,8 +15,11 @@ settings.load_profile("busy")
 
 @pytest.fixture(scope="session", autouse=True)
 def user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Servers under test neither find nor leave anything in the user's directories."""
+    """Servers under test neither find nor leave anything in the user's directories but compiled
+    kernels."""
     with pytest.MonkeyPatch.context() as monkeypatch:
+        if numba.config.CACHE_DIR:  # kernels that are compiled already need not be again
+            monkeypatch.setenv("NUMBA_CACHE_DIR", numba.config.CACHE_DIR)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield

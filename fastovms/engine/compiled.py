@@ -6,12 +6,15 @@ The cache goes by a kernel's own file: what is inlined must be in the same one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import numba
 from llvmlite import ir
 from numba.extending import intrinsic
+
+from fastovms.disk_cache import user_cache_directory
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -24,6 +27,18 @@ _OPTIONS: dict[str, Any] = {
     # Sums in any order, but no promise that there are no infinities.
     "fastmath": {"contract", "reassoc", "nsz", "arcp"},
 }
+
+
+def kernel_cache(environ: Mapping[str, str]) -> str:
+    """Returns the directory where compiled kernels are kept: NUMBA_CACHE_DIR, or one in the user's
+    cache; "" = numba's default, where the user has neither. That is beside the package, where pip
+    would leave it behind, and Python would take it for the package itself."""
+    given = environ.get("NUMBA_CACHE_DIR")
+    user_cache = user_cache_directory(environ)
+    return given or ("" if user_cache is None else str(user_cache / "kernels"))
+
+
+numba.config.CACHE_DIR = kernel_cache(os.environ)
 
 
 class Decorator(Protocol):

@@ -27,3 +27,16 @@ def test_a_cache_that_fails_is_done_without(
     assert double(21) == 42
     with pytest.raises(TypeError, match="No matching definition"):
         double("never compiled when it runs")
+
+
+@pytest.mark.parametrize(
+    ("environ", "directory"),
+    [
+        ({"HOME": "/h"}, "/h/.cache/fastovms/kernels"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "/x/fastovms/kernels"),
+        ({"HOME": "/h", "NUMBA_CACHE_DIR": "/n"}, "/n"),
+        ({}, ""),
+    ],
+)
+def test_kernels_are_kept_outside_of_the_package(environ: dict[str, str], directory: str) -> None:
+    assert compiled.kernel_cache(environ) == directory

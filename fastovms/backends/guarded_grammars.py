@@ -70,7 +70,8 @@ class GuardedGrammars:
 
 class RefusedGrammars:
     """Remembers why grammars were refused: a tool's schema comes again with every request, whether
-    it can be used or not, and to find that out may take seconds. Thread-safe."""
+    it can be used or not, and to find that out may take seconds. What another trial may see
+    otherwise is not remembered. Thread-safe."""
 
     def __init__(self) -> None:
         self._reasons: OrderedDict[bytes, str] = OrderedDict()
@@ -88,10 +89,12 @@ class RefusedGrammars:
 
     @contextmanager
     def remembering(self, grammar: Grammar) -> Iterator[None]:
-        """Remembers the grammar if it is refused in the `with` statement."""
+        """Remembers the grammar if it is refused for certain in the `with` statement."""
         try:
             yield
         except UnusableGrammar as error:
+            if not error.is_certain:
+                raise
             with self._lock:
                 self._reasons[digest_of(grammar)] = error.reason[:_MAX_REASON]
                 while len(self._reasons) > _MAX_REFUSED:
@@ -152,7 +155,7 @@ def passed(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
     if verdict.is_slow and not is_last:
         raise TakesLonger
     if verdict.fault:
-        raise UnusableGrammar(grammar, verdict.fault)
+        raise UnusableGrammar(grammar, verdict.fault, is_certain=verdict.is_certain)
     return verdict
 
 

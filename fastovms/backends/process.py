@@ -56,14 +56,20 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             code = self._process.wait()
-        if code >= 0:
-            return f"has ended with code {code}"
-        return f"was ended by {signal.Signals(-code).name}"
+        return fate(code)
 
     def kill(self) -> None:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def fate(code: int) -> str:
+    """What has become of a process that ended with this code, which is negative for a signal (see
+    `subprocess.Popen.returncode`)."""
+    if code >= 0:
+        return f"has ended with code {code}"
+    return f"was ended by {signal.Signals(-code).name}"
 
 
 def send(connection: Connection[Any, Any], message: object) -> None:

@@ -313,12 +313,14 @@ class UnusableGrammar(InvalidField):
 
     Attributes:
         reason: what is wrong with it.
+        is_certain: it would be found again.
     """
 
-    def __init__(self, grammar: Grammar, reason: str) -> None:
+    def __init__(self, grammar: Grammar, reason: str, *, is_certain: bool = True) -> None:
         message = f"the {grammar.kind.value} cannot be used: {reason}"
         super().__init__(message, param=grammar.param)
         self.reason = reason
+        self.is_certain = is_certain
 
 
 class UnfinishableGrammar(UnusableGrammar):

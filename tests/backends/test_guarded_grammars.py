@@ -13,10 +13,12 @@ import pytest
 
 from fastovms.backends.guarded_grammars import GuardedGrammars, RefusedGrammars
 from fastovms.backends.process import Peer
+from fastovms.backends.trials.trial import Verdict
 from fastovms.engine.grammar import GrammarCompiler, UnusableGrammar
 from fastovms.engine.grammar_cache import CompiledGrammar
 from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
 from fastovms.params import Grammar, GrammarKind
+from tests.backends.trials.test_trial import FakeProcess
 
 TOKENIZER_JSON = (
     Path(__file__).parents[1] / "text" / "fixtures" / "byte_level" / "tokenizer.json"
@@ -140,6 +142,19 @@ async def test_a_process_that_cannot_be_started(compiler: GrammarCompiler) -> No
     grammars = GuardedGrammars(compiler, start=start)
     with pytest.raises(BackendUnavailable, match="grammars cannot be compiled now"):
         await grammars.compile(Grammar(GrammarKind.REGEX, "xyz"), "")
+    grammars.close()
+
+
+async def test_a_death_by_chance_is_not_remembered(compiler: GrammarCompiler) -> None:
+    """As that of a process which the system kills because memory is short."""
+    deaths = [Verdict("it died", has_died=True, is_certain=False)]
+    grammars = GuardedGrammars(
+        compiler, start=lambda _: FakeProcess(lambda _: deaths.pop() if deaths else Verdict())
+    )
+    grammar = Grammar(GrammarKind.REGEX, "by[ ]chance")
+    with pytest.raises(InvalidField, match="it died"):
+        await grammars.compile(grammar, "")
+    assert (await grammars.compile(grammar, "")).compiled is not None
     grammars.close()
 
 

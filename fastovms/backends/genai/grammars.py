@@ -55,7 +55,7 @@ class TriedGrammars:
                 Trial(lambda: start_pipeline(0), timeout=timeout),
                 self._known,
             )
-            for seconds, timeout in zip(LANE_SECONDS, timeouts, strict=False)
+            for seconds, timeout in zip(LANE_SECONDS, timeouts, strict=True)
         ]
         self._lanes = TrialLanes(lanes)
 

@@ -4,17 +4,26 @@ that process."""
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple
 
-from fastovms.backends.process import Peer
+from fastovms.backends.process import Peer, fate
 from fastovms.errors import BackendUnavailable
 from fastovms.params import Grammar
 
 TOO_MUCH: Final = "it is too much for the compiler"
 TOO_SLOW: Final = "it takes too long to compile"
+
+OWN_SIGNALS: Final = (
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP,
+)  # fmt: skip
+"""By which a compiler ends its own process. Other signals come from outside, as the SIGKILL of a
+system that is out of memory does."""
+
+_OWN_FATES: Final = frozenset(fate(-number) for number in OWN_SIGNALS)
 
 _START_TIMEOUT: Final = 60.0
 """Seconds for the process to come up."""
@@ -28,12 +37,15 @@ class Verdict(NamedTuple):
         num_bytes: that the compiled grammar holds, as far as the process has measured it.
         is_slow: nothing else is wrong with it than the time that it takes.
         has_died: the process has not survived it.
+        is_certain: another trial would say the same. What has ended this one may otherwise lie
+            outside the grammar: a machine that is busy, or out of memory.
     """
 
     fault: str = ""
     num_bytes: int = 0
     is_slow: bool = False
     has_died: bool = False
+    is_certain: bool = True
 
 
 class TakesLonger(Exception):
@@ -82,10 +94,11 @@ class Trial:
             self._is_ready = False
             verdict = self._answer(connection)
         except (EOFError, OSError):
-            verdict = Verdict(TOO_MUCH, has_died=True)
+            is_certain = self._peer is not None and self._peer.wait() in _OWN_FATES
+            verdict = Verdict(TOO_MUCH, has_died=True, is_certain=is_certain)
             self._replace()
         if verdict is None:
-            verdict = Verdict(TOO_SLOW, is_slow=True)
+            verdict = Verdict(TOO_SLOW, is_slow=True, is_certain=False)
             self._replace()
         self.num_deaths += verdict.has_died
         return verdict

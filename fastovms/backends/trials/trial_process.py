@@ -22,7 +22,7 @@ from fastovms.backends.deep_stack import TRIAL_STACK
 from fastovms.backends.process import connect_to_parent
 from fastovms.backends.resource_limits import set_soft_limit
 from fastovms.backends.trials.small_vocabulary import SmallVocabulary
-from fastovms.backends.trials.trial import TOO_MUCH, TOO_SLOW, Verdict
+from fastovms.backends.trials.trial import OWN_SIGNALS, TOO_MUCH, TOO_SLOW, Verdict
 from fastovms.engine.grammar import GrammarCompiler, UnfinishableGrammar, UnusableGrammar
 from fastovms.params import Grammar, GrammarKind
 
@@ -145,9 +145,12 @@ def _limit_resources() -> None:
 
 def _verdict(status: int) -> Verdict:
     """On a grammar that has ended its worker."""
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM):
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    if number == signal.SIGPROF:
         return Verdict(TOO_SLOW, is_slow=True)
-    return Verdict(TOO_MUCH, has_died=True)
+    if number == signal.SIGALRM:  # the machine was busy
+        return Verdict(TOO_SLOW, is_slow=True, is_certain=False)
+    return Verdict(TOO_MUCH, has_died=True, is_certain=number in OWN_SIGNALS)
 
 
 def serve(connection: Connection[Any, Any], compiler: GrammarCompiler, seconds: float) -> None:

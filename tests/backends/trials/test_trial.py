@@ -15,25 +15,31 @@ from fastovms.params import Grammar, GrammarKind
 
 
 class FakeProcess:
-    """Answers what `answer` returns; an exception ends it."""
+    """Answers what `answer` returns; an exception ends it, and its message is what `wait` says."""
 
     def __init__(self, answer: Callable[[str], Verdict], *, is_ready: bool = True) -> None:
         self.connection, self._theirs = Pipe()
+        self._fate = ""
         self._answer = answer
         self._is_ready = is_ready
         self.killed = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        with suppress(EOFError, OSError, ZeroDivisionError), self._theirs:
+        with suppress(EOFError, OSError), self._theirs:
             while self._is_ready:
                 self._theirs.send(None)
                 number, grammar = self._theirs.recv()
                 self._theirs.send((number - 1, Verdict("an answer on which nobody waits")))
-                self._theirs.send((number, self._answer(grammar.source)))
+                try:
+                    answer = self._answer(grammar.source)
+                except ArithmeticError as error:
+                    self._fate = str(error)
+                    return
+                self._theirs.send((number, answer))
 
     def wait(self) -> str:
-        return ""
+        return self._fate
 
     def kill(self) -> None:
         self.killed.set()
@@ -73,10 +79,32 @@ def test_one_process_answers_one_grammar_after_another() -> None:
     assert start.started[0].killed.is_set()
 
 
-def test_a_process_that_dies_is_replaced_at_once() -> None:
-    start = Starter(lambda source: Verdict(str(1 // 0) if source == "bad" else ""))
+def ending(fate: str) -> Callable[[str], Verdict]:
+    """Ends by what is bad."""
+
+    def answer(source: str) -> Verdict:
+        if source == "bad":
+            raise ArithmeticError(fate)
+        return Verdict()
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("fate", "is_certain"),
+    [
+        ("was ended by SIGSEGV", True),
+        ("was ended by SIGABRT", True),
+        ("was ended by SIGKILL", False),  # by a system that is out of memory
+        ("has ended with code 1", False),  # it cannot fork
+    ],
+)
+def test_a_process_that_dies_is_replaced_at_once(fate: str, is_certain: bool) -> None:
+    start = Starter(ending(fate))
     trial = Trial(start, timeout=10)
-    assert ask(trial, "bad") == Verdict("it is too much for the compiler", has_died=True)
+    assert ask(trial, "bad") == Verdict(
+        "it is too much for the compiler", has_died=True, is_certain=is_certain
+    )
     assert len(start.started) == 2
     assert ask(trial, "good") == Verdict()
     assert len(start.started) == 2
@@ -87,7 +115,9 @@ def test_a_process_that_dies_is_replaced_at_once() -> None:
 def test_a_process_that_hangs_is_replaced_at_once(hung: threading.Event) -> None:
     start = Starter(lambda source: Verdict(str(hung.wait()) if source == "bad" else ""))
     trial = Trial(start, timeout=0.05)
-    assert ask(trial, "bad") == Verdict("it takes too long to compile", is_slow=True)
+    assert ask(trial, "bad") == Verdict(
+        "it takes too long to compile", is_slow=True, is_certain=False
+    )
     assert start.started[0].killed.is_set()
     assert len(start.started) == 2
     assert ask(trial, "good") == Verdict()

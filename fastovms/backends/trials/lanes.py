@@ -62,7 +62,8 @@ class Lane(Protocol[Result_co]):
 
 
 class _Job(Generic[Result]):
-    """
+    """A grammar on its way through the lanes, and what comes of it.
+
     Attributes:
         is_begun: a lane has had it, so that `done` can no longer be cancelled.
         is_wanted: somebody waits for it.
@@ -163,8 +164,10 @@ class TrialLanes(Generic[Result]):
     def _enter(self, job: _Job[Result], number: int) -> None:
         """Puts a job into a lane's queue. Raises Overloaded or BackendUnavailable."""
         with self._changed:
-            if self._is_closed or not job.is_wanted:
+            if self._is_closed:
                 raise BackendUnavailable("the server is shutting down")
+            if not job.is_wanted:
+                raise Overloaded("nobody waits for it any more")
             displaced = self._queues[number].add(job.client, job)
             self._start_lane(number)
             self._changed.notify_all()
@@ -180,17 +183,27 @@ class TrialLanes(Generic[Result]):
     # The lanes' threads
 
     def _serve(self, number: int) -> None:
+        """Serves the lane until it is closed. Should this fail, the next job starts it again."""
         lane = self._lanes[number]
-        lane.warm_up()
         try:
+            lane.warm_up()
             while (job := self._take(number)) is not None:
                 try:
                     self._attempt(job, number)
                 finally:
                     with self._changed:
                         self._num_running -= 1
+        except Exception:
+            logger.exception("a lane of grammars has failed")
         finally:
-            lane.close()
+            try:
+                lane.close()
+            finally:
+                with self._changed:
+                    del self._threads[number]
+                    stranded = self._queues[number].clear()
+                for job in stranded:
+                    _refuse(job, BackendUnavailable("grammars cannot be compiled now"))
 
     def _take(self, number: int) -> _Job[Result] | None:
         with self._changed:

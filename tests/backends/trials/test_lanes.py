@@ -22,7 +22,8 @@ def grammar(source: str) -> Grammar:
 
 class FakeLane:
     """Takes at once what is short. What begins with `slow` needs another lane, and waits in the
-    last one until it may go on; `bad` is refused, `panic` raises what is no Exception."""
+    last one until it may go on; `bad` is refused, `panic` raises what is no Exception. It is made
+    ready only when there are no `faults` left."""
 
     def __init__(self) -> None:
         self.num_deaths = 0
@@ -30,8 +31,11 @@ class FakeLane:
         self.may_go_on = threading.Event()
         self.is_warm = threading.Event()
         self.is_closed = threading.Event()
+        self.faults: list[Exception] = []
 
     def warm_up(self) -> None:
+        if self.faults:
+            raise self.faults.pop()
         self.is_warm.set()
 
     def attempt(self, grammar: Grammar, *, is_last: bool) -> str:
@@ -146,6 +150,15 @@ async def test_what_nobody_waits_for_is_not_tried() -> None:
             assert lanes.stats.num_waiting == 0
         assert quick.seen == ["slow0", "slow1"]
         assert slow.seen == ["slow0"]
+
+
+async def test_a_lane_that_fails_is_started_again() -> None:
+    with two_lanes() as (lanes, quick, _):
+        quick.faults = [OSError("no more processes"), ZeroDivisionError()]
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable, match="cannot be compiled now"):
+                await lanes.run(grammar("a"), "x")
+        assert await lanes.run(grammar("a"), "x") == "A"
 
 
 async def test_closing_ends_what_waits() -> None:

@@ -19,6 +19,7 @@ from itertools import count, cycle, islice
 from typing import Final
 
 from bench.report import machine, median, table
+from fastovms.api.body_reader import BodyReader
 from fastovms.api.chat import ChatCompletions
 from fastovms.api.chat_model import ChatModel
 from fastovms.api.context import ApiContext
@@ -124,7 +125,12 @@ async def seconds_a_token(
     )
     ids = count()
     context = ApiContext(
-        ServedModels([model]), ApiConfig(), lambda: f"{next(ids):032x}", time.time, "bench"
+        ServedModels([model]),
+        ApiConfig(),
+        lambda: f"{next(ids):032x}",
+        time.time,
+        "bench",
+        BodyReader(),
     )
     stream = CountingStream()
 

@@ -18,6 +18,7 @@ import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from fastovms import __version__
+from fastovms.api.body_reader import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.errors import render_error
 from fastovms.api.health import HealthRoutes
@@ -157,13 +158,14 @@ async def _run(
     loop_watch = LoopWatch(lambda: server.num_connections > 0, time.monotonic)
     registry.register(loop_watch)
     trimmer = MemoryTrimmer(find_trim())
+    bodies = BodyReader()
     router.more_to_come = True
 
     def on_loaded(models: ServedModels) -> None:
         loop_watch.start(loop)  # until now a model was loaded, and nobody was served
         trimmer.start(loop)
         registry.register(GenerationCollector([model.metrics for model in models]))
-        add_model_routes(router, _context(config, models, state))
+        add_model_routes(router, _context(config, models, bodies, state))
         router.more_to_come = False
 
     def announce(models: ServedModels) -> None:
@@ -194,6 +196,7 @@ async def _run(
     finally:
         loop_watch.stop()
         trimmer.stop()
+        bodies.close()
         await runs.drain(_LAST_WRITES)
         if store is not None:
             await store.close()
@@ -220,7 +223,7 @@ def _observers(
 
 
 def _context(
-    config: ServerConfig, models: ServedModels, state: ResponsesState | None
+    config: ServerConfig, models: ServedModels, bodies: BodyReader, state: ResponsesState | None
 ) -> ApiContext:
     return ApiContext(
         models,
@@ -228,6 +231,7 @@ def _context(
         new_id=lambda: uuid.uuid4().hex,
         unix_time=time.time,
         system_fingerprint=f"fastovms-{__version__}",
+        bodies=bodies,
         state=state,
     )
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "fastovms"
 LAYERS = (
     {"quoting"},
     {"errors", "json_types", "log_format", "params"},
-    {"config", "disk_cache", "free_memory", "metrics"},
+    {"config", "disk_cache", "fair_queue", "free_memory", "metrics"},
     {"http", "text", "engine", "media", "state"},
     {"backends"},
     {"api"},

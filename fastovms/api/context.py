@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
+from fastovms.api.body_reader import BodyReader
 from fastovms.api.dialect import Dialect
 from fastovms.api.envelope import Envelope
-from fastovms.api.reading import BodyReader, read_body
+from fastovms.api.reading import read_body
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.sampling import is_streamed, request_id
 from fastovms.api.schemas import GenerationFields
@@ -32,8 +33,8 @@ class ApiContext:
     new_id: Callable[[], str]
     unix_time: Callable[[], float]
     system_fingerprint: str
+    bodies: BodyReader
     state: ResponsesState | None = None
-    bodies: BodyReader = field(default_factory=BodyReader)
 
     async def read(
         self, request: Request, schema: type[Body], dialect: Dialect

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import msgspec
-
-from fastovms.api.body import LARGE, decode
+from fastovms.api.body_reader import BodyReader
 from fastovms.api.dialect import Dialect
 from fastovms.api.schemas import ModelField
 from fastovms.api.served import ServedModel, ServedModels
@@ -16,28 +12,12 @@ from fastovms.errors import InvalidField, RequestError
 from fastovms.http.messages import Request
 
 Body = TypeVar("Body", bound=ModelField)
-AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 
 
 class _Outline(ModelField, frozen=True, kw_only=True):
     """What is noted of a body that is at fault."""
 
     stream: Any = None
-
-
-class BodyReader:
-    """Decodes bodies, the large ones in a thread, and only one of these at a time: a piece of that
-    work holds the GIL, and the event loop should wait for one such piece at most."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "bodies")
-
-    async def read(self, body: bytes, schema: type[AnyBody]) -> AnyBody:
-        """Raises as `decode` does."""
-        if len(body) < LARGE:
-            return decode(body, schema)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, decode, body, schema)
 
 
 async def read_body(
@@ -54,7 +34,7 @@ async def read_body(
             those of the other fields.
     """
     try:
-        body = await reader.read(request.body, schema)
+        body = await reader.read(request, schema)
     except InvalidField:
         await _note_outline(request, models, dialect, reader)
         raise
@@ -69,7 +49,7 @@ async def _note_outline(
     """Notes whose request it is that fails. Raises RequestError for the fault of a model that must
     be named."""
     try:
-        outline = await reader.read(request.body, _Outline)
+        outline = await reader.read(request, _Outline)
         model = models.find(outline.model, dialect)
     except RequestError:
         if dialect.model_required:

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
+from fastovms.api.body_reader import BodyReader
 from fastovms.api.chat_model import ChatModel
 from fastovms.api.context import ApiContext
 from fastovms.api.health import HealthRoutes
@@ -58,6 +59,7 @@ class Api:
                 new_id=lambda: f"{next(ids):032x}",
                 unix_time=lambda: 1_750_000_000.5,
                 system_fingerprint="fp_test",
+                bodies=BodyReader(),
                 state=state,
             ),
         )

@@ -37,7 +37,7 @@ class Conversations:
 
     async def create(self, request: Request, dialect: Dialect) -> Response:
         store = self._store()
-        asked = await self._bodies.read(request.body or b"{}", ConversationRequest)
+        asked = await self._bodies.read(request, ConversationRequest, default=b"{}")
         metadata = read_metadata(asked.metadata)
         items, headers = await self._items(asked.items or (), request, dialect)
         id = item_ids(self._context, dialect)("conv")
@@ -58,7 +58,7 @@ class Conversations:
     async def update(self, request: Request, dialect: Dialect) -> Response:
         """Its metadata."""
         store = self._store()
-        given = (await self._bodies.read(request.body, ConversationUpdate)).metadata
+        given = (await self._bodies.read(request, ConversationUpdate)).metadata
         if given is UNSET:
             raise InvalidField("metadata is required", param="metadata")
         metadata = read_metadata(given)
@@ -75,7 +75,7 @@ class Conversations:
 
     async def add_items(self, request: Request, dialect: Dialect) -> Response:
         store, tenant, id = self._store(), request.tenant, _id(request)
-        given = (await self._bodies.read(request.body, ItemsRequest)).items
+        given = (await self._bodies.read(request, ItemsRequest)).items
         if given is None:
             raise InvalidField("items is required", param="items")
         ids = {item["id"] for item in given[:_MAX_ITEMS] if isinstance(item.get("id"), str)}

@@ -12,10 +12,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from fastovms.backends.base import GrammarStats
 from fastovms.backends.deep_stack import start_thread
-from fastovms.backends.trials.fair_queue import FairQueue
 from fastovms.backends.trials.trial import TOO_MUCH, TakesLonger
 from fastovms.engine.grammar import UnusableGrammar
 from fastovms.errors import BackendUnavailable, Overloaded
+from fastovms.fair_queue import FairQueue
 from fastovms.params import Grammar
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,8 @@ class TrialLanes(Generic[Result]):
         self._changed = threading.Condition()  # holds for everything below
         limits = [_FIRST, *[_LATER] * (len(lanes) - 1)]
         self._queues: list[FairQueue[_Job[Result]]] = [
-            FairQueue(per_client=per_client, total=total) for per_client, total in limits
+            FairQueue("grammars", per_client=per_client, total=total)
+            for per_client, total in limits
         ]
         self._threads: dict[int, threading.Thread] = {}
         self._num_running = 0

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from fastovms.backends.trials.fair_queue import FairQueue
 from fastovms.errors import Overloaded
+from fastovms.fair_queue import FairQueue
 
 
 def filled(items: str, *, per_client: int = 9, total: int = 99) -> FairQueue[str]:
     """`items` are pairs of a client and a number: "a1 b1"."""
-    queue: FairQueue[str] = FairQueue(per_client=per_client, total=total)
+    queue: FairQueue[str] = FairQueue("things", per_client=per_client, total=total)
     for item in items.split():
         queue.add(item[0], item)
     return queue
@@ -47,7 +47,7 @@ def test_a_client_that_has_had_its_turn_waits_for_the_others() -> None:
 
 def test_a_client_has_a_limit() -> None:
     queue = filled("a1 a2 b1", per_client=2)
-    with pytest.raises(Overloaded, match="2 grammars of this client are waiting"):
+    with pytest.raises(Overloaded, match="2 things of this client are waiting already"):
         queue.add("a", "a3")
     queue.add("b", "b2")
 
@@ -55,7 +55,7 @@ def test_a_client_has_a_limit() -> None:
 def test_a_full_queue_makes_room_at_the_cost_of_who_has_most() -> None:
     queue = filled("a1 a2 a3 b1", total=4)
     assert queue.add("c", "c1") == "a3"
-    with pytest.raises(Overloaded, match="4 grammars are waiting"):
+    with pytest.raises(Overloaded, match="4 things are waiting already"):
         queue.add("b", "b2")  # which would have as many as the one who had to make room
     assert drained(queue) == "a1 b1 c1 a2"
 
@@ -70,7 +70,7 @@ def test_what_is_discarded_does_not_come() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_books_are_right_whatever_is_done(seed: int) -> None:
     rng = random.Random(seed)
-    queue: FairQueue[int] = FairQueue(per_client=4, total=10)
+    queue: FairQueue[int] = FairQueue("things", per_client=4, total=10)
     waiting: dict[int, str] = {}
     for item in range(500):
         action = rng.random()

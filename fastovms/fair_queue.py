@@ -15,12 +15,14 @@ class FairQueue(Generic[Item]):
     """Not thread-safe.
 
     Args:
+        items: what the items are, in the plural, for messages.
         per_client: items of one client that may wait.
         total: items that may wait in all. When there are so many, the newest item of the client
             with the most of them makes room for a client with fewer.
     """
 
-    def __init__(self, *, per_client: int, total: int) -> None:
+    def __init__(self, items: str, *, per_client: int, total: int) -> None:
+        self._items = items
         self._per_client = per_client
         self._total = total
         self._waiting: dict[str, deque[Item]] = {}  # the client whose turn is next comes first
@@ -40,12 +42,12 @@ class FairQueue(Generic[Item]):
         """
         num_own = len(self._waiting.get(client, ()))
         if num_own >= self._per_client:
-            raise Overloaded(f"{num_own} grammars of this client are waiting to be tried already")
+            raise Overloaded(f"{num_own} {self._items} of this client are waiting already")
         displaced = None
         if self._num_items >= self._total:
             longest = max(self._waiting, key=lambda other: len(self._waiting[other]))
             if len(self._waiting[longest]) <= num_own + 1:
-                raise Overloaded(f"{self._num_items} grammars are waiting to be tried already")
+                raise Overloaded(f"{self._num_items} {self._items} are waiting already")
             displaced = self._waiting[longest].pop()
             self._num_items -= 1
         self._waiting.setdefault(client, deque()).append(item)

@@ -19,7 +19,13 @@ from fastovms.api.json_scan import (
     nested_too_deeply,
     scan,
 )
-from fastovms.api.long_strings import put_back, take_out
+from fastovms.api.long_strings import (
+    put_back,
+    take_out,
+    whole_text,
+    whole_value,
+    without_place,
+)
 from fastovms.errors import InvalidField, MalformedBody
 
 LARGE: Final = 64 * 1024
@@ -86,9 +92,10 @@ def decode(body: bytes, schema: type[T]) -> T:
         raise nested_too_deeply() from None
     except msgspec.DecodeError as error:
         if len(body) <= _MAX_EXAMINED:
-            _check_constants(text)
+            _check_constants(text, strings)
             _check_surrogates(text)
-        raise MalformedBody(f"the body is not valid JSON: {error}") from None
+        reason = without_place(error) if strings else error
+        raise MalformedBody(f"the body is not valid JSON: {reason}") from None
     if strings:
         put_back(decoded, strings)
     return decoded
@@ -134,7 +141,7 @@ def _taken_apart(body: bytes, spans: Sequence[Span]) -> tuple[bytes, dict[str, s
         raise _not_utf8(error) from None
 
 
-def _check_constants(text: str) -> None:
+def _check_constants(text: str, strings: Mapping[str, str]) -> None:
     """Names the field that holds a NaN or an Infinity, which is not JSON, though Python's clients
     may send it."""
     if "NaN" not in text and "Infinity" not in text:
@@ -143,7 +150,8 @@ def _check_constants(text: str) -> None:
         found = next(_non_finite(json.loads(text), ""), None)
     except (ValueError, RecursionError):
         return
-    if found is not None and (path := found[0][:_MAX_PATH]):
+    if found is not None and found[0]:
+        path = whole_text(found[0], strings, _MAX_PATH)[:_MAX_PATH]
         raise MalformedBody(
             f"the body is not valid JSON: {path} must be a finite number, not {show(found[1])}",
             param=path,
@@ -170,7 +178,8 @@ def _non_finite(value: object, path: str) -> Iterator[tuple[str, float]]:
         yield path, value
     elif isinstance(value, dict):
         for key, child in value.items():
-            yield from _non_finite(child, f"{path}.{key}" if path else key)
+            step = key[:_MAX_PATH]
+            yield from _non_finite(child, f"{path}.{step}" if path else step)
     elif isinstance(value, list):
         for position, child in enumerate(value):
             yield from _non_finite(child, f"{path}[{position}]")
@@ -185,23 +194,24 @@ def _invalid_field(
     if not path:
         return MalformedBody("the body must be a JSON object")
     if not expected:
-        reason = complaint.partition(" - at ")[0]
+        reason = whole_text(complaint.partition(" - at ")[0], strings, _MAX_SHOWN)
         return InvalidField(f"{path}: {reason[0].lower()}{reason[1:]}", param=path)
     types = expected["types"].split(" | ")
-    value = _value_at(path, body)
+    value = _value_at(path, body, strings)
     if path.endswith("[...]"):  # of an object with keys of any name
-        path, value = _wrong_member(path.removesuffix("[...]"), types, body)
+        path, value = _wrong_member(path.removesuffix("[...]"), types, body, strings)
     words = [_WORDS.get(name, name) for name in types if name != "null"]
     message = f"{path} must be {' or '.join(words)}"
     if value is not _MISSING:
-        whole = strings.get(value, value) if isinstance(value, str) else value
-        message += f", not {show(whole)}"
+        message += f", not {show(value)}"
     return InvalidField(message, param=path)
 
 
-def _wrong_member(path: str, types: list[str], body: bytes) -> tuple[str, Any]:
+def _wrong_member(
+    path: str, types: list[str], body: bytes, strings: Mapping[str, str]
+) -> tuple[str, Any]:
     """The path and the value of an object's first member that is of none of the types."""
-    members = _value_at(path, body)
+    members = _value_at(path, body, strings)
     if isinstance(members, dict):
         for key, value in members.items():
             if _type_name(value) not in types and not (type(value) is int and "float" in types):
@@ -215,7 +225,7 @@ def _type_name(value: object) -> str:
     )
 
 
-def _value_at(path: str, body: bytes) -> Any:
+def _value_at(path: str, body: bytes, strings: Mapping[str, str]) -> Any:
     if len(body) > _MAX_EXAMINED or "[...]" in path:
         return _MISSING
     try:
@@ -224,7 +234,7 @@ def _value_at(path: str, body: bytes) -> Any:
             value = value[int(index)] if index else value[key]
     except (ValueError, LookupError):
         return _MISSING
-    return value
+    return whole_value(value, strings)
 
 
 def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ _PIECE: Final = 512 * 1024
 _ESCAPE: Final = 6
 """Bytes of the longest escape."""
 
+_WORD = re.compile(r"\w+")
+_PLACE = re.compile(r" \(byte \d+\)$")
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]..", re.DOTALL)
 
 
@@ -46,27 +48,45 @@ def put_back(body: msgspec.Struct, strings: Mapping[str, str]) -> None:
     """Replaces the stand-ins in a body that was decoded just now, which nobody else has."""
     for name in body.__struct_fields__:
         value = getattr(body, name)
-        whole = _whole(value, strings)
+        whole = whole_value(value, strings)
         if whole is not value:
             msgspec.structs.force_setattr(body, name, whole)
 
 
-def _whole(value: Any, strings: Mapping[str, str]) -> Any:
+def whole_value(value: Any, strings: Mapping[str, str]) -> Any:
+    """The value with the strings for their stand-ins. Lists, objects and structs are changed."""
     kind = type(value)
     if kind is str:
         return strings.get(value, value)
     if kind is list:
         for position, element in enumerate(value):
             if type(element) is not int:
-                value[position] = _whole(element, strings)
+                value[position] = whole_value(element, strings)
     elif kind is dict:
         if not strings.keys().isdisjoint(value):
-            return {_whole(key, strings): _whole(member, strings) for key, member in value.items()}
+            return {
+                strings.get(key, key): whole_value(member, strings) for key, member in value.items()
+            }
         for key, member in value.items():
-            value[key] = _whole(member, strings)
+            value[key] = whole_value(member, strings)
     elif isinstance(value, msgspec.Struct):
         put_back(value, strings)
     return value
+
+
+def whole_text(text: str, strings: Mapping[str, str], max_length: int) -> str:
+    """A text about the body, with the beginnings of the strings for their stand-ins."""
+
+    def whole(word: re.Match[str]) -> str:
+        name = word[0]
+        return strings[name][:max_length] if name in strings else name
+
+    return _WORD.sub(whole, text)
+
+
+def without_place(error: msgspec.DecodeError) -> str:
+    """What the parser complains about, without the byte: it saw another text than was sent."""
+    return _PLACE.sub("", str(error))
 
 
 def _decode(text: bytes, span: Span) -> str:
@@ -77,7 +97,7 @@ def _decode(text: bytes, span: Span) -> str:
         try:
             piece = msgspec.json.decode(b'"%b"' % text[at:end], type=str)
         except msgspec.DecodeError as error:
-            raise MalformedBody(f"the body is not valid JSON: {error}") from None
+            raise MalformedBody(f"the body is not valid JSON: {without_place(error)}") from None
         length += len(piece)
         is_wide = is_wide or not piece.isascii()
         if is_wide and length > MAX_WIDE:

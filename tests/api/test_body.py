@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import pytest
 
 from fastovms.api.body import decode, show
-from fastovms.errors import InvalidField, MalformedBody
+from fastovms.errors import InvalidField, MalformedBody, RequestError
 
 
 class Inner(msgspec.Struct):
@@ -16,6 +18,7 @@ class Schema(msgspec.Struct):
     inner: Inner | None = None
     items: list[str | int] | None = None
     table: dict[str, float] | None = None
+    kind: Literal["a", "b"] | None = None
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,30 @@ class Schema(msgspec.Struct):
 def test_invalid_field(body, param, message):
     with pytest.raises(InvalidField) as caught:
         decode(body, Schema)
+    assert (caught.value.param, caught.value.message) == (param, message)
+
+
+LONG = b"y" * 2_000_000
+SHOWN = "y" * 56 + "..."
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        (b'{"number": "%b"}', "number", f'number must be a number, not "{SHOWN}'),
+        (b'{"number": {"a": ["%b"]}}', "number", 'number must be a number, not {"a": ["' + SHOWN[7:]),  # noqa: E501
+        (b'{"number": {"%b": 1}}', "number", f'number must be a number, not {{"{SHOWN[1:]}'),
+        (b'{"table": {"a": "%b"}}', "table.a", f'table.a must be a number, not "{SHOWN}'),
+        (b'{"table": {"%b": "z"}}', f"table.{'y' * 20}", f"table.{'y' * 20} must be a number, not \"z\""),  # noqa: E501
+        (b'{"kind": "%b"}', "kind", f"kind: invalid enum value '{'y' * 60}'"),
+        (b'{"x": {"%b": NaN}}', ("x." + "y" * 98), f"the body is not valid JSON: x.{'y' * 98} must be a finite number, not NaN"),  # noqa: E501
+        (b'{"x": "%b", nothing}', None, "the body is not valid JSON: JSON is malformed: object keys must be strings"),  # noqa: E501
+        (b'{"x": "%b\\z"}', None, "the body is not valid JSON: JSON is malformed: invalid escape character in string"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_a_fault_beside_a_long_string_is_told_in_the_words_of_the_client(body, param, message):
+    with pytest.raises(RequestError) as caught:
+        decode(body.replace(b"%b", LONG), Schema)
     assert (caught.value.param, caught.value.message) == (param, message)
 
 

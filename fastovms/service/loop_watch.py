@@ -12,11 +12,12 @@ from prometheus_client.registry import Collector
 from fastovms.metrics import Histogram
 
 _INTERVAL: Final = 0.05
-"""Seconds between two looks: the length of the longest turn that the loop is meant to have, so that
-no longer one goes unnoticed."""
+"""Seconds between two looks while somebody is connected: the length of the longest turn that the
+loop is meant to have."""
 
 _IDLE_INTERVAL: Final = 1.0
-"""Seconds between two looks while nobody is connected: an idle machine may sleep."""
+"""Seconds between two looks while nobody is connected: an idle machine may sleep. What happens in
+the first second of the first connection may therefore go unnoticed."""
 
 _BOUNDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -26,7 +27,8 @@ class LoopWatch(Collector):
 
     A call is as late as whatever comes in at that moment: because of a callback that runs, of a
     thread that holds the GIL, or of a machine that has no core for this process. A turn that takes
-    longer than the time between two looks is seen for its length, less at most that time.
+    longer than the time between two looks is seen for its length, less at most that time:
+    50 ms while somebody is connected, and a second where the first connection has just come.
 
     Args:
         is_watched: whether anybody would wait. If not, there are fewer looks.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -161,8 +162,12 @@ class Request:
 
     @property
     def sender(self) -> str:
-        """Who shares what is shared out fairly: who has the key, else the address."""
-        return self.tenant or self.client.rpartition(":")[0]
+        """Who shares what is shared out fairly: who has the key, else the address. All addresses of
+        an IPv6 /64, within which a host chooses its own (RFC 4291, 2.5.1), are one sender."""
+        if self.tenant:
+            return self.tenant
+        address = self.client.rpartition(":")[0]
+        return _network(address) if ":" in address else address
 
     def set_path(self, raw_path: str) -> None:
         self.raw_path = raw_path
@@ -191,6 +196,17 @@ class Request:
         if self._open_stream is None:
             raise RuntimeError("this request did not come from a connection")
         return self._open_stream(self, status, content_type, headers, ping)
+
+
+def _network(address: str) -> str:
+    """The /64 of an IPv6 address, or the IPv4 address that it stands for."""
+    try:
+        parsed = IPv6Address(address)
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{IPv6Address(int(parsed) >> 64 << 64)}/64"
 
 
 @dataclass(frozen=True, slots=True)

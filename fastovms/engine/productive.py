@@ -66,7 +66,8 @@ def unmatchable_rule(lark: str) -> str | None:
 
 
 def _depth(bodies: dict[str, list[Token]]) -> int:
-    """How many rules are begun at once where each is followed when it is first referred to."""
+    """Returns the length of the longest path of references that a search in depth goes along, which
+    enters each rule only where it first comes to it, as llguidance does."""
     deepest = 0
     seen: set[str] = set()
     for root in bodies:

@@ -33,7 +33,8 @@ def _start_pipeline(_: float) -> Peer:
 
 
 class TriedGrammars:
-    """
+    """Has each grammar tried, and lets pass those that every compiler accepts.
+
     Args:
         start_compiler: starts the processes that try each grammar first, as they do for the paged
             engine: its compiler says what is wrong in better words, and has limits for what is

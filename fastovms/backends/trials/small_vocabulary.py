@@ -16,7 +16,8 @@ _TOKENIZER: Final = Path(__file__).parents[2] / "demo_model" / "tokenizer.json"
 
 @dataclass(frozen=True, slots=True)
 class SmallVocabulary:
-    """
+    """The ids and special tokens of a model, from which a tokenizer with few texts is made.
+
     Attributes:
         vocab_size: of the model.
         eos_token_ids: of the model, ascending.

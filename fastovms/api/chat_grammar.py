@@ -3,19 +3,24 @@ the request asks for, or either, with reasoning before them."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from fastovms.api.body import show
 from fastovms.api.chat_prompt import TemplateOptions
 from fastovms.api.chat_tools import ToolUse
 from fastovms.api.schemas import GenerationFields
 from fastovms.api.served import ServedModel
 from fastovms.api.structured import check_length, compile_grammar, grammar_of
 from fastovms.config import ApiConfig
+from fastovms.engine.json_schema import check_schema
 from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.params import Grammar
 from fastovms.text.output_grammar import answer_grammar, call_grammar
 from fastovms.text.output_parser import opens_reasoning
+from fastovms.text.tools import Tool
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +28,16 @@ _NOT_CONSTRAINED = "arguments of calls are not constrained: %s"
 
 
 class Constraint(NamedTuple):
-    """`is_optional`: it may be left out where no grammar can be made of it."""
+    """What an answer must look like.
+
+    Attributes:
+        is_optional: it may be left out where no grammar can be made of it.
+        tools: whose schemas are part of it.
+    """
 
     grammar: Grammar
     is_optional: bool = False
+    tools: Sequence[Tool] = ()
 
 
 def constraint(
@@ -62,7 +73,8 @@ def constraint(
             )
     calls = (tool_format, tools.choice) if tool_format is not None and tools.tools else None
     if asked is not None and not tools.is_required:
-        return Constraint(answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls))
+        grammar = answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls)
+        return Constraint(grammar, tools=tools.tools)
     if calls is None:
         return None
     is_optional = not (tools.is_required or tools.is_strict)
@@ -73,7 +85,7 @@ def constraint(
             raise
         logger.info(_NOT_CONSTRAINED, error.message)
         return None
-    return Constraint(grammar, is_optional)
+    return Constraint(grammar, is_optional, tools.tools)
 
 
 async def usable(
@@ -95,6 +107,21 @@ async def usable(
         return await compile_grammar(wanted.grammar, model, client)
     except (InvalidField, BackendUnavailable) as error:
         if not wanted.is_optional:
+            if isinstance(error, InvalidField):
+                raise await asyncio.to_thread(_with_tool, error, wanted.tools) from None
             raise
         logger.info(_NOT_CONSTRAINED, error)
         return None
+
+
+def _with_tool(error: InvalidField, tools: Sequence[Tool]) -> InvalidField:
+    """The same error with the name of the tool that is at fault, where a look at the schemas tells
+    it."""
+    for tool in tools:
+        try:
+            check_schema(tool.parameters)
+        except ValueError as fault:
+            if str(fault) in error.message:
+                message = f"tools: the parameters of {show(tool.name)} cannot be used: {fault}"
+                return InvalidField(message, param="tools")
+    return error

@@ -98,8 +98,13 @@ def _text(value: object, name: str) -> str:
 def _choice(value: object, name: str) -> str:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise InvalidField(f"{name} must be a list of strings, not {show(value)}", param=name)
-    if not any(value):
+    if not value:
         raise InvalidField(f"{name} must have at least one string to choose", param=name)
+    if not any(value):
+        raise InvalidField(
+            f"{name}[0] must not be an empty string where there is no other choice",
+            param=f"{name}[0]",
+        )
     return orjson.dumps(value).decode()
 
 

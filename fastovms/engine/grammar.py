@@ -299,6 +299,8 @@ class GrammarCompiler:
 
 
 _DEAD_END = "NoExtensionBias"
+_REGEX_DRAWN = "regex parse error:"
+_WRONG_REGEX = "error: "
 
 
 def dead_end(grammar: Grammar, error: str) -> Refusal:
@@ -328,8 +330,14 @@ class UnfinishableGrammar(UnusableGrammar):
 
 
 def _reason(error: str) -> str:
-    """Its first line: the parser's state and the whole grammar follow."""
-    return error.strip().splitlines()[0] if error.strip() else "unknown error"
+    """Its first line: the parser's state and the whole grammar follow. What is wrong with a regular
+    expression stands below a drawing of it."""
+    lines = error.strip().splitlines() or ["unknown error"]
+    found = [line for line in lines if line.startswith(_WRONG_REGEX)]
+    if not found or not lines[0].endswith(_REGEX_DRAWN):
+        return lines[0]
+    place = lines[0].removesuffix(_REGEX_DRAWN).rstrip(": ") or "invalid regex"
+    return f"{found[-1].removeprefix(_WRONG_REGEX)} ({place})"
 
 
 def _framed(frame: str, answer: str) -> str:

@@ -10,7 +10,12 @@ from typing import Final
 
 from fastovms.engine.finite_schema import Schema, parts_of, rewritten, without_endless_parts
 from fastovms.engine.lark_writer import OPAQUE
-from fastovms.engine.schema_numbers import check_numbers, within_bounds
+from fastovms.engine.schema_numbers import (
+    check_numbers,
+    integer_of,
+    with_integer_counts,
+    within_bounds,
+)
 from fastovms.json_types import resolve
 
 _FORMATS: Final = {
@@ -23,6 +28,7 @@ _NEEDS_A_SEARCH: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"|\\u')
 may be written with escapes."""
 
 _MAX_REFERENCES: Final = 50
+_MAX_SHOWN: Final = 100
 _TOO_DEEP: Final = "it is nested too deeply"
 _NUDGE: Final = 1e-6
 _EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
@@ -38,7 +44,7 @@ def usable_schema(source: str) -> str:
             is too large to tell.
     """
     try:
-        schema = json.loads(source)
+        schema = json.loads(source, parse_int=integer_of)
     except json.JSONDecodeError:  # llguidance says what is wrong with it
         return source
     except RecursionError:
@@ -59,7 +65,7 @@ def usable_rules(lark: str) -> str:
         if match["json"] is None or match.start() < position:
             continue
         try:
-            schema, end = json.JSONDecoder().raw_decode(lark, match.end())
+            schema, end = json.JSONDecoder(parse_int=integer_of).raw_decode(lark, match.end())
         except json.JSONDecodeError:  # llguidance says what is wrong with it
             continue
         except RecursionError:
@@ -73,8 +79,22 @@ def usable_rules(lark: str) -> str:
     return "".join([*pieces, lark[position:]])
 
 
-def _usable(schema: object, source: str) -> object:
+def check_schema(schema: object) -> None:
+    """Raises ValueError, which names the keyword and what is allowed, for numbers and types that
+    cannot be where they are."""
+    if not isinstance(schema, dict):
+        return
     check_numbers(schema)
+    for part in parts_of(schema):
+        names = part.get("type", [])
+        listed = names if isinstance(names, list) else [names]
+        if not all(isinstance(name, str) for name in listed):
+            shown = json.dumps(names)[:_MAX_SHOWN]
+            raise ValueError(f"type must be a string or a list of strings, not {shown}")
+
+
+def _usable(schema: object, source: str) -> object:
+    check_schema(schema)
     corrected = _corrected(schema)
     if _NEEDS_A_SEARCH.search(source) is None:
         return corrected
@@ -105,12 +125,16 @@ def _corrected(schema: object) -> object:
     changed = {
         id(part): corrected
         for part in parts_of(schema)
-        if (corrected := _with_open_bounds(within_bounds(_without_unknown_format(part))))
-        is not part
+        if (corrected := _as_llguidance_takes_it(part)) is not part
     }
     if not changed:
         return schema
     return rewritten(schema, lambda part: changed.get(id(part), part))
+
+
+def _as_llguidance_takes_it(part: Schema) -> Schema:
+    part = with_integer_counts(_without_unknown_format(part))
+    return _with_open_bounds(within_bounds(part))
 
 
 def _without_unknown_format(schema: Schema) -> Schema:

@@ -19,6 +19,12 @@ MAX_BOUND: Final = 10**18
 _MIN_BOUND: Final = 1e-50
 """The least one but 0: its digits are written out."""
 
+_MIN_MULTIPLE: Final = 1e-10
+"""The least divisor of which it can tell the decimal digits."""
+
+_MAX_DIGITS: Final = 1000
+"""Of an integer: far beyond what anybody writes, and what Python reads without effort."""
+
 _MAX_COUNT: Final = 2**32 - 1
 """The greatest number of repetitions of its expressions."""
 
@@ -45,11 +51,32 @@ def check_numbers(schema: object) -> None:
 
 
 def within_bounds(schema: Schema) -> Schema:
-    """The schema with bounds that llguidance can bear: one that leaves out fewer numbers is no
-    loss that anybody could notice."""
+    """Returns the schema with each bound beyond `MAX_BOUND` replaced by `MAX_BOUND` itself, of
+    which llguidance can make an expression. The numbers between the two cannot be generated."""
     lower = {key: -MAX_BOUND for key in _LOWER if (_number(schema, key) or 0) < -MAX_BOUND}
     upper = {key: MAX_BOUND for key in _UPPER if (_number(schema, key) or 0) > MAX_BOUND}
     return {**schema, **lower, **upper} if lower or upper else schema
+
+
+def with_integer_counts(schema: Schema) -> Schema:
+    """Returns the schema with 3 in place of 3.0 where it counts something: a number with a zero
+    fractional part is an integer (JSON Schema 2020-12 Core, 4.2.2), for which llguidance does not
+    take it."""
+    counts = {
+        key: int(value)
+        for key in _COUNTS
+        if isinstance(value := schema.get(key), float) and value.is_integer()
+    }
+    return {**schema, **counts} if counts else schema
+
+
+def integer_of(digits: str) -> int:
+    """Reads an integer of a schema. Raises ValueError for one that is too long."""
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(
+            f"numbers must have at most {_MAX_DIGITS} digits, not {len(digits.lstrip('-'))}"
+        )
+    return int(digits)
 
 
 def _check_count(part: Schema, keyword: str) -> None:
@@ -80,8 +107,12 @@ def _check_bound(part: Schema, keyword: str) -> None:
 
 def _check_multiple(part: Schema) -> None:
     value = _number(part, "multipleOf")
-    if value is not None and not 0 < value < math.inf:
+    if value is None:
+        return
+    if not 0 < value < math.inf:
         raise ValueError(f"multipleOf must be a finite number greater than 0, not {value}")
+    if value < _MIN_MULTIPLE:
+        raise ValueError(f"multipleOf must be at least {_MIN_MULTIPLE:g}, not {value}")
 
 
 def _check_values(part: Schema) -> None:

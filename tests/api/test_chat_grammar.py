@@ -14,8 +14,9 @@ from fastovms.api.dialect import OPENAI
 from fastovms.api.schemas import ChatRequest
 from fastovms.api.served import ServedModel
 from fastovms.config import ApiConfig
-from fastovms.errors import BackendUnavailable
+from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.metrics import GenerationMetrics
+from fastovms.params import Grammar
 from tests.api.chat_models import PARAMETERS, call_text, chat_model, tool, tool_choice
 from tests.fakes import ByteTokenizer, FakeBackend
 from tests.vocabularies import vocabulary
@@ -113,6 +114,20 @@ async def test_what_cannot_be_compiled_now_may_go_free(monkeypatch):
     assert await usable(constraint_of(AUTO), model, ApiConfig(), "") is None
     with pytest.raises(BackendUnavailable):
         await usable(constraint_of(REQUIRED), model, ApiConfig(), "")
+
+
+async def test_a_tool_at_fault_is_named(monkeypatch):
+    model = served()
+
+    async def compile_grammar(grammar: Grammar, client: str) -> None:
+        vocabulary().matcher(grammar)
+
+    monkeypatch.setattr(model.backend, "compile_grammar", compile_grammar)
+    short = {"type": "object", "properties": {"a": {"type": "string", "minLength": -1}}}
+    tools = [tool(), tool("add", parameters=short)]
+    with pytest.raises(InvalidField, match='parameters of "add" cannot be used: minLength') as e:
+        await usable(constraint_of({**REQUIRED, "tools": tools}), model, ApiConfig(), "")
+    assert e.value.param == "tools"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,10 @@ MOST = 2**53 - 1
         ({"multipleOf": 0}, "multipleOf must be a finite number greater than 0, not 0"),
         ({"multipleOf": -0.5}, "multipleOf must be a finite number greater than 0, not -0.5"),
         ({"multipleOf": math.nan}, "multipleOf must be"),
+        ({"multipleOf": 5e-324}, "multipleOf must be at least 1e-10, not 5e-324"),
+        ({"minimum": 10**4000}, "numbers must have at most 1000 digits, not 4001"),
+        ({"type": ["null", -9]}, r"type must be a string or a list of strings, not \[.null., -9\]"),
+        ({"type": {}}, "type must be a string or a list of strings, not {}"),
         ({"minLength": 1e300}, r"minLength must be a whole number from 0 to \d+, not 1e\+300"),
         ({"maxLength": 2**32}, "maxLength must be a whole number"),
         ({"minItems": -1}, "minItems must be a whole number from 0 to 4294967295, not -1"),
@@ -55,6 +59,17 @@ def test_what_is_refused(schema: object, fault: str) -> None:
 )
 def test_what_is_left_alone(schema: object) -> None:
     assert json.loads(usable_schema(json.dumps(schema))) == schema
+
+
+def test_counts_that_are_integers_are_written_as_such() -> None:
+    source = json.dumps({"type": "array", "minItems": 2.0, "items": {"maxLength": 3.0}})
+    usable = usable_schema(source)
+    assert usable == json.dumps({"type": "array", "minItems": 2, "items": {"maxLength": 3}})
+
+
+def test_a_number_with_more_digits_than_python_reads() -> None:
+    with pytest.raises(ValueError, match="at most 1000 digits, not 5000"):
+        usable_schema(f'{{"minimum": -{"9" * 5000}}}')
 
 
 def test_a_bound_beyond_what_can_be_written_as_an_expression_is_the_last_that_can() -> None:

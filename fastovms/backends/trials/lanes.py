@@ -137,11 +137,11 @@ class TrialLanes(Generic[Result]):
         except TimeoutError:
             self._num_overloads += 1
             raise Overloaded(
-                f"the grammar could not be tried within {self._max_seconds:g} s"
+                f"{grammar.param}: the grammar could not be tried within {self._max_seconds:g} s"
             ) from None
-        except Overloaded:
+        except Overloaded as error:
             self._num_overloads += 1
-            raise
+            raise Overloaded(f"{grammar.param}: {error}") from None
         finally:
             with self._changed:
                 job.is_wanted = False

@@ -123,11 +123,15 @@ async def test_a_client_with_too_many_is_told_so() -> None:
             errors = [task.exception() for task in done]
             assert errors
             assert all(isinstance(error, Overloaded) for error in errors)
+            assert all(str(error).startswith("response_format: ") for error in errors)
             assert lanes.stats.num_overloads >= len(errors)
 
 
 async def test_waiting_has_an_end() -> None:
-    with two_lanes(max_seconds=0.05) as (lanes, _, _), pytest.raises(Overloaded, match=r"0\.05 s"):
+    with (
+        two_lanes(max_seconds=0.05) as (lanes, _, _),
+        pytest.raises(Overloaded, match=r"format: .*0\.05 s"),
+    ):
         await lanes.run(grammar("slow"), "x")
 
 

@@ -47,6 +47,8 @@ class GrammarCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()
+        self._sizes: dict[Grammar, int] = {}  # as they were when they were last asked for
+        self._total = 0  # of these
         self._lock = Lock()
 
     def get(self, grammar: Grammar) -> CompiledGrammar | None:
@@ -55,28 +57,35 @@ class GrammarCache:
             if entry is None:
                 return None
             if entry.num_followed and entry.size > self._max_bytes // 2:
-                del self._entries[grammar]
+                self._remove(grammar)
                 return None
             self._entries.move_to_end(grammar)
+            self._count(grammar, entry.size)
             return entry
 
     def put(self, grammar: Grammar, compiled: CompiledGrammar) -> None:
         with self._lock:
             self._entries[grammar] = compiled
             self._entries.move_to_end(grammar)
-            size = self._size()
-            while size > self._max_bytes:
-                _, oldest = self._entries.popitem(last=False)
-                size -= oldest.size
+            self._count(grammar, compiled.size)
+            while self._total > self._max_bytes:
+                self._remove(next(iter(self._entries)))
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def check(self) -> None:
-        """Asserts that no more is kept than may be."""
+        """Asserts that no more is kept than may be, and that the books are right."""
         with self._lock:
+            assert self._sizes.keys() == self._entries.keys()
+            assert self._total == sum(self._sizes.values())
             new = sum(entry.num_bytes for entry in self._entries.values())
             assert new <= self._max_bytes
 
-    def _size(self) -> int:
-        return sum(entry.size for entry in self._entries.values())
+    def _count(self, grammar: Grammar, size: int) -> None:
+        self._total += size - self._sizes.get(grammar, 0)
+        self._sizes[grammar] = size
+
+    def _remove(self, grammar: Grammar) -> None:
+        del self._entries[grammar]
+        self._total -= self._sizes.pop(grammar)

@@ -190,6 +190,7 @@ CONTRADICTIONS = [
     ({"guided_json": {}, "response_format": {"type": "json_object"}}, "response_format"),
     ({"guided_json": {}, "response_format": {"type": "json_object"}}, "guided_json"),
     ({"guided_json": {}, "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
+    ({"guided_choice": [""]}, "guided_choice[0] must not be an empty string"),
 ]  # fmt: skip
 
 

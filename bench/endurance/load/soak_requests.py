@@ -29,6 +29,7 @@ _WEATHER: Final = {
     },
 }
 _LEAVING: Final = 0.04
+_NEW_SCHEMAS: Final = 0.01
 
 
 class SoakRequest(NamedTuple):
@@ -65,8 +66,8 @@ def _prompt(rng: Random) -> str:
 
 
 def _schema(rng: Random) -> dict[str, Any]:
-    """One of a few that applications use, or now and then a new one."""
-    number = rng.randrange(5) if rng.random() < 0.9 else rng.randrange(10**9)
+    """One of a few that applications have in them, or that of a new version of one."""
+    number = rng.randrange(10**9) if rng.random() < _NEW_SCHEMAS else rng.randrange(5)
     members = {f"name_{number}": {"type": "string", "maxLength": 10}, "age": {"type": "integer"}}
     return {"type": "object", "properties": members, "required": ["age"]}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -88,6 +88,13 @@ class Router:
                 handlers.update(dict.fromkeys(methods, handler))
                 return
         self._patterns.append((_Pattern(pattern), dict.fromkeys(methods, handler)))
+
+    def routes(self) -> Iterator[tuple[str, str]]:
+        """Yields the method and the pattern of every route, without the HEAD that GET serves."""
+        for pattern, fixed in self._fixed.items():
+            yield from ((method, pattern) for method in fixed if method != "HEAD")
+        for known, handlers in self._patterns:
+            yield from ((method, known.text) for method in handlers if method != "HEAD")
 
     def match(self, method: str, raw_path: str) -> Match | MethodNotAllowed | None:
         """None = no such path."""

@@ -108,3 +108,17 @@ def test_while_more_routes_are_to_come(router: Router) -> None:
 def test_bad_patterns(pattern: str) -> None:
     with pytest.raises(ValueError, match="route"):
         Router().add("GET", pattern, handler("x"))
+
+
+def test_the_routes_are_listed_without_the_heads_that_gets_serve(router: Router):
+    assert list(router.routes()) == [
+        ("GET", "/"),
+        ("GET", "/v1/models"),
+        ("POST", "/v1/models"),
+        ("GET", "/v1/models/special"),
+        ("GET", "/v1/models/{id}"),
+        ("DELETE", "/v1/models/{id}"),
+        ("GET", "/v2/models/{name:path}/versions/{version}/ready"),
+        ("GET", "/v2/models/{name:path}"),
+        ("POST", "/files/{rest:path}"),
+    ]

@@ -1,0 +1,260 @@
+"""Writes the pages that are made from the code: flags.md, endpoints.md and metrics.md.
+
+python docs/generate.py            writes them
+python docs/generate.py --check    exits with 1 if one of them is not what it would write
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.registry import Collector
+
+from fastovms.api.context import ApiContext
+from fastovms.api.dialect import DIALECTS
+from fastovms.api.health import HealthRoutes
+from fastovms.api.route_summaries import ROUTE_SUMMARIES
+from fastovms.api.routes import add_health_routes, add_model_routes
+from fastovms.api.served import ServedModels
+from fastovms.api.status import ServerStatus
+from fastovms.backends.base import BackendStats
+from fastovms.command_line import parse
+from fastovms.config import ApiConfig
+from fastovms.environment import VARIABLES
+from fastovms.flags import GROUPS, Flag
+from fastovms.http.messages import Request
+from fastovms.http.metrics import HttpMetrics
+from fastovms.http.router import Router
+from fastovms.http.state import Exchange
+from fastovms.metrics import GenerationCollector, GenerationMetrics
+from fastovms.service.ovms_metrics import OvmsMetrics
+from fastovms.state.metrics import StateCollector, StateStats
+
+DOCS: Final = Path(__file__).parent
+
+_WARNING: Final = "<!-- Made by docs/generate.py. Change the tables it reads, not this page. -->"
+
+
+# Flags
+
+
+def flags_page() -> str:
+    """The command line: what `--help` says of models and commands, then every group of flags."""
+    variables = defaultdict(list)
+    for variable in VARIABLES:
+        variables[variable.target].append(f"`{variable.name}`")
+    parts = [
+        "# Flags",
+        _WARNING,
+        "Flags go before environment variables, those before the options of a `graph.pbtxt`, and "
+        "those before the defaults. Sizes may be written as `64K`, `16M` or `1G`. A switch has a "
+        "`--no-` form: `--no-tune`. Flags of OpenVINO Model Server, with underscores, and of vLLM "
+        "are understood too: see [Compatibility](compatibility.md). A wrong value is one line on "
+        "stderr and exit code 2.",
+        "## Commands",
+        _help_of(),
+        "## Models",
+        _help_of("serve"),
+    ]
+    for title, flags in GROUPS.items():
+        rows = [_flag_row(flag, variables[flag.field]) for flag in flags]
+        parts += [
+            f"## {title[0].upper()}{title[1:]}",
+            _table(("Flag", "Default", "Meaning", "Environment"), rows),
+        ]
+    return _page(parts)
+
+
+def _help_of(*command: str) -> str:
+    """What `--help` prints, up to the first group of the table of flags."""
+    printed = StringIO()
+    width = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "100"
+    try:
+        with redirect_stdout(printed), suppress(SystemExit):
+            parse([*command, "--help"])
+    finally:
+        if width is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = width
+    text = printed.getvalue()
+    ends = [end for title in GROUPS if (end := text.find(f"\n{title}:\n")) >= 0]
+    return f"```text\n{text[: min(ends, default=len(text))].strip()}\n```"
+
+
+def _flag_row(flag: Flag, variables: Sequence[str]) -> tuple[str, ...]:
+    if flag.parse is None:
+        name, default = f"`{flag.name}`", "yes" if flag.default else "no"
+    else:
+        name, default = f"`{flag.name} {flag.metavar}`", flag.show(flag.default)
+    if not flag.shows_default or flag.default is None:
+        default = ""
+    return name, default and f"`{default}`", flag.help, ", ".join(variables)
+
+
+# Endpoints
+
+
+def endpoints_page() -> str:
+    """Every route of the router, by the sections of `ROUTE_SUMMARIES`."""
+    found = _routes()
+    parts = [
+        "# Endpoints",
+        _WARNING,
+        "Paths below `/v1` speak OpenAI's dialect with vLLM's extra fields, those below `/v3` and "
+        "`/v3/v1` that of OpenVINO Model Server; [Choices](choices.md) has the differences. GET "
+        "serves HEAD, and OPTIONS says which methods a path has. Probes are answered with a slash "
+        "behind them, too. With `--root-path /v2/abc/openai`, for a proxy that leaves its own "
+        "path in front of all this, paths with and without it are answered. "
+        "[Compatibility](compatibility.md) has every field of the requests.",
+    ]
+    for title, summaries in ROUTE_SUMMARIES.items():
+        rows = []
+        for route, summary in summaries.items():
+            method, path = route.split(" ")
+            prefixes = found.pop(route)
+            rows.append((f"`{method}`", f"`{path}`", _below(prefixes), summary))
+        parts += [f"## {title}", _table(("Method", "Path", "Below", "What it does"), rows)]
+    if found:
+        raise SystemExit(f"no summary of {', '.join(found)} in api/route_summaries.py")
+    return _page(parts)
+
+
+def _routes() -> dict[str, list[str]]:
+    """The prefixes of every route, by its name in `ROUTE_SUMMARIES`."""
+    router = Router()
+    models = ServedModels([])
+    context = ApiContext(models, ApiConfig(), str, float, "")
+    add_model_routes(router, context)
+    add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
+    described = {route for summaries in ROUTE_SUMMARIES.values() for route in summaries}
+    found: dict[str, list[str]] = defaultdict(list)
+    for method, pattern in router.routes():
+        path = pattern.replace(":path}", "}")
+        if path.endswith("/"):
+            continue
+        prefix, path = ("", path) if f"{method} {path}" in described else _split(path)
+        found[f"{method} {path}"].append(prefix)
+    return found
+
+
+def _split(path: str) -> tuple[str, str]:
+    """The longest prefix of a dialect that the path begins with, and the rest."""
+    prefixes = [prefix for dialect in DIALECTS for prefix in dialect.prefixes]
+    for prefix in sorted(prefixes, key=len, reverse=True):
+        if path.startswith(f"{prefix}/"):
+            return prefix, path.removeprefix(prefix)
+    return "", path
+
+
+def _below(prefixes: Sequence[str]) -> str:
+    return (
+        ", ".join(f"`{prefix}`" if prefix else "the root" for prefix in sorted(prefixes))
+        if any(prefixes)
+        else ""
+    )
+
+
+# Metrics
+
+
+def metrics_page() -> str:
+    """Every family that the collectors export."""
+    parts = [
+        "# Metrics",
+        _WARNING,
+        "`GET /metrics` answers in Prometheus' text format, or in OpenMetrics where the request "
+        "asks for it. The names of the first section are vLLM's with the prefix `fastovms_`, so "
+        "that dashboards need one change.",
+    ]
+    for title, collector in _collectors().items():
+        rows = [
+            (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), text)
+            for name, kind, labels, text in _families(collector)
+        ]
+        parts += [f"## {title}", _table(("Name", "Type", "Labels", "Meaning"), rows)]
+    return _page(parts)
+
+
+def _collectors() -> Mapping[str, Collector]:
+    """The collectors that `app` registers, each having seen one request, so that it tells its
+    labels."""
+    request = Request("POST", "/v1/completions")
+    request.route = "/v1/completions"
+    request.log_fields["model"] = "name"
+    exchange = Exchange(request, 200, 0, 0.0, True)
+    http, ovms = HttpMetrics(int), OvmsMetrics()
+    http(exchange)
+    ovms(exchange)
+    labels = {"max_model_len": "", "device": ""}
+    generation = GenerationMetrics("name", BackendStats, labels)
+    generation.finished["stop"] = 1
+    return {
+        "Generation": GenerationCollector([generation]),
+        "HTTP": http,
+        "Stored responses": StateCollector(lambda: StateStats(0, 0, 0, True), int),
+        "The process": ProcessCollector(registry=None),
+        "OpenVINO Model Server's counters, with `--ovms-metrics`": ovms,
+    }
+
+
+def _families(collector: Collector) -> Iterator[tuple[str, str, list[str], str]]:
+    """Name, type, labels and help of each family, named as a scrape shows it."""
+    for family in collector.collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label: None for sample in family.samples for label in sample.labels}
+        labels.pop("le", None)
+        yield name, family.type, list(labels), family.documentation
+
+
+# Markdown
+
+
+def _page(parts: Iterable[str]) -> str:
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(_escape, cells))} |" for cells in lines)
+
+
+def _escape(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("<", "&lt;")
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "flags.md": flags_page,
+    "endpoints.md": endpoints_page,
+    "metrics.md": metrics_page,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare the pages, write nothing")
+    arguments = parser.parse_args(argv)
+    stale = []
+    for name, make in PAGES.items():
+        path, text = DOCS / name, make()
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if not arguments.check:
+                path.write_text(text)
+    if stale:
+        print(f"{'not current' if arguments.check else 'written'}: {', '.join(stale)}")
+    return 1 if stale and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""Every program of `examples/` runs as it stands and prints what it should."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.real_server import Server, server
+
+__all__ = ["server"]
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+PRINTED = {
+    "stream": r" there was .+\n\[60 tokens\]\n",
+    "agent": r"get_weather\({'city': 'Paris'}\) -> {.*}\nIt is 18 degrees and sunny in Paris\.\n",
+    "structured": r"Anna, 31, from Rome\n",
+    "conversation": r"(.*\n)*.*12.*\n(.*\n)*.*Alice.*\nThe conversation has 6 items\.\n",
+    "background": r"started, (queued|in_progress)\nleft after event \d+\n"
+    r"completed, whole: True\nOnce upon a time(.|\n)+",
+    "hundred_prompts": r"100 answers, (9\d|100) of them right\n",
+}
+"""What each program prints, as a regular expression of the whole."""
+
+
+def test_every_example_is_run():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PRINTED)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_example(name: str, server: Server):
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / f"{name}.py"],
+        env={**os.environ, "OPENAI_BASE_URL": f"{server.url}/v1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.stderr == ""
+    assert ran.returncode == 0
+    assert re.fullmatch(PRINTED[name], ran.stdout), ran.stdout

@@ -69,7 +69,7 @@ def flags_page() -> str:
         rows = [_flag_row(flag, variables[flag.field]) for flag in flags]
         parts += [
             f"## {title[0].upper()}{title[1:]}",
-            _table(("Flag", "Default", "Meaning", "Environment"), rows),
+            _table(("Flag", "Default", "Meaning"), rows),
         ]
     return _page(parts)
 
@@ -99,7 +99,8 @@ def _flag_row(flag: Flag, variables: Sequence[str]) -> tuple[str, ...]:
         name, default = f"`{flag.name} {flag.metavar}`", flag.show(flag.default)
     if not flag.shows_default or flag.default is None:
         default = ""
-    return name, default and f"`{default}`", flag.help, ", ".join(variables)
+    also = f"; environment: {', '.join(variables)}" if variables else ""
+    return name, default and f"`{default}`", f"{flag.help}{also}"
 
 
 # Endpoints
@@ -122,11 +123,13 @@ def endpoints_page() -> str:
         rows = []
         for route, summary in summaries.items():
             method, path = route.split(" ")
-            prefixes = found.pop(route)
+            prefixes = found.pop(route, None)
+            if prefixes is None:
+                raise SystemExit(f"there is no route {route}, of which route_summaries tells")
             rows.append((f"`{method}`", f"`{path}`", _below(prefixes), summary))
         parts += [f"## {title}", _table(("Method", "Path", "Below", "What it does"), rows)]
     if found:
-        raise SystemExit(f"no summary of {', '.join(found)} in api/route_summaries.py")
+        raise SystemExit(f"route_summaries has no summary of {', '.join(found)}")
     return _page(parts)
 
 

@@ -1,0 +1,1 @@
+"""Programs that make and check the pages."""

@@ -1,0 +1,70 @@
+"""The pages that are made from the code are current, and tell all that there is."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from docs import generate
+from fastovms.api import route_summaries
+from tests.real_server import NAME, start_server, stop_server
+
+
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_the_page_is_current(name: str):
+    current = (generate.DOCS / name).read_text()
+    assert current == generate.PAGES[name](), "run python docs/generate.py"
+
+
+def test_a_stale_page_is_found_and_written_anew(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+    (tmp_path / "flags.md").write_text("# Flags\n")
+    capsys.readouterr()
+    assert generate.main(["--check"]) == 1
+    assert capsys.readouterr().out == "not current: flags.md\n"
+    assert (tmp_path / "flags.md").read_text() == "# Flags\n"
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda models: models.pop("GET /models"), "no summary of GET /models"),
+        (lambda models: models.update({"GET /nowhere": "Nothing."}), "no route GET /nowhere"),
+    ],
+)
+def test_routes_and_their_summaries_are_the_same(monkeypatch, change, fault):
+    summaries = {title: dict(rows) for title, rows in route_summaries.ROUTE_SUMMARIES.items()}
+    change(summaries["Models"])
+    monkeypatch.setattr(generate, "ROUTE_SUMMARIES", summaries)
+    with pytest.raises(SystemExit, match=fault):
+        generate.endpoints_page()
+
+
+def test_metrics_of_a_running_server_are_on_the_page():
+    """With their types and labels."""
+    rows = dict(
+        re.findall(r"^\| `(\w+)` \| (\w+ \| .*?) \|", generate.metrics_page(), re.MULTILINE)
+    )
+    server = start_server("--ovms-metrics")
+    try:
+        assert server.post("/v1/completions", b'{"model": "%b", "prompt": "a"}' % NAME.encode())
+        with urllib.request.urlopen(f"{server.url}/metrics") as response:
+            families = list(text_string_to_metric_families(response.read().decode()))
+    finally:
+        stop_server(server)
+    scraped = {}
+    for family in families:
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        scraped[name] = (family.type, labels)
+    on_page = {
+        name: (row.split(" | ")[0], set(re.findall(r"`(\w+)`", row))) for name, row in rows.items()
+    }
+    assert scraped == on_page

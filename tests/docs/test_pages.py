@@ -1,0 +1,115 @@
+"""What the README and the pages of `docs/` say is so: their examples run, their tables are whole,
+their paths and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.tools import TOOL_FORMATS
+from tests import test_layers
+from tests.real_server import start_server, stop_server
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [README, *sorted(DOCS.glob("*.md"))]
+
+EXAMPLES = [
+    (f"{page.name}-{number}", example)
+    for page in PAGES
+    for number, example in enumerate(
+        re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    )
+]
+"""Blocks of `python` run against the demo model. Those of `py` are parts of programs, or need
+another model."""
+
+
+def section(page: str, title: str) -> str:
+    """The text below a heading of the second level."""
+    text = (DOCS / page).read_text()
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_every_parser_is_in_the_table():
+    rows = section("chat-and-tools.md", "Formats of calls and thoughts").partition("| name |")[2]
+    named = [name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row[:40])]
+    assert sorted(named) == sorted({*TOOL_FORMATS, *REASONING_FORMATS})
+
+
+@pytest.mark.parametrize("backend", ["paged", "genai"])
+def test_the_examples_run(backend: str, capsys: pytest.CaptureFixture[str]):
+    assert len(EXAMPLES) > 5
+    server = start_server("--backend", backend)
+    try:
+        for name, example in EXAMPLES:
+            code = example.replace("http://127.0.0.1:8000", server.url)
+            exec(compile(code, name, "exec"), {"__name__": name})
+            shown = capsys.readouterr().out
+            assert shown.strip(), name
+            for expected in re.findall(r"^ *print.*  # (.+?)(?:\.\.\.)?$", example, re.MULTILINE):
+                assert expected in shown, name
+    finally:
+        stop_server(server)
+
+
+def test_the_links_of_the_readme_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)", README.read_text())
+    local = [link for link in links if not link.startswith("https://")]
+    assert len(local) > 20
+    assert [link for link in local if not (ROOT / link).exists()] == []
+
+
+def test_every_page_can_be_reached():
+    config = (ROOT / "mkdocs.yml").read_text()
+    names = {page.name for page in DOCS.glob("*.md")}
+    assert set(re.findall(r": (\S+\.md)$", config, re.MULTILINE)) == names
+    linked = set(re.findall(r"\]\(([\w-]+\.md)", (DOCS / "index.md").read_text()))
+    assert linked == names - {"index.md"}
+
+
+def test_tasks_name_at_most_three_files_that_there_are():
+    rows = re.findall(r"^\| (?!---|I want to)(.+?) \| (.+) \|$",
+                      section("contributing.md", "Where do I change X?"), re.MULTILINE)  # fmt: skip
+    assert len(rows) >= 20
+    for task, files in rows:
+        paths = re.findall(r"`([^`]+)`", files)
+        assert 1 <= len(paths) <= 3, task
+        for path in paths:
+            assert (ROOT / "fastovms" / path).exists(), f"{task}: {path}"
+
+
+def test_the_tree_is_the_package():
+    """Folders two levels deep, and the files at the top, those of Python itself apart."""
+    lines = re.findall(r"^( +)(\S+) {2,}\S", section("architecture.md", "The tree"), re.MULTILINE)
+    described, folder = set(), ""
+    for indent, name in lines:
+        if len(indent) == 2:
+            folder = name if name.endswith("/") else ""
+            described.add(name)
+        else:
+            described.add(folder + name)
+    package = ROOT / "fastovms"
+    top = {path.name for path in package.glob("*.py") if not path.name.startswith("__")}
+    folders = {
+        f"{path.relative_to(package)}/"
+        for depth in ("*", "*/*")
+        for path in package.glob(f"{depth}/")
+        if "__pycache__" not in path.parts
+    }
+    assert described == top | folders
+
+
+def test_the_map_of_layers_is_the_one_that_is_enforced():
+    [drawn] = re.findall(r"```text\n(.*?)```", section("architecture.md", "Layers"), re.DOTALL)
+    layers = [set(line.split()) for line in reversed(drawn.splitlines())]
+    enforced = [set(layer) for layer in test_layers.LAYERS]
+    assert layers == [layer for layer in enforced if layer != {"__main__"}]

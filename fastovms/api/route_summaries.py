@@ -10,12 +10,14 @@ from typing import Final
 
 ROUTE_SUMMARIES: Final[Mapping[str, Mapping[str, str]]] = {
     "Text generation": {
-        "POST /completions": "Continues one or many prompts, given as text or as token ids.",
-        "POST /chat/completions": "Answers the messages of a chat; may call tools, reason and "
-        "answer in a given format.",
+        "POST /completions": "Continues one or many prompts, given as text or as token ids, whole "
+        "or as a stream; takes every field of OpenAI, vLLM and OVMS.",
+        "POST /chat/completions": "Answers messages through the model's template, whole or as a "
+        "stream; with tools, reasoning and structured answers.",
     },
     "Responses": {
-        "POST /responses": "Makes a response: in one piece, as a stream or in the background.",
+        "POST /responses": "Makes a response of text, reasoning and calls as items: whole, as a "
+        "stream or in the background.",
         "POST /responses/input_tokens": "Counts the tokens that the request's prompt would have.",
         "POST /responses/compact": "Answers 404: this server does not compact what came before.",
         "GET /responses/{id}": "Returns a stored response; `?stream=true` follows one that runs "

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS
+from fastovms.api.errors import render_error
 from fastovms.api.health import HealthRoutes
 from fastovms.api.route_summaries import ROUTE_SUMMARIES
 from fastovms.api.routes import add_health_routes, add_model_routes
@@ -28,12 +29,13 @@ from fastovms.api.served import ServedModels
 from fastovms.api.status import ServerStatus
 from fastovms.backends.base import BackendStats
 from fastovms.command_line import parse
-from fastovms.config import ApiConfig
+from fastovms.config import ApiConfig, HttpConfig
 from fastovms.environment import VARIABLES
 from fastovms.flags import GROUPS, Flag
 from fastovms.http.messages import Request
 from fastovms.http.metrics import HttpMetrics
 from fastovms.http.router import Router
+from fastovms.http.server import HttpServer
 from fastovms.http.state import Exchange
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.service.ovms_metrics import OvmsMetrics
@@ -196,7 +198,8 @@ def _collectors() -> Mapping[str, Collector]:
     request.route = "/v1/completions"
     request.log_fields["model"] = "name"
     exchange = Exchange(request, 200, 0, 0.0, True)
-    http, ovms = HttpMetrics(int), OvmsMetrics()
+    server = HttpServer(HttpConfig(), Router(), render_error=render_error)
+    http, ovms = HttpMetrics(lambda: server), OvmsMetrics()
     http(exchange)
     ovms(exchange)
     labels = {"max_model_len": "", "device": ""}

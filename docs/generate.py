@@ -124,12 +124,11 @@ def endpoints_page() -> str:
     for title, summaries in ROUTE_SUMMARIES.items():
         rows = []
         for route, summary in summaries.items():
-            method, path = route.split(" ")
             prefixes = found.pop(route, None)
             if prefixes is None:
                 raise SystemExit(f"there is no route {route}, of which route_summaries tells")
-            rows.append((f"`{method}`", f"`{path}`", _below(prefixes), summary))
-        parts += [f"## {title}", _table(("Method", "Path", "Below", "What it does"), rows)]
+            rows.append((f"`{route}`", _below(prefixes), summary))
+        parts += [f"## {title}", _table(("Request", "Below", "What it does"), rows)]
     if found:
         raise SystemExit(f"route_summaries has no summary of {', '.join(found)}")
     return _page(parts)

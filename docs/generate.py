@@ -38,6 +38,7 @@ from fastovms.http.router import Router
 from fastovms.http.server import HttpServer
 from fastovms.http.state import Exchange
 from fastovms.metrics import GenerationCollector, GenerationMetrics
+from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.ovms_metrics import OvmsMetrics
 from fastovms.state.metrics import StateCollector, StateStats
 
@@ -207,6 +208,7 @@ def _collectors() -> Mapping[str, Collector]:
     return {
         "Generation": GenerationCollector([generation]),
         "HTTP": http,
+        "The event loop": LoopWatch(bool, float),
         "Stored responses": StateCollector(lambda: StateStats(0, 0, 0, True), int),
         "The process": ProcessCollector(registry=None),
         "OpenVINO Model Server's counters, with `--ovms-metrics`": ovms,

@@ -19,6 +19,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
+from fastovms.api.body_reader import BodyReader
 from fastovms.api.context import ApiContext
 from fastovms.api.dialect import DIALECTS
 from fastovms.api.errors import render_error
@@ -139,7 +140,7 @@ def _routes() -> dict[str, list[str]]:
     """The prefixes of every route, by its name in `ROUTE_SUMMARIES`."""
     router = Router()
     models = ServedModels([])
-    context = ApiContext(models, ApiConfig(), str, float, "")
+    context = ApiContext(models, ApiConfig(), str, float, "", BodyReader())
     add_model_routes(router, context)
     add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
     described = {route for summaries in ROUTE_SUMMARIES.values() for route in summaries}

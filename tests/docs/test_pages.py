@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from openai import OpenAI
 
 from fastovms.text.reasoning import REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMATS
@@ -52,7 +53,11 @@ def test_the_examples_run(backend: str, capsys: pytest.CaptureFixture[str]):
     try:
         for example, name in EXAMPLES.items():
             code = example.replace("http://127.0.0.1:8000", server.url)
-            exec(compile(code, name, "exec"), {"__name__": name})
+            names: dict[str, object] = {"__name__": name}
+            exec(compile(code, name, "exec"), names)
+            for value in names.values():
+                if isinstance(value, OpenAI):
+                    value.close()
             shown = capsys.readouterr().out
             assert shown.strip(), name
             for expected in re.findall(r"^ *print.*  # (.+?)(?:\.\.\.)?$", example, re.MULTILINE):

@@ -40,10 +40,18 @@ class Sightings:
 
 
 @contextmanager
-def canary(url: str, model: str, *, api_key: str = "") -> Iterator[Sightings]:
-    """Streams for as long as the block runs; the sightings are filled in at its end."""
+def canary(
+    url: str, model: str, *, api_key: str = "", max_tokens: int = TOKENS, padding: int = 0
+) -> Iterator[Sightings]:
+    """Streams for as long as the block runs; the sightings are filled in at its end.
+
+    Args:
+        max_tokens: of a stream.
+        padding: bytes by which the request's body is larger than it needs to be.
+    """
     sightings = Sightings()
     command = [sys.executable, "-m", "bench.endurance.canary", url, model, api_key]
+    command += [str(max_tokens), str(padding)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         yield sightings
@@ -55,7 +63,9 @@ def canary(url: str, model: str, *, api_key: str = "") -> Iterator[Sightings]:
         process.wait()
 
 
-def watch(url: str, model: str, api_key: str, ended: threading.Event) -> Sightings:
+def watch(
+    url: str, model: str, api_key: str, max_tokens: int, padding: int, ended: threading.Event
+) -> Sightings:
     """Streams until `ended` is set, and then to the end of the stream that runs."""
     parts = urlsplit(url)
     sightings = Sightings()
@@ -63,10 +73,11 @@ def watch(url: str, model: str, api_key: str, ended: threading.Event) -> Sightin
         {
             "model": model,
             "prompt": "Once upon a time",
-            "max_tokens": TOKENS,
+            "max_tokens": max_tokens,
             "ignore_eos": True,
             "temperature": 0,
             "stream": True,
+            "user": "x" * padding,
         }
     )
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {api_key or 'none'}"}
@@ -106,7 +117,7 @@ def _read_stream(connection: HTTPConnection, sightings: Sightings) -> None:
 
 
 def main() -> None:
-    url, model, api_key = sys.argv[1:]
+    url, model, api_key, max_tokens, padding = sys.argv[1:]
     ended = threading.Event()
 
     def wait_for_end() -> None:
@@ -114,7 +125,7 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
-    print(json.dumps(asdict(watch(url, model, api_key, ended))))
+    print(json.dumps(asdict(watch(url, model, api_key, int(max_tokens), int(padding), ended))))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """`stalls`: bodies that try to keep the event loop busy, and what others notice of them.
 
-While each kind of body is sent, several at once, another process asks `/ping` every 20 ms and a
-canary streams. The longest answer of `/ping` bounds the longest turn of the loop from above; the
-server's own metric tells it from within.
+While each kind of body is sent, several at once, another process asks `/ping` every 20 ms, a
+canary streams, and so does one whose bodies have 70 KB and are thus decoded in a thread, too. The
+longest answer of `/ping` bounds the longest turn of the loop from above; the server's own metric
+tells it from within.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from bench.prober import probing
 PROBER_START: Final = 1.0
 """Seconds for the prober to come up."""
 TIMEOUT: Final = 120.0
+PADDING: Final = 70_000
+LONGEST_FIRST: Final = 2.0
+"""Seconds that a body of 70 KB may wait for its first token."""
 HOST: Final = "127.0.0.1"
 _MIB: Final = 1024 * 1024
 _TRACED: Final = ("-m", "bench.endurance.body_attack.slow_turns", "serve")
@@ -61,6 +65,7 @@ KINDS: Mapping[str, tuple[str, Callable[[int], bytes]]] = {
     "texts": (COMPLETIONS, lambda size: _listed("prompt", b'"a"', min(size // 4, 240_000))),
     "a long text": (COMPLETIONS, lambda size: _string("prompt", b"a", size)),
     "a text of escapes": (COMPLETIONS, lambda size: _string("prompt", rb"\u00e9", size)),
+    "a text of quotes": (COMPLETIONS, lambda size: _string("prompt", rb"\"", size)),
     "a text of emoji": (COMPLETIONS, lambda size: _string("prompt", "😀".encode(), size)),
     "an unknown field": (COMPLETIONS, lambda size: _string("nothing", b"a", size)),
     "biases": (COMPLETIONS, lambda size: _members("logit_bias", min(size // 10, 80_000))),
@@ -146,7 +151,10 @@ def run(options: argparse.Namespace) -> Sequence[Figure]:
         environ = {REPORT: str(report)} if options.trace else {}
         with server_under_test("--cache-size", "0.1", program=program, environ=environ) as server:
             base = server.resident_memory()
-            with canary(server.url, MODEL) as seen:
+            with (
+                canary(server.url, MODEL) as seen,
+                canary(server.url, MODEL, max_tokens=1, padding=PADDING) as large,
+            ):
                 for name in names:
                     ping, answer = _attack(server, name, options)
                     longest = max(longest, answer)
@@ -161,7 +169,8 @@ def run(options: argparse.Namespace) -> Sequence[Figure]:
         *figures,
         Figure("longest stall by the server's own metric", stall * 1000, "ms", options.longest),
         Figure("longest gap of a stream beside it", seen.longest_gap * 1000, "ms"),
-        Figure("streams that failed", seen.num_failures, at_most=0),
+        Figure("longest wait of a body of 70 KB", large.longest_first, "s", LONGEST_FIRST),
+        Figure("streams that failed", seen.num_failures + large.num_failures, at_most=0),
         Figure("longest answer", longest, "s"),
         Figure("memory beyond the start", memory, "MiB"),
     ]

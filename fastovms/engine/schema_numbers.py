@@ -72,10 +72,9 @@ def with_integer_counts(schema: Schema) -> Schema:
 
 def integer_of(digits: str) -> int:
     """Reads an integer of a schema. Raises ValueError for one that is too long."""
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError(
-            f"numbers must have at most {_MAX_DIGITS} digits, not {len(digits.lstrip('-'))}"
-        )
+    num_digits = len(digits.removeprefix("-"))
+    if num_digits > _MAX_DIGITS:
+        raise ValueError(f"numbers must have at most {_MAX_DIGITS} digits, not {num_digits}")
     return int(digits)
 
 

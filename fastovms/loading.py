@@ -81,14 +81,15 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
             [
                 _served(model, tokenizer, chat, reserve(share), loader)
                 for model, tokenizer, chat, reserve in loaded
-            ]
+            ],
+            close=(lambda: None) if loader is None else loader.close,
         )
 
 
 def _image_loader(config: MediaConfig) -> ImageLoader:
-    """One that decodes in processes, which end with the server's."""
+    """Returns one that decodes in processes of its own."""
     decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.image_process"))
-    return ImageLoader(config, decode=decoder.decode)
+    return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
 
 
 def _as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> ModelConfig:

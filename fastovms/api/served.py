@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fastovms.api.chat_model import ChatModel
@@ -40,10 +40,18 @@ class ServedModel:
 
 
 class ServedModels:
-    """Looks models up by the name that a request gives."""
+    """Looks models up by the name that a request gives.
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+    Attributes:
+        close: gives back what the models share besides their backends. Takes at most a few
+            seconds: not for the event loop.
+    """
+
+    def __init__(
+        self, models: Sequence[ServedModel], close: Callable[[], None] = lambda: None
+    ) -> None:
         """The first model answers requests that name none, where the dialect allows it."""
+        self.close = close
         self._models = tuple(models)
         self._by_name = {
             name: model for model in models for name in (model.info.name, *model.aliases)

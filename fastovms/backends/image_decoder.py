@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.reduction import send_handle
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from fastovms.backends.process import Peer
-from fastovms.errors import InvalidField
+from fastovms.errors import BackendUnavailable, FastovmsError, InvalidField, Overloaded
 from fastovms.media.decode import Admit
 from fastovms.params import Image
 
 MAX_PROCESSES: Final = 2
 _TIMEOUT: Final = 60.0
 """Seconds that one answer of a process may take."""
+_CLOSE_TIMEOUT: Final = 2.0
+"""Seconds for whoever uses a process to notice that it has been killed."""
 
 
 class Encoded(NamedTuple):
@@ -63,6 +67,7 @@ class ImageDecoder:
     Args:
         start: starts a process. The first is started at once, the others when they are needed.
         max_processes: that there may be.
+        timeout: seconds that one answer of a process may take.
     """
 
     def __init__(
@@ -74,33 +79,91 @@ class ImageDecoder:
     ) -> None:
         self._start = start
         self._timeout = timeout
+        self._max_processes = max_processes
+        self._lock = Lock()
+        self._peers: set[Peer] = set()
+        self._is_closed = False
         self._idle: SimpleQueue[Peer | None] = SimpleQueue()
         for _ in range(max_processes - 1):
             self._idle.put(None)
-        self._idle.put(start())
-        self._max_processes = max_processes
+        self._idle.put(self._begin())
 
     def decode(self, data: bytes, name: str, max_pixels: int, admit: Admit) -> Image:
-        """As `fastovms.media.decode.decode_image`. Raises InvalidField, too, for an image that ends
-        the process or takes too long."""
+        """Decodes an image as `fastovms.media.decode.decode_image` does.
+
+        Raises:
+            InvalidField: it is at fault, also when it ends the process or takes too long.
+            Overloaded: there is no memory, or no process can be started.
+            BackendUnavailable: the decoder is closed.
+        """
+        try:
+            with self._process() as peer:
+                return self._ask(peer, data, name, max_pixels, admit)
+        except TimeoutError as error:
+            raise InvalidField(
+                f"{name} could not be decoded within {self._timeout:g} seconds", param=name
+            ) from error
+        except (EOFError, ConnectionError) as error:
+            self._check_open()
+            raise InvalidField(
+                f"{name} could not be decoded: it takes too much time or memory, or is damaged",
+                param=name,
+            ) from error
+        except OSError as error:
+            raise Overloaded(f"no image can be decoded now: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Kills the processes. What they decode meanwhile fails, and nothing may be decoded any
+        more. Takes at most a few seconds."""
+        with self._lock:
+            self._is_closed = True
+            peers = list(self._peers)
+        for peer in peers:
+            peer.kill()
+        idle = []
+        with suppress(Empty):  # somebody still holds one, whose end is certain
+            for _ in range(self._max_processes):
+                idle.append(self._idle.get(timeout=_CLOSE_TIMEOUT))
+        for one in idle:
+            if one is not None:
+                self._end(one)
+            self._idle.put(None)  # whoever waits is refused
+
+    @contextmanager
+    def _process(self) -> Iterator[Peer]:
+        """Yields an idle process. One that has not refused an image in the ordinary way is ended:
+        nobody knows what it would answer next."""
         peer = self._idle.get()
         try:
-            peer = peer or self._start()
-            return self._ask(peer, data, name, max_pixels, admit)
-        except (EOFError, OSError) as error:  # TimeoutError is one
+            peer = peer or self._begin()
+            yield peer
+        except FastovmsError:
+            raise
+        except BaseException:
             if peer is not None:
-                _end(peer)
+                self._end(peer)
                 peer = None
-            raise InvalidField(f"{name} is damaged", param=name) from error
+            raise
         finally:
             self._idle.put(peer)
 
-    def close(self) -> None:
-        """Ends the processes. Nothing may be decoded any more."""
-        for _ in range(self._max_processes):
-            peer = self._idle.get()
-            if peer is not None:
-                _end(peer)
+    def _begin(self) -> Peer:
+        with self._lock:
+            self._check_open()
+            peer = self._start()
+            self._peers.add(peer)
+        return peer
+
+    def _end(self, peer: Peer) -> None:
+        peer.kill()
+        peer.connection.close()
+        peer.wait()
+        with self._lock:
+            self._peers.discard(peer)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BackendUnavailable("no image is decoded any more: the server is shutting down")
 
     def _ask(self, peer: Peer, data: bytes, name: str, max_pixels: int, admit: Admit) -> Image:
         peer.connection.send(Encoded(name, max_pixels))
@@ -132,9 +195,3 @@ class ImageDecoder:
             raise InvalidField(answer.message, param=name)
         assert isinstance(answer, kind)
         return answer
-
-
-def _end(peer: Peer) -> None:
-    peer.kill()
-    peer.connection.close()
-    peer.wait()

@@ -81,9 +81,9 @@ class HttpMetrics(Collector):
         yield CounterMetricFamily(f"{_PREFIX}received_bytes", "Request bodies", self._num_received)
         yield CounterMetricFamily(f"{_PREFIX}sent_bytes", "Written to clients", self._num_sent)
         levels = self._levels()
-        for name, help, value in (
+        for name, description, value in (
             ("connections", "Open connections", levels.num_connections),
             ("handshakes", "TLS handshakes that are not over", levels.num_handshakes),
             ("buffered_body_bytes", "Request bodies in memory", levels.num_body_bytes),
         ):
-            yield GaugeMetricFamily(f"{_PREFIX}{name}", help, value)
+            yield GaugeMetricFamily(f"{_PREFIX}{name}", description, value)

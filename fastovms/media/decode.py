@@ -92,7 +92,7 @@ class EncodedImage:
         """Takes time in proportion to the pixels; Pillow releases the GIL for most of it. May be
         called once.
 
-        Raises InvalidField: the file is damaged.
+        Raises InvalidField: the file is damaged, or takes more memory than the process may have.
         """
         try:
             self._image.load()
@@ -100,6 +100,10 @@ class EncodedImage:
             return _to_rgb(_upright(self._image))
         except InvalidField:
             raise
+        except MemoryError as error:
+            raise InvalidField(
+                f"{self._name} could not be decoded: it takes too much memory", param=self._name
+            ) from error
         except Exception as error:
             raise InvalidField(f"{self._name} is damaged", param=self._name) from error
 

@@ -69,6 +69,7 @@ class ImageLoader:
 
     Args:
         decode: is called in those threads.
+        close_decoder: ends what `decode` uses.
 
     Raises:
         ConfigurationError: images are to come from where they cannot.
@@ -80,11 +81,13 @@ class ImageLoader:
         *,
         fetcher: Fetcher | None = None,
         decode: Decode = decode_image,
+        close_decoder: Callable[[], None] = lambda: None,
     ) -> None:
         if not is_available():
             logger.warning("images will be refused: install fastovms with the extra vision")
         self._config = config
         self._decode_image = decode
+        self._close_decoder = close_decoder
         self._budget = MemoryBudget(config.max_image_memory)
         self._files = LocalFiles(config.allowed_local_media_path)
         self._fetcher = fetcher or Fetcher(
@@ -118,6 +121,11 @@ class ImageLoader:
             # other images among it, until the collector comes.
             while tasks:
                 tasks.pop().cancel()
+
+    def close(self) -> None:
+        """Ends the decoder, and with it what still is decoded. Nothing may be loaded any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._close_decoder()
 
     async def _one(self, source: ImageSource, slots: asyncio.Semaphore, sizes: _Sizes) -> Image:
         async with slots:

@@ -115,6 +115,7 @@ class Lifecycle:
             # Requests that still run end with an error of their own, which a client can tell from
             # a lost connection; only then are the connections cut.
             await self._close_all(backends)
+            await asyncio.to_thread(models.close)
 
     async def _load_models(self) -> ServedModels | None:
         """None = a signal came first; the thread is left to its work."""

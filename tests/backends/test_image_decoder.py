@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fastovms.backends.image_decoder import ImageDecoder
 from fastovms.backends.process import ChildProcess
-from fastovms.errors import InvalidField, Overloaded
+from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
 from fastovms.media.decode import decode_image
+from fastovms.params import Image
 from tests.media.pictures import corners, encode, png
 
 MAX_PIXELS = 1000
@@ -113,7 +117,7 @@ def test_a_crash_costs_one_image(processes: Processes, number: signal.Signals) -
         def crash(num_pixels: int) -> None:
             os.kill(processes.started[-1]._process.pid, number)
 
-        with pytest.raises(InvalidField, match="part is damaged"):
+        with pytest.raises(InvalidField, match="part could not be decoded: it takes too much"):
             decoder.decode(png(), "part", MAX_PIXELS, crash)
         decoder.decode(png(), "part", MAX_PIXELS, admit_all)
     finally:
@@ -124,10 +128,72 @@ def test_a_process_that_does_not_answer_is_ended(processes: Processes) -> None:
     decoder = ImageDecoder(processes.start, max_processes=1, timeout=0.2)
     try:
         os.kill(processes.started[-1]._process.pid, signal.SIGSTOP)
-        with pytest.raises(InvalidField, match="part is damaged"):
+        with pytest.raises(InvalidField, match="could not be decoded within"):
             decoder.decode(png(), "part", MAX_PIXELS, admit_all)
     finally:
         decoder.close()
+
+
+def test_a_process_that_answers_something_else_is_ended(processes: Processes) -> None:
+    class Desynchronised(ImageDecoder):
+        def _ask(self, *arguments: Any) -> Image:
+            super()._ask(*arguments)
+            raise AssertionError("an answer of another image")
+
+    decoder = Desynchronised(processes.start, max_processes=1, timeout=20)
+    try:
+        first = processes.started[-1]
+        with pytest.raises(AssertionError):
+            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+        assert first._process.returncode == -signal.SIGKILL
+        with pytest.raises(AssertionError):
+            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+        assert processes.started[-1] is not first
+    finally:
+        decoder.close()
+
+
+def test_a_process_that_cannot_be_started_is_no_fault_of_the_image(processes: Processes) -> None:
+    def fail() -> ChildProcess:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    decoder = ImageDecoder(processes.start, max_processes=1, timeout=20)
+    try:
+        decoder._start = fail
+        os.kill(processes.started[-1]._process.pid, signal.SIGKILL)
+        with pytest.raises(InvalidField):
+            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+        with pytest.raises(Overloaded, match="no image can be decoded now: Resource"):
+            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+        decoder._start = processes.start
+        decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+    finally:
+        decoder.close()
+
+
+def test_closing_ends_what_is_decoded_at_once(processes: Processes) -> None:
+    decoder = ImageDecoder(processes.start, max_processes=1, timeout=60)
+    os.kill(processes.started[-1]._process.pid, signal.SIGSTOP)  # takes for ever
+    failures: list[BaseException] = []
+
+    def decode() -> None:
+        try:
+            decoder.decode(png(), "part", MAX_PIXELS, admit_all)
+        except BackendUnavailable as error:
+            failures.append(error)
+
+    first = threading.Thread(target=decode)
+    first.start()
+    while not decoder._idle.empty():
+        time.sleep(0.01)
+    start = time.monotonic()
+    decoder.close()
+    first.join()
+    assert time.monotonic() - start < 1.5
+    assert len(failures) == 1
+    assert processes.started[-1]._process.returncode == -signal.SIGKILL
+    with pytest.raises(BackendUnavailable, match="shutting down"):
+        decoder.decode(png(), "part", MAX_PIXELS, admit_all)
 
 
 def test_the_limits_of_whoever_has_started_the_server_stay(processes: Processes) -> None:

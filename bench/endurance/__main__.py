@@ -48,6 +48,8 @@ def main() -> None:
     else:
         names, options = arguments[:1], arguments[1:]
     if not names or names[0] not in COMMANDS:
+        if names and not names[0].startswith("-"):
+            print(f"unknown command {names[0]}\n")
         print(f"{__doc__}\nCommands:\n")
         for name in COMMANDS:
             print(f"    {name:9} {_command(name).help}")

@@ -157,14 +157,15 @@ class Database:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commits what is done within it, or nothing where that raises sqlite3.Error."""
+        """Commits what is done within it, or nothing where that raises."""
         totals = self._tables.totals
         try:
             self._connection.execute("BEGIN")
             yield
             self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._note_damage(error)
+        except BaseException as error:
+            if isinstance(error, sqlite3.Error):
+                self._note_damage(error)
             self._tables.totals = totals
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")

@@ -29,11 +29,10 @@ _WRONG_CHOICES: Final = (
     errno.EEXIST,
     errno.ELOOP,
     errno.ENAMETOOLONG,
-    errno.ENOENT,
     errno.ENOTDIR,
 )
 """What the system says of a path that cannot be a directory. Anything else may pass: a disk that is
-full, read-only (as after an error), not there, or not permitted."""
+full, read-only (as after an error), not permitted, or of a kind that takes no directories."""
 
 
 def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> SqliteStore | None:

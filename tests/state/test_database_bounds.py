@@ -10,6 +10,7 @@ from fastovms.errors import StateFailed, TooLarge
 from fastovms.state.database import Bounds, Database
 from fastovms.state.operations import Operations
 from fastovms.state.store import Progress, StoredItem, StoredResponse, UnknownCursor
+from fastovms.state.tables import Tables
 from tests.state.conftest import UNBOUNDED
 from tests.state.transactions import add, context, do, find, ids, items
 
@@ -32,6 +33,20 @@ def test_the_least_recently_used_go_when_there_are_too_many(make_database, clock
     context(database, "a")
     evict_all(database)
     assert [find(database, id) is not None for id in "abc"] == [True, False, True]
+    database.check()
+
+
+def test_an_eviction_that_fails_leaves_no_transaction_open(make_database, monkeypatch):
+    database = make_database(UNBOUNDED._replace(max_count=1))
+    for id in ("a", "b"):
+        add(database, id)
+    with monkeypatch.context() as failing:
+        failing.setattr(Tables, "delete_keys", lambda *_: [][0])
+        with pytest.raises(IndexError):
+            database.evict()
+    add(database, "c")
+    evict_all(database)
+    assert [find(database, id) is not None for id in "abc"] == [False, False, True]
     database.check()
 
 

@@ -100,6 +100,7 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
         ("Path.touch", OSError(errno.EACCES, "no luck"), True),
         ("Path.touch", OSError(errno.EROFS, "no luck"), True),
         ("Path.mkdir", OSError(errno.EROFS, "no luck"), True),
+        ("Path.mkdir", OSError(errno.ENOENT, "no luck"), True),  # as of /proc
         ("os.open", OSError(errno.EROFS, "no luck"), True),
         ("fcntl.flock", OSError(errno.ENOLCK, "no luck"), True),
         ("Path.mkdir", OSError(errno.ENAMETOOLONG, "no luck"), False),

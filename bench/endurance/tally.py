@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import time
 from collections import Counter
@@ -11,6 +12,9 @@ from pathlib import Path
 
 _MAX_SHOWN = 20
 """Failures that are printed and written to files; more are counted."""
+
+_WARM_UP = 0.1
+"""Share of the count after which memory counts: caches and pools have filled by then."""
 
 
 @dataclass(slots=True)
@@ -42,6 +46,10 @@ class Tally:
         path.write_bytes(sent)
         print(f"failure: seed {self.seed}, index {index}: {reason}; {path}", flush=True)
 
+    def print_statuses(self) -> None:
+        counts = (f"{status}: {count}" for status, count in sorted(self.statuses.items()))
+        print(f"answers by status: {', '.join(counts)}")
+
 
 @dataclass(slots=True)
 class Budget:
@@ -72,3 +80,27 @@ async def work_through(budget: Budget, do: Callable[[int], Awaitable[None]]) -> 
     """Does one index after the other until the budget is spent."""
     while not budget.is_spent:
         await do(budget.take())
+
+
+async def spend(
+    budget: Budget, work: Callable[[Budget], Awaitable[None]], num_clients: int
+) -> None:
+    """Has so many clients work at once until the budget is spent."""
+    await asyncio.gather(*(work(budget) for _ in range(num_clients)))
+
+
+async def spend_after_warm_up(
+    budget: Budget,
+    work: Callable[[Budget], Awaitable[None]],
+    num_clients: int,
+    on_warm: Callable[[], None],
+) -> float:
+    """Spends the budget, and calls `on_warm` when a tenth of the count is spent and no client has
+    an answer outstanding. Returns the seconds that all of it took."""
+    start = time.monotonic()
+    warm_up = Budget(budget.first, int(budget.count * _WARM_UP), budget.seconds, budget.tally)
+    await spend(warm_up, work, num_clients)
+    on_warm()
+    rest = budget.seconds - (time.monotonic() - start)
+    await spend(Budget(warm_up.take(), budget.count, rest, budget.tally), work, num_clients)
+    return time.monotonic() - start

@@ -28,7 +28,8 @@ class BodyReader:
         self._huge: FairThread[Any] = FairThread("huge bodies", per_client=64, total=256)
 
     async def read(self, request: Request, schema: type[Body], *, default: bytes = b"") -> Body:
-        """
+        """Returns the body as `decode` reads it.
+
         Args:
             default: stands for an empty body.
 

@@ -380,12 +380,10 @@ class Connection(asyncio.Protocol):
         if self._queue or self._wire.buffered:
             # The client is still reading, for which the wire has a deadline of its own.
             self._deadline.set(self._loop.time() + self._config.keep_alive_timeout)
-        elif self._request is not None:
-            pass
-        elif self._wire.has_unread:
+        elif self._request is None and self._wire.has_unread:
             # A request has come while the loop was busy; the next pass of the loop reads it.
             self._deadline.set(self._loop.time())
-        else:
+        elif self._request is None:
             self._parser.close()
             self._wire.finish_idle()
 

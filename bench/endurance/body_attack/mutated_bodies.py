@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import re
 import tempfile
@@ -24,7 +23,7 @@ from bench.endurance.figures import Figure
 from bench.endurance.http_attack.connection import AttackConnection
 from bench.endurance.http_attack.sse import judge_body
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
-from bench.endurance.tally import Budget, Tally, work_through
+from bench.endurance.tally import Budget, Tally, spend_after_warm_up, work_through
 from fastovms.cli import DEMO_MODEL
 
 _HOST: Final = "127.0.0.1"
@@ -34,8 +33,6 @@ _DEADLINE: Final = 5.0
 _PATIENCE: Final = 60.0
 """Seconds after which a request counts as one that hangs."""
 
-_WARM_UP: Final = 0.1
-"""Share of the count after which memory counts: caches and pools have filled by then."""
 
 _MAX_NEW_TOKENS: Final = 16
 _FLAGS: Final = ("--cache-size", "0.1", "--max-model-len", "256", "--state-max-size", "64M")
@@ -80,22 +77,18 @@ class _Attack:
         self._ids: deque[str] = deque(["resp_none"], maxlen=_NUM_IDS)
         self._num_descriptors = server.num_descriptors()
         self._base_memory = 0.0
-        self._peak_memory = 0.0
         self._seconds = 0.0
         self._num_bytes = 0
 
     async def run(self) -> None:
         options = self._options
-        start = time.monotonic()
-        warm_up = Budget(options.first, int(options.count * _WARM_UP), options.seconds, self._tally)
-        await self._spend(warm_up)
-        self._base_memory = self._server.resident_memory()
-        rest = options.seconds - (time.monotonic() - start)
-        await self._spend(Budget(warm_up.take(), options.count, rest, self._tally))
-        self._seconds = time.monotonic() - start
+        budget = Budget(options.first, options.count, options.seconds, self._tally)
+        self._seconds = await spend_after_warm_up(
+            budget, self._send_all, options.clients, self._note_memory
+        )
 
-    async def _spend(self, budget: Budget) -> None:
-        await asyncio.gather(*(self._send_all(budget) for _ in range(self._options.clients)))
+    def _note_memory(self) -> None:
+        self._base_memory = self._server.resident_memory()
 
     async def _send_all(self, budget: Budget) -> None:
         """One after the other, on one connection for as long as the server keeps it."""
@@ -144,10 +137,7 @@ class _Attack:
 
     def figures(self, sightings: Sightings) -> list[Figure]:
         options, tally, server = self._options, self._tally, self._server
-        statuses = ", ".join(
-            f"{status}: {count}" for status, count in sorted(tally.statuses.items())
-        )
-        print(f"answers by status: {statuses}")
+        tally.print_statuses()
         at_least = options.count if not options.short else 500
         overload = tally.statuses[429] + tally.statuses[503]
         return [

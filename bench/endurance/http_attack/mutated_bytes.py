@@ -16,7 +16,7 @@ from bench.endurance.figures import Figure
 from bench.endurance.http_attack.connection import AttackConnection
 from bench.endurance.http_attack.http_sessions import MARK, Session, Sessions, load_seeds
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
-from bench.endurance.tally import Budget, Tally, work_through
+from bench.endurance.tally import Budget, Tally, spend_after_warm_up, work_through
 
 _HOST: Final = "127.0.0.1"
 _DEADLINE: Final = 5.0
@@ -26,8 +26,6 @@ _QUIET: Final = 0.02
 """Seconds after which a mutated message counts as one for whose rest the server waits."""
 
 _REFUSALS_WITH_5XX: Final = (501, 503, 505)
-_WARM_UP: Final = 0.1
-"""Share of the count after which memory counts: caches and pools have filled by then."""
 
 
 def run(options: argparse.Namespace) -> Sequence[Figure]:
@@ -56,17 +54,16 @@ class _Attack:
 
     async def run(self) -> None:
         options = self._options
-        start = time.monotonic()
-        warm_up = Budget(options.first, int(options.count * _WARM_UP), options.seconds, self._tally)
-        await self._spend(warm_up)
-        self._base_memory = self._server.resident_memory()
-        rest = options.seconds - (time.monotonic() - start)
-        await self._spend(Budget(warm_up.take(), options.count, rest, self._tally))
-        self._seconds = time.monotonic() - start
+        budget = Budget(options.first, options.count, options.seconds, self._tally)
+        self._seconds = await spend_after_warm_up(
+            budget, self._run_sessions, options.clients, self._note_memory
+        )
 
-    async def _spend(self, budget: Budget) -> None:
-        workers = (work_through(budget, self._run_session) for _ in range(self._options.clients))
-        await asyncio.gather(*workers)
+    def _note_memory(self) -> None:
+        self._base_memory = self._server.resident_memory()
+
+    async def _run_sessions(self, budget: Budget) -> None:
+        await work_through(budget, self._run_session)
 
     async def _run_session(self, index: int) -> None:
         session = self._sessions.make(index)
@@ -108,10 +105,7 @@ class _Attack:
 
     def figures(self, sightings: Sightings) -> list[Figure]:
         options, tally, server = self._options, self._tally, self._server
-        statuses = ", ".join(
-            f"{status}: {count}" for status, count in sorted(tally.statuses.items())
-        )
-        print(f"answers by status: {statuses}")
+        tally.print_statuses()
         at_least = options.count if not options.short else 1000
         return [
             Figure("messages", tally.num_sent, at_least=at_least),

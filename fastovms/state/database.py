@@ -3,15 +3,18 @@ its own uses it."""
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from fastovms.errors import StateFailed
+from fastovms.errors import StateFailed, description_of
 from fastovms.state.operations import Operations
 from fastovms.state.schema import open_connection
 from fastovms.state.tables import Clock, Tables, Totals
+
+logger = logging.getLogger(__name__)
 
 _EVICTION_STEP: Final = 32
 """Objects in one transaction."""
@@ -89,16 +92,17 @@ class Database:
         return self._tables.totals
 
     def transact(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """Runs operations in one transaction. One that raises leaves the others alone. Where the
-        transaction itself fails, as on a full disk, each gets one of its own: what only reads, or
-        writes little, may still succeed."""
+        """Runs operations in one transaction, and raises nothing. One that raises leaves the
+        others alone. Where the transaction itself fails, as on a full disk, each gets one of its
+        own: what only reads, or writes little, may still succeed."""
         try:
             with self._transaction():
                 outcomes = [self._attempt(operation) for operation in operations]
-        except sqlite3.Error as error:
+        except Exception as error:
             if len(operations) > 1:
                 return [self.transact([operation])[0] for operation in operations]
-            return [Outcome(error=StateFailed(f"the state cannot be written: {error}"))]
+            reason = str(error) if isinstance(error, sqlite3.Error) else description_of(error)
+            return [Outcome(error=StateFailed(f"the state cannot be written: {reason}"))]
         self._write_uses()
         return outcomes
 
@@ -152,8 +156,11 @@ class Database:
         """Where that fails, later uses are noted all the same."""
         if not self._tables.has_uses:
             return
-        with suppress(sqlite3.Error), self._transaction():
-            self._tables.write_uses()
+        try:
+            with self._transaction():
+                self._tables.write_uses()
+        except Exception:
+            logger.debug("the last uses of what is kept are not noted", exc_info=True)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

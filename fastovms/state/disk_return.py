@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from fastovms.errors import description_of
 from fastovms.state.database import Database
 
 logger = logging.getLogger(__name__)
@@ -63,20 +64,22 @@ class DiskReturn:
         or not everything can be written, and the next attempt comes later."""
         try:
             return self._move(memory)
-        except Unusable as error:
+        except (Unusable, sqlite3.Error) as error:
             self._note(str(error))
+        except Exception as error:
+            self._note(description_of(error))
         self._delay = min(2 * self._delay, _MAX_DELAY)
         self._due_at = self._clock() + self._delay
         return None
 
     def _move(self, memory: Database) -> Database:
-        """Raises Unusable."""
+        """Raises whatever keeps the state from the file, which is closed then."""
         database = self._open_file()
         try:
             database.add_all(memory)
-        except sqlite3.Error as error:
+        except BaseException:
             database.close()
-            raise Unusable(str(error)) from None
+            raise
         logger.warning(
             "the state is kept on the disk from now on, with %d objects that were kept in memory",
             memory.totals.num_objects,

@@ -29,7 +29,7 @@ _MAX_WAIT: Final = 3600.0
 """Seconds after which the thread looks for what is too old, at the latest."""
 
 _RETRY: Final = 10.0
-"""Seconds after which an eviction that failed is tried again."""
+"""Seconds after which housekeeping that failed, as an eviction, is tried again."""
 
 T = TypeVar("T")
 
@@ -144,11 +144,9 @@ class StateWorker:
 
     def _run(self) -> None:
         try:
-            while (jobs := self._take(min(self._return_to_disk(), self._evict()))) is not None:
-                if jobs:
-                    self._transact(jobs)
-        except RuntimeError:
-            logger.debug("the event loop has ended before the state was closed")
+            while (jobs := self._take(self._keep_house())) is not None:
+                if jobs and not self._report(jobs, self._transact(jobs)):
+                    return
         finally:
             self._database.close()
 
@@ -160,14 +158,37 @@ class StateWorker:
                 return None
             return [self._jobs.popleft() for _ in range(min(len(self._jobs), _MAX_BATCH))]
 
-    def _transact(self, jobs: list[_Job]) -> None:
-        assert self._loop is not None
+    def _transact(self, jobs: list[_Job]) -> list[Outcome]:
         outcomes = self._database.transact([job.operation for job in jobs])
         failures = [error for _, error in outcomes if isinstance(error, StateFailed)]
         if failures:
             self.num_failures += len(failures)
             logger.error("%d of %d operations: %s", len(failures), len(jobs), failures[0])
-        self._loop.call_soon_threadsafe(self._settle, jobs, outcomes)
+        return outcomes
+
+    def _report(self, jobs: list[_Job], outcomes: list[Outcome]) -> bool:
+        """Has the event loop settle the jobs. Returns whether there still is one."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._settle, jobs, outcomes)
+        except RuntimeError:
+            logger.debug("the event loop has ended before the state was closed")
+            return False
+        return True
+
+    def _keep_house(self) -> float:
+        """Does what is due though nobody has asked for it. Whatever fails there, operations go on.
+
+        Returns:
+            The seconds after which to do so again.
+        """
+        try:
+            return min(self._return_to_disk(), self._evict())
+        except sqlite3.Error as error:
+            logger.error("nothing is evicted from the state: %s", error)
+        except Exception:
+            logger.exception("the state is not kept within its bounds")
+        return _RETRY
 
     def _return_to_disk(self) -> float:
         """Returns after how many seconds to try again."""
@@ -178,17 +199,13 @@ class StateWorker:
         database = self._disk_return.attempt(self._database)
         if database is None:
             return self._disk_return.seconds_left()
-        self._database.close()
-        self._database, self._disk_return = database, None
+        memory, self._database, self._disk_return = self._database, database, None
+        memory.close()
         return _MAX_WAIT
 
     def _evict(self) -> float:
-        """Returns after how many seconds to try again."""
-        try:
-            if self._database.evict():
-                return 0.0
-            expiry = self._database.seconds_to_expiry()
-        except sqlite3.Error as error:
-            logger.error("nothing is evicted from the state: %s", error)
-            return _RETRY
+        """Returns after how many seconds to try again. Raises sqlite3.Error."""
+        if self._database.evict():
+            return 0.0
+        expiry = self._database.seconds_to_expiry()
         return _MAX_WAIT if expiry is None else min(expiry, _MAX_WAIT)

@@ -64,6 +64,25 @@ def test_everything_moves(make_database, tmp_path):
     assert do(disk, lambda state: state.finish_response("t", finished, None))
 
 
+def test_a_move_that_fails_in_an_unexpected_way(make_database, tmp_path, monkeypatch):
+    """Its file is closed, and the next attempt comes later, as after any other failure."""
+    closed = []
+
+    def fail(self, other):
+        raise KeyError("unexpected")
+
+    monkeypatch.setattr(Database, "add_all", fail)
+    disk = make_database(path=str(tmp_path / "state.db"))
+    monkeypatch.setattr(disk, "_on_close", lambda: closed.append(disk))
+    clock = Clock()
+    disk_return = DiskReturn(lambda: disk, "no luck", clock)
+    clock.now += 1
+    assert disk_return.attempt(make_database()) is None
+    assert closed == [disk]
+    assert disk_return.reason == "KeyError: 'unexpected'"
+    assert disk_return.seconds_left() == 2
+
+
 @pytest.mark.parametrize("table", ["objects", "items"])
 def test_a_disk_on_which_not_everything_has_room(make_database, tmp_path, table):
     """Nothing moves, and everything stays where it is."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 
 import pytest
@@ -107,6 +108,46 @@ async def test_nothing_is_acknowledged_before_its_commit(start, monkeypatch):
     failed.cancel()
 
 
+async def test_a_transaction_that_fails_in_an_unexpected_way_fails_its_operation_only(
+    start, monkeypatch
+):
+    """The others of its batch, and those after it, are done."""
+    worker, database = start()
+    attempt = database._attempt
+
+    def fail_at(operation):
+        if operation is bad:
+            raise KeyError("unexpected")
+        return attempt(operation)
+
+    bad = find("x")
+    monkeypatch.setattr(database, "_attempt", fail_at)
+    gate = Gate()
+    blocked = asyncio.ensure_future(worker.run(gate))
+    await asyncio.to_thread(gate.entered.wait)
+    batch = [asyncio.ensure_future(worker.run(some)) for some in (add("a"), bad, add("b"))]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    assert await asyncio.gather(blocked, *batch[::2]) == [None] * 3
+    with pytest.raises(StateFailed, match="KeyError"):
+        await batch[1]
+    assert worker.num_failures == 1
+    assert await worker.run(find("b")) == b"{}"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, sqlite3.OperationalError])
+async def test_housekeeping_that_fails_does_not_end_the_work(start, monkeypatch, caplog, error):
+    worker, database = start()
+
+    def fail():
+        raise error("no eviction today")
+
+    monkeypatch.setattr(database, "evict", fail)
+    await worker.run(add("a"))
+    assert await worker.run(find("a")) == b"{}"
+    assert "no eviction today" in caplog.text
+
+
 async def test_a_full_queue_makes_others_wait(start):
     worker, _ = start(max_queued=2)
     gate = Gate()
@@ -172,6 +213,22 @@ async def test_close_does_not_wait_for_a_disk_that_hangs(start):
     assert worker._thread.is_alive()
     gate.opened.set()
     worker._thread.join()
+
+
+def test_a_loop_that_has_ended_ends_the_thread(make_database):
+    gate = Gate()
+
+    async def leave() -> StateWorker:
+        worker = StateWorker(make_database(), max_queued=1, timeout=30.0)
+        asked = asyncio.ensure_future(worker.run(gate))
+        await asyncio.to_thread(gate.entered.wait)
+        asked.cancel()
+        return worker
+
+    worker = asyncio.run(leave())
+    gate.opened.set()
+    worker._thread.join(10.0)
+    assert not worker._thread.is_alive()
 
 
 async def test_close_without_a_thread(start):

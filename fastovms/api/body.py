@@ -102,7 +102,12 @@ def decode(body: bytes, schema: type[T]) -> T:
 
 
 def show(value: object) -> str:
-    """A value as JSON, cut to a length fit for an error message. The rest is not looked at."""
+    """Renders a value as JSON for an error message, in 60 characters at most.
+
+    A longer text is cut, and ends with dots. The time does not grow with the value: elements
+    beyond those that may be shown are not looked at. What JSON cannot render is shown as Python
+    writes it.
+    """
     value = _beginning(value, iter(range(_MAX_SHOWN)))
     try:
         text = json.dumps(value, ensure_ascii=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from fastovms.engine.blocks import BlockManager, OutOfBlocks
 from fastovms.engine.inputs import StepLayout
@@ -19,13 +19,15 @@ from fastovms.engine.kernels import BROKEN, likeliest
 from fastovms.engine.model import Model
 from fastovms.engine.raw_logits import RawLogits, as_bits
 from fastovms.errors import BrokenLogits, EngineFailed
+from fastovms.params import EngineOutput
 
 MAX_STREAK: Final = 3
 """Sequences that may end so, one after another, before the model is tried."""
 
 
 def is_broken(row: RawLogits) -> bool:
-    """`row` is [vocab_size]."""
+    """Returns whether logits of a position, [vocab_size], are no distribution: one of them is NaN
+    or plus infinity, or all of them are minus infinity."""
     return likeliest(*as_bits(row)) == BROKEN
 
 
@@ -33,6 +35,24 @@ def check_rows(rows: Iterable[RawLogits]) -> None:
     """Raises BrokenLogits: one of them is broken."""
     if any(map(is_broken, rows)):
         raise BrokenLogits
+
+
+class Failure(NamedTuple):
+    """What has ended one sample of a request, or a search.
+
+    Attributes:
+        num_sequences: that have ended: more than one of a search.
+        outputs: that tell of it.
+    """
+
+    error: Exception
+    num_sequences: int
+    outputs: list[EngineOutput]
+
+    @property
+    def num_broken(self) -> int:
+        """The sequences that have ended by broken logits."""
+        return self.num_sequences if isinstance(self.error, BrokenLogits) else 0
 
 
 class ModelTrial:
@@ -46,11 +66,18 @@ class ModelTrial:
         self._streak = 0
 
     def note(self, *, num_sequences: int, num_broken: int) -> None:
-        """Takes note of a step that wanted logits of so many sequences.
+        """Takes note of a step.
+
+        Args:
+            num_sequences: those that a token was to be drawn for.
+            num_broken: those that have ended by broken logits, of these and of those whose prompts
+                are scored.
 
         Raises:
             EngineFailed: the model gives no numbers for a prompt of the engine's own.
         """
+        if not num_sequences and not num_broken:
+            return
         self._streak = self._streak + num_broken if num_broken >= num_sequences else 0
         if self._streak < MAX_STREAK:
             return

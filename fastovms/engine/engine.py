@@ -15,7 +15,7 @@ from fastovms.config import EngineConfig
 from fastovms.engine.allowance import Allowance
 from fastovms.engine.beam_request import BeamRequest, beam_token_limit
 from fastovms.engine.blocks import BlockManager
-from fastovms.engine.broken_logits import ModelTrial, check_rows
+from fastovms.engine.broken_logits import Failure, ModelTrial, check_rows
 from fastovms.engine.draft import DraftModel
 from fastovms.engine.drafting import Drafting
 from fastovms.engine.grammar import GrammarCompiler, GrammarState, dead_end
@@ -93,7 +93,6 @@ class Engine:
         self._costs = StepCosts()
         self._sampler = Sampler()
         self._trial = ModelTrial(model, self.blocks)
-        self._num_broken = 0
         self._seq_ids = count()
         self._arrivals = count()
         self._requests: dict[str, list[Sequence]] = {}
@@ -197,23 +196,24 @@ class Engine:
         return self._sample(batch, logits)
 
     def _sample(self, batch: Batch, logits: RawLogits) -> list[EngineOutput]:
+        num_rows = sum(1 + num_drafts for _, num_drafts in batch.sampled)
+        failures = self._score_prompts(batch.scored, logits[num_rows:])
         outputs = []
-        self._num_broken = 0
-        if batch.scored:
-            num_rows = sum(1 + num_drafts for _, num_drafts in batch.sampled)
-            outputs += self._score_prompts(batch.scored, logits[num_rows:])
         drawn = self._sampler.draw(batch.sampled, logits) if batch.sampled else []
         row = 0
         for sequence, num_drafts in batch.sampled:
             end = row + 1 + num_drafts
-            if sequence.group is not None:
-                outputs += self._search(sequence, as_float32(logits[row]))
-            elif sequence.status is not SequenceStatus.FINISHED:  # by its prompt's scores
-                outputs.append(self._try_extend(sequence, drawn[row:end], logits, row))
+            if sequence.status is not SequenceStatus.FINISHED:  # by its prompt's scores
+                try:
+                    outputs += self._advance(sequence, drawn[row:end], logits, row)
+                except Exception as error:  # one request's fault must not cost the others theirs
+                    failures.append(self._fail(sequence, error))
             row = end
-        if batch.sampled or self._num_broken:
-            self._trial.note(num_sequences=len(batch.sampled), num_broken=self._num_broken)
-        return outputs
+        self._trial.note(
+            num_sequences=len(batch.sampled),
+            num_broken=sum(failure.num_broken for failure in failures),
+        )
+        return [*outputs, *(output for failure in failures for output in failure.outputs)]
 
     def check(self) -> None:
         """Asserts that requests, queues and blocks agree."""
@@ -243,36 +243,38 @@ class Engine:
         assert self._grammars is not None
         return self._grammars.start(params.grammar, num_prompt_tokens, allowance)
 
-    def _try_extend(
-        self, sequence: Sequence, drawn: list[Drawn], logits: RawLogits, first_row: int
-    ) -> EngineOutput:
-        """One request's fault must not cost the others theirs."""
-        try:
-            return self._extend(sequence, drawn, logits, first_row)
-        except Exception as error:
-            return self._fail(sequence, error)
-
-    def _fail(self, sequence: Sequence, error: Exception) -> EngineOutput:
-        self._report(sequence.request_id, [sequence], error)
-        self._finish(sequence)
-        output = GenerationOutput(
-            index=sequence.index,
-            token_ids=(),
-            finish_reason=FinishReason.ERROR,
-            num_generated_tokens=sequence.num_generated_tokens,
-            error=description_of(error),
-        )
-        return EngineOutput(sequence.request_id, output)
-
-    def _report(self, request_id: str, sequences: list[Sequence], error: Exception) -> None:
-        """Before the sequences end."""
-        if not isinstance(error, BrokenLogits):
+    def _fail(self, sequence: Sequence, error: Exception) -> Failure:
+        """Ends the sequence, or the search that it belongs to."""
+        request_id = sequence.request_id
+        search = self._searches.get(request_id)
+        ended = [sequence] if search is None else list(search.sequences)
+        if isinstance(error, BrokenLogits):
+            logger.error("request %s failed: %s", request_id, error)
+            for other in ended:
+                self.blocks.forget(other.block_table)
+        else:
             logger.error("request %s failed", request_id, exc_info=error)
-            return
-        logger.error("request %s failed: %s", request_id, error)
-        self._num_broken += len(sequences)
-        for sequence in sequences:
-            self.blocks.forget(sequence.block_table)
+        description = description_of(error)
+        if search is not None:
+            outputs = self._outputs_of(request_id, search.fail(self.scheduler, description))
+        else:
+            self._finish(sequence)
+            output = GenerationOutput(
+                index=sequence.index,
+                token_ids=(),
+                finish_reason=FinishReason.ERROR,
+                num_generated_tokens=sequence.num_generated_tokens,
+                error=description,
+            )
+            outputs = [EngineOutput(request_id, output)]
+        return Failure(error, len(ended), outputs)
+
+    def _advance(
+        self, sequence: Sequence, drawn: list[Drawn], logits: RawLogits, first_row: int
+    ) -> list[EngineOutput]:
+        if sequence.group is not None:
+            return self._search(sequence, as_float32(logits[first_row]))
+        return [self._extend(sequence, drawn, logits, first_row)]
 
     def _extend(
         self, sequence: Sequence, drawn: list[Drawn], logits: RawLogits, first_row: int
@@ -327,23 +329,21 @@ class Engine:
 
     def _search(self, sequence: Sequence, logits: NDArray[np.float32]) -> list[EngineOutput]:
         """Takes one beam's row; with the last beam's the search advances."""
-        request_id = sequence.request_id
-        search = self._searches[request_id]
+        search = self._searches[sequence.request_id]
         if not search.take(sequence, logits):
             return []
-        try:
-            outputs = search.advance(self.scheduler, self._seq_ids)
-        except Exception as error:
-            self._report(request_id, search.sequences, error)
-            outputs = search.fail(self.scheduler, description_of(error))
-        if not search.sequences:
+        return self._outputs_of(sequence.request_id, search.advance(self.scheduler, self._seq_ids))
+
+    def _outputs_of(self, request_id: str, outputs: list[GenerationOutput]) -> list[EngineOutput]:
+        """Those of a search, which is over if it has no sequence left."""
+        if not self._searches[request_id].sequences:
             del self._requests[request_id], self._searches[request_id]
         self.num_generated_tokens += sum(output.num_generated_tokens for output in outputs)
         return [EngineOutput(request_id, output) for output in outputs]
 
-    def _score_prompts(self, scored: list[ScoredTokens], logits: RawLogits) -> list[EngineOutput]:
-        """Returns outputs of those that fail."""
-        outputs = []
+    def _score_prompts(self, scored: list[ScoredTokens], logits: RawLogits) -> list[Failure]:
+        """Returns those that fail."""
+        failures = []
         first_row = 0
         for sequence, start, end in scored:
             rows = logits[first_row : first_row + end - start]
@@ -353,11 +353,11 @@ class Engine:
             try:
                 check_rows(rows)
             except BrokenLogits as error:
-                outputs.append(self._fail(sequence, error))
+                failures.append(self._fail(sequence, error))
                 continue
             for row, token_id in zip(rows, sequence.token_ids[start:end], strict=True):
                 sequence.prompt_logprobs.append(token_logprobs(row, token_id, num_top))
-        return outputs
+        return failures
 
     def _finish(self, sequence: Sequence) -> None:
         assert sequence.status is not SequenceStatus.FINISHED

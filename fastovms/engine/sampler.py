@@ -19,10 +19,12 @@ from fastovms.engine.sequence import Sequence
 from fastovms.errors import BrokenLogits
 
 Drawn = int | Exception | None
-"""A token id, or why there is none; None: not yet, as it depends on the token before.
+"""What comes of a row of logits: a token id; the error that ends the row's request; or None as long
+as the row waits for the token before it, on which its penalties or its grammar depend.
 
-`BrokenLogits` of rows that the model has broken (see `kernels`); a row of which the request has
-left nothing is none of these."""
+The error is `BrokenLogits` where the model's own logits are no distribution (see
+`broken_logits.is_broken`). A row of which the request's settings have left no token is no error:
+there the text ends."""
 
 GREEDY_TEMPERATURE = 1e-5
 """At and below it the likeliest token is taken: dividing by less only overflows."""

@@ -112,6 +112,7 @@ def assert_broken(outputs: list[GenerationOutput]) -> None:
         {"logprobs": 3},
         {"prompt_logprobs": 1},
         {"n": 2, "beam_search": BeamSearch(num_beams=3)},
+        {"prompt_logprobs": 1, "n": 2, "beam_search": BeamSearch(num_beams=3)},
     ],
     ids=str,
 )

@@ -75,8 +75,9 @@ class HttpConfig:
         max_request_line: 414 beyond it.
         max_head: request line and header fields together, trailers likewise; 431 beyond it.
         max_header_fields: 431 beyond it.
-        max_body: 413 beyond it.
-        max_buffered_bodies: all request bodies in memory together; 503 beyond it.
+        max_body: 413 beyond it; see also `largest_body`.
+        max_buffered_bodies: all request bodies in memory together, of which those of one client
+            are at most what is left for all others; 503 beyond it.
         max_pipelined: requests that wait on one connection behind the current one.
         max_connections: 503 beyond it. As many TLS handshakes may run besides; of more, the oldest
             ends.
@@ -122,6 +123,11 @@ class HttpConfig:
     ping_interval: float = 15.0
     drain_timeout: float = 30.0
     drain_grace: float = 0.5
+
+    @property
+    def largest_body(self) -> int:
+        """Bytes beyond which a body would never be read: 413."""
+        return min(self.max_body, self.max_buffered_bodies // 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,8 @@ _limits = (
     Flag("--max-header-fields", "http.max_header_fields", "N", integer(1), "431 beyond it"),
     Flag("--max-body", "http.max_body", "SIZE", size, "413 beyond it", show_size),
     Flag("--max-buffered-bodies", "http.max_buffered_bodies", "SIZE", size,
-         "all request bodies in memory; 503 beyond it", show_size),
+         "all request bodies in memory, of which one client's may be half, or less beside others'; "
+         "503 beyond it", show_size),
     Flag("--max-pipelined", "http.max_pipelined", "N", integer(1),
          "requests that wait on one connection behind the current one"),
     Flag("--max-connections", "http.max_connections", "N", integer(1), "503 beyond it"),

@@ -144,8 +144,10 @@ class RequestParser:
     def close(self) -> None:
         """Forgets the sink and the unfinished request, which breaks the reference cycles."""
         self.phase = _DONE
-        self._budget.give_back(self._held)
-        self._held = 0
+        if self._held:
+            assert self._current is not None
+            self._budget.give_back(self._current.sender, self._held)
+            self._held = 0
         self._sink = None
         self._parser = _INERT
         self._last = None
@@ -191,7 +193,7 @@ class RequestParser:
         path, query = split_target(self._url.decode("latin-1"), method)
         request = Request(method, path, query, headers, http_version=version)
         self._current = request
-        length = body_length(request, self._config.max_body)
+        length = body_length(request, self._config.largest_body)
         self.awaiting_continue = expects_continue(request, length)
         self.phase = _BODY
         self._raw_size = 0
@@ -206,12 +208,13 @@ class RequestParser:
     def on_body(self, data: bytes) -> None:
         self.awaiting_continue = False
         self.body_size += len(data)
-        if self.body_size > self._config.max_body:
-            raise Fault(413, f"the body is larger than {self._config.max_body} bytes")
+        if self.body_size > self._config.largest_body:
+            raise Fault(413, f"the body is larger than {self._config.largest_body} bytes")
         if self._wanted:
-            if not self._budget.take(len(data)):
+            assert self._current is not None
+            if not self._budget.take(self._current.sender, len(data)):
                 retry = (("Retry-After", "1"),)
-                raise Fault(503, "too many request bodies in memory", headers=retry)
+                raise Fault(503, "too many request bodies of this client in memory", headers=retry)
             self._held += len(data)
             self._body.append(data)
 

@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
             self._begin(request, admitted)
             return
         if not is_next and len(self._queue) >= self._config.max_pipelined:
-            self._server.body_budget.give_back(len(request.body))
+            self._server.give_back_body(request)
             request.body = b""
             raise Fault(503, "too many pipelined requests", request=request)
         self._queue.append(_Turn(request, admitted, final=not keep_alive))
@@ -324,8 +324,7 @@ class Connection(asyncio.Protocol):
         """Frees what the current request held, and reports it."""
         request, server = self._request, self._server
         assert request is not None
-        if request.body:
-            server.body_budget.give_back(len(request.body))
+        server.give_back_body(request)
         if server.observers:
             num_bytes = self._wire.num_written - self._written_before
             status = self._status if num_bytes else _CLIENT_CLOSED_REQUEST
@@ -347,7 +346,7 @@ class Connection(asyncio.Protocol):
 
     def _drop_queue(self) -> None:
         for turn in self._queue:
-            self._server.body_budget.give_back(len(turn.request.body))
+            self._server.give_back_body(turn.request)
         self._queue.clear()
 
     def _open_stream(

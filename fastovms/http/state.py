@@ -106,6 +106,11 @@ class ServerState:
             self._empty = self.loop.create_future()
             await self._empty
 
+    def give_back_body(self, request: Request) -> None:
+        """The request's body is no longer needed. To be called once."""
+        if request.body:
+            self.body_budget.give_back(request.sender, len(request.body))
+
     def request_id(self, given: str | None) -> str:
         """The client's id when it is up to 128 visible ASCII characters, else a new one."""
         if given and is_id(given, _MAX_REQUEST_ID):

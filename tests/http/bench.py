@@ -77,8 +77,8 @@ class Bench:
         self.streams.append(request.stream())
         return await self.wait(request)
 
-    def connect(self) -> FakeTransport:
-        return FakeTransport(Connection(self.state))
+    def connect(self, address: str = "127.0.0.1") -> FakeTransport:
+        return FakeTransport(Connection(self.state), address)
 
 
 def statuses(transport: FakeTransport) -> list[int]:

@@ -47,7 +47,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class FakeTransport:
     """Takes `room` bytes (None = all), keeps the rest in its buffer."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, address: str = "127.0.0.1") -> None:
+        self._address = address
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._high = self._low = 0
@@ -63,7 +64,7 @@ class FakeTransport:
         self._high, self._low = high, low
 
     def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 4711) if name == "peername" else None
+        return (self._address, 4711) if name == "peername" else None
 
     def get_write_buffer_size(self) -> int:
         return len(self.buffer)

@@ -250,6 +250,26 @@ async def test_bodies_of_lost_connections_are_given_back() -> None:
     assert bench.state.body_budget.used == 0
 
 
+async def test_a_client_with_many_slow_bodies_keeps_no_other_out() -> None:
+    bench = Bench(dataclasses.replace(CONFIG, max_buffered_bodies=10_000, max_connections=100))
+    slow = [bench.connect("192.0.2.1") for _ in range(20)]
+    for transport in slow:
+        transport.receive(post(b"x" * 1000)[:-1])
+    assert [status for transport in slow for status in statuses(transport)] == [503] * 15
+    assert bench.state.body_budget.used < 5_000
+    for address in ("192.0.2.2", "2001:db8::1"):
+        other = bench.connect(address)
+        other.receive(post(b"x" * 1000))
+        await ticks()
+        assert statuses(other) == [200]
+    for transport in slow:
+        transport.receive(b"x")
+        transport.receive_eof()
+    await ticks()
+    bench.state.body_budget.check()
+    assert bench.state.body_budget.used == 0
+
+
 async def test_a_cancelled_handler_ends_the_connection() -> None:
     bench = Bench()
     transport = bench.connect()

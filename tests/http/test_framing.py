@@ -22,10 +22,16 @@ CONFIG = HttpConfig(max_body=1024 * 1024)
 class Recorder:
     """A sink that keeps what it is told."""
 
-    def __init__(self, *, budget: int = 1 << 30, cache: HeadCache | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        budget: int = 1 << 30,
+        cache: HeadCache | None = None,
+        config: HttpConfig = CONFIG,
+    ) -> None:
         self.events: list[tuple[object, ...]] = []
         self.budget = BodyBudget(budget)
-        self.parser = RequestParser(CONFIG, self.budget, cache or HeadCache(), self)
+        self.parser = RequestParser(config, self.budget, cache or HeadCache(), self)
         self.wanted = True
         self.refuse = False
 
@@ -35,7 +41,8 @@ class Recorder:
         return self.wanted
 
     def on_request(self, request: Request, keep_alive: bool) -> None:
-        self.budget.give_back(len(request.body))
+        if request.body:
+            self.budget.give_back(request.sender, len(request.body))
         fields = tuple(request.headers)
         self.events.append(
             (
@@ -165,14 +172,19 @@ def test_the_cache_is_bounded() -> None:
 
 
 def test_the_budget_bounds_all_bodies_together() -> None:
-    recorder = Recorder(budget=10)
+    recorder = Recorder(budget=20)
     assert recorder.feed(post(b"x" * 11)) == [("fault", 503)]
     assert recorder.budget.used == 0
-    unfinished = Recorder(budget=10)
+    unfinished = Recorder(budget=20)
     unfinished.feed(post(b"x" * 9)[:-1])
     assert unfinished.budget.used == 8
     unfinished.parser.close()
     assert unfinished.budget.used == 0
+
+
+def test_a_body_that_would_never_be_read_is_too_large() -> None:
+    recorder = Recorder(budget=20, config=HttpConfig(max_buffered_bodies=20))
+    assert recorder.feed(post(b"x" * 11)) == [("fault", 413)]
 
 
 def test_an_unwanted_body_is_not_kept() -> None:

@@ -266,4 +266,4 @@ def test_defaults_agree_with_one_another() -> None:
     assert config.max_request_line >= 8000  # RFC 9112 3
     assert config.max_request_line <= config.max_head
     assert config.keep_alive_timeout > 60
-    assert config.max_body <= config.max_buffered_bodies
+    assert config.largest_body == config.max_body

@@ -17,7 +17,7 @@ from typing import Final
 
 import fastovms
 from bench.report import machine, table
-from fastovms.backends.guarded_grammars import GuardedGrammars
+from fastovms.backends.guarded_grammars import GuardedGrammars, guard_compiler
 from fastovms.engine.grammar import GrammarCompiler
 from fastovms.errors import BackendError, Overloaded, RequestError
 from fastovms.params import Grammar, GrammarKind
@@ -70,10 +70,10 @@ async def measure_costs() -> list[tuple[str, float, float]]:
     numbers = count()
     cold = []
     for _ in range(_NUM_COLD):
-        guarded = GuardedGrammars(new_compiler())
+        guarded = guard_compiler(new_compiler())
         cold.append(await seconds(guarded, plain(next(numbers))))
         guarded.close()
-    compiler, guarded = new_compiler(), GuardedGrammars(new_compiler())
+    compiler, guarded = new_compiler(), guard_compiler(new_compiler())
     await guarded.compile(plain(next(numbers)), "")
     direct, warm, cached = [], [], []
     for _ in range(_NUM_RUNS):
@@ -95,7 +95,7 @@ async def measure_costs() -> list[tuple[str, float, float]]:
 async def measure_waiting(client: str) -> tuple[float, float]:
     """Median and longest seconds that ordinary grammars take while there are hostile ones of the
     client "hostile"."""
-    guarded = GuardedGrammars(new_compiler())
+    guarded = guard_compiler(new_compiler())
     await guarded.compile(plain(-1), "")
 
     async def attack(number: int) -> None:

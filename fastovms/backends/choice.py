@@ -9,7 +9,7 @@ from pathlib import Path
 from fastovms.backends.base import Backend
 from fastovms.backends.draft import read_draft_info
 from fastovms.backends.genai.backend import GenaiBackend
-from fastovms.backends.genai.grammars import TriedGrammars
+from fastovms.backends.genai.grammars import guard_pipeline
 from fastovms.backends.guarded_grammars import trial_starter
 from fastovms.backends.paged import PagedBackend
 from fastovms.backends.vocabulary import load_grammar_compiler
@@ -77,7 +77,7 @@ def _genai(
     """`instead` is why the paged backend does not run it."""
     _check_drafts(model_dir, model, config)
     compiler = load_grammar_compiler(model_dir, model)
-    grammars = TriedGrammars(None if compiler is None else trial_starter(compiler))
+    grammars = guard_pipeline(None if compiler is None else trial_starter(compiler))
 
     def reserve(available: int) -> Backend:
         try:

@@ -1,23 +1,20 @@
-"""Grammars for the paged engine. A few characters can keep their compiler busy for hours, or end
-the process that it runs in: so each is tried in another process first."""
+"""Grammars that no compiler of the server meets before they have been tried. A few characters can
+keep a compiler busy for hours, or end the process that it runs in: so each is tried in another
+process first."""
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
 from fastovms.backends.base import GrammarStats
 from fastovms.backends.process import ChildProcess, Peer
 from fastovms.backends.trials.lanes import TrialLanes
+from fastovms.backends.trials.refused_grammars import RefusedGrammars
 from fastovms.backends.trials.small_vocabulary import SmallVocabulary
 from fastovms.backends.trials.trial import TakesLonger, Trial, Verdict
 from fastovms.engine.grammar import GrammarCompiler, UnusableGrammar
-from fastovms.engine.grammar_cache import CompiledGrammar
 from fastovms.params import Grammar
 
 LANE_SECONDS: Final = (0.05, 0.3, 1.5)
@@ -29,123 +26,94 @@ _PATIENCE: Final = 12.0
 up a little sooner."""
 
 _MIN_TIMEOUT: Final = 10.0
-_MAX_REFUSED: Final = 256
-_MAX_REASON: Final = 1000
 
 StartTrial = Callable[[float], Peer]
 """Starts a process that tries grammars, and allows each so many seconds of a processor."""
 
 
-class GuardedGrammars:
-    """Compiles what a trial has passed, and remembers what it has refused."""
+class PassedGrammars(Protocol):
+    """Keeps the grammars that have passed their trial. Thread-safe."""
 
-    def __init__(self, compiler: GrammarCompiler, *, start: StartTrial | None = None) -> None:
-        self._compiler = compiler
-        start = start or trial_starter(compiler)
+    def find(self, grammar: Grammar) -> Grammar | None:
+        """Returns the grammar as a backend takes it, if it is kept."""
+
+    def keep(self, grammar: Grammar, verdict: Verdict) -> Grammar:
+        """Returns a grammar that has passed as a backend takes it. Raises UnusableGrammar."""
+
+
+class GuardedGrammars:
+    """Has each grammar tried, and remembers what comes of it.
+
+    Args:
+        passed: keeps what has passed.
+        lanes: the trials of each lane, all of which a grammar has to pass.
+    """
+
+    def __init__(self, passed: PassedGrammars, lanes: Sequence[Sequence[Trial]]) -> None:
+        self._passed = passed
         self._refused = RefusedGrammars()
-        self._lanes = TrialLanes(
-            [_Lane(start, seconds, compiler, self._refused) for seconds in LANE_SECONDS]
-        )
+        self._lanes = TrialLanes([_Lane(trials, passed, self._refused) for trials in lanes])
 
     @property
     def stats(self) -> GrammarStats:
         return self._lanes.stats
 
     def start(self) -> None:
-        """Makes a trial process ready, in the background."""
+        """Makes the first trial processes ready, in the background."""
         self._lanes.start()
 
     async def compile(self, grammar: Grammar, client: str) -> Grammar:
         """See `Backend.compile_grammar`."""
-        compiled = self._compiler.cached(grammar)
-        if compiled is None:
-            self._refused.check(grammar)
-            compiled = await self._lanes.run(grammar, client)
-        return replace(grammar, compiled=compiled)
+        found = self._passed.find(grammar)
+        if found is not None:
+            return found
+        self._refused.check(grammar)
+        return await self._lanes.run(grammar, client)
 
     def close(self) -> None:
         """Ends the processes."""
         self._lanes.close()
 
 
-class RefusedGrammars:
-    """Remembers why grammars were refused: a tool's schema comes again with every request, whether
-    it can be used or not, and to find that out may take seconds. What another trial may see
-    otherwise is not remembered. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._reasons: OrderedDict[bytes, str] = OrderedDict()
-        self._lock = Lock()
-
-    def check(self, grammar: Grammar) -> None:
-        """Raises UnusableGrammar for one that was refused before."""
-        key = digest_of(grammar)
-        with self._lock:
-            reason = self._reasons.get(key)
-            if reason is None:
-                return
-            self._reasons.move_to_end(key)
-        raise UnusableGrammar(grammar, reason)
-
-    @contextmanager
-    def remembering(self, grammar: Grammar) -> Iterator[None]:
-        """Remembers the grammar if it is refused for certain in the `with` statement."""
-        try:
-            yield
-        except UnusableGrammar as error:
-            if not error.is_certain:
-                raise
-            with self._lock:
-                self._reasons[digest_of(grammar)] = error.reason[:_MAX_REASON]
-                while len(self._reasons) > _MAX_REFUSED:
-                    self._reasons.popitem(last=False)
-            raise
-
-
-def digest_of(grammar: Grammar) -> bytes:
-    """What tells a grammar from others, in 32 bytes."""
-    parts = (grammar.kind.name, grammar.source, grammar.frame)
-    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).digest()
-
-
 class _Lane:
-    """Tries a grammar, and compiles it in the server if it has passed."""
+    """Tries a grammar with one compiler after the other."""
 
     def __init__(
-        self,
-        start: StartTrial,
-        seconds: float,
-        compiler: GrammarCompiler,
-        refused: RefusedGrammars,
+        self, trials: Sequence[Trial], passed: PassedGrammars, refused: RefusedGrammars
     ) -> None:
-        self._trial = compiler_trial(start, seconds)
-        self._compiler = compiler
+        self._trials = trials
+        self._passed = passed
         self._refused = refused
 
     @property
     def num_deaths(self) -> int:
-        return self._trial.num_deaths
+        return sum(trial.num_deaths for trial in self._trials)
 
     def warm_up(self) -> None:
-        self._trial.warm_up()
+        for trial in self._trials:
+            trial.warm_up()
 
-    def attempt(self, grammar: Grammar, *, is_last: bool) -> CompiledGrammar:
-        compiled = self._compiler.cached(grammar)  # for somebody else, meanwhile
-        if compiled is not None:
-            return compiled
+    def attempt(self, grammar: Grammar, *, is_last: bool) -> Grammar:
+        found = self._passed.find(grammar)  # for somebody else, meanwhile
+        if found is not None:
+            return found
         self._refused.check(grammar)
+        verdict = Verdict()
         with self._refused.remembering(grammar):
-            verdict = passed(self._trial.ask(grammar), grammar, is_last=is_last)
-            return self._compiler.compile(grammar, num_bytes=verdict.num_bytes)
+            for trial in self._trials:
+                verdict = _checked(trial.ask(grammar), grammar, is_last=is_last)
+            return self._passed.keep(grammar, verdict)
 
     def kill(self) -> None:
-        self._trial.kill()
+        for trial in self._trials:
+            trial.kill()
 
     def close(self) -> None:
-        self._trial.close()
+        for trial in self._trials:
+            trial.close()
 
 
-def passed(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
+def _checked(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
     """The verdict, if the grammar has passed.
 
     Raises:
@@ -159,7 +127,33 @@ def passed(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
     return verdict
 
 
-def compiler_trial(start: StartTrial, seconds: float) -> Trial:
+class _CompiledGrammars:
+    """The grammars that the paged engine's compiler keeps."""
+
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self._compiler = compiler
+
+    def find(self, grammar: Grammar) -> Grammar | None:
+        compiled = self._compiler.cached(grammar)
+        return None if compiled is None else replace(grammar, compiled=compiled)
+
+    def keep(self, grammar: Grammar, verdict: Verdict) -> Grammar:
+        compiled = self._compiler.compile(grammar, num_bytes=verdict.num_bytes)
+        return replace(grammar, compiled=compiled)
+
+
+def guard_compiler(
+    compiler: GrammarCompiler, *, start: StartTrial | None = None
+) -> GuardedGrammars:
+    """Guards the paged engine's compiler. `start` starts the processes, unless they are to be those
+    of `trial_starter`."""
+    start = start or trial_starter(compiler)
+    return GuardedGrammars(
+        _CompiledGrammars(compiler), [[lane_trial(start, seconds)] for seconds in LANE_SECONDS]
+    )
+
+
+def lane_trial(start: StartTrial, seconds: float) -> Trial:
     """The trial of a lane that allows so many seconds of a processor."""
     timeout = max(_MIN_TIMEOUT, seconds * _PATIENCE)
     return Trial(lambda: start(seconds), timeout=timeout)

@@ -16,7 +16,7 @@ from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.deep_stack import start_thread
 from fastovms.backends.draft import load_draft_model
 from fastovms.backends.engine_loop import Abort, Close, Command, Submit, run_engine
-from fastovms.backends.guarded_grammars import GuardedGrammars
+from fastovms.backends.guarded_grammars import guard_compiler
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
 from fastovms.backends.permits import Permits
 from fastovms.backends.tuning import load_tuned
@@ -76,7 +76,7 @@ class PagedBackend:
         self._engine = engine
         self._clock = clock
         self._commit_ahead = commit_ahead
-        self._grammars = None if grammars is None else GuardedGrammars(grammars)
+        self._grammars = None if grammars is None else guard_compiler(grammars)
         self._model = model
         self._config = config
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()

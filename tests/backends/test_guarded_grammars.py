@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.backends.guarded_grammars import GuardedGrammars, RefusedGrammars
+from fastovms.backends.guarded_grammars import GuardedGrammars, guard_compiler
 from fastovms.backends.process import Peer
+from fastovms.backends.trials.refused_grammars import RefusedGrammars
 from fastovms.backends.trials.trial import Verdict
 from fastovms.engine.grammar import GrammarCompiler, UnusableGrammar
 from fastovms.engine.grammar_cache import CompiledGrammar
@@ -32,7 +33,7 @@ def compiler() -> GrammarCompiler:
 
 @pytest.fixture
 async def guarded(compiler: GrammarCompiler) -> AsyncIterator[GuardedGrammars]:
-    grammars = GuardedGrammars(compiler)
+    grammars = guard_compiler(compiler)
     grammars.start()
     yield grammars
     grammars.close()
@@ -139,7 +140,7 @@ async def test_a_process_that_cannot_be_started(compiler: GrammarCompiler) -> No
     def start(_: float) -> Peer:
         raise BlockingIOError("no more processes")
 
-    grammars = GuardedGrammars(compiler, start=start)
+    grammars = guard_compiler(compiler, start=start)
     with pytest.raises(BackendUnavailable, match="grammars cannot be compiled now"):
         await grammars.compile(Grammar(GrammarKind.REGEX, "xyz"), "")
     grammars.close()
@@ -148,7 +149,7 @@ async def test_a_process_that_cannot_be_started(compiler: GrammarCompiler) -> No
 async def test_a_death_by_chance_is_not_remembered(compiler: GrammarCompiler) -> None:
     """As that of a process which the system kills because memory is short."""
     deaths = [Verdict("it died", has_died=True, is_certain=False)]
-    grammars = GuardedGrammars(
+    grammars = guard_compiler(
         compiler, start=lambda _: FakeProcess(lambda _: deaths.pop() if deaths else Verdict())
     )
     grammar = Grammar(GrammarKind.REGEX, "by[ ]chance")

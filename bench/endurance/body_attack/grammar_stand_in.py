@@ -18,7 +18,7 @@ import numpy as np
 
 import fastovms
 from bench.endurance.body_attack.hostile_grammars import HostileGrammars
-from fastovms.backends.guarded_grammars import GuardedGrammars
+from fastovms.backends.guarded_grammars import guard_compiler
 from fastovms.backends.process import connect_to_parent
 from fastovms.backends.trials.trial import TOO_MUCH, TOO_SLOW
 from fastovms.engine.grammar import GrammarCompiler, UnusableGrammar
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 class _StandIn:
     def __init__(self, compiler: GrammarCompiler, grammars: HostileGrammars) -> None:
         self._compiler = compiler
-        self._guarded = GuardedGrammars(compiler)
+        self._guarded = guard_compiler(compiler)
         self._grammars = grammars
         self._turn = asyncio.Semaphore(_NUM_AT_A_TIME)
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from fastovms.backends.base import BackendStats, OutputCallback
 from fastovms.backends.engine_loop import Abort, Close, Command, Submit
-from fastovms.backends.genai.grammars import TriedGrammars
 from fastovms.backends.genai.messages import Encoding, Failed, Load, Loaded
 from fastovms.backends.genai.support import (
     Assistance,
@@ -23,6 +22,7 @@ from fastovms.backends.genai.support import (
     check_supported,
     has_prefix_cache,
 )
+from fastovms.backends.guarded_grammars import GuardedGrammars
 from fastovms.backends.in_flight import RequestsInFlight, Step, check_length
 from fastovms.backends.permits import Permits
 from fastovms.backends.process import ChildProcess, Peer, receive, send
@@ -58,7 +58,7 @@ class GenaiBackend:
         peer: Peer,
         model: ModelInfo,
         config: EngineConfig,
-        grammars: TriedGrammars,
+        grammars: GuardedGrammars,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._peer = peer
@@ -83,7 +83,7 @@ class GenaiBackend:
         model_dir: Path,
         model: ModelInfo,
         config: EngineConfig,
-        grammars: TriedGrammars,
+        grammars: GuardedGrammars,
         *,
         available: int,
     ) -> GenaiBackend:

@@ -1,4 +1,5 @@
-"""The process that tries grammars: `python -m fastovms.backends.genai.grammar_trial DESCRIPTOR`.
+"""The process that tries grammars: `python -m fastovms.backends.genai.grammar_trial DESCRIPTOR
+SECONDS`.
 
 A grammar that the pipeline's compiler refuses costs the whole pipeline, and one that is too much
 for it may take for ever or crash. What it refuses does not depend on the model, so the small one
@@ -19,17 +20,20 @@ import openvino_genai as genai
 
 from fastovms.backends.genai.generation_config import structured_output
 from fastovms.backends.process import connect_to_parent
+from fastovms.backends.resource_limits import limit_time
 from fastovms.backends.trials.trial import Verdict
 from fastovms.engine.paging import reason_of
 from fastovms.params import Grammar
 
 _MODEL: Final = Path(__file__).parents[2] / "demo_model"
+_WHOSE: Final = "by the compiler of the genai backend, which runs this model"
 _PLACE: Final = re.compile(r"^\[[0-9:]+\] \S+?:[0-9]+: ")
 """Where in its source the compiler has found the fault."""
 
 
-def serve(connection: Connection[Any, Any]) -> None:
-    """See `Trial`. After a fault it gets ready again."""
+def serve(connection: Connection[Any, Any], seconds: float) -> None:
+    """See `Trial`. After a fault it gets ready again. A grammar that takes more than so many
+    seconds of a processor ends the process."""
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             pipeline = _load()
@@ -37,7 +41,9 @@ def serve(connection: Connection[Any, Any]) -> None:
             while not fault:
                 connection.send(None)
                 number, grammar = connection.recv()
+                limit_time(seconds)
                 fault = _try(pipeline, grammar)
+                limit_time(0)
                 connection.send((number, Verdict(fault)))
 
 
@@ -56,12 +62,12 @@ def _try(pipeline: genai.ContinuousBatchingPipeline, grammar: Grammar) -> str:
             pipeline.step()
         del handle
     except Exception as error:
-        return _PLACE.sub("", reason_of(error)) or type(error).__name__
+        return f"{_WHOSE}: {_PLACE.sub('', reason_of(error)) or type(error).__name__}"
     return ""
 
 
 def main() -> None:
-    serve(connect_to_parent(sys.argv))
+    serve(connect_to_parent(sys.argv), float(sys.argv[2]))
     os._exit(0)
 
 

@@ -17,13 +17,14 @@ from fastovms.params import Grammar
 TOO_MUCH: Final = "it is too much for the compiler"
 TOO_SLOW: Final = "it takes too long to compile"
 
-OWN_SIGNALS: Final = (
+_OWN_SIGNALS: Final = (
     signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP,
 )  # fmt: skip
 """By which a compiler ends its own process. Other signals come from outside, as the SIGKILL of a
 system that is out of memory does."""
 
-_OWN_FATES: Final = frozenset(fate(-number) for number in OWN_SIGNALS)
+_SIGNALS: Final = {fate(-number): number for number in signal.Signals}
+"""By which a process was ended, by what is said of its end."""
 
 _START_TIMEOUT: Final = 60.0
 """Seconds for the process to come up."""
@@ -46,6 +47,15 @@ class Verdict(NamedTuple):
     is_slow: bool = False
     has_died: bool = False
     is_certain: bool = True
+
+
+def verdict_on_death(number: int | None) -> Verdict:
+    """The verdict on a grammar whose process was ended by this signal; None = in another way."""
+    if number == signal.SIGPROF:  # see `limit_time`
+        return Verdict(TOO_SLOW, is_slow=True)
+    if number == signal.SIGALRM:
+        return Verdict(TOO_SLOW, is_slow=True, is_certain=False)
+    return Verdict(TOO_MUCH, has_died=True, is_certain=number in _OWN_SIGNALS)
 
 
 class TakesLonger(Exception):
@@ -94,8 +104,8 @@ class Trial:
             self._is_ready = False
             verdict = self._answer(connection)
         except (EOFError, OSError):
-            is_certain = self._peer is not None and self._peer.wait() in _OWN_FATES
-            verdict = Verdict(TOO_MUCH, has_died=True, is_certain=is_certain)
+            ending = "" if self._peer is None else self._peer.wait()
+            verdict = verdict_on_death(_SIGNALS.get(ending))
             self._replace()
         if verdict is None:
             verdict = Verdict(TOO_SLOW, is_slow=True, is_certain=False)

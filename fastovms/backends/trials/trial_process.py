@@ -12,7 +12,6 @@ import ctypes
 import mmap
 import os
 import resource
-import signal
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,9 +19,9 @@ from typing import Any, Final
 
 from fastovms.backends.deep_stack import TRIAL_STACK
 from fastovms.backends.process import connect_to_parent
-from fastovms.backends.resource_limits import set_soft_limit
+from fastovms.backends.resource_limits import limit_time, set_soft_limit
 from fastovms.backends.trials.small_vocabulary import SmallVocabulary
-from fastovms.backends.trials.trial import OWN_SIGNALS, TOO_MUCH, TOO_SLOW, Verdict
+from fastovms.backends.trials.trial import TOO_MUCH, Verdict, verdict_on_death
 from fastovms.engine.grammar import GrammarCompiler, UnfinishableGrammar, UnusableGrammar
 from fastovms.params import Grammar, GrammarKind
 
@@ -34,9 +33,6 @@ _MAX_HELD: Final = 48 * 2**20
 
 _MAX_GROWTH: Final = 64 * 2**20
 """Bytes that a worker may have grown by before another takes its place."""
-
-_BUSY_FACTOR: Final = 10
-"""How much longer than its time of a processor a grammar may take where the machine is busy."""
 
 _DONE: Final = 0
 _RENEW: Final = 3
@@ -100,17 +96,13 @@ class _Worker:
                 self._connection.send(None)
                 number, grammar = self._connection.recv()
                 self._begun[:] = number.to_bytes(8)
-                self._limit(self._seconds)
+                limit_time(self._seconds)
                 verdict = self._try(grammar)
-                self._limit(0)
+                limit_time(0)
                 self._connection.send((number, verdict))
                 self._begun[:] = bytes(8)
             return _RENEW
         return _DONE
-
-    def _limit(self, seconds: float) -> None:
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        signal.setitimer(signal.ITIMER_REAL, seconds * _BUSY_FACTOR)
 
     def _try(self, grammar: Grammar) -> Verdict:
         before = self._heap.num_bytes
@@ -143,16 +135,6 @@ def _limit_resources() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def _verdict(status: int) -> Verdict:
-    """On a grammar that has ended its worker."""
-    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    if number == signal.SIGPROF:
-        return Verdict(TOO_SLOW, is_slow=True)
-    if number == signal.SIGALRM:  # the machine was busy
-        return Verdict(TOO_SLOW, is_slow=True, is_certain=False)
-    return Verdict(TOO_MUCH, has_died=True, is_certain=number in OWN_SIGNALS)
-
-
 def serve(connection: Connection[Any, Any], compiler: GrammarCompiler, seconds: float) -> None:
     """Forks workers, one at a time, until the server is gone."""
     begun = mmap.mmap(-1, 8)
@@ -168,7 +150,8 @@ def serve(connection: Connection[Any, Any], compiler: GrammarCompiler, seconds: 
             return
         number = int.from_bytes(begun)
         if number:
-            connection.send((number, _verdict(status)))
+            cause = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+            connection.send((number, verdict_on_death(cause)))
 
 
 def main() -> None:

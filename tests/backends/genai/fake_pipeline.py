@@ -16,7 +16,7 @@ import openvino_genai as genai
 
 from fastovms.backends.genai.backend import GenaiBackend
 from fastovms.backends.genai.engine import PipelineEngine
-from fastovms.backends.genai.grammars import TriedGrammars
+from fastovms.backends.genai.grammars import guard_pipeline
 from fastovms.backends.genai.pipeline import Capacity
 from fastovms.backends.genai.worker import run
 from fastovms.config import EngineConfig
@@ -183,4 +183,4 @@ def genai_backend(
         pipeline or FakePipeline(), model, config, Capacity(num_blocks=100, block_size=32)
     )
     peer = ThreadPeer(engine, clock)
-    return GenaiBackend(peer, model, config, TriedGrammars(None), clock)
+    return GenaiBackend(peer, model, config, guard_pipeline(None), clock)

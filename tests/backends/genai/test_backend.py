@@ -11,7 +11,7 @@ import numpy as np
 
 from fastovms.backends.base import BackendStats
 from fastovms.backends.genai.backend import _ENCODING_ALLOWANCE, GenaiBackend
-from fastovms.backends.genai.grammars import TriedGrammars
+from fastovms.backends.genai.grammars import guard_pipeline
 from fastovms.backends.genai.messages import Encoding, Failed
 from fastovms.backends.in_flight import Step
 from fastovms.backends.process import receive, send
@@ -42,7 +42,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_an_image_stays_in_memory_no_longer_than_its_request():
     peer = ScriptedPeer()
-    backend = GenaiBackend(peer, model_info(), EngineConfig(), TriedGrammars(None))
+    backend = GenaiBackend(peer, model_info(), EngineConfig(), guard_pipeline(None))
     backend.start()
     image = np.zeros((2, 2, 3), np.uint8)
     gone = weakref.ref(image)
@@ -57,7 +57,7 @@ async def test_an_image_stays_in_memory_no_longer_than_its_request():
 
 async def test_images_that_are_encoded_are_no_hang():
     peer = ScriptedPeer()
-    backend = GenaiBackend(peer, model_info(), EngineConfig(), TriedGrammars(None))
+    backend = GenaiBackend(peer, model_info(), EngineConfig(), guard_pipeline(None))
     backend.start()
     listener = Listener()
     backend.submit(GenerationRequest("r", [1], SamplingParams()), listener)

@@ -112,6 +112,18 @@ def test_a_process_that_dies_is_replaced_at_once(fate: str, is_certain: bool) ->
     trial.close()
 
 
+@pytest.mark.parametrize(("fate", "is_certain"), [("SIGPROF", True), ("SIGALRM", False)])
+def test_a_process_whose_time_is_up(fate: str, is_certain: bool) -> None:
+    """By the time of a processor, or, on a busy machine, by the clock."""
+    trial = Trial(Starter(ending(f"was ended by {fate}")), timeout=10)
+    assert ask(trial, "bad") == Verdict(
+        "it takes too long to compile", is_slow=True, is_certain=is_certain
+    )
+    assert ask(trial, "good") == Verdict()
+    assert trial.num_deaths == 0
+    trial.close()
+
+
 def test_a_process_that_hangs_is_replaced_at_once(hung: threading.Event) -> None:
     start = Starter(lambda source: Verdict(str(hung.wait()) if source == "bad" else ""))
     trial = Trial(start, timeout=0.05)

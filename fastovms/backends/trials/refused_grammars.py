@@ -1,0 +1,56 @@
+"""Why grammars were refused, and what tells one grammar from another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Final
+
+from fastovms.engine.grammar import UnusableGrammar
+from fastovms.params import Grammar
+
+_MAX_REFUSED: Final = 256
+_MAX_REASON: Final = 1000
+
+
+class RefusedGrammars:
+    """Remembers why grammars were refused: a tool's schema comes again with every request, whether
+    it can be used or not, and to find that out may take seconds. What another trial may see
+    otherwise is not remembered. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._reasons: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = Lock()
+
+    def check(self, grammar: Grammar) -> None:
+        """Raises UnusableGrammar for one that was refused before."""
+        key = digest_of(grammar)
+        with self._lock:
+            reason = self._reasons.get(key)
+            if reason is None:
+                return
+            self._reasons.move_to_end(key)
+        raise UnusableGrammar(grammar, reason)
+
+    @contextmanager
+    def remembering(self, grammar: Grammar) -> Iterator[None]:
+        """Remembers the grammar if it is refused for certain in the `with` statement."""
+        try:
+            yield
+        except UnusableGrammar as error:
+            if not error.is_certain:
+                raise
+            with self._lock:
+                self._reasons[digest_of(grammar)] = error.reason[:_MAX_REASON]
+                while len(self._reasons) > _MAX_REFUSED:
+                    self._reasons.popitem(last=False)
+            raise
+
+
+def digest_of(grammar: Grammar) -> bytes:
+    """What tells a grammar from others, in 32 bytes."""
+    parts = (grammar.kind.name, grammar.source, grammar.frame)
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).digest()

@@ -16,7 +16,6 @@ from fastovms.api.served import ServedModel, ServedModels
 from fastovms.backends.base import Backend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.gguf import find_gguf, model_directory
-from fastovms.backends.gguf_metadata import read_gguf_metadata
 from fastovms.backends.image_decoder import ImageDecoder
 from fastovms.backends.model_files import limit_context, read_model_info, takes_images
 from fastovms.backends.process import ChildProcess
@@ -25,6 +24,7 @@ from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.compilation import check_exact
 from fastovms.engine.memory import available_memory, share_memory
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.file_reader import read_gguf
 from fastovms.media.loader import ImageLoader
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo, SamplingDefaults
@@ -51,7 +51,7 @@ def check_models(models: Sequence[ModelConfig]) -> None:
         if gguf is None:
             read_info(model)
         else:
-            read_gguf_metadata(gguf)
+            read_gguf(gguf)
 
 
 def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedModels:

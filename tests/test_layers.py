@@ -14,7 +14,7 @@ LAYERS = (
     {"quoting"},
     {"errors", "json_types", "log_format", "params"},
     {"config", "disk_cache", "fair_queue", "free_memory", "metrics"},
-    {"http", "text", "engine", "media", "state"},
+    {"http", "text", "engine", "media", "state", "gguf"},
     {"backends"},
     {"api"},
     {"service", "loading", "hub", "files", "textproto", "plugin_config"},

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import openvino as ov
 
-from fastovms.backends.gguf_metadata import Value, read_gguf_metadata
 from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.file_reader import Value, read_gguf
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
     file = find_gguf(path)
     if file is None:
         return path
-    metadata = read_gguf_metadata(file)
+    metadata = read_gguf(file).metadata
     key = key_of(_FORMAT, ov.get_version(), file_identity([file]))
     directory = cache.find("gguf", key) or cache.put(
         "gguf", key, lambda target: _convert(file, metadata, target)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import struct
-from contextlib import suppress
 from pathlib import Path
 
 import openvino_genai
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastovms.backends.gguf import find_gguf, model_directory
-from fastovms.backends.gguf_metadata import read_gguf_metadata
 from fastovms.backends.model_files import read_model_info
 from fastovms.backends.vocabulary import load_grammar_compiler
 from fastovms.config import EngineConfig
@@ -23,7 +18,7 @@ from fastovms.engine.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.params import Grammar, GrammarKind, SamplingParams
 from fastovms.text.tokenizer import Tokenizer
-from tests.backends.gguf_file import TOKENS, entry, head, string, write_gguf
+from tests.backends.gguf_file import TOKENS, entry, head, write_gguf
 from tests.engine.reference import EXACT, run, tokens
 
 VARIANTS = {
@@ -135,68 +130,3 @@ def test_a_file_without_a_tokenizer_is_refused(
     (tmp_path / "m.gguf").write_bytes(head([entry("general.architecture", "llama")]))
     with pytest.raises(ConfigurationError, match="holds no tokenizer"):
         model_directory(tmp_path / "m.gguf", DiskCache(None), tmp_path)
-
-
-def test_metadata_is_read_by_type(tmp_path: Path) -> None:
-    values = {"a": 7, "b": "text", "c": ["x", "y"], "d": [1, -2], "e": 0.5}
-    nested = struct.pack("<IIQ", 9, 9, 1) + struct.pack("<IQ2B", 0, 2, 3, 4)
-    entries = [entry(key, value) for key, value in values.items()]
-    name = struct.pack("<Q", 1)
-    entries += [name + b"f" + struct.pack("<I?", 7, True), name + b"g" + nested]
-    (tmp_path / "m.gguf").write_bytes(head(entries))
-    assert read_gguf_metadata(tmp_path / "m.gguf") == {**values, "f": True, "g": [[3, 4]]}
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "it ends too early"),
-        (b"<?xml version", "it does not begin with GGUF"),
-        (head([], version=9), "version 9 is not known"),
-        (head([entry("a", "text")])[:-1], "it ends too early"),
-        (head([struct.pack("<Q", 1) + b"a" + struct.pack("<I", 99)]), "type 99 is not known"),
-        (head([struct.pack("<Q", 2**63)]), "it ends too early"),
-        (head([struct.pack("<Q", 1) + b"a" + struct.pack("<IIQ", 9, 6, 2**62)]), "too early"),
-        (head([struct.pack("<Q", 1) + b"a" + struct.pack("<IIQ", 9, 9, 1) * 9]), "not known|early"),
-    ],
-)
-def test_a_broken_head_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
-    (tmp_path / "m.gguf").write_bytes(data)
-    with pytest.raises(ConfigurationError, match=message):
-        read_gguf_metadata(tmp_path / "m.gguf")
-
-
-@pytest.mark.parametrize("is_quantized", [False, True])
-def test_a_file_that_was_cut_is_refused(tmp_path: Path, is_quantized: bool) -> None:
-    """OpenVINO would take what comes behind its end for zeros, or crash."""
-    write_gguf(tmp_path / "m.gguf", is_quantized=is_quantized)
-    whole = (tmp_path / "m.gguf").read_bytes()
-    assert read_gguf_metadata(tmp_path / "m.gguf")
-    for size in (len(whole) - 100, len(whole) // 2):
-        (tmp_path / "m.gguf").write_bytes(whole[:size])
-        with pytest.raises(ConfigurationError, match=f"it has {size} bytes, but its tensors end"):
-            read_gguf_metadata(tmp_path / "m.gguf")
-
-
-@pytest.mark.parametrize(
-    ("tensor", "message"),
-    [
-        (b"", "it ends too early"),
-        (string("a") + struct.pack("<I", 5), "a tensor has 5 dimensions"),
-        (string("a") + struct.pack("<I2QIQ", 2, 2**63, 2**63, 0, 0), "its tensors end at"),
-        (string("a") + struct.pack("<IQIQ", 1, 1, 99, 2**63), "its tensors end at"),
-    ],
-)
-def test_broken_tensors_are_refused(tmp_path: Path, tensor: bytes, message: str) -> None:
-    (tmp_path / "m.gguf").write_bytes(head([], num_tensors=1) + tensor)
-    with pytest.raises(ConfigurationError, match=message):
-        read_gguf_metadata(tmp_path / "m.gguf")
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=200))
-def test_no_head_crashes_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "random.gguf"
-    path.write_bytes(head([b"x"], num_tensors=1)[:24] + data)
-    with suppress(ConfigurationError):  # and nothing else
-        read_gguf_metadata(path)

@@ -1,0 +1,156 @@
+"""Makes OpenVINO constants of a GGUF file's tensors, in as few bits as the file has them.
+
+OpenVINO's CPU plugin computes with weights that stay compressed where a graph has them as
+`(Convert(integers) - zero_points) * scales`. Scales and zero points are f32: the plugin makes f32
+of them anyway, and f16 would round the products of which k-quants make their scales.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset13
+
+from fastovms.errors import ConfigurationError
+from fastovms.gguf.file_reader import GgufFile, TensorInfo
+from fastovms.gguf.tensor_types import BF16, F16, TensorType
+
+Node = Any
+"""An `openvino.Node`; the package's annotations are too loose for strict checking."""
+
+_BLOCKS_AT_ONCE: Final = 2**15
+"""Unpacked at a time, so that what is computed on the way stays small."""
+
+_FLOATS: Final = {"F32": (ov.Type.f32, np.float32), "F16": (ov.Type.f16, np.float16),
+                  "BF16": (ov.Type.bf16, np.uint16)}  # fmt: skip
+
+
+class Weights:
+    """The tensors of a file as nodes of a graph. Knows which ones have been used."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self._file = file
+        self._used: set[str] = set()
+        self._nodes: dict[str, Node] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file.tensors
+
+    def unused(self) -> list[str]:
+        """Names of tensors that nobody has asked for."""
+        return sorted(self._file.tensors.keys() - self._used)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Raises ConfigurationError: there is no such matrix."""
+        info = self._file.tensors.get(name)
+        if info is None or len(info.shape) != 2:
+            raise ConfigurationError(f"the tensor {name} is missing or no matrix")
+        return info.shape
+
+    def floats(self, name: str, *shape: int) -> NDArray[np.float32]:
+        """Returns a small tensor's numbers: of a norm, a bias or frequencies.
+
+        Raises:
+            ConfigurationError: it is not there, of another shape, or quantized.
+        """
+        info = self._info(name, shape)
+        if info.type.bits:
+            raise ConfigurationError(f"{name} is of type {info.type.name}, not of floats")
+        rows = self._file.read_rows(name)
+        if info.type is BF16:
+            values = (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            values = rows.view(np.float16 if info.type is F16 else np.float32)
+        return values.astype(np.float32).reshape(shape)
+
+    def matrix(
+        self, name: str, num_rows: int, num_columns: int, order: NDArray[np.int64] | None = None
+    ) -> Node:
+        """Returns a node with the f32 values of a matrix, [rows, columns]. The same one for the
+        same name.
+
+        Args:
+            order: which row of the file comes first, second and so on.
+
+        Raises:
+            ConfigurationError: the tensor is not there or of another shape.
+        """
+        if name not in self._nodes:
+            info = self._info(name, (num_rows, num_columns))
+            rows = self._file.read_rows(name)
+            rows = rows if order is None else rows[order]
+            self._nodes[name] = _matrix(rows, info.shape, info.type, name)
+        return self._nodes[name]
+
+    def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        info = self._file.tensors.get(name)
+        if info is None:
+            raise ConfigurationError(f"the tensor {name} is missing")
+        if info.shape != shape:
+            raise ConfigurationError(
+                f"the tensor {name} is of shape {list(info.shape)}, not of {list(shape)}"
+            )
+        self._used.add(name)
+        return info
+
+
+def constant(values: NDArray[Any]) -> Node:
+    """A constant with what numpy holds."""
+    return opset13.constant(values)
+
+
+def _matrix(rows: NDArray[np.uint8], shape: tuple[int, ...], kind: TensorType, name: str) -> Node:
+    if not kind.bits:
+        element_type, _ = _FLOATS[kind.name]
+        node = _constant(np.ascontiguousarray(rows), shape, element_type, name)
+        return node if element_type == ov.Type.f32 else opset13.convert(node, "f32")
+    assert kind.unpack is not None
+    blocks = rows.reshape(-1, kind.block_bytes)
+    num_groups = kind.unpack(blocks[:1]).scales.shape[1] * len(blocks)
+    size = math.prod(shape) // num_groups
+    integers = np.empty(math.prod(shape) * kind.bits // 8, np.uint8)
+    scales = np.empty(num_groups, np.float32)
+    zero_points: NDArray[np.float32] | None = None
+    is_signed = False
+    for chunk, groups in _unpacked(blocks, kind):
+        packed = groups.integers.reshape(-1).view(np.uint8)
+        is_signed = groups.integers.dtype == np.int8
+        if kind.bits == 4:
+            packed = (packed[0::2] & 0x0F) | (packed[1::2] << 4)
+        integers[chunk * num_groups // len(blocks) * size * kind.bits // 8 :][: len(packed)] = (
+            packed
+        )
+        start = chunk * num_groups // len(blocks)
+        scales[start : start + groups.scales.size] = groups.scales.reshape(-1)
+        if groups.zero_points is not None:
+            if zero_points is None:
+                zero_points = np.empty(num_groups, np.float32)
+            zero_points[start : start + groups.scales.size] = groups.zero_points.reshape(-1)
+    per_row = num_groups // shape[0]
+    element_type = {(4, True): ov.Type.i4, (4, False): ov.Type.u4, (8, True): ov.Type.i8,
+                    (8, False): ov.Type.u8}[kind.bits, is_signed]  # fmt: skip
+    node = opset13.convert(
+        _constant(integers, (shape[0], per_row, size), element_type, name), "f32"
+    )
+    grouped = (shape[0], per_row, 1)
+    if zero_points is not None:
+        node = opset13.subtract(node, constant(zero_points.reshape(grouped)))
+    node = opset13.multiply(node, constant(scales.reshape(grouped)))
+    return opset13.reshape(node, constant(np.array(shape, np.int64)), False)
+
+
+def _unpacked(blocks: NDArray[np.uint8], kind: TensorType) -> Iterator[tuple[int, Any]]:
+    assert kind.unpack is not None
+    for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
+        yield start, kind.unpack(np.ascontiguousarray(blocks[start : start + _BLOCKS_AT_ONCE]))
+
+
+def _constant(data: NDArray[Any], shape: tuple[int, ...], element_type: ov.Type, name: str) -> Node:
+    node = ov.op.Constant(ov.Tensor(data, ov.Shape(shape), element_type), shared_memory=False)
+    node.set_friendly_name(name)
+    return node

@@ -1,0 +1,148 @@
+"""Computes log probabilities from a GGUF file with numpy, from the definitions, in f64.
+
+It shares nothing with the package but the file: the weights are made of it by llama.cpp's `gguf`.
+Queries and keys of Llama are rotated in pairs of neighbours here, and not reordered.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class NumpyDecoder:
+    def __init__(self, path: Path) -> None:
+        reader = gguf.GGUFReader(path)
+        self.settings = {name: field.contents() for name, field in reader.fields.items()}
+        self.arch = self.settings["general.architecture"]
+        self.tensors: dict[str, Array] = {}
+        for tensor in reader.tensors:
+            values = gguf.dequantize(tensor.data, tensor.tensor_type)
+            shape = [int(n) for n in tensor.shape][::-1]
+            self.tensors[tensor.name] = values.reshape(shape).astype(np.float64)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.settings.get(f"{self.arch}.{name}", default)
+
+    def log_probabilities(self, token_ids: list[int]) -> Array:
+        """Of all tokens behind each of these, [tokens, vocabulary]."""
+        t = self.tensors
+        x = t["token_embd.weight"][token_ids]
+        if self.arch.startswith("gemma"):
+            x = x * math.sqrt(x.shape[1])
+        for layer in range(self.get("block_count")):
+            x = self._layer(layer, x)
+        x = self._norm(x, t["output_norm.weight"])
+        logits = x @ t.get("output.weight", t["token_embd.weight"]).T
+        if cap := self.get("final_logit_softcapping"):
+            logits = cap * np.tanh(logits / cap)
+        logits = logits - logits.max(axis=1, keepdims=True)
+        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+    def _layer(self, layer: int, x: Array) -> Array:
+        t, block = self.tensors, f"blk.{layer}"
+        y = self._attention(layer, self._norm(x, t[f"{block}.attn_norm.weight"]))
+        if f"{block}.post_attention_norm.weight" in t:
+            y = self._norm(y, t[f"{block}.post_attention_norm.weight"])
+        x = x + y
+        y = self._norm(x, t[f"{block}.ffn_norm.weight"])
+        up = self._linear(y, f"{block}.ffn_up")
+        if f"{block}.ffn_gate.weight" in t:
+            gate = self._linear(y, f"{block}.ffn_gate")
+        else:
+            gate, up = np.split(up, 2, axis=1)
+        if self.arch.startswith("gemma"):
+            gate = gate * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
+        else:
+            gate = gate / (1 + np.exp(-gate))
+        y = self._linear(gate * up, f"{block}.ffn_down")
+        if f"{block}.post_ffw_norm.weight" in t:
+            y = self._norm(y, t[f"{block}.post_ffw_norm.weight"])
+        return x + y
+
+    def _attention(self, layer: int, x: Array) -> Array:
+        block, n = f"blk.{layer}", len(x)
+        heads, kv_heads = self.get("attention.head_count"), self.get("attention.head_count_kv")
+        size = self.get("attention.key_length")
+        if f"{block}.attn_qkv.weight" in self.tensors:
+            widths = [heads * size, (heads + kv_heads) * size]
+            q, k, v = np.split(self._linear(x, f"{block}.attn_qkv"), widths, axis=1)
+        else:
+            q, k, v = (self._linear(x, f"{block}.attn_{name}") for name in "qkv")
+        q, k, v = (each.reshape(n, -1, size).swapaxes(0, 1) for each in (q, k, v))
+        if f"{block}.attn_q_norm.weight" in self.tensors:
+            q = self._norm(q, self.tensors[f"{block}.attn_q_norm.weight"])
+            k = self._norm(k, self.tensors[f"{block}.attn_k_norm.weight"])
+        window = self._window(layer)
+        q, k = self._rotate(q, n, bool(window)), self._rotate(k, n, bool(window))
+        distance = np.arange(n)[:, None] - np.arange(n)
+        seen = (distance >= 0) & ((distance < window) if window else True)
+        outputs = []
+        for head in range(heads):
+            scores = q[head] @ k[head * kv_heads // heads].T / math.sqrt(size)
+            scores = np.where(seen, scores, -np.inf)
+            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+            weights /= weights.sum(axis=1, keepdims=True)
+            outputs.append(weights @ v[head * kv_heads // heads])
+        return self._linear(np.concatenate(outputs, axis=1), f"{block}.attn_output")
+
+    def _window(self, layer: int) -> int:
+        window = self.get("attention.sliding_window", 0)
+        period = self.get("attention.sliding_window_pattern", 6 if self.arch == "gemma3" else 0)
+        return window if period == 0 or layer % period < period - 1 else 0
+
+    def _rotate(self, x: Array, n: int, has_window: bool) -> Array:
+        """Each pair of dimensions as a complex number."""
+        num = self.get("rope.dimension_count")
+        angles, magnitude = self._angles(num, n, has_window)
+        turn = magnitude * np.exp(1j * angles)
+        y = x.copy()
+        if self.arch == "llama":
+            z = (x[..., :num:2] + 1j * x[..., 1:num:2]) * turn
+            y[..., :num:2], y[..., 1:num:2] = z.real, z.imag
+        else:
+            half = num // 2
+            z = (x[..., :half] + 1j * x[..., half:num]) * turn
+            y[..., :half], y[..., half:num] = z.real, z.imag
+        return y
+
+    def _angles(self, num: int, n: int, has_window: bool) -> tuple[Array, float]:
+        t = self.tensors
+        base = self.get("rope.freq_base", 10000.0)
+        if self.arch == "gemma3" and has_window:
+            return np.outer(np.arange(n), 10000.0 ** (-np.arange(0, num, 2) / num)), 1.0
+        frequencies = base ** (-np.arange(0, num, 2) / num)
+        factor = self.get("rope.scaling.factor", 1.0)
+        magnitude = self.get("rope.scaling.attn_factor", 1.0)
+        original = self.get("rope.scaling.original_context_length", self.get("context_length"))
+        if "rope_freqs.weight" in t:
+            frequencies = frequencies / t["rope_freqs.weight"]
+        if "rope_factors_long.weight" in t:
+            kind = "long" if n > original else "short"
+            frequencies = frequencies / t[f"rope_factors_{kind}.weight"]
+        if self.get("rope.scaling.type", "linear") == "yarn":
+            # Peng et al., YaRN, section 3.2, with transformers' rounding.
+            def place(rotations: float) -> float:
+                return num * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+            low, high = max(math.floor(place(32)), 0), min(math.ceil(place(1)), num - 1)
+            ramp = ((np.arange(num // 2) - low) / max(high - low, 0.001)).clip(0, 1)
+            frequencies = frequencies / factor * ramp + frequencies * (1 - ramp)
+            magnitude *= 0.1 * math.log(factor) + 1
+        else:
+            frequencies = frequencies / factor
+        return np.outer(np.arange(n), frequencies), magnitude
+
+    def _linear(self, x: Array, name: str) -> Array:
+        return x @ self.tensors[f"{name}.weight"].T + self.tensors.get(f"{name}.bias", 0)
+
+    def _norm(self, x: Array, gains: Array) -> Array:
+        mean = (x**2).mean(axis=-1, keepdims=True)
+        return x / np.sqrt(mean + self.get("attention.layer_norm_rms_epsilon")) * gains

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.process import free_port
+from bench.process import ending_with_us, free_port
 
 MODEL = "demo_model"
 SERVE = ("-m", "fastovms", "serve")
@@ -74,7 +74,7 @@ class ServerUnderTest:
         """
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command,
+                ending_with_us(self._command),
                 env=self._environ,
                 pass_fds=self._pass_fds,
                 stdin=subprocess.DEVNULL,

@@ -115,19 +115,13 @@ class _Attack:
             b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (path.encode(), len(request.body), request.body)
         )
-        in_time = await connection.wait(1, _PATIENCE)
+        answer = await connection.first_answer(_PATIENCE)
         seconds = time.perf_counter() - start
         self._tally.num_sent += 1
         self._num_bytes += len(request.body)
         self._tally.slowest = max(self._tally.slowest, seconds)
-        if connection.fault is not None:
-            return str(connection.fault)
-        if not connection.answers:
-            connection.abort()
-            return "no answer" if in_time else f"no answer within {_PATIENCE:.0f} s"
-        answer = connection.answers[0]
-        if answer.is_last:
-            connection.abort()
+        if isinstance(answer, str):
+            return answer
         self._tally.statuses[answer.status] += 1
         if answer.status == 200 and (found := _ID.search(answer.body[:500])):
             self._ids.append(found[1].decode())

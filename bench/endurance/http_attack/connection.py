@@ -101,6 +101,23 @@ class AttackConnection(asyncio.Protocol):
             self._waiter = None
         return self._is_over(num_answers)
 
+    async def first_answer(self, seconds: float) -> Answer | str:
+        """Waits for the answer to a request that is alone on the connection, which is aborted where
+        no other request may follow.
+
+        Returns: the answer, or what was wrong with it.
+        """
+        in_time = await self.wait(1, seconds)
+        if self.fault is not None:
+            return str(self.fault)
+        if not self.answers:
+            self.abort()
+            return "no answer" if in_time else f"no answer within {seconds:.0f} s"
+        answer = self.answers[0]
+        if answer.is_last:
+            self.abort()
+        return answer
+
     async def wait_until_closed(self, seconds: float) -> None:
         """Waits for the end of the connection, for some time."""
         await self.wait(_NEVER, seconds)

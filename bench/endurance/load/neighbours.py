@@ -33,8 +33,10 @@ import os
 for _ in range({others}):
     if not os.fork():
         break
-while True:
-    pass
+parent = os.getppid()
+while os.getppid() == parent:
+    for _ in range(10**6):
+        pass
 """
 
 

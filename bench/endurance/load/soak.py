@@ -121,15 +121,9 @@ class Soak:
         return await AttackConnection.open(_HOST, self.server.port)
 
     async def _judge(self, connection: AttackConnection, request: SoakRequest) -> str:
-        in_time = await connection.wait(1, _PATIENCE)
-        if connection.fault is not None:
-            return str(connection.fault)
-        if not connection.answers:
-            connection.abort()
-            return "no answer" if in_time else f"no answer within {_PATIENCE:.0f} s"
-        answer = connection.answers[0]
-        if answer.is_last:
-            connection.abort()
+        answer = await connection.first_answer(_PATIENCE)
+        if isinstance(answer, str):
+            return answer
         self.tally.statuses[answer.status] += 1
         if request.path == "/v1/responses" and (found := _ID.search(answer.body[:500])):
             self._ids.append(found[1].decode())

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bench.process import ending_with_us
+
 SCRIPT: Final = Path(__file__).parents[2] / "wrk" / "completions.lua"
 TIMEOUT: Final = 120
 """Seconds for an answer, a restart in between included."""
@@ -61,7 +63,7 @@ def wrk_load(
         raise SystemExit("wrk is missing: apt-get install wrk")
     command = [program, "-t1", f"-c{connections}", f"-d{_LONGEST}s", f"--timeout={TIMEOUT}s"]
     command += ["-s", str(SCRIPT), f"{url}/v1/completions", "--", model, str(max_tokens)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(ending_with_us(command), stdout=subprocess.PIPE, text=True)
     outcome = WrkOutcome()
     try:
         yield outcome

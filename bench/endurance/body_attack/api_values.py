@@ -14,6 +14,8 @@ from typing import Any, Final
 import msgspec
 from PIL import Image
 
+from bench.endurance.body_attack.hostile_grammars import schema
+
 _WORDS: Final = (
     "a",
     "Once upon a time",
@@ -61,7 +63,9 @@ _GRAMMARS: Final = (
     ),
     *('start: "a"~1..3', "start: a\na: b\nb: a", "%ignore /a/\nstart: /b/", 'root ::= [a-z]+ "x"?'),
 )
-_TYPES: Final = ("string", "integer", "number", "boolean", "null", "array", "object")
+
+_DEPTH: Final = 4
+"""At which a body's schemas begin. The deeper they are, the sooner they end."""
 
 Value = Callable[[Random], Any]
 
@@ -71,33 +75,18 @@ def word(rng: Random) -> str:
     return rng.choice(_WORDS) * (1 if rng.random() < 0.9 else rng.randrange(1, 60))
 
 
-def schema(rng: Random, depth: int = 0) -> dict[str, Any]:
-    """Returns a JSON Schema, mostly a simple one."""
-    kind = rng.choice(_TYPES if depth < 3 else _TYPES[:5])
-    found: dict[str, Any] = {"type": kind}
-    if kind == "object":
-        names = [f"{rng.choice('abcd')}{number}" for number in range(rng.randrange(4))]
-        found["properties"] = {name: schema(rng, depth + 1) for name in names}
-        found["required"] = [name for name in names if rng.random() < 0.5]
-        if rng.random() < 0.3:
-            found["additionalProperties"] = rng.random() < 0.5
-    elif kind == "array":
-        found["items"] = schema(rng, depth + 1)
-        if rng.random() < 0.5:
-            found["maxItems"] = rng.randrange(4)
-    elif kind == "string" and rng.random() < 0.3:
-        found[rng.choice(("maxLength", "minLength"))] = rng.randrange(10)
-    elif kind in ("integer", "number") and rng.random() < 0.4:
-        found[rng.choice(("minimum", "maximum", "multipleOf"))] = rng.randrange(-3, 100)
-    if rng.random() < 0.1:
-        found = {rng.choice(("anyOf", "oneOf", "allOf")): [found, {"type": "null"}]}
-    if rng.random() < 0.1:
-        found["enum"] = [word(rng), rng.randrange(10), None][: rng.randrange(1, 4)]
-    return found
+def _schema_text(rng: Random) -> str:
+    """A JSON Schema as the `schemas` test makes them, but a small one: here the time is for bodies
+    of all kinds."""
+    return schema(rng, depth=_DEPTH)
+
+
+def _schema(rng: Random) -> Any:
+    return json.loads(_schema_text(rng))
 
 
 def _json_format(rng: Random) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "n", "schema": schema(rng)}}
+    return {"type": "json_schema", "json_schema": {"name": "n", "schema": _schema(rng)}}
 
 
 def _regex_format(rng: Random) -> dict[str, Any]:
@@ -107,7 +96,7 @@ def _regex_format(rng: Random) -> dict[str, Any]:
 def _structural_tag(rng: Random) -> dict[str, Any]:
     content = rng.choice(
         (
-            lambda: {"type": "json_schema", "json_schema": schema(rng)},
+            lambda: {"type": "json_schema", "json_schema": _schema(rng)},
             lambda: _regex_format(rng),
             lambda: {"type": "any_text"},
             lambda: {"type": "const_string", "value": word(rng)},
@@ -123,9 +112,9 @@ def _structured_outputs(rng: Random) -> dict[str, Any]:
 
 
 def _tool(rng: Random) -> dict[str, Any]:
-    members: dict[str, Any] = {"name": rng.choice(_NAMES), "parameters": schema(rng)}
+    members: dict[str, Any] = {"name": rng.choice(_NAMES), "parameters": _schema(rng)}
     if rng.random() < 0.5:
-        members["parameters"] = {"type": "object", "properties": {"a": schema(rng, 2)}}
+        members["parameters"] = {"type": "object", "properties": {"a": _schema(rng)}}
     if rng.random() < 0.3:
         members["strict"] = rng.random() < 0.5
     form = rng.random()
@@ -233,7 +222,7 @@ GRAMMAR_FIELDS: Final = frozenset(
 """What has to be compiled. Of these few bodies have any: they would take all of the time."""
 
 _CONSTRAINTS: Final[Mapping[str, Value]] = {
-    "json": schema,
+    "json": _schema,
     "json_object": _of(True),
     "regex": _of(*_REGEXES),
     "choice": lambda rng: [word(rng), "b"],
@@ -257,7 +246,7 @@ FIELDS: Final[Mapping[str, Value]] = {
     "tool_choice": _tool_choice,
     "response_format": lambda rng: rng.choice(_FORMATS)(rng),
     "structured_outputs": _structured_outputs,
-    "guided_json": lambda rng: schema(rng) if rng.random() < 0.7 else json.dumps(schema(rng)),
+    "guided_json": lambda rng: _schema(rng) if rng.random() < 0.7 else _schema_text(rng),
     "guided_regex": _of(*_REGEXES),
     "guided_grammar": _of(*_GRAMMARS),
     "chat_template": _of(*_TEMPLATES),
@@ -287,7 +276,7 @@ FIELDS: Final[Mapping[str, Value]] = {
     "reasoning_effort": _of("low", "medium", "high"),
     "metadata": lambda rng: {word(rng)[:60]: word(rng)[:500]},
     "text.format": lambda rng: {
-        "format": {"type": "json_schema", "name": "n", "schema": schema(rng)}
+        "format": {"type": "json_schema", "name": "n", "schema": _schema(rng)}
     },
     "conversation": _of("conv_none", {"id": "conv_none"}),
     "previous_response_id": _of("resp_none"),

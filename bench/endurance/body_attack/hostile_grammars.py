@@ -118,7 +118,7 @@ def _nested(rng: Random) -> str:
         )
     )
     times = rng.choice((5, 20, 40, 63, 100, 126, 127, 128, 200, 900, 3000))
-    inner = _value(rng, 4) if "const" in before or "enum" in before else _schema(rng, 4)
+    inner = _value(rng, 4) if "const" in before or "enum" in before else schema(rng, 4)
     return before * times + inner + after * times
 
 
@@ -148,7 +148,8 @@ def _large(rng: Random) -> str:
     return _text({rng.choice(("anyOf", "oneOf")): choices})
 
 
-def _schema(rng: Random, depth: int = 0) -> str:
+def schema(rng: Random, depth: int = 0) -> str:
+    """Returns a JSON Schema as text, simpler the deeper it is nested."""
     if depth > 6 or rng.random() < 0.04:
         return rng.choice(("true", "false", "{}", '{"type":"string"}', '{"$ref":"#"}', "5"))
     members = [keyword(rng, depth) for keyword in rng.choices(_KEYWORDS, k=rng.randrange(1, 5))]
@@ -165,11 +166,11 @@ def _type(rng: Random) -> str:
 
 
 def _list(rng: Random, depth: int, most: int = 3) -> str:
-    return f"[{','.join(_schema(rng, depth + 1) for _ in range(rng.randrange(most + 1)))}]"
+    return f"[{','.join(schema(rng, depth + 1) for _ in range(rng.randrange(most + 1)))}]"
 
 
 def _map(rng: Random, depth: int, names: Callable[[Random], str]) -> str:
-    members = (f"{_text(names(rng))}:{_schema(rng, depth + 1)}" for _ in range(rng.randrange(4)))
+    members = (f"{_text(names(rng))}:{schema(rng, depth + 1)}" for _ in range(rng.randrange(4)))
     return f"{{{','.join(members)}}}"
 
 
@@ -195,12 +196,12 @@ _KEYWORDS: Final[Sequence[Callable[[Random, int], str]]] = (
     *[lambda rng, depth: f'"properties":{_map(rng, depth, _any_name)}'] * 3,
     lambda rng, depth: f'"patternProperties":{_map(rng, depth, _pattern)}',
     lambda rng, _: f'"required":{_text(rng.sample(_NAMES, rng.randrange(4)))}',
-    lambda rng, depth: f'"additionalProperties":{_schema(rng, depth + 1)}',
-    lambda rng, depth: f'"items":{_schema(rng, depth + 1)}',
+    lambda rng, depth: f'"additionalProperties":{schema(rng, depth + 1)}',
+    lambda rng, depth: f'"items":{schema(rng, depth + 1)}',
     lambda rng, depth: f'"prefixItems":{_list(rng, depth)}',
     lambda rng, depth: f'"{rng.choice(("anyOf", "oneOf", "allOf"))}":{_list(rng, depth)}',
     lambda rng, depth: (
-        f'"{rng.choice(("not", "if", "then", "contains"))}":{_schema(rng, depth + 1)}'
+        f'"{rng.choice(("not", "if", "then", "contains"))}":{schema(rng, depth + 1)}'
     ),
     lambda rng, depth: f'"$defs":{_map(rng, depth, lambda r: r.choice("abc"))}',
     lambda rng, _: f'"$ref":"{rng.choice(("#", "#/$defs/a", "#/$defs/b", "#/properties/a", "x"))}"',
@@ -246,7 +247,7 @@ def _terminal(rng: Random) -> str:
             lambda: '"a".."z"',
             lambda: f"<[{rng.choice(('0', '5', '0-300', '^5', '100000', '5-1', '*'))}]>",
             lambda: rng.choice(("<|im_end|>", "<tool_call>", "<nope>", '"x"i')),
-            lambda: f"%json {_schema(rng, 4)}",
+            lambda: f"%json {schema(rng, 4)}",
             lambda: f'%regex {{"substring_chunks": {_text(rng.sample(_NAMES, 3))}}}',
         )
     )()
@@ -293,7 +294,7 @@ def _gbnf(rng: Random) -> str:
 
 def _tagged(rng: Random) -> str:
     return (
-        f"%tag t {_text(rng.choice(('<tool_call>', '[CALL]', 'x')))}\nstart: t %json {_schema(rng)}"
+        f"%tag t {_text(rng.choice(('<tool_call>', '[CALL]', 'x')))}\nstart: t %json {schema(rng)}"
     )
 
 
@@ -330,7 +331,7 @@ def _format(rng: Random, depth: int = 0) -> dict[str, Any]:
 def _structural_tag(rng: Random) -> str:
     if rng.random() < 0.5:
         return _text({"format": _format(rng)})
-    structure = f'{{"begin":"<f>","schema":{_schema(rng)},"end":"</f>"}}'
+    structure = f'{{"begin":"<f>","schema":{schema(rng)},"end":"</f>"}}'
     return f'{{"structures":[{structure}],"triggers":["<f"]}}'
 
 
@@ -350,7 +351,7 @@ def _damaged(text: str, rng: Random) -> str:
 
 
 _KINDS: Final[Sequence[tuple[GrammarKind, Callable[[Random], str]]]] = (
-    (GrammarKind.JSON_SCHEMA, _schema),
+    (GrammarKind.JSON_SCHEMA, schema),
     (GrammarKind.JSON_SCHEMA, _nested),
     (GrammarKind.JSON_SCHEMA, _large),
     (GrammarKind.REGEX, _expression),

@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from mmap import mmap
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -69,7 +70,7 @@ _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def decode(body: bytes, schema: type[T]) -> T:
+def decode(content: bytes | mmap, schema: type[T]) -> T:
     """Parses a body.
 
     Raises:
@@ -77,10 +78,12 @@ def decode(body: bytes, schema: type[T]) -> T:
         InvalidField: a field has the wrong type, or is a number that no float can hold.
     """
     strings: Mapping[str, str] = {}
-    if len(body) >= _SCANNED or body.count(b"[") + body.count(b"{") > MAX_NESTING:
-        spans = scan(body)
-        if len(body) >= _TAKEN_APART:
-            body, strings = _taken_apart(body, spans)
+    if isinstance(content, mmap) or len(content) >= _TAKEN_APART:
+        body, strings = _taken_apart(content, scan(content))
+    else:
+        body = content
+        if len(body) >= _SCANNED or body.count(b"[") + body.count(b"{") > MAX_NESTING:
+            scan(body)
     try:
         text = body.decode()
         decoded = msgspec.json.decode(body, type=schema)
@@ -132,7 +135,7 @@ def _not_utf8(error: UnicodeDecodeError) -> MalformedBody:
     return MalformedBody(f"the body is not valid UTF-8: {error.reason}")
 
 
-def _taken_apart(body: bytes, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
+def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
     """As `take_out`. Raises MalformedBody: too much is left, too."""
     rest = len(body) - sum(span.end - span.start for span in spans)
     if rest > _MAX_REST:

@@ -9,6 +9,7 @@ scan goes astray.
 from __future__ import annotations
 
 import re
+from mmap import mmap
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ def nested_too_deeply() -> MalformedBody:
     return MalformedBody(f"the body is nested more than {MAX_NESTING} levels deep")
 
 
-def scan(text: bytes) -> list[Span]:
+def scan(text: bytes | mmap) -> list[Span]:
     """Returns the strings of at least `LONG_STRING` bytes, in order.
 
     Raises MalformedBody: more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`.
@@ -95,7 +96,7 @@ def blotted(text: bytes) -> bytes:
     return text.replace(rb"\\", b"..")
 
 
-def _window_end(text: bytes, at: int) -> int:
+def _window_end(text: bytes | mmap, at: int) -> int:
     """A window does not end within an escape."""
     end = at + _WINDOW
     if end >= len(text):

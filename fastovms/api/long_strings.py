@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from mmap import mmap
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +27,7 @@ _PLACE = re.compile(r" \(byte \d+\)$")
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]..", re.DOTALL)
 
 
-def take_out(text: bytes, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
+def take_out(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
     """Returns the text with a short stand-in for each of the strings, and the strings by their
     stand-ins. Nobody can guess those.
 
@@ -89,7 +90,7 @@ def without_place(error: msgspec.DecodeError) -> str:
     return _PLACE.sub("", str(error))
 
 
-def _decode(text: bytes, span: Span) -> str:
+def _decode(text: bytes | mmap, span: Span) -> str:
     pieces: list[str] = []
     at, is_wide, length = span.start, False, 0
     while at < span.end:
@@ -109,7 +110,7 @@ def _decode(text: bytes, span: Span) -> str:
     return "".join(pieces)
 
 
-def _piece_end(text: bytes, at: int, end: int) -> int:
+def _piece_end(text: bytes | mmap, at: int, end: int) -> int:
     """Where a piece of a string may end that begins at `at`: not within an escape, a character, or
     a pair of escapes that is one character."""
     if end - at <= _PIECE:

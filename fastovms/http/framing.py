@@ -10,6 +10,7 @@ import httptools
 
 from fastovms.config import HttpConfig
 from fastovms.http.body_budget import BodyBudget
+from fastovms.http.body_buffer import BodyBuffer
 from fastovms.http.faults import Fault, InputRefused, method_fault, parse_fault
 from fastovms.http.head import (
     HeadCache,
@@ -79,7 +80,7 @@ class RequestParser:
 
     _url: bytes
     _fields: list[tuple[bytes, bytes]]
-    _body: list[bytes]
+    _body: BodyBuffer | None
     _current: Request | None
 
     def __init__(
@@ -216,6 +217,8 @@ class RequestParser:
                 retry = (("Retry-After", "1"),)
                 raise Fault(503, "too many request bodies of this client in memory", headers=retry)
             self._held += len(data)
+            if self._body is None:
+                self._body = BodyBuffer()
             self._body.append(data)
 
     def on_message_complete(self) -> None:
@@ -224,8 +227,8 @@ class RequestParser:
             return
         if self._fields:  # trailers
             self._check_fields()
-        body = self._body
-        request.body = body[0] if len(body) == 1 else b"".join(body)
+        if self._body is not None:
+            request.body = self._body.take()
         self._held = 0  # now the sink's to give back
         self._num_requests += 1
         self._last = request if self.body_size == 0 else None
@@ -300,7 +303,7 @@ class RequestParser:
     def _begin_message(self) -> None:
         self._url = b""
         self._fields = []
-        self._body = []
+        self._body = None
         self._current = None
         self._wanted = True
         self._upgrading = False

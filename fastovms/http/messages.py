@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv6Address
+from mmap import mmap
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -99,6 +100,7 @@ class Request:
     """A complete request.
 
     Attributes:
+        body: its content; one of a MiB or more lies in a mapping of its own.
         path: percent-decoded, without the query; for logs and comparison. Routes match the parts
             of `raw_path`.
         route: the pattern that matched, or "" when none did.
@@ -136,7 +138,7 @@ class Request:
         raw_path: str,
         query: str = "",
         headers: Headers | None = None,
-        body: bytes = b"",
+        body: bytes | mmap = b"",
         http_version: str = "1.1",
         *,
         client: str = "",

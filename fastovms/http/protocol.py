@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 _MAX_DISCARDED_BODY = 64 * 1024
 _CLIENT_CLOSED_REQUEST = 499
 
+# Bytes from which reads wait for their turn.
+_LARGE_READ = 64 * 1024
+
 # Look-ups in an Enum class are slow.
 _OPEN = WireState.OPEN
 _BETWEEN = Phase.BETWEEN
@@ -89,6 +92,9 @@ class Connection(asyncio.Protocol):
             self._send_continue()
         if parser.phase is not self._deadline.phase:
             self._deadline.follow()
+        if len(data) >= _LARGE_READ and not self._server.read_turnstile.is_open:
+            self._wire.pause_reading()
+            self._server.read_turnstile.wait(self._read_on)
 
     def eof_received(self) -> None:
         """The client will send no more; with a request in flight that means it has gone. Returns
@@ -113,6 +119,10 @@ class Connection(asyncio.Protocol):
         if stream is not None and stream.on_writable is not None:
             stream.on_writable()
         self._next_turns()
+
+    def _read_on(self) -> None:
+        self._server.read_turnstile.count_read()
+        self._wire.resume_reading()
 
     # The server's side
 

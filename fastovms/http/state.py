@@ -83,6 +83,7 @@ class ServerState:
         self.head_cache = HeadCache()
         self.outbox = Outbox(loop)
         self.turnstile = Turnstile(loop, clock)
+        self.read_turnstile = Turnstile(loop, clock)
         self.connections: set[ManagedConnection] = set()
         self.tasks: set[asyncio.Future[Response | None]] = set()
         self.draining = False

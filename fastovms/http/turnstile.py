@@ -15,13 +15,19 @@ TASK_SECONDS: Final = 0.0005
 its time cannot be measured when the next of them asks."""
 
 
+READ_SECONDS: Final = 0.001
+"""What a large read counts as that goes on: up to 256 KB, which are copied thrice into memory that
+the kernel commits then."""
+
+
 class Turnstile:
-    """Lets requests begin until a pass of the loop has spent its time on them. Those that wait
-    begin in later passes, in the order in which they came.
+    """Lets requests begin, or large bodies be read on, until a pass of the loop has spent its time
+    on them. Those that wait begin in later passes, in the order in which they came.
 
     The loop reads from every connection that has something before it sees to anything else, such
     as the tokens of running streams, and a request takes most of a millisecond until the engine
-    has it: hundreds at once would hold up everybody.
+    has it: hundreds at once would hold up everybody. So would a few bodies of many megabytes, of
+    which one pass reads all that the kernel has.
 
     Args:
         clock: seconds. That of the loop would not do, which stands still during a pass.
@@ -53,6 +59,10 @@ class Turnstile:
     def count_task(self) -> None:
         """A request that has begun goes on as a task."""
         self._end -= TASK_SECONDS
+
+    def count_read(self) -> None:
+        """A connection that has begun is read from behind the pass."""
+        self._end -= READ_SECONDS
 
     def _start_pass(self) -> None:
         self._is_new_pass = False

@@ -117,6 +117,18 @@ class Wire:
         self._unsent = b""
         self._deadline.close()
 
+    # Reading
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Goes on after `pause_reading`, where there still is something to read from."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not transport.is_reading():
+            transport.resume_reading()
+
     # Sending
 
     @property

@@ -53,6 +53,7 @@ class FakeTransport:
         self._connection = connection
         self._high = self._low = 0
         self._paused = False
+        self._reads = True
         self.room: int | None = None
         self.sent = b""
         self.buffer = b""
@@ -90,6 +91,18 @@ class FakeTransport:
         """The client reads so many bytes more; None = everything, from now on."""
         self.room = None if size is None else (self.room or 0) + size
         self._drain()
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def is_reading(self) -> bool:
+        return self._reads
+
+    def pause_reading(self) -> None:
+        self._reads = False
+
+    def resume_reading(self) -> None:
+        self._reads = True
 
     def close(self) -> None:
         self.closing = True

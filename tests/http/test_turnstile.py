@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 
 from fastovms.http import Request, Response
-from fastovms.http.turnstile import PASS_SECONDS, TASK_SECONDS
+from fastovms.http.turnstile import PASS_SECONDS, READ_SECONDS, TASK_SECONDS
 from tests.http.bench import CONFIG, Bench, statuses, ticks
 from tests.http.more_cases import get, post
 
@@ -90,3 +90,48 @@ async def test_the_usual_request_begins_at_once() -> None:
         await asyncio.sleep(0)
         assert not bench.state.turnstile._waiting
     assert statuses(transport) == [200] * 3
+
+
+async def test_large_bodies_are_read_in_several_passes_and_in_turn() -> None:
+    """A pass would otherwise read from each as much as the kernel has."""
+    bench = SlowBench()
+    num_at_once = round(PASS_SECONDS / READ_SECONDS)
+    transports = [bench.connect() for _ in range(2 * num_at_once + 5)]
+    whole = post(b"x" * 500_000, target="/slow/large")
+    assert bench.state.read_turnstile.is_open
+    bench.now += PASS_SECONDS
+    for transport in transports:
+        transport.receive(whole[:300_000])
+        assert not transport.is_reading()
+    for num_read_on in (num_at_once, 2 * num_at_once, 2 * num_at_once + 5):
+        await asyncio.sleep(0)
+        assert [transport.is_reading() for transport in transports] == [
+            number < num_read_on for number in range(len(transports))
+        ]
+    for transport in transports:
+        transport.receive(whole[300_000:])
+    for _ in transports:
+        await asyncio.sleep(0)
+    assert [statuses(transport) for transport in transports] == [[200]] * len(transports)
+
+
+async def test_a_connection_may_end_while_its_body_waits() -> None:
+    bench = SlowBench()
+    transport = bench.connect()
+    assert bench.state.read_turnstile.is_open
+    bench.now += PASS_SECONDS
+    transport.receive(post(b"x" * 500_000)[:300_000])
+    assert not transport.is_reading()
+    transport.abort()
+    await ticks()
+    assert bench.state.body_budget.used == 0
+
+
+async def test_small_requests_wait_for_no_large_body() -> None:
+    bench = SlowBench()
+    large, small = bench.connect(), bench.connect()
+    assert bench.state.read_turnstile.is_open
+    bench.now += PASS_SECONDS
+    large.receive(post(b"x" * 500_000)[:300_000])
+    small.receive(post(b"x", target="/slow/small"))
+    assert bench.begun == ["small"]

@@ -19,16 +19,15 @@ from itertools import count, cycle, islice
 from typing import Final
 
 from bench.report import machine, median, table
-from fastovms.api.body_reader import BodyReader
-from fastovms.api.chat import ChatCompletions
-from fastovms.api.chat_model import ChatModel
-from fastovms.api.context import ApiContext
-from fastovms.api.dialect import OPENAI
-from fastovms.api.served import ServedModel, ServedModels
-from fastovms.backends.base import BackendStats, OutputCallback
-from fastovms.cli import DEMO_MODEL
-from fastovms.config import ApiConfig, ChatConfig
-from fastovms.http.messages import HeaderPairs, Request, Stream
+from fastovms.api.chat.chat import ChatCompletions
+from fastovms.api.generation.context import ApiContext
+from fastovms.api.serving.chat_model import ChatModel
+from fastovms.api.serving.served import ServedModel, ServedModels
+from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.dialect import OPENAI
+from fastovms.backend import BackendStats, OutputCallback
+from fastovms.config import DEMO_MODEL, ApiConfig, ChatConfig
+from fastovms.http.routing.messages import HeaderPairs, Request, Stream
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import (
     FinishReason,
@@ -38,7 +37,7 @@ from fastovms.params import (
     ModelInfo,
     SamplingParams,
 )
-from fastovms.text.tokenizer import Tokenizer
+from fastovms.text.tokens.tokenizer import Tokenizer
 
 WORDS: Final = ("the ", "fox ", "runs ", "to ", "Paris, ", "London ", "and ", "Oslo. ")
 TOOL: Final = {"type": "function", "function": {"name": "write", "parameters": {"type": "object"}}}

@@ -23,7 +23,7 @@ from bench.properties import add_property_flag, properties_of
 from bench.report import machine, median, table
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model import PagedModel
+from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 
 MAX_MODEL_LEN: Final = 2048

@@ -23,7 +23,7 @@ from bench.report import machine, median, ratio, table
 from bench.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model import PagedModel
+from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 
 CACHE_SIZE = 2

@@ -12,17 +12,16 @@ import statistics
 import time
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
 from typing import Final
 
-import fastovms
 from bench.report import machine, table
-from fastovms.backends.guarded_grammars import GuardedGrammars, guard_compiler
-from fastovms.engine.grammar import GrammarCompiler
+from fastovms.backends.trials.guarded_grammars import GuardedGrammars, guard_compiler
+from fastovms.config import DEMO_MODEL
 from fastovms.errors import BackendError, Overloaded, RequestError
+from fastovms.grammar.grammar import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind
 
-_TOKENIZER: Final = Path(fastovms.__file__).parent / "demo_model" / "tokenizer.json"
+_TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"
 _NUM_RUNS: Final = 100
 _NUM_COLD: Final = 5
 _NUM_HOSTILE: Final = 200

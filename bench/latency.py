@@ -16,7 +16,7 @@ import numpy as np
 from bench.report import machine, median, table
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model import PagedModel
+from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 
 CACHE_TOKENS = 64 * 1024

@@ -15,6 +15,7 @@ import openvino as ov
 from bench.graph import LlamaGraph
 from bench.shapes import SHAPES, Shape
 from bench.weights import WeightFormat
+from fastovms.config import DEMO_MODEL
 
 TOKENIZER_FILES = (
     "openvino_tokenizer.xml",
@@ -26,7 +27,6 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "generation_config.json",
 )
-DEMO_MODEL = Path(__file__).parents[1] / "fastovms" / "demo_model"
 
 
 def write_model(shape: Shape, directory: Path, tokenizer: Path = DEMO_MODEL, seed: int = 0) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 
-from fastovms.api.served import ServedModel, ServedModels
+from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.app import ServerConfig, run
-from fastovms.backends.base import BackendStats, OutputCallback
+from fastovms.backend import BackendStats, OutputCallback
 from fastovms.config import HttpConfig, ServiceConfig
 from fastovms.errors import InvalidField
 from fastovms.metrics import GenerationMetrics
@@ -26,7 +26,7 @@ from fastovms.params import (
     SamplingParams,
 )
 from fastovms.service.log_lines import LineWriter
-from fastovms.text.tokenizer import Tokenizer
+from fastovms.text.tokens.tokenizer import Tokenizer
 
 TOKENIZER = Path(__file__).parents[1] / "tests" / "text" / "fixtures" / "byte_level"
 MAX_MODEL_LEN = 1_000_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from array import array
 from collections.abc import Mapping
 from itertools import cycle, islice
 from pathlib import Path
@@ -20,11 +21,12 @@ from bench.report import machine, median, table
 from bench.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.inputs import SampledTokens
-from fastovms.engine.logprobs import token_logprobs
-from fastovms.engine.model import PagedModel
-from fastovms.engine.sampler import Sampler
-from fastovms.engine.sequence import Sequence
+from fastovms.engine.model.model import PagedModel
+from fastovms.engine.sampling.logits_processors import logits_processors
+from fastovms.engine.sampling.logprobs import token_logprobs
+from fastovms.engine.sampling.sampler import Sampler
+from fastovms.engine.scheduling.batch import SampledTokens
+from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.params import GenerationRequest, SamplingParams
 
 PROMPT_TOKENS = 16
@@ -84,7 +86,9 @@ def row_microseconds(settings: Mapping[str, object], logits: NDArray[np.float32]
     prompt = list(range(100))
     sampler, times = Sampler(), []
     for i in range(30):
-        sequence = Sequence(0, "r", 0, prompt, sampling, token_limit=999, seed=i)
+        request = GenerationRequest("r", prompt, sampling)
+        processors = logits_processors(sampling, array("q", prompt))
+        sequence = Sequence(0, request, 0, token_limit=999, seed=i, processors=processors)
         row = logits.copy()
         start = time.perf_counter()
         (token_id,) = sampler.draw([SampledTokens(sequence, 0)], row[None])

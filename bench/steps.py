@@ -25,7 +25,7 @@ from bench.report import machine, median, table
 from bench.timed_model import TimedModel
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model import PagedModel
+from fastovms.engine.model.model import PagedModel
 from fastovms.params import GenerationRequest, SamplingParams
 
 NUM_SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from fastovms.engine.inputs import StepInputs
-from fastovms.engine.model import PagedModel
-from fastovms.engine.raw_logits import RawLogits
+from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.raw_logits import RawLogits
+from fastovms.engine.model.step_inputs import StepInputs
 
 
 class TimedModel:

@@ -1,7 +1,8 @@
-"""Writes the pages that are made from the code: flags.md, endpoints.md and metrics.md.
+"""Writes what the pages tell from the code: flags.md, endpoints.md, metrics.md, and the map of the
+package in architecture.md.
 
-python docs/generate.py            writes them
-python docs/generate.py --check    exits with 1 if one of them is not what it would write
+python -m docs.generate            writes them
+python -m docs.generate --check    exits with 1 if one of them is not what it would write
 """
 
 from __future__ import annotations
@@ -19,29 +20,30 @@ from typing import Final
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
-from fastovms.api.body_reader import BodyReader
-from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DIALECTS
-from fastovms.api.errors import render_error
-from fastovms.api.health import HealthRoutes
+from docs import house_map
+from fastovms.api.admin.health import HealthRoutes
+from fastovms.api.admin.status import ServerStatus
+from fastovms.api.generation.context import ApiContext
 from fastovms.api.route_summaries import ROUTE_SUMMARIES
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.served import ServedModels
-from fastovms.api.status import ServerStatus
-from fastovms.backends.base import BackendStats
-from fastovms.command_line import parse
+from fastovms.api.serving.served import ServedModels
+from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.dialect import DIALECTS
+from fastovms.api.wire.error_responses import render_error
+from fastovms.backend import BackendStats
+from fastovms.cli.environment import VARIABLES
+from fastovms.cli.flags import GROUPS, Flag
+from fastovms.cli.parser import parse
 from fastovms.config import ApiConfig, HttpConfig
-from fastovms.environment import VARIABLES
-from fastovms.flags import GROUPS, Flag
-from fastovms.http.messages import Request
-from fastovms.http.metrics import HttpMetrics
-from fastovms.http.router import Router
+from fastovms.http.connection.server_state import Exchange
+from fastovms.http.observing.http_metrics import HttpMetrics
+from fastovms.http.routing.messages import Request
+from fastovms.http.routing.router import Router
 from fastovms.http.server import HttpServer
-from fastovms.http.state import Exchange
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.ovms_metrics import OvmsMetrics
-from fastovms.state.metrics import StateCollector, StateStats
+from fastovms.state.state_metrics import StateCollector, StateStats
 
 DOCS: Final = Path(__file__).parent
 
@@ -241,10 +243,25 @@ def _escape(cell: str) -> str:
     return cell.replace("|", "\\|").replace("<", "&lt;")
 
 
+# Architecture
+
+
+def architecture_page() -> str:
+    """The page as it stands, with its maps drawn anew."""
+    text = (Path(__file__).parent / "architecture.md").read_text()
+    maps = {"tree": house_map.tree, "ranks": house_map.ranks, "foundation": house_map.foundation}
+    for name, draw in maps.items():
+        begin, end = f"<!-- {name} -->\n\n", "\n\n<!-- end -->"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{draw()}{end}{rest.partition(end)[2]}"
+    return text
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "flags.md": flags_page,
     "endpoints.md": endpoints_page,
     "metrics.md": metrics_page,
+    "architecture.md": architecture_page,
 }
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fastovms.cli import run
+from fastovms.cli.main import run
 
 run()

@@ -18,19 +18,22 @@ import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from fastovms import __version__
-from fastovms.api.body_reader import BodyReader
-from fastovms.api.context import ApiContext
-from fastovms.api.errors import render_error
-from fastovms.api.health import HealthRoutes
+from fastovms.api.admin.health import HealthRoutes
+from fastovms.api.admin.status import ServerStatus
+from fastovms.api.generation.context import ApiContext
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.served import ServedModels
-from fastovms.api.status import ServerStatus
+from fastovms.api.serving.served import ServedModels
+from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.error_responses import render_error
+from fastovms.catalog.finder import ModelFinder
+from fastovms.catalog.hub import Repository, default_root
 from fastovms.config import (
     ApiConfig,
     HttpConfig,
     MediaConfig,
     ModelConfig,
+    ModelSource,
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
@@ -38,10 +41,9 @@ from fastovms.config import (
 )
 from fastovms.free_memory import find_trim
 from fastovms.http import HttpServer, JsonOnly, Observer, Router
-from fastovms.http.access_log import AccessLog
-from fastovms.http.metrics import HttpMetrics
-from fastovms.http.systemd import Notifier, inherited_sockets
-from fastovms.hub import Repository, default_root
+from fastovms.http.listening.systemd import Notifier, inherited_sockets
+from fastovms.http.observing.access_log import AccessLog
+from fastovms.http.observing.http_metrics import HttpMetrics
 from fastovms.loading import check_models, load_models
 from fastovms.metrics import GenerationCollector
 from fastovms.service.gates import cors_policy, gates_for
@@ -51,9 +53,8 @@ from fastovms.service.log_lines import LineWriter
 from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.memory_trimmer import MemoryTrimmer
 from fastovms.service.ovms_metrics import OvmsMetrics
-from fastovms.sources import ModelFinder, ModelSource
 from fastovms.state.location import open_store
-from fastovms.state.metrics import StateCollector
+from fastovms.state.state_metrics import StateCollector
 
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds. At Python's 5 ms the engine thread may wait a tenth of a step for the GIL."""
@@ -165,7 +166,7 @@ async def _run(
         loop_watch.start(loop)  # until now a model was loaded, and nobody was served
         trimmer.start(loop)
         registry.register(GenerationCollector([model.metrics for model in models]))
-        add_model_routes(router, _context(config, models, bodies, state))
+        add_model_routes(router, _context(config, models, bodies), state)
         router.more_to_come = False
 
     def announce(models: ServedModels) -> None:
@@ -222,9 +223,7 @@ def _observers(
     return observers
 
 
-def _context(
-    config: ServerConfig, models: ServedModels, bodies: BodyReader, state: ResponsesState | None
-) -> ApiContext:
+def _context(config: ServerConfig, models: ServedModels, bodies: BodyReader) -> ApiContext:
     return ApiContext(
         models,
         config.api,
@@ -232,7 +231,6 @@ def _context(
         unix_time=time.time,
         system_fingerprint=f"fastovms-{__version__}",
         bodies=bodies,
-        state=state,
     )
 
 

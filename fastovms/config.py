@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
+"""The directory of the model that comes with the package."""
 
 DEFAULT_TOKEN_BUDGET: Final = 256
 """Tokens of one step."""
@@ -295,6 +298,23 @@ class ModelLimits:
 
     max_tokens_limit: int | None = None
     best_of_limit: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model as the operator names it.
+
+    Attributes:
+        location: its directory or GGUF file, a graph of OVMS or the directory of one, or its id on
+            the hub, "ORG/NAME".
+        names: by which clients may call it; none = the directory's, or the id.
+        settings: what the operator has set, by "section.field" of `ModelConfig`. It goes before
+            what a graph says.
+    """
+
+    location: str
+    names: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

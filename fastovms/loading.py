@@ -10,25 +10,25 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fastovms.api.chat_model import ChatModel
-from fastovms.api.images import ImageInput
-from fastovms.api.served import ServedModel, ServedModels
-from fastovms.backends.base import Backend
+from fastovms.api.serving.chat_model import ChatModel
+from fastovms.api.serving.images import ImageInput
+from fastovms.api.serving.served import ServedModel, ServedModels
+from fastovms.backend import Backend
 from fastovms.backends.choice import compile_backend
-from fastovms.backends.gguf import find_gguf, model_directory
-from fastovms.backends.image_decoder import ImageDecoder
-from fastovms.backends.model_files import limit_context, read_model_info, takes_images
-from fastovms.backends.process import ChildProcess
+from fastovms.backends.gguf.gguf import find_gguf, model_directory
+from fastovms.backends.images.image_decoder import ImageDecoder
+from fastovms.backends.model_files.model_info import limit_context, read_model_info, takes_images
+from fastovms.backends.processes.process import ChildProcess
 from fastovms.config import MediaConfig, ModelConfig
 from fastovms.disk_cache import DiskCache, cache_root
-from fastovms.engine.compilation import check_exact
-from fastovms.engine.memory import available_memory, share_memory
+from fastovms.engine.model.compilation import check_exact
+from fastovms.engine.model.device_memory import available_memory, share_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.file_reader import read_gguf
 from fastovms.media.loader import ImageLoader
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo, SamplingDefaults
-from fastovms.text.tokenizer import Tokenizer
+from fastovms.text.tokens.tokenizer import Tokenizer
 
 
 def read_info(model: ModelConfig) -> ModelInfo:
@@ -88,7 +88,7 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
 
 def _image_loader(config: MediaConfig) -> ImageLoader:
     """Returns one that decodes in processes of its own."""
-    decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.image_process"))
+    decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.images.image_process"))
     return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
 
 

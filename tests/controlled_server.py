@@ -9,20 +9,21 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms import app, cli
-from fastovms.api.served import ServedModel, ServedModels
-from fastovms.backends.paged import PagedBackend
+from fastovms import app
+from fastovms.api.serving.served import ServedModel, ServedModels
+from fastovms.backends.paged.paged_backend import PagedBackend
+from fastovms.cli import main as cli
 from fastovms.config import MediaConfig, ModelConfig
-from fastovms.engine.inputs import StepInputs
+from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
-from fastovms.text.tokenizer import Tokenizer
+from fastovms.text.tokens.tokenizer import Tokenizer
 from tests.engine.fake_model import FakeModel
+from tests.paths import FIXTURES
 
 NAME = "controlled"
 RAISE, HANG, NAN, DAMAGE, SLOW = 1, 2, 3, 4, 8
@@ -33,8 +34,6 @@ tokens."""
 SLOW_SECONDS = 0.2
 
 STEP_SECONDS = 0.01
-
-_TOKENIZER = Path(__file__).parent / "text" / "fixtures" / "byte_level"
 
 
 class ControlledModel(FakeModel):
@@ -68,7 +67,7 @@ class ControlledModel(FakeModel):
 def load_models(seconds: float, models: Sequence[ModelConfig], media: MediaConfig) -> ServedModels:
     time.sleep(seconds)
     [model] = models
-    tokenizer = Tokenizer.load(_TOKENIZER)
+    tokenizer = Tokenizer.load(FIXTURES / "byte_level")
     info = ModelInfo(
         name=NAME,
         created=0,

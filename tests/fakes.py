@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from fastovms.backends.base import BackendStats, OutputCallback
+from fastovms.backend import BackendStats, OutputCallback
 from fastovms.errors import InvalidField, Overloaded, RequestError
-from fastovms.http.messages import HeaderPairs, Headers, Request, Stream
+from fastovms.http.routing.messages import HeaderPairs, Headers, Request, Stream
 from fastovms.params import (
     ALL_LOGPROBS,
     FinishReason,
@@ -23,7 +23,7 @@ from fastovms.params import (
     SamplingParams,
     TokenLogprobs,
 )
-from fastovms.text.detokenizer import TableDetokenizer, decode_utf8
+from fastovms.text.tokens.detokenizer import TableDetokenizer, decode_utf8
 
 EOS = 256
 BYTES = [bytes([byte]) for byte in range(EOS)]

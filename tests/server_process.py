@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.controlled_server import NAME
 from tests.http.client import Answer, split_answer
+from tests.paths import ROOT
 
 DEADLINE = 20.0
 
@@ -136,7 +136,7 @@ def server_process(
         command = ["bash", "-c", hand_over, *command]
     process = subprocess.Popen(
         command,
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
         env={**os.environ, **(environ or {})},
         pass_fds=pass_fds,
         stdout=subprocess.PIPE,

@@ -6,16 +6,15 @@ import itertools
 import json
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import openvino_genai as genai
 import pytest
 
-import fastovms
 from demo.corpus import draw, held_out, training_samples
+from fastovms.config import DEMO_MODEL
 
-MODEL = Path(fastovms.__file__).parent / "demo_model"
+MODEL = DEMO_MODEL
 FILES = {
     "openvino_model.xml",
     "openvino_model.bin",

@@ -17,8 +17,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from fastovms.cli import DEMO_MODEL, main
-from tests.test_graph import write as write_graph
+from fastovms.cli.main import main
+from fastovms.config import DEMO_MODEL
+from tests.ovms.test_graph import write as write_graph
 
 PROMPT = "Once upon a time"
 
@@ -116,7 +117,7 @@ def test_what_ovms_tells(ovms):
 def test_what_has_no_use_is_told_once(ovms):
     told = [line.partition("WARNING ")[2].strip() for line in ovms.errors if "not used" in line]
     assert len(told) == len(set(told)) == 3, told
-    assert told[0].startswith("fastovms.cli: --rest-workers is not used: ")
+    assert told[0].startswith("fastovms.cli.main: --rest-workers is not used: ")
     assert "graph.pbtxt: dynamic_split_fuse is not used: " in told[1]
     assert "plugin_config MAX_PROMPT_LEN is not used: " in told[2]
 

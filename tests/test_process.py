@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.controlled_server import DAMAGE, HANG, NAME, NAN, RAISE
+from tests.paths import ROOT
 from tests.server_process import (
     DEADLINE,
     ServerProcess,
@@ -108,7 +109,7 @@ def test_whatever_becomes_of_the_standard_streams(streams):
     """Closed descriptors are not given to sockets, and nobody has to read the greeting."""
     port = free_port()
     command = f"{sys.executable} -m tests.controlled_server 0 serve --port {port} {streams}"
-    process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=Path(__file__).parents[1])
+    process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=ROOT)
     server = ServerProcess(process, [f"http://127.0.0.1:{port}"])
     try:
         deadline = time.monotonic() + DEADLINE

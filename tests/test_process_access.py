@@ -16,9 +16,8 @@ import pytest
 
 from tests.controlled_server import NAME
 from tests.http.client import Answer
+from tests.paths import TLS
 from tests.server_process import ServerProcess, ask, completion, get, server_process
-
-TLS = Path(__file__).parent / "http" / "tls"
 
 
 class Site(NamedTuple):

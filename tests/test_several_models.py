@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from fastovms.cli import DEMO_MODEL, main
+from fastovms.cli.main import main
+from fastovms.config import DEMO_MODEL
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fastovms.cli.aliases import normalize
+from fastovms.cli.flags import add_flags
+from fastovms.cli.settings import sections, settings_of
 from fastovms.config import HttpConfig, ServiceConfig
-from fastovms.flags import add_flags, sections, settings_of
-from fastovms.spelling import normalize
 
 UNITS = Path(__file__).parents[1] / "systemd"
 SERVICES = ("fastovms.service", "fastovms@.service")

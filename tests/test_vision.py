@@ -18,10 +18,10 @@ import openai
 import pytest
 
 from tests.media.pictures import BLUE, corners, encode, png
+from tests.paths import TINY_VLM
 from tests.real_server import DEADLINE, Server, is_idle, read_to_end, start_server, stop_server
 
-MODEL = Path(__file__).parent / "models" / "tiny_vlm"
-NAME = MODEL.name
+NAME = TINY_VLM.name
 
 QUESTION = "what?"
 
@@ -68,7 +68,7 @@ def server(files: Path) -> Iterator[Server]:
         "--allow-private-media",
         "--max-image-pixels",
         "100000",
-        str(MODEL),
+        str(TINY_VLM),
     )
     yield server
     stop_server(server)
@@ -333,7 +333,7 @@ def pipeline_process(server: Server) -> int:
 
 
 def test_a_pipeline_that_dies_ends_the_server():
-    server = start_server(str(MODEL))
+    server = start_server(str(TINY_VLM))
     try:
         with start_chat(server) as connection:
             assert b" 200 " in connection.recv(100)
@@ -345,7 +345,7 @@ def test_a_pipeline_that_dies_ends_the_server():
 
 
 def test_sigterm_lets_running_answers_end():
-    server = start_server(str(MODEL))
+    server = start_server(str(TINY_VLM))
     try:
         worker = pipeline_process(server)
         with start_chat(server) as connection:

@@ -7,21 +7,20 @@ import json
 import random
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
 
-from fastovms.engine.grammar import GrammarCompiler
+from fastovms.grammar.grammar import GrammarCompiler
 from fastovms.params import Grammar
+from tests.paths import BYTE_LEVEL_TOKENIZER
 
-_TOKENIZER_JSON = Path(__file__).parent / "text" / "fixtures" / "byte_level" / "tokenizer.json"
 _EOS = 0
 
 
 @cache
 def vocabulary(*specials: str) -> Vocabulary:
     """The byte-level fixture's with `specials` added, and no tags of its own."""
-    tokenizer = json.loads(_TOKENIZER_JSON.read_text())
+    tokenizer = json.loads(BYTE_LEVEL_TOKENIZER.read_text())
     added = [token for token in tokenizer["added_tokens"] if token["special"]]
     first_id = 1 + max(tokenizer["model"]["vocab"].values())
     added += [{**added[0], "id": first_id + i, "content": text} for i, text in enumerate(specials)]

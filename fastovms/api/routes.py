@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from fastovms.api.chat import ChatCompletions
-from fastovms.api.completions import Completions
-from fastovms.api.context import ApiContext
-from fastovms.api.dialect import DIALECTS, OPENAI, OVMS, Dialect
-from fastovms.api.endpoint import endpoint
-from fastovms.api.health import HealthRoutes
-from fastovms.api.models import ModelRoutes
+from fastovms.api.admin.health import HealthRoutes
+from fastovms.api.admin.models import ModelRoutes
+from fastovms.api.admin.servables import ServableRoutes
+from fastovms.api.chat.chat import ChatCompletions
+from fastovms.api.chat.tokenize import Tokenization
+from fastovms.api.completions.completions import Completions
+from fastovms.api.generation.context import ApiContext
+from fastovms.api.responses.background import ResponsesState
 from fastovms.api.responses.conversations import Conversations
 from fastovms.api.responses.create import Responses
 from fastovms.api.responses.retrieve import StoredResponses, compact
-from fastovms.api.servables import ServableRoutes
-from fastovms.api.tokenize import Tokenization
-from fastovms.http.router import Router
+from fastovms.api.wire.dialect import DIALECTS, OPENAI, OVMS, Dialect
+from fastovms.api.wire.endpoint import endpoint
+from fastovms.http.routing.router import Router
 
 
-def add_model_routes(router: Router, context: ApiContext) -> None:
-    """What can be asked once the models are loaded."""
+def add_model_routes(
+    router: Router, context: ApiContext, state: ResponsesState | None = None
+) -> None:
+    """Adds what can be asked once the models are loaded. `state` is what outlives requests;
+    None = nothing does."""
     models = context.models
     completions = Completions(context)
     chat = ChatCompletions(context)
@@ -33,16 +37,18 @@ def add_model_routes(router: Router, context: ApiContext) -> None:
             router.add("POST", f"{prefix}/chat/completions", endpoint(chat, dialect))
             router.add("POST", f"{prefix}/tokenize", endpoint(tokenize, dialect))
             router.add("POST", f"{prefix}/detokenize", endpoint(tokenization.detokenize, dialect))
-        _add_response_routes(router, context, dialect)
+        _add_response_routes(router, context, state, dialect)
     router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))
     router.add("POST", "/detokenize", endpoint(tokenization.detokenize, OPENAI))
     _add_servable_routes(router, ServableRoutes(models))
 
 
-def _add_response_routes(router: Router, context: ApiContext, dialect: Dialect) -> None:
-    responses = Responses(context)
-    stored = StoredResponses(context)
-    conversations = Conversations(context)
+def _add_response_routes(
+    router: Router, context: ApiContext, state: ResponsesState | None, dialect: Dialect
+) -> None:
+    responses = Responses(context, state)
+    stored = StoredResponses(state)
+    conversations = Conversations(context, state)
     item = "/conversations/{id}/items/{item_id}"
     handlers = (
         ("POST", "/responses", responses.create),

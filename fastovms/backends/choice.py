@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from fastovms.backends.base import Backend
-from fastovms.backends.draft import read_draft_info
-from fastovms.backends.genai.backend import GenaiBackend
+from fastovms.backend import Backend
+from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
-from fastovms.backends.guarded_grammars import trial_starter
-from fastovms.backends.paged import PagedBackend
-from fastovms.backends.vocabulary import load_grammar_compiler
+from fastovms.backends.model_files.vocabulary import load_grammar_compiler
+from fastovms.backends.paged.draft_backend import read_draft_info
+from fastovms.backends.paged.paged_backend import PagedBackend
+from fastovms.backends.trials.guarded_grammars import trial_starter
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
 from fastovms.errors import ConfigurationError, UnsupportedModel

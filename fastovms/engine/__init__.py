@@ -1,1 +1,5 @@
-"""Token-level continuous batching over OpenVINO paged attention: integers in, integers out."""
+"""Token-level continuous batching over OpenVINO's paged attention: integers in, integers out.
+
+`Engine` takes requests and makes steps, each of which serves all that run. It knows no text, no
+JSON and no clients.
+"""

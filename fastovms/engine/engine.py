@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from array import array
 from collections.abc import Callable
 from itertools import count
 
@@ -12,24 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.config import EngineConfig
-from fastovms.engine.allowance import Allowance
-from fastovms.engine.beam_request import BeamRequest, beam_token_limit
-from fastovms.engine.blocks import BlockManager
-from fastovms.engine.broken_logits import Failure, ModelTrial, check_rows
-from fastovms.engine.draft import DraftModel
-from fastovms.engine.drafting import Drafting
-from fastovms.engine.grammar import GrammarCompiler, GrammarState, dead_end
-from fastovms.engine.inputs import Batch, ScoredTokens, build_batch
-from fastovms.engine.logprobs import token_logprobs
-from fastovms.engine.model import Model
-from fastovms.engine.raw_logits import RawLogits, as_float32
-from fastovms.engine.sampler import Drawn, Sampler
-from fastovms.engine.scheduler import Scheduler
-from fastovms.engine.sequence import Sequence, SequenceGroup, SequenceStatus
-from fastovms.engine.step_costs import StepCosts
-from fastovms.engine.waiting import rank_of
-from fastovms.engine.warm_up import warm_up
+from fastovms.engine.beams.beam_request import BeamRequest, beam_token_limit
+from fastovms.engine.drafting.draft_model import DraftModel
+from fastovms.engine.drafting.drafting import Drafting
+from fastovms.engine.model.model import Model
+from fastovms.engine.model.raw_logits import RawLogits, as_float32
+from fastovms.engine.model.warm_up import warm_up
+from fastovms.engine.sampling.broken_logits import Failure, ModelTrial, check_rows
+from fastovms.engine.sampling.logits_processors import logits_processors
+from fastovms.engine.sampling.logprobs import token_logprobs
+from fastovms.engine.sampling.sampler import Drawn, Sampler
+from fastovms.engine.scheduling.batch import Batch, ScoredTokens, build_batch
+from fastovms.engine.scheduling.blocks import BlockManager
+from fastovms.engine.scheduling.prefill_pacing import StepCosts
+from fastovms.engine.scheduling.scheduler import Scheduler
+from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup, SequenceStatus
+from fastovms.engine.scheduling.waiting import rank_of
 from fastovms.errors import BrokenLogits, RequestError, description_of
+from fastovms.grammar.grammar import GrammarCompiler, GrammarState, dead_end
+from fastovms.grammar.grammar_time_budget import Allowance
 from fastovms.params import (
     EngineOutput,
     FinishReason,
@@ -138,20 +140,19 @@ class Engine:
         rank = rank_of(next(self._arrivals), request.priority)
         group = SequenceGroup(params.beam_search.num_beams) if params.beam_search else None
         samples = group.sequences if group else []
+        prompt_token_ids = array("q", request.prompt_token_ids)
         allowance = Allowance()
         for index in range(1 if group else params.n):
             sequence = Sequence(
                 next(self._seq_ids),
-                request.request_id,
+                request,
                 index,
-                request.prompt_token_ids,
-                params,
                 token_limit=token_limit,
                 seed=_sample_seed(seed, index),
                 rank=rank,
-                cache_salt=(request.cache_salt or "").encode("utf-8", "surrogatepass"),
                 parent=samples[0] if samples else None,
                 group=group,
+                processors=logits_processors(params, prompt_token_ids),
                 grammar=self._start_grammar(params, num_prompt_tokens, allowance),
             )
             self.drafting.start(sequence)

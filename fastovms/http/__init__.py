@@ -1,10 +1,16 @@
-"""HTTP/1.1 on raw transports. Knows no LLM."""
+"""HTTP/1.1 on raw transports: from listening sockets to handlers and back.
 
-from fastovms.http.access_log import AccessLog
-from fastovms.http.auth import ApiKeys, read_api_keys
-from fastovms.http.cors import CorsPolicy
-from fastovms.http.media_type import JsonOnly
-from fastovms.http.messages import (
+`HttpServer` serves what a `Router` knows, behind gates that every request passes. It knows no
+model and no JSON.
+"""
+
+from fastovms.http.connection.server_state import Exchange, Observer
+from fastovms.http.gates.auth import ApiKeys, read_api_keys
+from fastovms.http.gates.cors import CorsPolicy
+from fastovms.http.gates.media_type import JsonOnly
+from fastovms.http.listening.systemd import Notifier, inherited_sockets
+from fastovms.http.observing.access_log import AccessLog
+from fastovms.http.routing.messages import (
     Check,
     ErrorRenderer,
     Handler,
@@ -13,10 +19,8 @@ from fastovms.http.messages import (
     Response,
     Stream,
 )
-from fastovms.http.router import Router
+from fastovms.http.routing.router import Router
 from fastovms.http.server import HttpServer
-from fastovms.http.state import Exchange, Observer
-from fastovms.http.systemd import Notifier, inherited_sockets
 
 __all__ = [
     "AccessLog",

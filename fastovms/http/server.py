@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
-from fastovms.http.dispatch import CrossOrigin, Dispatcher
-from fastovms.http.handshakes import TlsAcceptor
-from fastovms.http.host_check import is_local
-from fastovms.http.listeners import Listener, bind_all, raise_file_limit
-from fastovms.http.messages import Check, ErrorRenderer
-from fastovms.http.protocol import Connection
-from fastovms.http.router import Router
-from fastovms.http.state import Observer, ServerState
-from fastovms.http.tls import TlsCredentials
+from fastovms.http.connection.protocol import Connection
+from fastovms.http.connection.server_state import Observer, ServerState
+from fastovms.http.gates.host_check import is_local
+from fastovms.http.listening.handshakes import TlsAcceptor
+from fastovms.http.listening.listeners import Listener, bind_all, raise_file_limit
+from fastovms.http.listening.tls import TlsCredentials
+from fastovms.http.routing.dispatch import CrossOrigin, Dispatcher
+from fastovms.http.routing.messages import Check, ErrorRenderer
+from fastovms.http.routing.router import Router
 
 # Files that are open besides connections: the model's, libraries, logs.
 _OTHER_FILES = 512

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple, TypeVar
 
 from fastovms.config import MediaConfig
 from fastovms.errors import InvalidField
-from fastovms.media.budget import MemoryBudget
 from fastovms.media.data_url import decode_data_url
 from fastovms.media.decode import Decode, decode_image, is_available
 from fastovms.media.fetch import Fetcher
+from fastovms.media.image_memory import MemoryBudget
 from fastovms.media.local_file import LocalFiles
 from fastovms.params import Image
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastovms.api.errors import render_error
-from fastovms.api.status import HEALTH_PATHS, ServerStatus
+from fastovms.api.admin.status import HEALTH_PATHS, ServerStatus
+from fastovms.api.wire.error_responses import render_error
 from fastovms.config import SecurityConfig
-from fastovms.http.auth import ApiKeys, read_api_keys
-from fastovms.http.messages import Request, Response
+from fastovms.http.gates.auth import ApiKeys, read_api_keys
+from fastovms.http.routing.messages import Request, Response
 
 
 class Guard:

@@ -13,13 +13,13 @@ from functools import partial
 from types import FrameType
 from typing import Final
 
-from fastovms.api.served import ServedModels
-from fastovms.api.status import Phase, ServerStatus
-from fastovms.backends.base import Backend
+from fastovms.api.admin.status import Phase, ServerStatus
+from fastovms.api.serving.served import ServedModels
+from fastovms.backend import Backend
 from fastovms.config import HttpConfig, ServiceConfig
 from fastovms.errors import ConfigurationError, EngineFailed
+from fastovms.http.listening.systemd import Notifier
 from fastovms.http.server import HttpServer
-from fastovms.http.systemd import Notifier
 from fastovms.service.watch import EngineWatch
 
 logger = logging.getLogger(__name__)

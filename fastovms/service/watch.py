@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from fastovms.backends.base import Backend
+from fastovms.backend import Backend
 
 _INTERVAL: Final = 1.0
 _MAX_INTERVAL: Final = 5.0

@@ -1,1 +1,5 @@
-"""What outlives a request: responses, their items, conversations. Knows no HTTP and no model."""
+"""What outlives a request: responses, their items, conversations.
+
+`StateStore` keeps them in memory or in SQLite, on a thread of its own. It knows no HTTP and no
+model.
+"""

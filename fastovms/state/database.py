@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from fastovms.errors import StateFailed, description_of
+from fastovms.state.database_schema import open_connection
 from fastovms.state.operations import Operations
-from fastovms.state.schema import open_connection
 from fastovms.state.tables import Clock, Tables, Totals
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from fastovms.state.database import Database
 from fastovms.state.disk_return import DiskReturn
-from fastovms.state.metrics import StateStats
+from fastovms.state.state_metrics import StateStats
+from fastovms.state.state_worker import StateWorker
 from fastovms.state.store import (
     Context,
     FoundResponse,
@@ -15,7 +16,6 @@ from fastovms.state.store import (
     StoredItem,
     StoredResponse,
 )
-from fastovms.state.worker import StateWorker
 
 
 class SqliteStore:

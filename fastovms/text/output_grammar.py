@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fastovms.params import Grammar, GrammarKind
-from fastovms.text.messages import MessageForm
 from fastovms.text.output_parser import opens_reasoning
 from fastovms.text.reasoning import ReasoningFormat
-from fastovms.text.rules import Rules
+from fastovms.text.scanning.headed_messages import MessageForm
+from fastovms.text.scanning.rules import Rules
 from fastovms.text.tools import CallChoice, ToolFormat
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from fastovms.errors import ConfigurationError
-from fastovms.text.messages import MessageForm, parse_messages
-from fastovms.text.output import OutputParser, PlainParser
 from fastovms.text.reasoning import ReasoningFormat
-from fastovms.text.scanner import Scanner, Steps
-from fastovms.text.steps import Output, StepsParser
+from fastovms.text.scanning.headed_messages import MessageForm, parse_messages
+from fastovms.text.scanning.output import OutputParser, PlainParser
+from fastovms.text.scanning.parser_steps import Output, StepsParser
+from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.tools import Tool, ToolFormat
 
 _LOOK_BACK = 200

@@ -11,18 +11,18 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fastovms.api.body_reader import BodyReader
-from fastovms.api.chat_model import ChatModel
-from fastovms.api.context import ApiContext
-from fastovms.api.health import HealthRoutes
-from fastovms.api.images import ImageInput
+from fastovms.api.admin.health import HealthRoutes
+from fastovms.api.admin.status import ServerStatus
+from fastovms.api.generation.context import ApiContext
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.served import ServedModel, ServedModels
-from fastovms.api.status import ServerStatus
+from fastovms.api.serving.chat_model import ChatModel
+from fastovms.api.serving.images import ImageInput
+from fastovms.api.serving.served import ServedModel, ServedModels
+from fastovms.api.wire.body_reader import BodyReader
 from fastovms.config import ApiConfig, ModelLimits
-from fastovms.http.messages import Response
-from fastovms.http.router import Match, Router
+from fastovms.http.routing.messages import Response
+from fastovms.http.routing.router import Match, Router
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.state.database import Bounds, Database
@@ -60,8 +60,8 @@ class Api:
                 unix_time=lambda: 1_750_000_000.5,
                 system_fingerprint="fp_test",
                 bodies=BodyReader(),
-                state=state,
             ),
+            state,
         )
         self.status = ServerStatus.serving(models)
         add_health_routes(self.router, HealthRoutes(self.status, self.registry, "1.2.3"))

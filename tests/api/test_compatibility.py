@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fastovms.api.responses.schema import ResponsesRequest
-from fastovms.api.schemas import ChatRequest, CompletionRequest, GenerationFields
+from fastovms.api.responses.input.responses_schema import ResponsesRequest
+from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest, GenerationFields
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream, model_info
 

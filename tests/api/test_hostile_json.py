@@ -11,9 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastovms.api.responses.schema import ConversationRequest, ItemsRequest, ResponsesRequest
-from fastovms.api.schemas import ChatRequest, CompletionRequest
-from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.responses.input.responses_schema import (
+    ConversationRequest,
+    ItemsRequest,
+    ResponsesRequest,
+)
+from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream
 

@@ -7,7 +7,7 @@ import pytest
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.params import SamplingDefaults
 from tests.api.chat_models import chat_model
-from tests.api.completions import BODY, V1, V3
+from tests.api.completions.completion_requests import BODY, V1, V3
 from tests.api.wrong_values import names
 from tests.fakes import model_info
 

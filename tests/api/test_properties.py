@@ -10,9 +10,9 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastovms.api.dialect import OPENAI, OVMS, Dialect
-from fastovms.api.schemas import CompletionRequest
-from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.wire.dialect import OPENAI, OVMS, Dialect
+from fastovms.api.wire.request_schemas import CompletionRequest
 from tests.api.test_fields import VALID
 from tests.api.wrong_values import JSON, WRONG
 from tests.fakes import FakeStream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fastovms.backends.base import Backend
+from fastovms.backend import Backend
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fastovms.backends.base import Backend
-from fastovms.backends.paged import PagedBackend
+from fastovms.backend import Backend
+from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.config import EngineConfig
-from fastovms.engine.inputs import StepInputs
+from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded, RequestError
 from fastovms.params import BeamSearch, FinishReason, GenerationOutput, ModelInfo
 from tests.backends.genai.fake_pipeline import FakePipeline, genai_backend
@@ -234,7 +234,7 @@ async def test_a_step_that_hangs_does_not_keep_close_from_returning(
         entered.set()
         wait(released)
 
-    for module in ("paged", "genai.backend"):
+    for module in ("paged.paged_backend", "genai.genai_backend"):
         monkeypatch.setattr(f"fastovms.backends.{module}._CLOSE_TIMEOUT", 0.05)
     backend = make(hang)
     backend.start()

@@ -17,6 +17,7 @@ from openvino._offline_transformations import paged_attention_transformation
 from bench.graph import LOGIT_STD, LlamaGraph
 from bench.models import main, write_model
 from bench.shapes import SHAPES, Shape
+from tests.paths import FIXTURES
 
 TINY = SHAPES["tiny"]
 TINY_SHAPES = {name: shape for name, shape in SHAPES.items() if name.startswith("tiny")}
@@ -26,7 +27,6 @@ EXACT = {
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
-FIXTURES = Path(__file__).parents[1] / "text" / "fixtures"
 
 Logits = NDArray[np.float32]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.null_server import NullBackend
-from fastovms.backends.base import Backend
+from fastovms.backend import Backend
 
 
 def test_nothing_of_a_backend_is_missing() -> None:

@@ -16,7 +16,7 @@ from tests.real_server import NAME, start_server, stop_server
 @pytest.mark.parametrize("name", generate.PAGES)
 def test_the_page_is_current(name: str):
     current = (generate.DOCS / name).read_text()
-    assert current == generate.PAGES[name](), "run python docs/generate.py"
+    assert current == generate.PAGES[name](), "run python -m docs.generate"
 
 
 def test_a_stale_page_is_found_and_written_anew(tmp_path, monkeypatch, capsys):

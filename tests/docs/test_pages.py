@@ -11,7 +11,6 @@ from openai import OpenAI
 
 from fastovms.text.reasoning import REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMATS
-from tests import test_layers
 from tests.real_server import start_server, stop_server
 
 ROOT = Path(__file__).parents[2]
@@ -90,31 +89,3 @@ def test_tasks_name_at_most_three_files_that_there_are():
         assert 1 <= len(paths) <= 3, task
         for path in paths:
             assert (ROOT / "fastovms" / path).exists(), f"{task}: {path}"
-
-
-def test_the_tree_is_the_package():
-    """Folders two levels deep, and the files at the top, those of Python itself apart."""
-    lines = re.findall(r"^( +)(\S+) {2,}\S", section("architecture.md", "The tree"), re.MULTILINE)
-    described, folder = set(), ""
-    for indent, name in lines:
-        if len(indent) == 2:
-            folder = name if name.endswith("/") else ""
-            described.add(name)
-        else:
-            described.add(folder + name)
-    package = ROOT / "fastovms"
-    top = {path.name for path in package.glob("*.py") if not path.name.startswith("__")}
-    folders = {
-        f"{path.relative_to(package)}/"
-        for depth in ("*", "*/*")
-        for path in package.glob(f"{depth}/")
-        if "__pycache__" not in path.parts
-    }
-    assert described == top | folders
-
-
-def test_the_map_of_layers_is_the_one_that_is_enforced():
-    [drawn] = re.findall(r"```text\n(.*?)```", section("architecture.md", "Layers"), re.DOTALL)
-    layers = [set(line.split()) for line in reversed(drawn.splitlines())]
-    enforced = [set(layer) for layer in test_layers.LAYERS]
-    assert layers == [layer for layer in enforced if layer != {"__main__"}]

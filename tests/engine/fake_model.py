@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.engine.inputs import StepInputs
-from fastovms.engine.scheduler import BlockCopy
+from fastovms.engine.model.kv_cache import BlockCopy
+from fastovms.engine.model.step_inputs import StepInputs
 
 VOCAB_SIZE = 97
 

@@ -4,7 +4,6 @@ token, in float32 throughout: see `test_reference`."""
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +11,9 @@ import openvino as ov
 import openvino_genai
 import pytest
 
-import fastovms
-from fastovms.config import EngineConfig
+from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model import PagedModel
+from fastovms.engine.model.model import PagedModel
 from fastovms.params import (
     BeamSearch,
     EarlyStopping,
@@ -26,7 +24,6 @@ from fastovms.params import (
 )
 from tests.engine.reference import EXACT
 
-DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
 NUM_BLOCKS = 200
 NUM_TOKENS = 12
 STOP_CRITERIA = {

@@ -11,12 +11,12 @@ import pytest
 
 from bench.models import write_model
 from bench.shapes import SHAPES
-from fastovms.config import EngineConfig
-from fastovms.engine.draft import DraftModel
+from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.engine import Engine
-from fastovms.engine.model import PagedModel
+from fastovms.engine.model.model import PagedModel
 from fastovms.params import SamplingParams
-from tests.engine.test_reference import DEMO_MODEL, EXACT, run, tokens
+from tests.engine.test_reference import EXACT, run, tokens
 
 NUM_BLOCKS = 100
 Texts = dict[tuple[int, int], list[int]]

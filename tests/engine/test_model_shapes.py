@@ -9,7 +9,7 @@ import pytest
 
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model import PagedModel
+from fastovms.engine.model.model import PagedModel
 from fastovms.params import FinishReason, SamplingParams
 from tests.engine.conftest import TINY_SHAPES
 from tests.engine.reference import EXACT, run, run_reference, tokens

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import fastovms
-from fastovms.config import EngineConfig
+from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model import PagedModel
+from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingParams
 from tests.engine.reference import EXACT, run, run_reference, tokens
 
-DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
 NUM_BLOCKS = 200
 NUM_TOKENS = 24
 
@@ -142,7 +140,7 @@ def test_a_refused_kv_precision_falls_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("KV_CACHE_PRECISIONS", "EXACT_KV_CACHE_PRECISIONS"):
-        monkeypatch.setattr(f"fastovms.engine.compilation.{name}", ("i3", "u8"))
+        monkeypatch.setattr(f"fastovms.engine.model.compilation.{name}", ("i3", "u8"))
     assert PagedModel.load(DEMO_MODEL).block_size == 32
     assert "CPU refuses f32, i3 cache" in caplog.text
 

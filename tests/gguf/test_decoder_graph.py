@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from fastovms.engine.paging import applies_sliding_window, read_paged_model
+from fastovms.engine.model.paging import applies_sliding_window, read_paged_model
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.decoder_graph import build_decoder
 from fastovms.gguf.file_reader import read_gguf

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from fastovms.config import HttpConfig
-from fastovms.http.dispatch import Dispatcher
-from fastovms.http.messages import Request, Response, Stream
-from fastovms.http.protocol import Connection
-from fastovms.http.router import Router
-from fastovms.http.state import Exchange, ServerState
+from fastovms.http.connection.protocol import Connection
+from fastovms.http.connection.server_state import Exchange, ServerState
+from fastovms.http.routing.dispatch import Dispatcher
+from fastovms.http.routing.messages import Request, Response, Stream
+from fastovms.http.routing.router import Router
 from tests.http.client import Conversation
 from tests.http.fake_transport import FakeTransport
 

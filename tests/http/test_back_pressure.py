@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.http.messages import Request, Response
+from fastovms.http.routing.messages import Request, Response
 from tests.http.bench import Bench, statuses, ticks
 from tests.http.client import Conversation
 from tests.http.fake_transport import VirtualLoop

@@ -9,16 +9,14 @@ import socket
 import ssl
 import struct
 import weakref
-from pathlib import Path
 
 import pytest
 
-from fastovms.http.protocol import Connection
+from fastovms.http.connection.protocol import Connection
 from tests.http.client import read_until_quiet, split_answer, talk
 from tests.http.conftest import Running, Start
 from tests.http.more_cases import get, post
-
-TLS = Path(__file__).parent / "tls"
+from tests.paths import TLS
 
 
 async def let_it_work() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import random
 
-from fastovms.http.messages import Response
+from fastovms.http.routing.messages import Response
 from tests.http.bench import CONFIG, Bench, statuses, ticks
 from tests.http.fake_transport import VirtualLoop
 from tests.http.more_cases import chunked, get, post

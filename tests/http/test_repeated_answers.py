@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from fastovms.http.messages import Response
-from fastovms.http.response import ResponseWriter
+from fastovms.http.connection.response_writer import ResponseWriter
+from fastovms.http.routing.messages import Response
 from tests.http.bench import Bench, statuses, ticks
 from tests.http.client import Conversation
 from tests.http.fake_transport import FakeTransport, VirtualLoop

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fastovms.errors import ConfigurationError
-from fastovms.http.auth import ApiKeys, read_api_keys
-from fastovms.http.cors import CorsPolicy
-from fastovms.http.media_type import JsonOnly
-from fastovms.http.messages import Headers, Request, Response
+from fastovms.http.gates.auth import ApiKeys, read_api_keys
+from fastovms.http.gates.cors import CorsPolicy
+from fastovms.http.gates.media_type import JsonOnly
+from fastovms.http.routing.messages import Headers, Request, Response
 from tests.http.client import talk
 from tests.http.conftest import Start, render_error
 from tests.http.more_cases import get, post

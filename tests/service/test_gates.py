@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from fastovms.config import SecurityConfig
-from fastovms.http.messages import Headers, Request
+from fastovms.http.routing.messages import Headers, Request
 from fastovms.service.gates import cors_policy, gates_for
 
 EVIL, FRIEND = "http://evil.example", "https://app.example"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fastovms.backends.base import BackendStats
+from fastovms.backend import BackendStats
 from fastovms.service.watch import EngineWatch, ProgressWatch
 
 

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from fastovms.text.tokenizer import Tokenizer
-
-FIXTURES = Path(__file__).parent / "fixtures"
+from fastovms.text.tokens.tokenizer import Tokenizer
+from tests.paths import FIXTURES
 
 
 @pytest.fixture(scope="session")

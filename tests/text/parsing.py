@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastovms.text.output import OutputParser, Piece, joined
+from fastovms.text.scanning.output import OutputParser, Piece, joined
 
 
 def parse(parser: OutputParser, texts: Sequence[str]) -> list[Piece]:

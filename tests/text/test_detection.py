@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-import fastovms
+from fastovms.config import DEMO_MODEL
 from fastovms.errors import ConfigurationError
 from fastovms.text.output_parser import check_formats, kept_tags
 from fastovms.text.reasoning import REASONING_FORMATS, detect_reasoning_format
 from fastovms.text.tools import TOOL_FORMATS, detect_tool_format
-
-TEMPLATES = Path(__file__).parent / "templates"
-DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
+from tests.paths import TEMPLATES
 
 
 def names(source: str) -> tuple[str | None, str | None]:

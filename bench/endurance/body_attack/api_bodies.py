@@ -11,15 +11,15 @@ import msgspec
 
 from bench.endurance.body_attack.api_values import FIELDS, GRAMMAR_FIELDS, value_of
 from bench.endurance.body_attack.body_mutations import any_json, change, change_text, encode
-from fastovms.api.dialect import DIALECTS, OVMS
-from fastovms.api.responses.schema import (
+from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.responses.input.responses_schema import (
     ConversationRequest,
     ConversationUpdate,
     ItemsRequest,
     ResponsesRequest,
 )
-from fastovms.api.schemas import ChatRequest, CompletionRequest
-from fastovms.api.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.wire.dialect import DIALECTS, OVMS
+from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest
 
 _UNCHANGED: Final = 0.04
 _CHANGED_TEXT: Final = 0.15

@@ -10,22 +10,21 @@ import time
 from array import array
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-import fastovms
 from bench.endurance.body_attack.hostile_grammars import HostileGrammars
-from fastovms.backends.guarded_grammars import guard_compiler
-from fastovms.backends.process import connect_to_parent
+from fastovms.backends.processes.process import connect_to_parent
+from fastovms.backends.trials.guarded_grammars import guard_compiler
 from fastovms.backends.trials.trial import TOO_MUCH, TOO_SLOW
-from fastovms.engine.grammar import GrammarCompiler, UnusableGrammar
+from fastovms.config import DEMO_MODEL
 from fastovms.errors import Overloaded
+from fastovms.grammar.grammar import GrammarCompiler, UnusableGrammar
 from fastovms.params import Grammar
 
-_TOKENIZER: Final = Path(fastovms.__file__).parent / "demo_model" / "tokenizer.json"
+_TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"
 _END: Final = 0
 _NUM_AT_A_TIME: Final = 6
 _NUM_TOKENS: Final = 16

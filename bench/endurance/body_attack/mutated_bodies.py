@@ -24,7 +24,7 @@ from bench.endurance.http_attack.connection import AttackConnection
 from bench.endurance.http_attack.sse import judge_body
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
 from bench.endurance.tally import Budget, Tally, spend_after_warm_up, work_through
-from fastovms.cli import DEMO_MODEL
+from fastovms.config import DEMO_MODEL
 
 _HOST: Final = "127.0.0.1"
 _DEADLINE: Final = 5.0

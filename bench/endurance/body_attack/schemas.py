@@ -13,7 +13,7 @@ from bench.endurance.body_attack.hostile_grammars import HostileGrammars
 from bench.endurance.command import Command
 from bench.endurance.figures import Figure
 from bench.endurance.tally import Tally
-from fastovms.backends.process import ChildProcess
+from fastovms.backends.processes.process import ChildProcess
 
 _BATCH: Final = 100
 _PATIENCE: Final = 600.0

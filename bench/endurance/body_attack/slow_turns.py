@@ -19,7 +19,7 @@ from typing import Final
 
 import uvloop
 
-from fastovms.cli import main
+from fastovms.cli.main import main
 
 REPORT: Final = "SLOW_TURNS_REPORT"
 """The environment variable that names the file."""

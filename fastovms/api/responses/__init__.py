@@ -1,1 +1,5 @@
-"""The Responses API, with its state: responses, their items, conversations, background runs."""
+"""The Responses API: `/responses` and `/conversations`, whole, streamed and in the background.
+
+`create` makes responses, `retrieve` gives those that are kept, `conversations` keeps items
+beside them. Where they are kept is `fastovms.state`'s matter.
+"""

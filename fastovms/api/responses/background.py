@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fastovms.api.deltas import SampleDelta
-from fastovms.api.generate import TextGeneration
-from fastovms.api.responses.event_log import EventLog
-from fastovms.api.responses.events import ResponseRun
-from fastovms.api.responses.records import to_record
+from fastovms.api.generation.deltas import SampleDelta
+from fastovms.api.generation.generate import TextGeneration
+from fastovms.api.responses.output.events import ResponseRun
+from fastovms.api.responses.stored.event_log import EventLog
+from fastovms.api.responses.stored.records import to_record
 from fastovms.errors import InvalidField, Overloaded, StateFailed, TooLarge
 from fastovms.state.store import Progress, StateStore, StoredItem, StoredResponse
 

@@ -8,18 +8,23 @@ from typing import Any, Final, TypeVar
 import orjson
 from msgspec import UNSET
 
-from fastovms.api import offload
-from fastovms.api.context import ApiContext
-from fastovms.api.dialect import Dialect
+from fastovms.api.generation import offload
+from fastovms.api.generation.context import ApiContext
+from fastovms.api.responses.background import ResponsesState
 from fastovms.api.responses.create import item_ids, warning_headers
-from fastovms.api.responses.fields import read_metadata
-from fastovms.api.responses.history import LONG
-from fastovms.api.responses.input_items import Reading, distinct, read_items
-from fastovms.api.responses.query import Query, found, list_body
-from fastovms.api.responses.records import to_items
-from fastovms.api.responses.schema import ConversationRequest, ConversationUpdate, ItemsRequest
+from fastovms.api.responses.input.input_items import Reading, distinct, read_items
+from fastovms.api.responses.input.response_fields import read_metadata
+from fastovms.api.responses.input.responses_schema import (
+    ConversationRequest,
+    ConversationUpdate,
+    ItemsRequest,
+)
+from fastovms.api.responses.stored.history import LONG
+from fastovms.api.responses.stored.list_query import Query, found, list_body
+from fastovms.api.responses.stored.records import to_items
+from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField, RequestError
-from fastovms.http.messages import HeaderPairs, Request, Response
+from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.state.store import ItemPage, StateStore, StoredItem, UnknownCursor
 
 _MAX_ITEMS: Final = 20
@@ -31,8 +36,9 @@ T = TypeVar("T")
 class Conversations:
     """Handlers. Each raises NotFound for a conversation or an item that is not kept here."""
 
-    def __init__(self, context: ApiContext) -> None:
+    def __init__(self, context: ApiContext, state: ResponsesState | None) -> None:
         self._context = context
+        self._state = state
         self._bodies = context.bodies
 
     async def create(self, request: Request, dialect: Dialect) -> Response:
@@ -142,9 +148,9 @@ class Conversations:
         return _found(await self._store().find_conversation(request.tenant, id), request)
 
     def _store(self) -> StateStore:
-        if self._context.state is None:
+        if self._state is None:
             raise RequestError("this server keeps no conversations")
-        return self._context.state.store
+        return self._state.store
 
 
 def _id(request: Request) -> str:

@@ -11,34 +11,34 @@ from typing import Final
 
 import orjson
 
-from fastovms.api import offload
-from fastovms.api.answer import MUCH, collect, format_cost
-from fastovms.api.context import ApiContext
-from fastovms.api.deltas import SampleDelta, merged
-from fastovms.api.dialect import Dialect
-from fastovms.api.envelope import Envelope
-from fastovms.api.generate import TextGeneration
-from fastovms.api.ranking import best_samples
+from fastovms.api.generation import offload
+from fastovms.api.generation.answer import MUCH, collect, format_cost
+from fastovms.api.generation.context import ApiContext
+from fastovms.api.generation.deltas import SampleDelta, merged
+from fastovms.api.generation.envelope import Envelope
+from fastovms.api.generation.generate import TextGeneration
+from fastovms.api.generation.ranking import best_samples
+from fastovms.api.generation.sse import DONE, ClientTooSlow, DeltaSender
+from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.background import (
     BackgroundRun,
     Owner,
     ResponsesState,
     id_is_taken,
 )
-from fastovms.api.responses.events import ResponseRun
-from fastovms.api.responses.fields import Fields, read_fields
-from fastovms.api.responses.form import output_form, response_form
-from fastovms.api.responses.history import LONG, History, read_history
-from fastovms.api.responses.input_items import NewId, Reading
+from fastovms.api.responses.input.input_items import NewId, Reading
+from fastovms.api.responses.input.response_fields import Fields, read_fields
+from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.job import ResponsesJob, count_tokens, prepare
-from fastovms.api.responses.records import to_items, to_record
-from fastovms.api.responses.replay import replay
-from fastovms.api.responses.schema import ResponsesRequest
-from fastovms.api.sampling import is_streamed
-from fastovms.api.served import ServedModel
-from fastovms.api.sse import DONE, ClientTooSlow, DeltaSender
+from fastovms.api.responses.output.echoed_fields import output_form, response_form
+from fastovms.api.responses.output.events import ResponseRun
+from fastovms.api.responses.stored.history import LONG, History, read_history
+from fastovms.api.responses.stored.records import to_items, to_record
+from fastovms.api.responses.stored.replay import replay
+from fastovms.api.serving.served import ServedModel
+from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import StateFailed, TooLarge
-from fastovms.http.messages import HeaderPairs, Request, Response
+from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.state.store import StoredItem
 
 logger = logging.getLogger(__name__)
@@ -75,12 +75,13 @@ class _Task:
 class Responses:
     """Handlers of what makes responses, for every dialect."""
 
-    def __init__(self, context: ApiContext) -> None:
+    def __init__(self, context: ApiContext, state: ResponsesState | None) -> None:
         self._context = context
+        self._state = state
 
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
         """Raises RequestError or BackendError while the answer has not begun."""
-        context, state = self._context, self._context.state
+        context, state = self._context, self._state
         body, model = await context.read(request, ResponsesRequest, dialect)
         fields = read_fields(body, dialect, keeps=state is not None)
         if fields.background and state is not None:
@@ -106,7 +107,7 @@ class Responses:
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
         """The tokens that a request's prompt would have. Raises RequestError."""
         body, model = await self._context.read(request, ResponsesRequest, dialect)
-        fields = read_fields(body, dialect, keeps=self._context.state is not None)
+        fields = read_fields(body, dialect, keeps=self._state is not None)
         history = await self._history(request, body, fields, model, dialect)
         count = await count_tokens(body, fields, history, model, dialect)
         counted = {"object": "response.input_tokens", "input_tokens": count}
@@ -120,7 +121,7 @@ class Responses:
         model: ServedModel,
         dialect: Dialect,
     ) -> History:
-        state = self._context.state
+        state = self._state
         return await read_history(
             body,
             fields,
@@ -241,7 +242,7 @@ class Responses:
 
     async def _keep(self, task: _Task) -> None:
         """Whoever gets an answer gets it also when it cannot be kept; it then says so."""
-        fields, run, state = task.fields, task.run, self._context.state
+        fields, run, state = task.fields, task.run, self._state
         conversation_id = fields.conversation_id if run.state.is_answer else None
         if state is None or not (fields.store or conversation_id):
             return

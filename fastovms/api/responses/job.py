@@ -9,38 +9,44 @@ from typing import Final
 
 import msgspec
 
-from fastovms.api import offload
-from fastovms.api.budget import TokenBudget, token_budget
-from fastovms.api.chat_grammar import Constraint, constraint, usable
-from fastovms.api.chat_parser import parser_maker
-from fastovms.api.chat_prompt import (
+from fastovms.api.conversation.chat_grammar import Constraint, constraint, usable
+from fastovms.api.conversation.chat_messages import Message
+from fastovms.api.conversation.chat_parser import parser_maker
+from fastovms.api.conversation.chat_prompt import (
     LONG_BODY,
     TemplateOptions,
     encode_prompt,
     render_prompt,
     template_options,
 )
-from fastovms.api.chat_tools import ToolUse, read_tools
-from fastovms.api.dialect import Dialect
-from fastovms.api.generate import PromptTask
-from fastovms.api.images import uncounted
-from fastovms.api.messages import Message
-from fastovms.api.prompts import Prompt, Truncation
-from fastovms.api.report import token_report
-from fastovms.api.responses.fields import Fields
-from fastovms.api.responses.history import History
-from fastovms.api.responses.input_items import Item
-from fastovms.api.responses.messages import to_messages
-from fastovms.api.responses.schema import ResponsesRequest
-from fastovms.api.responses.truncation import fitting
-from fastovms.api.sampling import num_logprobs
-from fastovms.api.served import ServedModel
-from fastovms.api.terms import Terms, check_num_choices, check_numbers, make_tasks, terms
-from fastovms.api.vision import kept_images, tags_named, with_images
+from fastovms.api.conversation.chat_tools import ToolUse, read_tools
+from fastovms.api.generation import offload
+from fastovms.api.request.generation_request import (
+    Terms,
+    check_num_choices,
+    check_numbers,
+    make_tasks,
+    terms,
+)
+from fastovms.api.request.prompt_images import kept_images, tags_named, with_images
+from fastovms.api.request.prompt_task import PromptTask
+from fastovms.api.request.prompts import Prompt, Truncation
+from fastovms.api.request.sampling import num_logprobs
+from fastovms.api.request.token_budget import TokenBudget, token_budget
+from fastovms.api.request.token_report import token_report
+from fastovms.api.responses.input.input_items import Item
+from fastovms.api.responses.input.items_to_messages import to_messages
+from fastovms.api.responses.input.response_fields import Fields
+from fastovms.api.responses.input.responses_schema import ResponsesRequest
+from fastovms.api.responses.input.truncation import fitting
+from fastovms.api.responses.stored.history import History
+from fastovms.api.serving.images import uncounted
+from fastovms.api.serving.served import ServedModel
+from fastovms.api.wire.dialect import Dialect
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
 from fastovms.media.loader import ImageSource
-from fastovms.text.output import OutputParser
+from fastovms.text.scanning.output import OutputParser
 
 _USUAL_ANSWER_SHARE: Final = 8
 """Where older messages may be dropped, one part in so many of the context is kept free for an

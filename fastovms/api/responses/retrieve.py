@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import orjson
 
-from fastovms.api.context import ApiContext
-from fastovms.api.dialect import Dialect
 from fastovms.api.responses.background import BackgroundRun, ResponsesState
-from fastovms.api.responses.event_log import EventLog
-from fastovms.api.responses.events import interrupted_events
-from fastovms.api.responses.query import Query, found, list_body
-from fastovms.api.responses.records import from_record
-from fastovms.api.responses.replay import replay
+from fastovms.api.responses.output.events import interrupted_events
+from fastovms.api.responses.stored.event_log import EventLog
+from fastovms.api.responses.stored.list_query import Query, found, list_body
+from fastovms.api.responses.stored.records import from_record
+from fastovms.api.responses.stored.replay import replay
+from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField, NotFound
-from fastovms.http.messages import Request, Response
+from fastovms.http.routing.messages import Request, Response
 from fastovms.state.store import UnknownCursor
 
 
@@ -21,8 +20,8 @@ class StoredResponses:
     """Handlers of what is below `/responses/{id}`. Each raises NotFound for a response that is not
     kept here, or is somebody else's."""
 
-    def __init__(self, context: ApiContext) -> None:
-        self._state = context.state
+    def __init__(self, state: ResponsesState | None) -> None:
+        self._state = state
 
     async def get(self, request: Request, dialect: Dialect) -> Response | None:
         state, id = self._find(request)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from fastovms.backends.genai.pipeline import Capacity
 from fastovms.backends.genai.support import Assistance, num_assistant_tokens, token_budget
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_policy import MAX_DRAFT_TOKENS
+from fastovms.engine.drafting.draft_policy import MAX_DRAFT_TOKENS
 from fastovms.params import GenerationRequest
 
 _PIXELS_PER_TOKEN: Final = 28 * 28

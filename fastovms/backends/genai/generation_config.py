@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import openvino_genai as genai
 
-from fastovms.backends.genai.structural_tag import needs_structural_tag, structural_tag
 from fastovms.backends.genai.support import Assistance, num_assistant_tokens
-from fastovms.engine.speculative import DEFAULT_MAX_NGRAM_SIZE
+from fastovms.backends.genai.tag_translation import needs_structural_tag, structural_tag
+from fastovms.engine.drafting.prompt_lookup import DEFAULT_MAX_NGRAM_SIZE
 from fastovms.params import BeamSearch, EarlyStopping, Grammar, GrammarKind, SamplingParams
 
 _STOP_CRITERIA: Final[Mapping[EarlyStopping, Any]] = {

@@ -13,19 +13,18 @@ import os
 import re
 import sys
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Final
 
 import openvino_genai as genai
 
 from fastovms.backends.genai.generation_config import structured_output
-from fastovms.backends.process import connect_to_parent
-from fastovms.backends.resource_limits import limit_time
+from fastovms.backends.processes.process import connect_to_parent
+from fastovms.backends.processes.resource_limits import limit_time
 from fastovms.backends.trials.trial import Verdict
-from fastovms.engine.paging import reason_of
+from fastovms.config import DEMO_MODEL
+from fastovms.engine.model.paging import reason_of
 from fastovms.params import Grammar
 
-_MODEL: Final = Path(__file__).parents[2] / "demo_model"
 _WHOSE: Final = "by the compiler of the genai backend, which runs this model"
 _PLACE: Final = re.compile(r"^\[[0-9:]+\] \S+?:[0-9]+: ")
 """Where in its source the compiler has found the fault."""
@@ -48,7 +47,7 @@ def serve(connection: Connection[Any, Any], seconds: float) -> None:
 
 
 def _load() -> genai.ContinuousBatchingPipeline:
-    return genai.ContinuousBatchingPipeline(_MODEL, genai.SchedulerConfig(), "CPU")
+    return genai.ContinuousBatchingPipeline(DEMO_MODEL, genai.SchedulerConfig(), "CPU")
 
 
 def _try(pipeline: genai.ContinuousBatchingPipeline, grammar: Grammar) -> str:

@@ -6,13 +6,13 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Final
 
-from fastovms.backends.guarded_grammars import (
+from fastovms.backends.processes.process import ChildProcess, Peer
+from fastovms.backends.trials.guarded_grammars import (
     LANE_SECONDS,
     GuardedGrammars,
     StartTrial,
     lane_trial,
 )
-from fastovms.backends.process import ChildProcess, Peer
 from fastovms.backends.trials.refused_grammars import digest_of
 from fastovms.backends.trials.trial import Verdict
 from fastovms.params import Grammar

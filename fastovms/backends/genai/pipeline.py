@@ -11,12 +11,12 @@ import openvino as ov
 import openvino_genai as genai
 
 from fastovms.backends.genai.support import Assistance, has_prefix_cache, token_budget
-from fastovms.backends.model_files import weights_file
+from fastovms.backends.model_files.model_info import weights_file
 from fastovms.config import EngineConfig
-from fastovms.engine.compilation import EXACT_WEIGHTS_SIZE, exact_properties
-from fastovms.engine.devices import device_memory, find_device, is_gpu
-from fastovms.engine.memory import FREE_MEMORY_SHARE, GIB
-from fastovms.engine.paging import reason_of
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, exact_properties
+from fastovms.engine.model.device_memory import FREE_MEMORY_SHARE, GIB
+from fastovms.engine.model.devices import device_memory, find_device, is_gpu
+from fastovms.engine.model.paging import reason_of
 from fastovms.errors import ConfigurationError
 
 _PRECISION: Final = "INFERENCE_PRECISION_HINT"

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fastovms.backends.genai.structural_tag import (
+from fastovms.backends.genai.tag_translation import (
     CannotTranslate,
     needs_structural_tag,
     structural_tag,
 )
 from fastovms.config import EngineConfig
-from fastovms.engine.draft_policy import DEFAULT_NUM_ASSISTANT_TOKENS, MAX_DRAFT_TOKENS
+from fastovms.engine.drafting.draft_policy import DEFAULT_NUM_ASSISTANT_TOKENS, MAX_DRAFT_TOKENS
 from fastovms.errors import InvalidField, RequestError
 from fastovms.params import Grammar, SamplingParams
 

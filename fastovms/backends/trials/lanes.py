@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Final, Generic, Protocol, TypeVar
 
-from fastovms.backends.base import GrammarStats
-from fastovms.backends.deep_stack import start_thread
+from fastovms.backend import GrammarStats
+from fastovms.backends.processes.deep_stack import start_thread
 from fastovms.backends.trials.trial import TOO_MUCH, TakesLonger
-from fastovms.engine.grammar import UnusableGrammar
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.fair_queue import FairQueue
+from fastovms.grammar.grammar import UnusableGrammar
 from fastovms.params import Grammar
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Final
 
-from fastovms.engine.grammar import UnusableGrammar
+from fastovms.grammar.grammar import UnusableGrammar
 from fastovms.params import Grammar
 
 _MAX_REFUSED: Final = 256

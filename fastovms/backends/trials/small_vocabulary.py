@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 import orjson
 
-_TOKENIZER: Final = Path(__file__).parents[2] / "demo_model" / "tokenizer.json"
+from fastovms.config import DEMO_MODEL
+
+_TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)

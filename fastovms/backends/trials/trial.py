@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple
 
-from fastovms.backends.process import Peer, fate
+from fastovms.backends.processes.process import Peer, fate
 from fastovms.errors import BackendUnavailable
 from fastovms.params import Grammar
 

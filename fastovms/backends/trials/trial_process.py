@@ -17,12 +17,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from fastovms.backends.deep_stack import TRIAL_STACK
-from fastovms.backends.process import connect_to_parent
-from fastovms.backends.resource_limits import limit_time, set_soft_limit
+from fastovms.backends.processes.deep_stack import TRIAL_STACK
+from fastovms.backends.processes.process import connect_to_parent
+from fastovms.backends.processes.resource_limits import limit_time, set_soft_limit
 from fastovms.backends.trials.small_vocabulary import SmallVocabulary
-from fastovms.backends.trials.trial import TOO_MUCH, Verdict, verdict_on_death
-from fastovms.engine.grammar import GrammarCompiler, UnfinishableGrammar, UnusableGrammar
+from fastovms.backends.trials.trial import (
+    TOO_MUCH,
+    Verdict,
+    verdict_on_death,
+)
+from fastovms.grammar.grammar import GrammarCompiler, UnfinishableGrammar, UnusableGrammar
 from fastovms.params import Grammar, GrammarKind
 
 _MAX_MEMORY: Final = 512 * 2**20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fastovms.text.reasoning.base import ReasoningFormat
-from fastovms.text.reasoning.messages import GPTOSS, ONYX
+from fastovms.text.reasoning.message_reasoning import GPTOSS, ONYX
+from fastovms.text.reasoning.reasoning_format import ReasoningFormat
 from fastovms.text.reasoning.think import THINK, think_format
 
 __all__ = ["REASONING_FORMATS", "ReasoningFormat", "detect_reasoning_format"]

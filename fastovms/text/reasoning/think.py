@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastovms.text.reasoning.base import Parse, ReasoningFormat, WriteRules
-from fastovms.text.rules import Rules, one_of
-from fastovms.text.scanner import Scanner, Steps
-from fastovms.text.steps import Output
+from fastovms.text.reasoning.reasoning_format import Parse, ReasoningFormat, WriteRules
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.rules import Rules, one_of
+from fastovms.text.scanning.scanner import Scanner, Steps
 
 Tags = tuple[str, str]
 """What reasoning begins and ends with."""

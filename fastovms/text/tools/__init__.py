@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat
+from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.deepseek import DEEPSEEK, DEEPSEEK_V31
 from fastovms.text.tools.gemma4 import GEMMA4
 from fastovms.text.tools.glm45 import GLM45
@@ -20,6 +19,7 @@ from fastovms.text.tools.mistral import DEVSTRAL, MISTRAL
 from fastovms.text.tools.onyx import ONYX
 from fastovms.text.tools.phi4 import PHI4
 from fastovms.text.tools.qwen3coder import QWEN3CODER
+from fastovms.text.tools.tool_format import ToolFormat
 
 __all__ = ["TOOL_FORMATS", "CallChoice", "Tool", "ToolFormat", "detect_tool_format"]
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastovms.text.rules import Rules, literal
-from fastovms.text.scanner import Scanner, Steps
-from fastovms.text.steps import Output
-from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat, read_end, tagged_calls
-from fastovms.text.tools.named_call import named_call, read_arguments
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.rules import Rules, literal
+from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.tool import CallChoice, Tool
+from fastovms.text.tools.calls.named_call import named_call, read_arguments
+from fastovms.text.tools.tool_format import ToolFormat, read_end, tagged_calls
 
 ALL_BEGIN = "<｜tool▁calls▁begin｜>"
 ALL_END = "<｜tool▁calls▁end｜>"

@@ -6,18 +6,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fastovms.text import json_text
-from fastovms.text.json_text import escape
-from fastovms.text.literals import Notation, copy_value, read_word
-from fastovms.text.parameters import Parameter, parameters_of
-from fastovms.text.python_text import PYTHON
-from fastovms.text.rules import Rules, json_value, literal, one_of
-from fastovms.text.scanner import Emit, Scanner, Steps
-from fastovms.text.steps import Output
-from fastovms.text.text_values import constants, text_body
-from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat, tagged_calls
-from fastovms.text.tools.pythonic_call import separated
+from fastovms.text.scanning import json_text
+from fastovms.text.scanning.json_text import escape
+from fastovms.text.scanning.literals import Notation, copy_value, read_word
+from fastovms.text.scanning.parameters import Parameter, parameters_of
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.python_text import PYTHON
+from fastovms.text.scanning.rules import Rules, json_value, literal, one_of
+from fastovms.text.scanning.scanner import Emit, Scanner, Steps
+from fastovms.text.scanning.text_values import constants, text_body
+from fastovms.text.scanning.tool import CallChoice, Tool
+from fastovms.text.tools.calls.pythonic_call import separated
+from fastovms.text.tools.tool_format import ToolFormat, tagged_calls
 
 BEGIN = "<|tool_call>"
 END = "<tool_call|>"

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastovms.text.rules import Rules, literal, one_of
-from fastovms.text.scanner import Scanner, Steps
-from fastovms.text.steps import Output
-from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat, tagged_calls
-from fastovms.text.tools.xml_call import XmlForm, read_named_call, xml_arguments
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.rules import Rules, literal, one_of
+from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.tool import CallChoice, Tool
+from fastovms.text.tools.calls.xml_call import XmlForm, read_named_call, xml_arguments
+from fastovms.text.tools.tool_format import ToolFormat, tagged_calls
 
 BEGIN = "<tool_call>"
 END = "</tool_call>"

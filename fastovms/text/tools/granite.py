@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastovms.text.rules import Rules
-from fastovms.text.scanner import Scanner, Steps
-from fastovms.text.steps import Output
-from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat, read_end, tagged_calls
-from fastovms.text.tools.json_call import json_calls, read_calls
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.rules import Rules
+from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.tool import CallChoice, Tool
+from fastovms.text.tools.calls.json_call import json_calls, read_calls
+from fastovms.text.tools.tool_format import ToolFormat, read_end, tagged_calls
 
 BEGIN = "<|tool_call|>"
 OTHER_BEGIN = "<tool_call>"

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fastovms.text.rules import Rules, literal
-from fastovms.text.scanner import Scanner, Steps
-from fastovms.text.steps import Output
-from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat
-from fastovms.text.tools.json_call import json_call, read_call
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.rules import Rules, literal
+from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.tool import CallChoice, Tool
+from fastovms.text.tools.calls.json_call import json_call, read_call
+from fastovms.text.tools.calls.pythonic_call import pythonic_calls
 from fastovms.text.tools.lfm2 import read_list
-from fastovms.text.tools.pythonic_call import pythonic_calls
+from fastovms.text.tools.tool_format import ToolFormat
 
 TAG = "<|python_tag|>"
 LIST_BEGIN = "<|python_start|>"

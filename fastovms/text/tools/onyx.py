@@ -14,13 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fastovms.text.messages import Header, Kind, MessageForm
-from fastovms.text.rules import Rules, literal, one_of
-from fastovms.text.scanner import Scanner, Steps
-from fastovms.text.steps import Output
-from fastovms.text.tool import CallChoice, Tool
-from fastovms.text.tools.base import ToolFormat, tagged_calls
-from fastovms.text.tools.xml_call import XmlForm, read_call, xml_calls
+from fastovms.text.scanning.headed_messages import Header, Kind, MessageForm
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.rules import Rules, literal, one_of
+from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.tool import CallChoice, Tool
+from fastovms.text.tools.calls.xml_call import XmlForm, read_call, xml_calls
+from fastovms.text.tools.tool_format import ToolFormat, tagged_calls
 
 START, MESSAGE = "<|start|>", "<|message|>"
 END_MESSAGE, END_TURN = "<|eom|>", "<|eot|>"

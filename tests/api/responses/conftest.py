@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from fastovms.http.messages import Response
+from fastovms.http.routing.messages import Response
 from tests.api.chat_models import PARAMETERS, chat_model
 from tests.fakes import FakeStream, model_info
 

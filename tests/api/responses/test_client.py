@@ -10,7 +10,7 @@ import pytest
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from fastovms.api.errors import render_error
+from fastovms.api.wire.error_responses import render_error
 from fastovms.config import HttpConfig
 from fastovms.http import HttpServer
 from tests.api.chat_models import call_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.api.images import ImageInput
+from fastovms.api.serving.images import ImageInput
 from fastovms.config import MediaConfig
 from fastovms.media.loader import ImageLoader
 from fastovms.params import Refusal

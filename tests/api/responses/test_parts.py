@@ -10,19 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.api.dialect import OPENAI
-from fastovms.api.prompts import CONTEXT_EXCEEDED, Prompt
-from fastovms.api.responses.alignment import TokenAligner
-from fastovms.api.responses.event_log import EventLog
-from fastovms.api.responses.events import EventEncoder
-from fastovms.api.responses.input_items import Reading, read_items
-from fastovms.api.responses.item_text import seal, unseal
-from fastovms.api.responses.messages import to_messages
-from fastovms.api.responses.output_items import OutputBuilder, OutputForm
-from fastovms.api.responses.truncation import fitting
+from fastovms.api.request.prompts import CONTEXT_EXCEEDED, Prompt
+from fastovms.api.responses.input.input_items import Reading, read_items
+from fastovms.api.responses.input.item_text import seal, unseal
+from fastovms.api.responses.input.items_to_messages import to_messages
+from fastovms.api.responses.input.truncation import fitting
+from fastovms.api.responses.output.alignment import TokenAligner
+from fastovms.api.responses.output.events import EventEncoder
+from fastovms.api.responses.output.output_items import OutputBuilder, OutputForm
+from fastovms.api.responses.stored.event_log import EventLog
+from fastovms.api.wire.dialect import OPENAI
 from fastovms.errors import InvalidField
-from fastovms.text.output import CallArguments, CallBegin, CallEnd, Content, Piece, Reasoning
-from fastovms.text.tracking import TextToken
+from fastovms.text.scanning.output import (
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    Piece,
+    Reasoning,
+)
+from fastovms.text.tokens.tracking import TextToken
 from tests.api.responses.events import _Output
 
 READING = Reading(OPENAI, lambda prefix: f"{prefix}_new")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fastovms.config import ModelLimits
-from fastovms.engine.grammar import dead_end
 from fastovms.errors import BackendUnavailable, Overloaded
+from fastovms.grammar.grammar import dead_end
 from fastovms.params import GenerationRequest
-from fastovms.text.chat_template import ChatTemplate
+from fastovms.text.templating.chat_template import ChatTemplate
 from tests.api.chat_models import prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import openvino_genai as genai
 
-from fastovms.backends.genai.backend import GenaiBackend
-from fastovms.backends.genai.engine import PipelineEngine
+from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
 from fastovms.backends.genai.pipeline import Capacity
-from fastovms.backends.genai.worker import run
+from fastovms.backends.genai.pipeline_engine import PipelineEngine
+from fastovms.backends.genai.worker_process import run
 from fastovms.config import EngineConfig
 from fastovms.params import ModelInfo
 from tests.engine.fake_model import next_token

@@ -6,7 +6,7 @@ import pytest
 
 from fastovms.backends.genai.pipeline import properties_of
 from fastovms.config import EngineConfig
-from fastovms.engine.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 
 PRECISION, KV_PRECISION = "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION"
 GROUP = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}

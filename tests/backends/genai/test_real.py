@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-import fastovms
-from fastovms.backends.base import Backend
+from fastovms.backend import Backend
 from fastovms.backends.choice import compile_backend
-from fastovms.backends.genai.backend import GenaiBackend
-from fastovms.backends.model_files import read_model_info
-from fastovms.backends.paged import PagedBackend
-from fastovms.config import EngineConfig
+from fastovms.backends.genai.genai_backend import GenaiBackend
+from fastovms.backends.model_files.model_info import read_model_info
+from fastovms.backends.paged.paged_backend import PagedBackend
+from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.params import (
     BeamSearch,
@@ -31,13 +30,12 @@ from fastovms.params import (
     SamplingParams,
     TextPrompt,
 )
-from fastovms.text.tokenizer import Tokenizer
+from fastovms.text.tokens.tokenizer import Tokenizer
 from tests.backends.listener import Listener, idle
+from tests.paths import TINY_VLM
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DEMO_MODEL = Path(fastovms.__file__).parent / "demo_model"
-VISION_MODEL = Path(__file__).parents[2] / "models" / "tiny_vlm"
 
 QUESTION = "<|im_start|>user\n<ov_genai_image_0>what?<|im_end|>\n<|im_start|>assistant\n"
 NUM_QUESTION_TOKENS = 18
@@ -60,7 +58,7 @@ for_module = pytest_asyncio.fixture(scope="module", loop_scope="module")
 
 @for_module
 async def vision() -> AsyncIterator[Backend]:
-    async for backend in running(load(VISION_MODEL)):
+    async for backend in running(load(TINY_VLM)):
         yield backend
 
 
@@ -125,7 +123,7 @@ async def test_an_image_that_the_model_cannot_take_costs_only_its_request(vision
 
 
 async def test_more_prompts_than_the_cache_holds_wait() -> None:
-    async for backend in running(load(VISION_MODEL, cache_size=0.0005)):
+    async for backend in running(load(TINY_VLM, cache_size=0.0005)):
         long = QUESTION.replace("what?", "word " * 120)
         alone = ask(backend, "alone", long, [noise(0)])
         await alone.done.wait()
@@ -156,7 +154,7 @@ async def test_abort_at_any_stage(vision: Backend) -> None:
 
 
 async def test_a_process_that_is_killed_ends_every_request() -> None:
-    backend = load(VISION_MODEL)
+    backend = load(TINY_VLM)
     assert isinstance(backend, GenaiBackend)
     backend.start()
     listener = ask(backend, "r", QUESTION, [noise(0)], max_tokens=2000)
@@ -298,15 +296,15 @@ async def test_a_crowd_with_drafts(
 
 async def test_the_paged_backend_takes_no_images() -> None:
     with pytest.raises(ConfigurationError, match="takes images, which the paged backend does not"):
-        load(VISION_MODEL, backend="paged")
+        load(TINY_VLM, backend="paged")
 
 
 @pytest.mark.parametrize(
     ("model_dir", "config", "message"),
     [
         (DEMO_MODEL, {"draft_model": Path("/nowhere")}, "/nowhere does not exist"),
-        (DEMO_MODEL, {"draft_model": VISION_MODEL}, "tiny_vlm takes images"),
-        (VISION_MODEL, {"draft_model": DEMO_MODEL}, "--draft-model cannot be used for tiny_vlm"),
+        (DEMO_MODEL, {"draft_model": TINY_VLM}, "tiny_vlm takes images"),
+        (TINY_VLM, {"draft_model": DEMO_MODEL}, "--draft-model cannot be used for tiny_vlm"),
         (
             DEMO_MODEL,
             {"draft_model": DEMO_MODEL, "enable_prompt_lookup": True},
@@ -336,14 +334,14 @@ async def test_a_model_that_neither_runs_has_both_reasons(tmp_path: Path) -> Non
 
 async def test_a_cache_that_holds_nothing_is_a_configuration_error() -> None:
     config = EngineConfig(cache_size=1e-6)
-    reserve = compile_backend(VISION_MODEL, read_model_info(VISION_MODEL), config)
+    reserve = compile_backend(TINY_VLM, read_model_info(TINY_VLM), config)
     with pytest.raises(ConfigurationError, match="raise --cache-size"):
         reserve(2**30)
 
 
 async def test_a_small_cache_shortens_the_context(caplog: pytest.LogCaptureFixture) -> None:
     config = EngineConfig(cache_size=0.0001)
-    backend = compile_backend(VISION_MODEL, read_model_info(VISION_MODEL), config)(2**30)
+    backend = compile_backend(TINY_VLM, read_model_info(TINY_VLM), config)(2**30)
     assert isinstance(backend, GenaiBackend)
     assert 64 <= backend.model.max_model_len < 2048
     assert "context length reduced" in caplog.text

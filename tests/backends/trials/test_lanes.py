@@ -11,8 +11,8 @@ import pytest
 
 from fastovms.backends.trials.lanes import TrialLanes
 from fastovms.backends.trials.trial import TakesLonger
-from fastovms.engine.grammar import UnusableGrammar
 from fastovms.errors import BackendUnavailable, Overloaded
+from fastovms.grammar.grammar import UnusableGrammar
 from fastovms.params import Grammar, GrammarKind
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from fastovms.backends.trials.small_vocabulary import SmallVocabulary
-from fastovms.engine.grammar import GrammarCompiler, UnusableGrammar
+from fastovms.config import DEMO_MODEL
+from fastovms.grammar.grammar import GrammarCompiler, UnusableGrammar
 from fastovms.params import Grammar, GrammarKind
 
 SPECIAL = {"</s>": 2, "<call>": 700, "<deep>": 99_999, "[INST]": 5}
@@ -32,7 +32,7 @@ def test_grammars_are_compiled_as_for_the_model(vocab_size: int) -> None:
 
 
 def test_it_has_the_texts_of_the_demo_model() -> None:
-    demo = Path(__file__).parents[3] / "fastovms" / "demo_model" / "tokenizer.json"
+    demo = DEMO_MODEL / "tokenizer.json"
     texts = json.loads(demo.read_text())["model"]["vocab"]
     small = json.loads(SmallVocabulary(50_000, (2,), SPECIAL).tokenizer_json())["model"]["vocab"]
     assert len(texts) - 20 < len(small) <= len(texts)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fastovms.params import Grammar, GrammarKind
-from fastovms.text.output import Content, Piece, Reasoning
 from fastovms.text.output_grammar import answer_grammar, call_grammar
 from fastovms.text.output_parser import opens_reasoning, output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.scanning.output import Content, Piece, Reasoning
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
 from tests.text.parsing import parse
 from tests.text.tools.checks import cuts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.text.output import Content, Reasoning
 from fastovms.text.output_parser import output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.scanning.output import Content, Reasoning
 from fastovms.text.tools.gptoss import GPTOSS
 from tests.text.parsing import parse
 from tests.text.tools.checks import SHOP, call, check_sample

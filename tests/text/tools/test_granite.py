@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.text.output import Content
+from fastovms.text.scanning.output import Content
 from fastovms.text.tools.granite import GRANITE
 from tests.text.tools.checks import SHOP, call, check_sample
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-import fastovms
-from fastovms.text.output import CallBegin, Content
+from fastovms.config import DEMO_MODEL
 from fastovms.text.output_grammar import call_grammar
 from fastovms.text.output_parser import output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.tool import CallChoice
+from fastovms.text.scanning.output import CallBegin, Content
+from fastovms.text.scanning.tool import CallChoice
 from fastovms.text.tools.hermes3 import HERMES3
 from tests.text.parsing import parse
 from tests.text.tools.checks import SHOP, call, check_sample
@@ -132,7 +130,7 @@ def test_samples(name: str) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_grammar_and_the_demo_model(seed: int) -> None:
     """Its tags are tokens that are no control tokens."""
-    source = (Path(fastovms.__file__).parent / "demo_model" / "tokenizer.json").read_text()
+    source = (DEMO_MODEL / "tokenizer.json").read_text()
     demo = Vocabulary(source, eos=2)
     choice = CallChoice(SHOP, required=True)
     grammar = call_grammar(HERMES3, REASONING_FORMATS["qwen3"], choice, prompt="")

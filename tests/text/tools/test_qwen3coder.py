@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.text.output import CallArguments, Content
 from fastovms.text.output_parser import output_parser
-from fastovms.text.tool import Tool
+from fastovms.text.scanning.output import CallArguments, Content
+from fastovms.text.scanning.tool import Tool
 from fastovms.text.tools.qwen3coder import QWEN3CODER
 from tests.text.tools.checks import SHOP, call, check_sample
 

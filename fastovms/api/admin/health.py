@@ -1,0 +1,54 @@
+"""Liveness, readiness, version and metrics: cheap answers that never wait for the engine."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+from prometheus_client import CollectorRegistry
+
+from fastovms.api.admin.status import ServerStatus
+from fastovms.api.wire.error_responses import render_error
+from fastovms.http.routing.messages import Request, Response
+from fastovms.metrics import render
+
+_OK: Final = Response(200)
+
+
+class HealthRoutes:
+    """What load balancers, orchestrators and monitoring ask."""
+
+    def __init__(self, status: ServerStatus, registry: CollectorRegistry, version: str) -> None:
+        self._status = status
+        self._registry = registry
+        self._version = Response(200, orjson.dumps({"version": version}))
+        self._server = Response(
+            200, orjson.dumps({"name": "fastovms", "version": version, "extensions": []})
+        )
+
+    def health(self, request: Request) -> Response:
+        """200 with an empty body, or 503 while a model loads or when it can generate no more."""
+        return _report(request, self._status.unhealthy)
+
+    def ready(self, request: Request) -> Response:
+        """As `health`, and 503 too once the server is about to shut down."""
+        return _report(request, self._status.unready)
+
+    def live(self, request: Request) -> Response:
+        """KServe liveness: the process answers."""
+        return _OK
+
+    def version(self, request: Request) -> Response:
+        return self._version
+
+    def server(self, request: Request) -> Response:
+        """KServe server metadata."""
+        return self._server
+
+    def metrics(self, request: Request) -> Response:
+        body, content_type = render(self._registry, request.headers.get("accept") or "")
+        return Response(200, body, content_type)
+
+
+def _report(request: Request, trouble: str | None) -> Response:
+    return _OK if trouble is None else render_error(request.path, 503, trouble)

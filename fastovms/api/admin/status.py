@@ -1,0 +1,80 @@
+"""Whether the server takes requests at the moment, and if not, why."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from fastovms.api.serving.served import ServedModels
+from fastovms.api.wire.dialect import dialect_of
+from fastovms.api.wire.error_responses import error_response
+from fastovms.errors import BackendUnavailable
+from fastovms.http.routing.messages import Request, Response
+
+HEALTH_PATHS: Final = ("/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready")
+"""Open to everybody, always."""
+
+_ALWAYS_ANSWERED: Final = frozenset({*HEALTH_PATHS, "/metrics", "/version", "/v2"})
+
+
+class Phase(Enum):
+    """LOADING: there is no model yet. LEAVING: whatever still comes is served, but balancers are
+    asked to send no more. CLOSING: the time for that is over; what still runs ends with an error,
+    and what is new is refused."""
+
+    LOADING = "the model is loading"
+    SERVING = "serving"
+    LEAVING = "the server is about to shut down"
+    CLOSING = "the server is shutting down"
+
+
+# Look-ups in an Enum class are slow, and every request asks.
+_SERVING, _LEAVING = Phase.SERVING, Phase.LEAVING
+
+
+class ServerStatus:
+    """What health checks report and what admits requests.
+
+    Attributes:
+        models: None until they are loaded.
+    """
+
+    def __init__(self) -> None:
+        self.phase = Phase.LOADING
+        self.models: ServedModels | None = None
+
+    @classmethod
+    def serving(cls, models: ServedModels) -> ServerStatus:
+        status = cls()
+        status.open(models)
+        return status
+
+    def open(self, models: ServedModels) -> None:
+        """The models are loaded; requests are welcome."""
+        self.models = models
+        self.phase = Phase.SERVING
+
+    @property
+    def failure(self) -> str | None:
+        """Why one of the models can generate no more, or None while all is well."""
+        failure = None if self.models is None else self.models.failure
+        return None if failure is None else f"the engine has failed: {failure}"
+
+    @property
+    def unhealthy(self) -> str | None:
+        """Why a request would fail that came now over an open connection. A server that leaves is
+        healthy."""
+        return self.failure or (Phase.LOADING.value if self.phase is Phase.LOADING else None)
+
+    @property
+    def unready(self) -> str | None:
+        """Why balancers should send their requests elsewhere."""
+        return self.failure or (None if self.phase is Phase.SERVING else self.phase.value)
+
+    def admit(self, request: Request) -> Response | None:
+        """Refuses what cannot be served now; an `http.messages.Check`."""
+        phase = self.phase
+        reason = self.failure if phase is _SERVING or phase is _LEAVING else phase.value
+        if reason is None or request.path in _ALWAYS_ANSWERED:
+            return None
+        return error_response(BackendUnavailable(reason), dialect_of(request.path))

@@ -1,0 +1,310 @@
+"""The wire form of chats: one body, or frames whose constant parts are made only once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from fastovms.api.generation.deltas import SampleDelta, Usage
+from fastovms.api.generation.envelope import Envelope, usage_body
+from fastovms.api.generation.generate import TextGeneration
+from fastovms.api.generation.sse import DONE
+from fastovms.api.request.logprob_formats import chat_logprobs, prompt_logprobs_body
+from fastovms.api.request.token_report import TokenReport
+from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.error_responses import error_body
+from fastovms.api.wire.request_schemas import StreamOptions
+from fastovms.params import FinishReason, TokenLogprobs
+from fastovms.text.scanning.output import (
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    Piece,
+    Reasoning,
+)
+from fastovms.text.tokens.tracking import TextToken
+
+_CHUNK = "chat.completion.chunk"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageForm:
+    """How the pieces of an answer are told.
+
+    Attributes:
+        role: of the message.
+        prefix: what its content begins with: the end of the prompt, where it is echoed.
+        hides_reasoning: pieces of reasoning are left out.
+        hides_content: so is content; of an answer that must be calls only broken ones are any.
+        one_call: calls after the first are left out.
+        is_named: the request names the function to call.
+        drops_cut_call: of a call that is not complete nothing is told, in an answer that is whole.
+        new_call_id: makes the ids of calls.
+    """
+
+    role: str
+    prefix: str
+    hides_reasoning: bool
+    hides_content: bool
+    one_call: bool
+    is_named: bool
+    drops_cut_call: bool
+    new_call_id: Callable[[], str]
+
+    def shown(self, pieces: Iterable[Piece]) -> Iterable[Piece]:
+        """Those that the client gets."""
+        for piece in pieces:
+            match piece:
+                case Content():
+                    if not self.hides_content:
+                        yield piece
+                case Reasoning():
+                    if not self.hides_reasoning:
+                        yield piece
+                case _:
+                    if not (self.one_call and piece.call_index):
+                        yield piece
+
+    def finish_reason(
+        self, reason: FinishReason, are_whole: Sequence[bool], dialect: Dialect
+    ) -> str:
+        """
+        Args:
+            are_whole: whether each call is. Where a stop string has cut one, agents must not be
+                asked to run it, and a stream cannot take back what it has told of it.
+        """
+        is_plain_stop = self.is_named and dialect.ends_named_call_with_stop
+        has_called = bool(are_whole) and all(are_whole)
+        if reason is FinishReason.STOP and has_called and not is_plain_stop:
+            return "tool_calls"
+        return reason.value
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReport:
+    """What an answer tells about its prompt; None = nothing."""
+
+    logprobs: Sequence[TokenLogprobs | None] | None = None
+    token_ids: Sequence[int] | None = None
+    text: str | None = None
+
+    def members(self, report: TokenReport) -> dict[str, object]:
+        members: dict[str, object] = {}
+        if self.logprobs is not None and report.num_prompt_logprobs is not None:
+            members["prompt_logprobs"] = prompt_logprobs_body(
+                self.logprobs, report.num_prompt_logprobs, report.names
+            )
+        if self.token_ids is not None:
+            members["prompt_token_ids"] = list(self.token_ids)
+        if self.text is not None:
+            members["prompt_text"] = self.text
+        return members
+
+
+def chat_body(
+    envelope: Envelope,
+    samples: Sequence[SampleDelta],
+    prompt: PromptReport,
+    form: MessageForm,
+    report: TokenReport,
+    usage: Usage,
+) -> dict[str, object]:
+    """The unary answer. `samples` hold the whole texts, in order."""
+    dialect = envelope.dialect
+    choices = []
+    for index, sample in enumerate(samples):
+        pieces = list(form.shown(sample.pieces))
+        choice: dict[str, object] = {
+            "index": index,
+            "message": _message(pieces, form, dialect),
+            "logprobs": _logprobs(sample.tokens, report),
+            "finish_reason": sample.finish_reason
+            and form.finish_reason(sample.finish_reason, _are_whole(pieces), dialect),
+        }
+        if dialect.has_ids:
+            choice["stop_reason"] = sample.stop_reason
+        if report.has_token_ids:
+            choice["token_ids"] = [token.token_id for token in sample.tokens]
+        choices.append(choice)
+    return {
+        **envelope.members("chat.completion"),
+        "choices": choices,
+        "usage": usage_body(usage),
+        **prompt.members(report),
+    }
+
+
+def _are_whole(pieces: Iterable[Piece]) -> list[bool]:
+    """Each call that ends in them."""
+    return [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
+
+
+def _message(pieces: Iterable[Piece], form: MessageForm, dialect: Dialect) -> dict[str, Any]:
+    """Args: pieces: those that the client gets."""
+    content, reasoning = [form.prefix], []
+    calls: list[dict[str, Any]] = []
+    arguments: list[str] = []
+    for piece in pieces:
+        match piece:
+            case Content(text=text):
+                content.append(text)
+            case Reasoning(text=text):
+                reasoning.append(text)
+            case CallBegin(name=name):
+                arguments = []
+                function = {"name": name, "arguments": ""}
+                calls.append({"id": form.new_call_id(), "type": "function", "function": function})
+            case CallArguments(text=text):
+                arguments.append(text)
+            case CallEnd(complete=is_complete):
+                calls[-1]["function"]["arguments"] = "".join(arguments)
+                if not is_complete and form.drops_cut_call:
+                    calls.pop()
+    text = "".join(content)
+    is_silent = bool(calls) and dialect.has_null_content and not form.is_named
+    message: dict[str, Any] = {"role": form.role, "content": text or (None if is_silent else "")}
+    if dialect.has_ids:
+        message["refusal"] = None
+    if reasoning:
+        message |= dict.fromkeys(dialect.reasoning_members, "".join(reasoning))
+    if calls or dialect.lists_no_calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _logprobs(tokens: Sequence[TextToken], report: TokenReport) -> dict[str, object] | None:
+    if report.num_logprobs is None:
+        return None
+    content = chat_logprobs(tokens, report.num_logprobs, report.names)
+    return {"content": content, "refusal": None}
+
+
+class ChatFrames:
+    """Encodes one stream (`sse.Frames`). A piece of text costs its own encoding alone, unless the
+    client wants to know more about its tokens."""
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        generation: TextGeneration,
+        options: StreamOptions,
+        report: TokenReport,
+        form: MessageForm,
+        prompt: PromptReport,
+    ) -> None:
+        self._dialect = envelope.dialect
+        self._generation = generation
+        self._include_usage = options.include_usage
+        self._continuous = options.include_usage and options.continuous_usage_stats
+        self._report = report
+        self._form = form
+        self._is_plain = not report.needs_tokens and not self._continuous
+        self._are_whole: list[list[bool]] = [[] for _ in range(generation.num_samples)]
+        self._untold: list[list[TextToken]] = [[] for _ in range(generation.num_samples)]
+        members = orjson.dumps(envelope.members(_CHUNK))[:-1]
+        self._head = b"data: " + members + b',"choices":['
+        self._heads = [
+            self._head + b'{"index":%d,"delta":' % index for index in range(generation.num_samples)
+        ]
+        self._tail = self._rest(b',"logprobs":null,"finish_reason":null', None)
+        self._opening = self._make_opening(prompt)
+
+    def delta(self, delta: SampleDelta) -> bytes:
+        opening, self._opening = self._opening, b""
+        choice = delta.choice
+        head = self._heads[choice]
+        pieces = list(self._form.shown(delta.pieces))
+        self._are_whole[choice] += _are_whole(pieces)
+        messages = [self._message(piece) for piece in pieces]
+        bodies = [message for message in messages if message]
+        self._untold[choice] += delta.tokens
+        if self._is_plain:
+            frames = [head + body + self._tail for body in bodies]
+        else:
+            frames = [head + body + self._told(choice, b"null", b"") for body in bodies]
+        if delta.finish_reason is not None:
+            frames.append(head + b"{}" + self._end(delta, delta.finish_reason))
+        return opening + b"".join(frames)
+
+    def opening_length(self, choice: int) -> int:
+        return len(self._opening)
+
+    def end(self) -> bytes:
+        if not self._include_usage:
+            return DONE
+        usage = orjson.dumps(usage_body(self._generation.usage))
+        return self._head + b'],"usage":' + usage + b"}\n\n" + DONE
+
+    def failure(self, error: Exception) -> bytes:
+        return b"data: " + error_body(error, self._dialect) + b"\n\n" + DONE
+
+    def _message(self, piece: Piece) -> bytes:
+        """The `delta` that tells of a piece; nothing if none does."""
+        match piece:
+            case Content(text=text):
+                return b'{"content":' + orjson.dumps(text) + b"}"
+            case Reasoning(text=text):
+                return orjson.dumps(dict.fromkeys(self._dialect.reasoning_members, text))
+            case CallArguments(call_index=index, text=text):
+                return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (
+                    index,
+                    orjson.dumps(text),
+                )
+            case CallBegin(call_index=index, name=name):
+                call = {
+                    "id": self._form.new_call_id(),
+                    "type": "function",
+                    "index": index,
+                    "function": {"name": name, "arguments": ""},
+                }
+                return orjson.dumps({"tool_calls": [call]})
+        return b""
+
+    def _told(self, choice: int, finish_reason: bytes, members: bytes) -> bytes:
+        """What follows a piece, or ends the choice: the tokens that nothing has told of yet."""
+        logprobs = b"null"
+        if self._report.needs_tokens and (tokens := self._untold[choice]):
+            self._untold[choice] = []
+            logprobs = orjson.dumps(_logprobs(tokens, self._report))
+            if self._report.has_token_ids:
+                members += b',"token_ids":' + orjson.dumps([token.token_id for token in tokens])
+        told = b',"logprobs":' + logprobs + b',"finish_reason":' + finish_reason + members
+        return self._rest(told, choice)
+
+    def _end(self, delta: SampleDelta, reason: FinishReason) -> bytes:
+        are_whole = self._are_whole[delta.choice]
+        word = orjson.dumps(self._form.finish_reason(reason, are_whole, self._dialect))
+        members = b""
+        if self._dialect.has_ids:
+            members = b',"stop_reason":' + orjson.dumps(delta.stop_reason)
+        return self._told(delta.choice, word, members)
+
+    def _rest(self, members: bytes, choice: int | None) -> bytes:
+        """From the end of the choice to the end of the frame."""
+        tail = members + b"}]"
+        if self._include_usage:
+            usage: dict[str, object] | None = None
+            if self._continuous and choice is not None:
+                usage = usage_body(self._generation.usage_of(choice))
+            tail += b',"usage":' + orjson.dumps(usage)
+        return tail + b"}\n\n"
+
+    def _make_opening(self, prompt: PromptReport) -> bytes:
+        """The first chunk of every choice, in order: that is where clients expect the role."""
+        message: dict[str, object] = {"role": self._form.role, "content": ""}
+        rest = self._tail
+        if self._dialect.handshake:
+            message["content"] = None
+            rest = b',"finish_reason":null}]}\n\n'
+        frames = []
+        for head in self._heads:
+            frames.append(head + orjson.dumps(message) + rest)
+            if self._form.prefix:
+                frames.append(head + orjson.dumps({"content": self._form.prefix}) + self._tail)
+        if told := prompt.members(self._report):
+            frames[0] = frames[0].removesuffix(b"}\n\n") + b"," + orjson.dumps(told)[1:] + b"\n\n"
+        return b"".join(frames)

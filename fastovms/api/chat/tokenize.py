@@ -1,0 +1,218 @@
+"""`POST /tokenize` and `/detokenize`, in vLLM's form and in OVMS's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import orjson
+
+from fastovms.api.conversation.chat_messages import read_messages
+from fastovms.api.conversation.chat_prompt import LONG_BODY, render_prompt, template_options
+from fastovms.api.conversation.chat_tools import read_tools
+from fastovms.api.generation.context import ApiContext
+from fastovms.api.request.logprob_formats import TokenNames
+from fastovms.api.request.prompts import check_token_range, is_long_text
+from fastovms.api.request.reading import Body, read_body
+from fastovms.api.serving.images import uncounted
+from fastovms.api.serving.served import ServedModel
+from fastovms.api.wire.body import show
+from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.request_schemas import ModelField
+from fastovms.errors import InvalidField
+from fastovms.http.routing.messages import Request, Response
+from fastovms.media.loader import ImageSource
+from fastovms.params import ModelInfo
+from fastovms.text.tokens.tokenizer import Tokenizer
+
+MAX_TEXTS: Final = 1024
+MAX_PADDED: Final = 2**20
+"""Tokens, padding included, that padding may make of a request's texts."""
+
+_MANY_TOKENS: Final = 2000
+"""From which decoding is done in a thread."""
+
+_MIN_LIMIT: Final = 2**20
+_CHARS_PER_TOKEN: Final = 8
+
+
+class TokenizeRequest(ModelField, frozen=True, kw_only=True):
+    """Body of vLLM's `/tokenize`."""
+
+    prompt: str | None = None
+    messages: str | list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeRequest(ModelField, frozen=True, kw_only=True):
+    """Body of vLLM's `/detokenize`."""
+
+    tokens: list[int] | None = None
+
+
+class OvmsTokenizeRequest(ModelField, frozen=True, kw_only=True):
+    """Body of OVMS's `/tokenize`."""
+
+    text: str | list[str] | None = None
+    max_length: int | None = None
+    pad_to_max_length: bool | None = None
+    padding_side: str | None = None
+    add_special_tokens: bool | None = None
+
+
+class Tokenization:
+    """The handlers, for every dialect."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._models = context.models
+        self._bodies = context.bodies
+
+    async def tokenize(self, request: Request, dialect: Dialect) -> Response:
+        """A prompt, or messages as the chat template writes them. Counts as `usage` does."""
+        body, model = await self._read(request, TokenizeRequest, dialect)
+        if (body.prompt is None) == (body.messages is None):
+            reason = "is required" if body.prompt is None else "cannot be used with messages"
+            raise InvalidField(f"prompt {reason}", param="prompt")
+
+        def answer() -> bytes:
+            text, name, special = _text(body, model, dialect)
+            _check_length(text, name, model.info)
+            token_ids = model.tokenizer.encode(text, add_special_tokens=special)
+            names = TokenNames(model.tokenizer.token_bytes)
+            return orjson.dumps(
+                {
+                    "count": len(token_ids),
+                    "max_model_len": model.info.max_model_len,
+                    "tokens": token_ids,
+                    "token_strs": [*map(names, token_ids)] if body.return_token_strs else None,
+                }
+            )
+
+        is_long = len(request.body) >= LONG_BODY
+        return Response(200, await asyncio.to_thread(answer) if is_long else answer())
+
+    async def _read(
+        self, request: Request, schema: type[Body], dialect: Dialect
+    ) -> tuple[Body, ServedModel]:
+        return await read_body(request, schema, self._models, dialect, self._bodies)
+
+    async def detokenize(self, request: Request, dialect: Dialect) -> Response:
+        """The text with its special tokens."""
+        body, model = await self._read(request, DetokenizeRequest, dialect)
+        token_ids = body.tokens
+        if token_ids is None:
+            raise InvalidField("tokens is required", param="tokens")
+        check_token_range(token_ids, "tokens", model.info)
+
+        def answer() -> bytes:
+            text = model.tokenizer.decode(token_ids, skip_special_tokens=False) if token_ids else ""
+            return orjson.dumps({"prompt": text})
+
+        is_long = len(token_ids) >= _MANY_TOKENS
+        return Response(200, await asyncio.to_thread(answer) if is_long else answer())
+
+    async def ovms_tokenize(self, request: Request, dialect: Dialect) -> Response:
+        """One list of tokens for one text, a list of lists for several."""
+        body, model = await self._read(request, OvmsTokenizeRequest, dialect)
+        texts = _texts(body, model)
+        padding = _padding(body, texts)
+
+        def answer() -> bytes:
+            rows = [
+                model.tokenizer.encode(
+                    text, add_special_tokens=body.add_special_tokens is not False
+                )
+                for text in texts
+            ]
+            rows = [row[: body.max_length] for row in rows]
+            if padding is not None:
+                rows = padding(rows, model.tokenizer)
+            return orjson.dumps({"tokens": rows[0] if len(rows) == 1 else rows})
+
+        return Response(200, await asyncio.to_thread(answer) if is_long_text(texts) else answer())
+
+
+def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[str, str, bool]:
+    """What is encoded, the name of its field, and whether special tokens are added to it unless
+    the request says otherwise: a template writes them itself."""
+    if body.prompt is not None:
+        return body.prompt, "prompt", body.add_special_tokens is not False
+    options = template_options(
+        model,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        source=body.chat_template,
+        kwargs=body.chat_template_kwargs,
+    )
+    images: list[ImageSource] | None = None if model.images is None else []
+    messages = read_messages(body.messages, dialect, images)
+    if images:
+        raise uncounted(images[0])
+    tools = read_tools(body.tools, None, None, dialect)
+    text = render_prompt(messages, tools.shown, options, model)
+    return text, "messages", body.add_special_tokens is True
+
+
+def _texts(body: OvmsTokenizeRequest, model: ServedModel) -> list[str]:
+    given = body.text
+    if given is None:
+        raise InvalidField("text is required", param="text")
+    texts = [given] if isinstance(given, str) else given
+    if not texts:
+        raise InvalidField("text must not be an empty list", param="text")
+    if len(texts) > MAX_TEXTS:
+        raise InvalidField(
+            f"text must have at most {MAX_TEXTS} entries, not {len(texts)}", param="text"
+        )
+    _check_length("".join(texts), "text", model.info)
+    return texts
+
+
+Padding = Callable[[list[list[int]], Tokenizer], list[list[int]]]
+
+
+def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
+    """Checks the fields that have to do with length. None = rows keep their lengths."""
+    length = body.max_length
+    if length is not None and length < 1:
+        raise InvalidField(f"max_length must be at least 1, not {length}", param="max_length")
+    side = body.padding_side
+    if side not in (None, "left", "right"):
+        raise InvalidField(
+            f'padding_side must be "left" or "right", not {show(side)}', param="padding_side"
+        )
+    if body.pad_to_max_length is not True:
+        return None
+    if length is not None and length * len(texts) > MAX_PADDED:
+        raise InvalidField(
+            f"max_length must be at most {MAX_PADDED // len(texts)} when pad_to_max_length is "
+            f"true, not {length}",
+            param="max_length",
+        )
+
+    def pad(rows: list[list[int]], tokenizer: Tokenizer) -> list[list[int]]:
+        width = max(map(len, rows)) if length is None else length
+        filler = [tokenizer.pad_token_id]
+        if side == "right":
+            return [row + filler * (width - len(row)) for row in rows]
+        return [filler * (width - len(row)) + row for row in rows]
+
+    return pad
+
+
+def _check_length(text: str, name: str, model: ModelInfo) -> None:
+    """Encoding holds the GIL: a text that no context of this model could hold many times over
+    would stop every stream for as long as it takes."""
+    limit = max(_MIN_LIMIT, model.max_model_len * _CHARS_PER_TOKEN)
+    if len(text) > limit:
+        raise InvalidField(
+            f"{name} must be at most {limit} characters, not {len(text)}", param=name
+        )

@@ -1,0 +1,127 @@
+"""What the answer to a chat must look like: calls that follow their tools' schemas, the format that
+the request asks for, or either, with reasoning before them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fastovms.api.conversation.chat_prompt import TemplateOptions
+from fastovms.api.conversation.chat_tools import ToolUse
+from fastovms.api.request.structured import check_length, compile_grammar, grammar_of
+from fastovms.api.serving.served import ServedModel
+from fastovms.api.wire.body import show
+from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.config import ApiConfig
+from fastovms.errors import BackendUnavailable, InvalidField
+from fastovms.grammar.json_schema import check_schema
+from fastovms.params import Grammar
+from fastovms.text.output_grammar import answer_grammar, call_grammar
+from fastovms.text.output_parser import opens_reasoning
+from fastovms.text.tools import Tool
+
+logger = logging.getLogger(__name__)
+
+_NOT_CONSTRAINED = "arguments of calls are not constrained: %s"
+
+
+class Constraint(NamedTuple):
+    """What an answer must look like.
+
+    Attributes:
+        is_optional: it may be left out where no grammar can be made of it.
+        tools: whose schemas are part of it.
+    """
+
+    grammar: Grammar
+    is_optional: bool = False
+    tools: Sequence[Tool] = ()
+
+
+def constraint(
+    body: GenerationFields,
+    tools: ToolUse,
+    prompt: str,
+    options: TemplateOptions,
+    model: ServedModel,
+    config: ApiConfig,
+) -> Constraint | None:
+    """The constraint on one request's answer, if there is one. Takes time in proportion to the
+    schemas.
+
+    Args:
+        prompt: the rendered one; it may have opened reasoning.
+        options: with which it was rendered. They may say that there is to be no reasoning.
+
+    Raises InvalidField: fields contradict each other, or are malformed.
+    """
+    tool_format, reasoning_format = model.chat.tool_format, model.chat.reasoning_format
+    if reasoning_format is not None and options.kwargs.get("enable_thinking") is False:
+        reasoning_format = reasoning_format if opens_reasoning(reasoning_format, prompt) else None
+    asked = grammar_of(body, config)
+    if tools.is_required:
+        if tool_format is None:
+            raise InvalidField(
+                "tool_choice can only be auto or none: how this model writes calls is not known",
+                param="tool_choice",
+            )
+        if asked is not None and not asked.param.startswith("response_format"):
+            raise InvalidField(
+                f"{asked.param} cannot be used when tool_choice requires a call", param=asked.param
+            )
+    calls = (tool_format, tools.choice) if tool_format is not None and tools.tools else None
+    if asked is not None and not tools.is_required:
+        grammar = answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls)
+        return Constraint(grammar, tools=tools.tools)
+    if calls is None:
+        return None
+    is_optional = not (tools.is_required or tools.is_strict)
+    try:
+        grammar = call_grammar(calls[0], reasoning_format, calls[1], prompt=prompt)
+    except InvalidField as error:
+        if not is_optional:
+            raise
+        logger.info(_NOT_CONSTRAINED, error.message)
+        return None
+    return Constraint(grammar, is_optional, tools.tools)
+
+
+async def usable(
+    wanted: Constraint | None, model: ServedModel, config: ApiConfig, client: str
+) -> Grammar | None:
+    """The grammar, made ready; None where there is none, or an optional one is of no use.
+
+    Args:
+        client: who has sent it.
+
+    Raises:
+        InvalidField: it cannot be used.
+        BackendError: it cannot be made ready now.
+    """
+    if wanted is None:
+        return None
+    try:
+        check_length(wanted.grammar, config)
+        return await compile_grammar(wanted.grammar, model, client)
+    except (InvalidField, BackendUnavailable) as error:
+        if not wanted.is_optional:
+            if isinstance(error, InvalidField):
+                raise await asyncio.to_thread(_with_tool, error, wanted.tools) from None
+            raise
+        logger.info(_NOT_CONSTRAINED, error)
+        return None
+
+
+def _with_tool(error: InvalidField, tools: Sequence[Tool]) -> InvalidField:
+    """The same error with the name of the tool that is at fault, where a look at the schemas tells
+    it."""
+    for tool in tools:
+        try:
+            check_schema(tool.parameters)
+        except ValueError as fault:
+            if str(fault) in error.message:
+                message = f"tools: the parameters of {show(tool.name)} cannot be used: {fault}"
+                return InvalidField(message, param="tools")
+    return error

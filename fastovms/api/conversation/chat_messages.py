@@ -1,0 +1,201 @@
+"""The messages of a chat: checked, and in the one form that templates get them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from fastovms.api.serving.images import IMAGE_PARTS, read_image_part, unknown_part
+from fastovms.api.wire.body import show
+from fastovms.api.wire.dialect import Dialect
+from fastovms.errors import InvalidField
+from fastovms.media.loader import ImageSource
+from fastovms.media.tags import image_tag
+
+Message = dict[str, Any]
+
+_TEXT_PARTS: Final = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+"""Types of parts that are text, with the member that holds it."""
+
+_REASONING: Final = ("reasoning_content", "reasoning", "thinking")
+"""Names under which clients send back what a model thought."""
+
+
+def read_messages(
+    given: str | Sequence[Mapping[str, Any]] | None,
+    dialect: Dialect,
+    images: list[ImageSource] | None = None,
+) -> list[Message]:
+    """Messages whose content is text, the parts of a list joined by line ends as vLLM and OVMS do.
+
+    A text in place of messages is what the user says (Runpod). Unknown members are left out.
+
+    Args:
+        images: those of the messages are added to it, and tags stand for them in the texts; None =
+            there may be none.
+
+    Raises InvalidField: absent, empty, of a wrong type, or with parts that are not text.
+    """
+    if given is None:
+        raise InvalidField("messages is required", param="messages")
+    if not given:
+        raise InvalidField("messages must not be empty", param="messages")
+    if isinstance(given, str):
+        if not dialect.takes_text_for_messages:
+            raise InvalidField(f"messages must be an array, not {show(given)}", param="messages")
+        return [{"role": "user", "content": given}]
+    read = partial(_message, read_content=ContentReader(dialect, images))
+    return [read(message, f"messages[{position}]") for position, message in enumerate(given)]
+
+
+class ContentReader:
+    """Makes text of the contents of messages.
+
+    Args:
+        images: see `read_messages`.
+    """
+
+    def __init__(self, dialect: Dialect, images: list[ImageSource] | None) -> None:
+        self._dialect = dialect
+        self._images = images
+
+    def __call__(self, content: object, name: str) -> str:
+        """Raises InvalidField."""
+        if content is None:
+            return ""
+        if isinstance(content, str):
+            return content
+        if not isinstance(content, list):
+            raise InvalidField(
+                f"{name} must be a string or a list of parts, not {show(content)}", param=name
+            )
+        parts = [self._part(part, f"{name}[{index}]") for index, part in enumerate(content)]
+        return join_parts(parts)
+
+    def _part(self, part: object, name: str) -> Part:
+        if not isinstance(part, dict):
+            raise InvalidField(f"{name} must be an object, not {show(part)}", param=name)
+        kind = part.get("type")
+        if not isinstance(kind, str):
+            raise InvalidField(
+                f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type"
+            )
+        if kind in IMAGE_PARTS and self._images is not None:
+            self._images.append(read_image_part(part, name, self._dialect))
+            return Part(image_tag(len(self._images) - 1), is_image=True)
+        member = _TEXT_PARTS.get(kind)
+        if member is None:
+            raise unknown_part(kind, name, takes_images=self._images is not None)
+        text = part.get(member)
+        if not isinstance(text, str):
+            raise InvalidField(
+                f"{name}.{member} must be a string, not {show(text)}", param=f"{name}.{member}"
+            )
+        return Part(text)
+
+
+class Part(NamedTuple):
+    text: str
+    is_image: bool = False
+
+
+def join_parts(parts: Sequence[Part]) -> str:
+    """Texts are joined by line ends; an image stands where it is."""
+    joined = "".join(part.text for part in parts[:1])
+    for before, part in pairwise(parts):
+        joined += part.text if before.is_image or part.is_image else f"\n{part.text}"
+    return joined
+
+
+def _message(
+    message: Mapping[str, Any], name: str, *, read_content: Callable[[object, str], str]
+) -> Message:
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise InvalidField(f"{name}.role must be a string, not {show(role)}", param=f"{name}.role")
+    read: Message = {
+        "role": "tool" if role == "function" else role,
+        "content": read_content(message.get("content"), f"{name}.content"),
+    }
+    for key in ("name", "tool_call_id"):
+        if (value := _string(message, key, name)) is not None:
+            read[key] = value
+    if role == "assistant":
+        _add_answer(read, message, name)
+    return read
+
+
+def _add_answer(read: Message, message: Mapping[str, Any], name: str) -> None:
+    """What only an answer of the model has."""
+    refusal = _string(message, "refusal", name)
+    if refusal and not read["content"]:
+        read["content"] = refusal
+    for key in _REASONING:
+        if reasoning := _string(message, key, name):
+            read["reasoning_content"] = reasoning
+            break
+    calls = _calls(message, name)
+    if calls:
+        read["tool_calls"] = calls
+        read["content"] = read["content"] or None  # templates may tell the two apart
+
+
+def _calls(message: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    given = message.get("tool_calls")
+    if given is None:
+        legacy = message.get("function_call")
+        if legacy is None:
+            return []
+        return [{"type": "function", "function": _function(legacy, f"{name}.function_call")}]
+    name = f"{name}.tool_calls"
+    if not isinstance(given, list):
+        raise InvalidField(f"{name} must be a list, not {show(given)}", param=name)
+    return [_call(call, f"{name}[{index}]") for index, call in enumerate(given)]
+
+
+def _call(call: object, name: str) -> dict[str, Any]:
+    if not isinstance(call, dict):
+        raise InvalidField(f"{name} must be an object, not {show(call)}", param=name)
+    kind = call.get("type")
+    if kind not in (None, "function"):
+        raise InvalidField(
+            f'{name}.type must be "function", not {show(kind)}', param=f"{name}.type"
+        )
+    read: dict[str, Any] = {"type": "function"}
+    if (call_id := _string(call, "id", name)) is not None:
+        read["id"] = call_id
+    return {**read, "function": _function(call.get("function"), f"{name}.function")}
+
+
+def _function(function: object, name: str) -> dict[str, Any]:
+    if not isinstance(function, dict):
+        raise InvalidField(f"{name} must be an object, not {show(function)}", param=name)
+    called = function.get("name")
+    if not isinstance(called, str) or not called:
+        raise InvalidField(
+            f"{name}.name must be a string, not {show(called)}", param=f"{name}.name"
+        )
+    arguments = function.get("arguments")
+    if arguments is not None and not isinstance(arguments, str | dict):
+        raise InvalidField(
+            f"{name}.arguments must be a string or an object, not {show(arguments)}",
+            param=f"{name}.arguments",
+        )
+    return {"name": called, "arguments": "{}" if arguments in (None, "") else arguments}
+
+
+def _string(value: Mapping[str, Any], key: str, name: str) -> str | None:
+    found = value.get(key)
+    if found is not None and not isinstance(found, str):
+        raise InvalidField(
+            f"{name}.{key} must be a string, not {show(found)}", param=f"{name}.{key}"
+        )
+    return found

@@ -1,0 +1,70 @@
+"""Runs a generation to its answer: whole, or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from fastovms.api.generation.deltas import DeltaCallback, SampleDelta
+from fastovms.api.generation.sse import ClientTooSlow, DeltaStream, Frames
+from fastovms.api.request.token_report import TokenReport, num_values
+from fastovms.config import ApiConfig
+from fastovms.http.routing.messages import Request, Response
+from fastovms.params import ModelInfo
+
+MUCH: Final = 2000
+"""Tokens and log probabilities from which an answer is formatted in a thread."""
+
+Run = Callable[[DeltaCallback], Awaitable[None]]
+"""Generates, telling the callback of every delta."""
+
+
+async def collect(run: Run, num_samples: int) -> list[list[SampleDelta]]:
+    """Each sample's deltas."""
+    deltas: list[list[SampleDelta]] = [[] for _ in range(num_samples)]
+    await run(lambda delta: deltas[delta.choice].append(delta))
+    return deltas
+
+
+def format_cost(
+    deltas: Sequence[Sequence[SampleDelta]], report: TokenReport, model: ModelInfo
+) -> int:
+    """What there is to format about generated tokens, to be held against `MUCH`."""
+    num_tokens = sum(len(delta.tokens) for parts in deltas for delta in parts)
+    if report.num_logprobs is not None:
+        num_tokens *= num_values(report.num_logprobs, model)
+    return max(num_tokens, sum(map(len, deltas)))
+
+
+async def respond(encode: Callable[[], bytes], cost: int) -> Response:
+    """The answer that `encode` makes, in a thread when it costs much."""
+    return Response(200, encode() if cost < MUCH else await asyncio.to_thread(encode))
+
+
+async def stream_answer(
+    request: Request,
+    frames: Frames,
+    run: Run,
+    num_samples: int,
+    config: ApiConfig,
+    *,
+    handshake: bool,
+) -> None:
+    """What fails before the first byte is raised, what fails later ends the stream."""
+    stream = request.stream()
+    deltas = DeltaStream(
+        stream,
+        frames,
+        num_samples=num_samples,
+        handshake=handshake,
+        max_pending_chars=config.max_pending_chars,
+    )
+    try:
+        await run(deltas.push)
+    except ClientTooSlow:
+        return
+    except Exception as error:
+        if not stream.started:
+            raise
+        deltas.fail(error)

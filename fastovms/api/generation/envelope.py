@@ -1,0 +1,38 @@
+"""What every part of an answer repeats, and what an answer has cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastovms.api.generation.deltas import Usage
+from fastovms.api.wire.dialect import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What every part of one answer repeats."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    dialect: Dialect
+
+    def members(self, kind: str) -> dict[str, object]:
+        """The members before `choices`; `kind` is the value of `object`."""
+        members: dict[str, object] = {"object": kind, "created": self.created, "model": self.model}
+        if not self.dialect.has_ids:
+            return members
+        return {"id": self.id, **members, "system_fingerprint": self.system_fingerprint}
+
+
+def usage_body(usage: Usage) -> dict[str, object]:
+    body: dict[str, object] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+    if usage.reasoning_tokens is not None:
+        body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return body

@@ -1,0 +1,336 @@
+"""The one text pipeline of all endpoints: prompts to the backend, tokens to text deltas.
+
+The backend's outputs arrive as callbacks on the event loop and are pushed straight through
+detokenizer, stop strings and output parser to the consumer: no queue, and no task is woken for a
+token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+from fastovms.api.generation.deltas import DeltaCallback, SampleDelta, Usage
+from fastovms.api.generation.submission import submit_all
+from fastovms.api.request.prompt_task import PromptTask
+from fastovms.api.request.sampling import Queueing, Stopping
+from fastovms.api.serving.served import ServedModel
+from fastovms.errors import BackendError, BackendUnavailable, EngineFailed, RequestError
+from fastovms.metrics import FinishedRequest
+from fastovms.params import (
+    FinishReason,
+    GenerationOutput,
+    GenerationRequest,
+    TokenLogprobs,
+)
+from fastovms.text.scanning.output import OutputParser, joined
+from fastovms.text.text_stream import TextStream
+from fastovms.text.tokens.detokenizer import LocatingDetokenizer
+from fastovms.text.tokens.stop import completes_stop
+from fastovms.text.tokens.tracking import Measure, TextToken, TrackingDetokenizer
+
+Clock = Callable[[], float]
+
+
+_FAILED: Final = (FinishReason.ERROR, FinishReason.ABORT)
+
+
+class _Sample:
+    __slots__ = ("finish_reason", "last_token_at", "num_tokens", "text", "tracking")
+
+    def __init__(self, text: TextStream, tracking: TrackingDetokenizer | None) -> None:
+        self.text = text
+        self.tracking = tracking
+        self.num_tokens = 0
+        self.last_token_at: float | None = None
+        self.finish_reason: FinishReason | None = None
+
+
+class TextGeneration:
+    """Runs the prompts of one API request.
+
+    Use as a context manager: leaving it, for whatever reason, frees what still runs.
+
+    Attributes:
+        prompt_logprobs: of each prompt, one entry a token, where its `SamplingParams` asked for
+            them; complete when `run` has returned.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        tasks: Sequence[PromptTask],
+        *,
+        request_id: str,
+        stopping: Stopping,
+        skip_special_tokens: bool,
+        log_fields: dict[str, object],
+        queueing: Queueing,
+        continues_prompt: bool = False,
+        new_parser: Callable[[], OutputParser] | None = None,
+        keep: frozenset[str] = frozenset(),
+        track: Measure | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        """
+        Args:
+            log_fields: always hold the tokens counted so far: whoever cancels a request reads them
+                at once.
+            continues_prompt: the text goes on with the prompt's, instead of beginning a new one.
+            new_parser: makes the parser of one sample's text.
+            keep: special tokens that are shown though others are skipped.
+            track: report the tokens with the text, with offsets in this unit.
+        """
+        self._backend = model.backend
+        new_detokenizer = partial(
+            model.tokenizer.detokenizer,
+            skip_special_tokens=skip_special_tokens,
+            continues=continues_prompt,
+            keep=keep,
+        )
+        ends_text = partial(completes_stop, new_detokenizer, stopping.strings, stopping.min_tokens)
+        self._requests = [
+            GenerationRequest(
+                f"{request_id}-{position}",
+                task.token_ids,
+                task.params,
+                priority=queueing.priority,
+                cache_salt=queueing.cache_salt,
+                prompt=task.prompt,
+                ends_text=ends_text if task.params.beam_search and stopping.strings else None,
+            )
+            for position, task in enumerate(tasks)
+        ]
+        self._includes_stop = stopping.include
+        self._parses = new_parser is not None
+        self._samples = [
+            _new_sample(
+                new_detokenizer(),
+                stopping,
+                track,
+                None if new_parser is None else new_parser(),
+            )
+            for task in tasks
+            for _ in range(task.params.n)
+        ]
+        self.prompt_logprobs: list[Sequence[TokenLogprobs | None]] = [() for _ in tasks]
+        self._num_prompt_tokens = [len(task.token_ids) for task in tasks]
+        self._num_completion_tokens = 0
+        self._num_cached = [0] * len(tasks)
+        self._is_scored = False
+        self._metrics = model.metrics
+        self._log_fields = log_fields
+        log_fields["prompt_tokens"] = sum(self._num_prompt_tokens)
+        log_fields["completion_tokens"] = 0
+        self._on_delta: DeltaCallback | None = None
+        self._clock = clock
+        self._started_at = clock()
+        self._num_unfinished = len(self._samples)
+        self._done: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._abort()
+
+    @property
+    def num_samples(self) -> int:
+        return len(self._samples)
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            sum(self._num_prompt_tokens),
+            self._num_completion_tokens,
+            sum(self._num_cached),
+            sum(s.text.num_reasoning_tokens for s in self._samples) if self._parses else None,
+        )
+
+    def usage_of(self, choice: int) -> Usage:
+        """The usage of one sample with its prompt."""
+        position = choice // (len(self._samples) // len(self._requests))
+        sample = self._samples[choice]
+        return Usage(
+            self._num_prompt_tokens[position],
+            sample.num_tokens,
+            self._num_cached[position],
+            sample.text.num_reasoning_tokens if self._parses else None,
+        )
+
+    def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
+        """Each prompt's cached tokens as of when the same request scored it beforehand: what that
+        has put into the cache is no saving."""
+        self._num_cached = list(num_cached_tokens)
+        self._is_scored = True
+
+    async def run(self, on_delta: DeltaCallback) -> None:
+        """Submits the prompts and returns when every sample is finished. Raises as `submit` and
+        `finished` do."""
+        self.submit(on_delta)
+        await self.finished()
+
+    def submit(self, on_delta: DeltaCallback) -> None:
+        """Queues the prompts.
+
+        `on_delta` is called on the event loop for every step of every sample; what it raises ends
+        the run.
+
+        Raises:
+            RequestError: a prompt can never run.
+            BackendError: the backend cannot take the prompts.
+        """
+        self._on_delta = on_delta
+        self._done = asyncio.get_running_loop().create_future()
+        n = self._requests[0].params.n
+        submit_all(
+            self._backend,
+            [
+                (request, partial(self._on_output, position, position * n))
+                for position, request in enumerate(self._requests)
+            ],
+        )
+
+    async def finished(self) -> None:
+        """Returns when every sample is finished. Raises BackendError, or what `on_delta` raised."""
+        assert self._done is not None
+        await self._done
+
+    def _abort(self) -> None:
+        if self._done is not None and not self._done.cancel() and not self._done.cancelled():
+            self._done.exception()  # asyncio complains about one that nobody has seen
+        if self._num_unfinished:
+            for request in self._requests:
+                self._backend.abort(request.request_id)
+
+    def _on_output(self, position: int, first_choice: int, output: GenerationOutput) -> None:
+        sample = self._samples[first_choice + output.index]
+        if self._done is None or self._done.done() or sample.finish_reason is not None:
+            return
+        try:
+            self._advance(position, first_choice + output.index, sample, output)
+        except Exception as error:  # whoever waits in `run` must learn of it
+            if not self._done.done():
+                self._done.set_exception(error)
+
+    def _advance(
+        self, position: int, choice: int, sample: _Sample, output: GenerationOutput
+    ) -> None:
+        finish_reason = output.finish_reason
+        if finish_reason is not None and finish_reason in _FAILED:
+            raise failure(output)
+        if output.queue_time is not None:
+            self._metrics.request_queue_time.observe(output.queue_time)
+            self._log_fields.setdefault("queue_ms", round(output.queue_time * 1000, 1))
+        if not self._is_scored:
+            self._num_cached[position] = output.num_cached_tokens
+        if output.num_prompt_tokens is not None:
+            self._num_prompt_tokens[position] = output.num_prompt_tokens
+            self._log_fields["prompt_tokens"] = sum(self._num_prompt_tokens)
+        if output.prompt_logprobs:
+            self.prompt_logprobs[position] = output.prompt_logprobs
+        token_ids = output.token_ids
+        tracking = sample.tracking
+        if tracking is not None:
+            tracking.expect(output.logprobs)
+        if output.stop_token_id is not None and self._includes_stop:
+            token_ids = (*token_ids, output.stop_token_id)
+        delta = sample.text.push(token_ids)
+        text, stop, pieces = delta.text, delta.stop, delta.pieces
+        if finish_reason is not None and stop is None:
+            delta = sample.text.flush()
+            text, stop = text + delta.text, delta.stop
+            pieces = joined([*pieces, *delta.pieces])
+        tokens: Sequence[TextToken] = ()
+        if tracking is not None:
+            tokens = tracking.take(text, ended=finish_reason is not None and stop is None)
+        num_tokens = output.num_generated_tokens
+        if stop is not None:
+            # Tokens behind the one that completed the stop string are dropped and not counted.
+            num_tokens = delta.num_tokens
+            if finish_reason is None:
+                self._backend.abort(self._requests[position].request_id, output.index)
+            finish_reason = FinishReason.STOP
+        parsed = ""
+        if self._parses:
+            if tracking is not None:
+                parsed = text
+            text = ""  # it is in the pieces
+        self._count(sample, num_tokens - sample.num_tokens)
+        sample.finish_reason = finish_reason
+        if finish_reason is not None:
+            self._num_unfinished -= 1
+        assert self._on_delta is not None
+        assert self._done is not None
+        stop_reason = output.stop_token_id if stop is None else stop
+        self._on_delta(
+            SampleDelta(
+                choice, text, finish_reason, stop_reason, num_tokens, tokens, pieces, parsed
+            )
+        )
+        if not self._num_unfinished:
+            # Not after `await self._done`: a client that has its last event may be gone by then.
+            self._metrics.request_finished(self._finished())
+            self._done.set_result(None)
+
+    def _finished(self) -> FinishedRequest:
+        params = self._requests[0].params
+        return FinishedRequest(
+            seconds=self._clock() - self._started_at,
+            finish_reasons=[s.finish_reason.value for s in self._samples if s.finish_reason],
+            num_prompt_tokens=sum(self._num_prompt_tokens),
+            num_generated_tokens=self._num_completion_tokens,
+            n=params.n,
+            max_tokens=params.max_tokens,
+        )
+
+    def _count(self, sample: _Sample, num_new: int) -> None:
+        if num_new <= 0:
+            return
+        sample.num_tokens += num_new
+        self._num_completion_tokens += num_new
+        self._log_fields["completion_tokens"] = self._num_completion_tokens
+        now = self._clock()
+        if sample.last_token_at is None:
+            elapsed = now - self._started_at
+            self._metrics.time_to_first_token.observe(elapsed)
+            self._log_fields.setdefault("first_token_ms", round(elapsed * 1000, 1))
+        else:
+            elapsed = now - sample.last_token_at
+            self._metrics.inter_token_latency.observe(elapsed / num_new, num_new)
+        sample.last_token_at = now
+
+
+def failure(output: GenerationOutput) -> BackendError | RequestError:
+    """What it means that a sample ended with ABORT or ERROR."""
+    if (refusal := output.refusal) is not None:
+        return RequestError(refusal.message, param=refusal.param, code=refusal.code)
+    if output.finish_reason is FinishReason.ABORT:
+        return BackendUnavailable("the server is shutting down")
+    return EngineFailed(output.error or "generation failed")
+
+
+def _new_sample(
+    detokenizer: LocatingDetokenizer,
+    stopping: Stopping,
+    track: Measure | None,
+    parser: OutputParser | None,
+) -> _Sample:
+    tracking = None if track is None else TrackingDetokenizer(detokenizer, track)
+    text = TextStream(
+        tracking or detokenizer,
+        stopping.strings,
+        include_stop=stopping.include,
+        min_tokens=stopping.min_tokens,
+        parser=parser,
+    )
+    return _Sample(text, tracking)

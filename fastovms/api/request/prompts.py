@@ -1,0 +1,212 @@
+"""The forms a prompt may take, its token ids, and whether it fits the model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastovms.api.wire.body import show
+from fastovms.config import ApiConfig
+from fastovms.errors import InvalidField
+from fastovms.params import ModelInfo
+from fastovms.text.tokens.tokenizer import Tokenizer
+
+CONTEXT_EXCEEDED: Final = "context_length_exceeded"
+"""The code of errors about what is longer than the context."""
+
+_LONG_TEXT: Final = 2000
+_CALL_COST: Final = 500
+"""Characters from which encoding is done in a thread, so that the event loop never waits for it,
+and as how many of them a call of the tokenizer counts, however short its text."""
+
+_MAX_CHARS_PER_TOKEN: Final = 256
+"""More characters a token than any vocabulary reaches on average: a text that is longer than the
+context even so is refused without encoding it."""
+
+_USUAL_CHARS_PER_TOKEN: Final = 8
+"""More than ordinary text has. Of a longer one the beginning is encoded first, because encoding
+holds the GIL: a text that is far too long would stop every stream for as long as it takes."""
+
+_CUT: Final = 16
+"""Tokens into which a cut may have split one, at most."""
+
+_FORMS: Final = (
+    "prompt must be a string, a list of strings, a list of token ids or a list of such lists"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`text` is None when the client sent token ids, or when a part of them was cut off."""
+
+    token_ids: Sequence[int]
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How much of a long prompt is kept: its last tokens, or its first."""
+
+    max_tokens: int
+    keeps_end: bool
+
+    def cut(self, token_ids: Sequence[int]) -> Sequence[int]:
+        return token_ids[-self.max_tokens :] if self.keeps_end else token_ids[: self.max_tokens]
+
+
+def split_prompts(
+    prompt: str | list[str | int | list[int]] | None,
+    model: ModelInfo,
+    config: ApiConfig,
+    *,
+    truncation: Truncation | None = None,
+) -> list[str | list[int]]:
+    """The prompts of a request, in order, each checked but not yet encoded.
+
+    Raises InvalidField: absent, empty, too many, of mixed forms, longer than the context and not
+    to be truncated, or with ids outside the vocabulary.
+    """
+    if prompt is None:
+        raise InvalidField("prompt is required", param="prompt")
+    if isinstance(prompt, str):
+        check_text(prompt, "prompt", model)
+        return [prompt]
+    forms = set(map(type, prompt))
+    if forms == {int}:
+        token_ids: list[int] = prompt  # type: ignore[assignment]
+        _check_token_ids(token_ids, "prompt", model, truncation)
+        return [token_ids]
+    if not forms:
+        raise InvalidField("prompt must not be an empty list", param="prompt")
+    if len(forms) > 1:
+        raise InvalidField(f"{_FORMS}, not a mixture", param="prompt")
+    if len(prompt) > config.max_prompts:
+        raise InvalidField(
+            f"prompt must have at most {config.max_prompts} entries, not {len(prompt)}",
+            param="prompt",
+        )
+    prompts: list[str | list[int]] = prompt  # type: ignore[assignment]
+    for position, entry in enumerate(prompts):
+        name = f"prompt[{position}]"
+        if isinstance(entry, str):
+            check_text(entry, name, model)
+        else:
+            _check_token_ids(entry, name, model, truncation)
+    return prompts
+
+
+async def encode_prompts(
+    prompts: Sequence[str | list[int]],
+    tokenizer: Tokenizer,
+    model: ModelInfo,
+    *,
+    add_special_tokens: bool,
+    truncation: Truncation | None = None,
+) -> list[Prompt]:
+    """Encodes the prompts that are text, on a thread when there is much of it.
+
+    Raises InvalidField (`context_length_exceeded`) for a text that is far too long;
+    `budget.fit_max_tokens` finds the others.
+    """
+
+    def encode() -> list[Prompt]:
+        encoded = []
+        for position, prompt in enumerate(prompts):
+            name = prompt_name(position, len(prompts))
+            text = prompt if isinstance(prompt, str) else None
+            if isinstance(prompt, str):
+                token_ids: Sequence[int] = encode_text(
+                    prompt,
+                    name,
+                    tokenizer,
+                    model,
+                    add_special_tokens=add_special_tokens,
+                    truncation=truncation,
+                )
+            else:
+                token_ids = prompt
+            if truncation is not None and len(token_ids) > truncation.max_tokens:
+                token_ids, text = truncation.cut(token_ids), None
+            encoded.append(Prompt(token_ids, text))
+        return encoded
+
+    is_long = is_long_text([prompt for prompt in prompts if isinstance(prompt, str)])
+    return await asyncio.to_thread(encode) if is_long else encode()
+
+
+def is_long_text(texts: Collection[str]) -> bool:
+    """Whether to encode them in a thread."""
+    return sum(map(len, texts)) + _CALL_COST * (len(texts) - 1) >= _LONG_TEXT
+
+
+def prompt_name(position: int, num_prompts: int) -> str:
+    """How error messages call a prompt."""
+    return "prompt" if num_prompts == 1 else f"prompt[{position}]"
+
+
+def encode_text(
+    text: str,
+    name: str,
+    tokenizer: Tokenizer,
+    model: ModelInfo,
+    *,
+    add_special_tokens: bool,
+    truncation: Truncation | None,
+) -> list[int]:
+    """Raises InvalidField (`context_length_exceeded`) for one that is far too long."""
+    limit = model.max_model_len if truncation is None else truncation.max_tokens + _CUT
+    num_chars = limit * _USUAL_CHARS_PER_TOKEN
+    keeps_end = truncation is not None and truncation.keeps_end
+    part = text[-num_chars:] if keeps_end else text[:num_chars]
+    token_ids = tokenizer.encode(part, add_special_tokens=add_special_tokens)
+    if len(part) == len(text):
+        return token_ids
+    if len(token_ids) > limit + _CUT:
+        if truncation is not None:
+            return token_ids
+        raise context_exceeded(f"the prompt has more than {limit} tokens", model, name)
+    return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
+def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
+    """Args: name: of the field at fault."""
+    return InvalidField(
+        f"This model's maximum context length is {model.max_model_len} tokens, but {reason}.",
+        param=name,
+        code=CONTEXT_EXCEEDED,
+    )
+
+
+def check_text(text: str, name: str, model: ModelInfo) -> None:
+    """Raises InvalidField: empty, or longer than the context whatever its tokens are."""
+    if not text:
+        raise InvalidField(f"{name} must not be an empty string", param=name)
+    if len(text) > model.max_model_len * _MAX_CHARS_PER_TOKEN:
+        raise context_exceeded(f"the prompt has {len(text)} characters", model, name)
+
+
+def _check_token_ids(
+    token_ids: list[int], name: str, model: ModelInfo, truncation: Truncation | None
+) -> None:
+    if not token_ids:
+        raise InvalidField(f"{name} must not be an empty list", param=name)
+    if truncation is None and len(token_ids) > model.max_model_len:
+        raise context_exceeded(f"the prompt has {len(token_ids)} tokens", model, name)
+    check_token_range(token_ids, name, model)
+
+
+def check_token_range(token_ids: Sequence[int], name: str, model: ModelInfo) -> None:
+    """Raises InvalidField for an id that the vocabulary does not have."""
+    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < model.vocab_size):
+        return
+    position, wrong = next(
+        (position, token_id)
+        for position, token_id in enumerate(token_ids)
+        if not 0 <= token_id < model.vocab_size
+    )
+    name = f"{name}[{position}]"
+    raise InvalidField(
+        f"{name} must be a token id from 0 to {model.vocab_size - 1}, not {show(wrong)}", param=name
+    )

@@ -1,0 +1,242 @@
+"""Checks the generation fields of a request and turns them into `SamplingParams`.
+
+Precedence: the request, then the model's generation_config.json, then the dialect's constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from msgspec import UNSET
+
+from fastovms.api.request.candidates import Candidates
+from fastovms.api.request.token_rules import TokenRules
+from fastovms.api.wire.body import show
+from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.ids import check_id
+from fastovms.api.wire.request_schemas import GenerationFields, StreamOptions
+from fastovms.config import ApiConfig
+from fastovms.errors import InvalidField
+from fastovms.params import ALL_LOGPROBS, Grammar, ModelInfo, SamplingParams
+
+NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "prompt_embeds": (),
+    "logprob_token_ids": (),
+    "thinking_token_budget": (-1,),
+    "repetition_detection": (),
+    "stream_interval": (1,),
+    "kv_transfer_params": (),
+    "ec_transfer_params": (),
+}
+"""Fields that the server does not act on, with the values (besides null) that ask for nothing.
+Any other value would change the answer, so it is refused rather than ignored."""
+
+MAX_DRAFT_TOKENS: Final = 32
+MAX_NGRAM_SIZE: Final = 16
+"""Drafts never change a text, so that larger numbers may be lowered to what can still pay."""
+
+_MAX_CACHE_SALT: Final = 128
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """Strings at which a sample ends, and whether its text keeps them.
+
+    A string that is complete within the first `min_tokens` tokens is passed over, as in vLLM.
+    """
+
+    strings: tuple[str, ...] = ()
+    include: bool = False
+    min_tokens: int = 0
+
+
+class Queueing(NamedTuple):
+    """What a request says about its place in the queue and in the prefix cache."""
+
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
+    """Raises InvalidField for a null where the dialect wants none, or a number out of range."""
+    for name in dialect.refuses_null:
+        if getattr(body, name, UNSET) is None:
+            raise InvalidField(f"{name} must not be null", param=name)
+    for name, allowed in dialect.ranges.items():
+        value = getattr(body, name, None)
+        if value is not None and value is not UNSET and value not in allowed:
+            raise InvalidField(f"{name} must be {allowed}, not {show(value)}", param=name)
+
+
+def check_supported(body: GenerationFields) -> None:
+    """Raises InvalidField for a field whose value asks for something the server cannot do."""
+    for name, neutral in NEUTRAL.items():
+        value = getattr(body, name, None)
+        if value is not None and value not in neutral:
+            only = "".join(f", only {number}" for number in neutral)
+            raise InvalidField(f"{name} is not supported by this server version{only}", param=name)
+
+
+def is_streamed(body: GenerationFields) -> bool:
+    return body.stream is True
+
+
+def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
+    """Raises InvalidField when they are given without `stream`, or hold what is not allowed."""
+    options = body.stream_options
+    if options is None:
+        return StreamOptions()
+    if not is_streamed(body):
+        raise InvalidField(
+            "stream_options is only allowed when stream is true", param="stream_options"
+        )
+    known: tuple[str, ...] = ("include_usage",)
+    if dialect.strict_stream_options:
+        for name in options:
+            if name not in known:
+                raise InvalidField(
+                    f"stream_options has no field {show(name)}, only include_usage",
+                    param="stream_options",
+                )
+    else:
+        known = StreamOptions.__struct_fields__
+    chosen = {name: options[name] for name in known if options.get(name) is not None}
+    for name, value in chosen.items():
+        if not isinstance(value, bool):
+            field = f"stream_options.{name}"
+            raise InvalidField(f"{field} must be true or false, not {show(value)}", param=field)
+    return StreamOptions(**chosen)
+
+
+def stopping(body: GenerationFields, dialect: Dialect, config: ApiConfig) -> Stopping:
+    """Raises InvalidField for too many, empty or oversized stop strings."""
+    given = body.stop
+    strings: list[str] = [] if given is None else [given] if isinstance(given, str) else given
+    limit = dialect.max_stop_strings or config.max_stop_strings
+    if len(strings) > limit:
+        raise InvalidField(
+            f"stop must have at most {limit} strings, not {len(strings)}", param="stop"
+        )
+    for position, string in enumerate(strings):
+        name = "stop" if isinstance(given, str) else f"stop[{position}]"
+        if not string:
+            raise InvalidField(f"{name} must not be an empty string", param=name)
+        if len(string) > config.max_stop_length:
+            raise InvalidField(
+                f"{name} must be at most {config.max_stop_length} characters, not {len(string)}",
+                param=name,
+            )
+    include = body.include_stop_str_in_output
+    kept_by_streams = dialect.stop_in_streams and is_streamed(body)
+    if include is False and kept_by_streams:
+        raise InvalidField(
+            "include_stop_str_in_output must not be false when stream is true",
+            param="include_stop_str_in_output",
+        )
+    kept = kept_by_streams if include is None else include
+    return Stopping(tuple(strings), kept, body.min_tokens or 0)
+
+
+def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
+    """A number of top log probabilities. Raises InvalidField beyond the server's limit."""
+    limit = config.max_logprobs
+    if value is None or 0 <= value <= limit or (limit == ALL_LOGPROBS and value >= limit):
+        return value
+    allowed = "-1 or at least 0" if limit == ALL_LOGPROBS else f"at least 0 and at most {limit}"
+    raise InvalidField(f"{name} must be {allowed}, not {value}", param=name)
+
+
+def queueing(body: GenerationFields) -> Queueing:
+    """Raises InvalidField for a salt that vLLM would refuse."""
+    salt = body.cache_salt
+    if salt is not None and (
+        not 0 < len(salt) <= _MAX_CACHE_SALT or any(char in "@/\\\0" for char in salt)
+    ):
+        raise InvalidField(
+            f"cache_salt must have 1 to {_MAX_CACHE_SALT} characters, none of them @, /, \\ or "
+            f"NUL, not {show(salt)}",
+            param="cache_salt",
+        )
+    return Queueing(body.priority or 0, salt)
+
+
+def request_id(body: GenerationFields, default: str) -> str:
+    """The id that the client gave, or `default`. Raises InvalidField when it is none."""
+    given = body.request_id
+    if given is None:
+        return default
+    return check_id(given, "request_id")
+
+
+def sampling_params(
+    body: GenerationFields,
+    dialect: Dialect,
+    model: ModelInfo,
+    *,
+    candidates: Candidates,
+    num_prompt_tokens: int,
+    max_tokens: int | None,
+    rules: TokenRules,
+    bad_words_token_ids: tuple[tuple[int, ...], ...],
+    grammar: Grammar | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> SamplingParams:
+    """`body` must have passed `check_ranges`.
+
+    Raises InvalidField for fields that contradict each other.
+    """
+    defaults = model.defaults
+    min_tokens = body.min_tokens or 0
+    most = model.max_model_len - num_prompt_tokens if max_tokens is None else max_tokens
+    if min_tokens > most:
+        raise InvalidField(
+            f"min_tokens must be at most max_tokens ({most}), not {min_tokens}", param="min_tokens"
+        )
+    num_drafts = body.num_assistant_tokens
+    if body.assistant_confidence_threshold is not None:
+        if num_drafts:
+            raise InvalidField(
+                "assistant_confidence_threshold cannot be used with num_assistant_tokens",
+                param="assistant_confidence_threshold",
+            )
+        num_drafts = None  # beside a threshold, OpenVINO's 0 leaves the number to it
+    ngram_size = body.max_ngram_size
+    top_k = _first(body.top_k, defaults.top_k, dialect.default_top_k)
+    temperature = _first(body.temperature, defaults.temperature, 1.0)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=0.0 if candidates.is_greedy else temperature,
+        top_p=_first(body.top_p, defaults.top_p, 1.0),
+        top_k=top_k if 0 < top_k < model.vocab_size else 0,
+        min_p=_first(body.min_p, defaults.min_p, 0.0),
+        seed=body.seed,
+        n=candidates.num_samples,
+        ignore_eos=bool(body.ignore_eos),
+        eos_token_ids=model.eos_token_ids,
+        stop_token_ids=rules.stop_token_ids,
+        min_tokens=min_tokens,
+        repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty, 1.0),
+        frequency_penalty=_first(body.frequency_penalty, defaults.frequency_penalty, 0.0),
+        presence_penalty=_first(body.presence_penalty, defaults.presence_penalty, 0.0),
+        logit_bias=rules.logit_bias,
+        allowed_token_ids=rules.allowed_token_ids,
+        bad_words_token_ids=bad_words_token_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        grammar=grammar,
+        beam_search=candidates.beam_search,
+        num_assistant_tokens=None if num_drafts is None else min(num_drafts, MAX_DRAFT_TOKENS),
+        max_ngram_size=None if ngram_size is None else min(ngram_size, MAX_NGRAM_SIZE),
+        assistant_confidence_threshold=body.assistant_confidence_threshold,
+    )
+
+
+def _first(requested: Number | None, models: Number | None, constant: Number) -> Number:
+    if requested is not None:
+        return requested
+    return constant if models is None else models

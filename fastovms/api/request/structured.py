@@ -1,0 +1,246 @@
+"""The fields that say what a text must look like, in the three forms that clients send them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from fastovms.api.serving.served import ServedModel
+from fastovms.api.wire.body import show
+from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.config import ApiConfig
+from fastovms.errors import InvalidField, RequestError
+from fastovms.grammar.structural_tag import FORMAT_TYPES
+from fastovms.params import Grammar, GrammarKind
+
+_MAX_REASON: Final = 300
+"""Characters of what the grammar compiler says: it may repeat the whole grammar."""
+
+Reader = Callable[[Any, str], str | None]
+"""A field's value and name to the grammar's source; None where the value asks for nothing."""
+
+
+def grammar_of(body: GenerationFields, config: ApiConfig) -> Grammar | None:
+    """The constraint that a request asks for, not yet compiled.
+
+    Raises InvalidField: more than one, too long, or of a wrong form.
+    """
+    if body.guided_whitespace_pattern is not None:
+        raise _unsupported("guided_whitespace_pattern")
+    found = [
+        *_response_format(body.response_format),
+        *_structured_outputs(body.structured_outputs),
+        *_guided(body),
+    ]
+    if len(found) > 1:
+        raise InvalidField(
+            f"{found[0].param} and {found[1].param} cannot be used together: a text can have only "
+            "one constraint",
+            param=found[1].param,
+        )
+    if not found:
+        return None
+    grammar = found[0]
+    check_length(grammar, config)
+    return grammar
+
+
+def check_length(grammar: Grammar, config: ApiConfig) -> None:
+    """Raises InvalidField: too much to compile."""
+    if len(grammar.source) > config.max_grammar_length:
+        raise InvalidField(
+            f"{grammar.param} must be at most {config.max_grammar_length} characters, not "
+            f"{len(grammar.source)}",
+            param=grammar.param,
+        )
+
+
+async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> Grammar:
+    """Makes a grammar ready to be used in `SamplingParams`.
+
+    Args:
+        client: who has sent it.
+
+    Raises:
+        InvalidField: nothing can be made of it.
+        BackendError: too many wait for theirs, or nothing can be compiled now.
+    """
+    try:
+        return await model.backend.compile_grammar(grammar, client)
+    except RequestError as error:
+        reason = error.message
+        if len(reason) > _MAX_REASON:
+            reason = f"{reason[:_MAX_REASON]}..."
+        raise InvalidField(f"{grammar.param}: {reason}", param=grammar.param) from None
+
+
+def _json(value: object, name: str) -> str:
+    """A schema as an object or as its text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        # Not orjson, which has no integers beyond 64 bits.
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    raise InvalidField(f"{name} must be an object or a string, not {show(value)}", param=name)
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidField(f"{name} must be a string, not {show(value)}", param=name)
+    if not value:
+        raise InvalidField(f"{name} must not be an empty string", param=name)
+    return value
+
+
+def _choice(value: object, name: str) -> str:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise InvalidField(f"{name} must be a list of strings, not {show(value)}", param=name)
+    if not value:
+        raise InvalidField(f"{name} must have at least one string to choose", param=name)
+    if not any(value):
+        raise InvalidField(
+            f"{name}[0] must not be an empty string where there is no other choice",
+            param=f"{name}[0]",
+        )
+    return orjson.dumps(value).decode()
+
+
+def _flag(value: object, name: str) -> str | None:
+    if not isinstance(value, bool):
+        raise InvalidField(f"{name} must be true or false, not {show(value)}", param=name)
+    return "" if value else None
+
+
+_CONSTRAINTS: Final[Mapping[str, tuple[GrammarKind, Reader]]] = {
+    "json": (GrammarKind.JSON_SCHEMA, _json),
+    "json_object": (GrammarKind.JSON_OBJECT, _flag),
+    "regex": (GrammarKind.REGEX, _text),
+    "choice": (GrammarKind.CHOICE, _choice),
+    "grammar": (GrammarKind.GRAMMAR, _text),
+    "structural_tag": (GrammarKind.STRUCTURAL_TAG, _json),
+}
+"""By vLLM's names: the members of `structured_outputs`, and with `guided_` before them its older
+fields."""
+
+
+def _read(constraint: str, value: object, name: str) -> Iterator[Grammar]:
+    if value is not None:
+        kind, read = _CONSTRAINTS[constraint]
+        source = read(value, name)
+        if source is not None:
+            yield Grammar(kind, source, name)
+
+
+def _guided(body: GenerationFields) -> Iterator[Grammar]:
+    for constraint in _CONSTRAINTS:
+        name = f"guided_{constraint}"
+        yield from _read(constraint, getattr(body, name, None), name)
+
+
+def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[Grammar]:
+    if value is None:
+        return
+    field = "structured_outputs"
+    # Free white space is never allowed, so that asking for none changes nothing.
+    for option in ("disable_additional_properties", "disable_any_whitespace"):
+        if value.get(option) is not None:
+            _flag(value[option], f"{field}.{option}")
+    for option in ("whitespace_pattern", "disable_additional_properties"):
+        if value.get(option) not in (None, False):
+            raise _unsupported(f"{field}.{option}")
+    if all(value.get(constraint) is None for constraint in _CONSTRAINTS):
+        raise InvalidField(f"{field} must have one of {', '.join(_CONSTRAINTS)}", param=field)
+    for constraint in _CONSTRAINTS:
+        yield from _read(constraint, value.get(constraint), f"{field}.{constraint}")
+
+
+def _response_format(value: Mapping[str, Any] | None) -> Iterator[Grammar]:
+    if value is None:
+        return
+    field = "response_format"
+    kind = value.get("type")
+    if kind == "text":
+        return
+    read = _FORMATS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        raise InvalidField(
+            f"{field}.type must be one of text, {', '.join(_FORMATS)}, not {show(kind)}",
+            param=f"{field}.type",
+        )
+    yield read(value, field)
+
+
+def _format_json_object(value: Mapping[str, Any], field: str) -> Grammar:
+    return Grammar(GrammarKind.JSON_OBJECT, "", field)
+
+
+def _format_json_schema(value: Mapping[str, Any], field: str) -> Grammar:
+    name = f"{field}.json_schema"
+    schema = value.get("json_schema")
+    if not isinstance(schema, dict):
+        raise InvalidField(f"{name} must be an object, not {show(schema)}", param=name)
+    for member, kind, words in (("name", str, "a string"), ("strict", bool, "true or false")):
+        found = schema.get(member)
+        if found is not None and not isinstance(found, kind):
+            raise InvalidField(
+                f"{name}.{member} must be {words}, not {show(found)}", param=f"{name}.{member}"
+            )
+    name = f"{name}.schema"
+    if not isinstance(schema.get("schema"), dict):
+        raise InvalidField(
+            f"{name} must be an object, not {show(schema.get('schema'))}", param=name
+        )
+    return Grammar(GrammarKind.JSON_SCHEMA, _json(schema["schema"], name), name)
+
+
+def _format_structural_tag(value: Mapping[str, Any], field: str) -> Grammar:
+    if "format" in value:
+        if not isinstance(value["format"], dict):
+            name = f"{field}.format"
+            raise InvalidField(f"{name} must be an object, not {show(value['format'])}", param=name)
+        return Grammar(GrammarKind.STRUCTURAL_TAG, _json({"format": value["format"]}, field), field)
+    for member in ("structures", "triggers"):
+        if not isinstance(value.get(member), list):
+            name = f"{field}.{member}"
+            raise InvalidField(
+                f"{name} must be a list where there is no {field}.format, not "
+                f"{show(value.get(member))}",
+                param=name,
+            )
+    return Grammar(GrammarKind.STRUCTURAL_TAG, _json(dict(value), field), field)
+
+
+def _bare_format(value: Mapping[str, Any], field: str) -> Grammar:
+    """A format of a structural tag's, alone, as OVMS takes it."""
+    return Grammar(GrammarKind.STRUCTURAL_TAG, _json({"format": dict(value)}, field), field)
+
+
+def _member_format(kind: GrammarKind, member: str) -> Callable[[Mapping[str, Any], str], Grammar]:
+    """A format of which one member is all there is to it."""
+
+    def read(value: Mapping[str, Any], field: str) -> Grammar:
+        name = f"{field}.{member}"
+        source = _text(value.get(member), name)
+        if kind is GrammarKind.CHOICE:
+            source = orjson.dumps([source]).decode()
+        return Grammar(kind, source, name)
+
+    return read
+
+
+_FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any], str], Grammar]]] = {
+    **dict.fromkeys(FORMAT_TYPES, _bare_format),
+    "json_object": _format_json_object,
+    "json_schema": _format_json_schema,
+    "structural_tag": _format_structural_tag,
+    "regex": _member_format(GrammarKind.REGEX, "pattern"),
+    "grammar": _member_format(GrammarKind.GRAMMAR, "grammar"),
+    "const_string": _member_format(GrammarKind.CHOICE, "value"),
+}
+
+
+def _unsupported(name: str) -> InvalidField:
+    return InvalidField(f"{name} is not supported by this server version", param=name)

@@ -1,0 +1,100 @@
+"""Items to the messages that a chat template gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastovms.api.conversation.chat_messages import Message
+from fastovms.api.responses.input.input_items import Item
+from fastovms.api.responses.input.item_text import text_of, unseal
+from fastovms.media.loader import ImageSource
+
+
+def to_messages(
+    items: Sequence[Item],
+    instructions: str | None = None,
+    *,
+    num_earlier: int = 0,
+    images: list[ImageSource] | None = None,
+) -> list[Message]:
+    """What a model said, thought and called in one turn is one message, however many items it is.
+
+    Args:
+        items: read, with no reference among them.
+        instructions: what the system says before everything else.
+        num_earlier: how many of the items came before the request's input.
+        images: those of the items are added to it, and tags stand for them in the texts; None =
+            the model takes none.
+
+    Raises InvalidField: it takes none, but there are some.
+    """
+    messages: list[Message] = []
+    if instructions:
+        messages.append({"role": "system", "content": instructions})
+    turn = _Turn()
+    for position, item in enumerate(items, -num_earlier):
+        if not turn.takes(item):
+            messages += turn.messages()
+            turn = _Turn()
+        if turn.takes(item):
+            turn.add(item)
+        else:
+            name = f"input[{position}]" if position >= 0 else "input"
+            messages.append(_others_message(item, name, images))
+    return messages + turn.messages()
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What a model has done since somebody else said something. It thinks first and speaks once."""
+
+    reasoning: list[str] = field(default_factory=list)
+    content: str | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def takes(self, item: Item) -> bool:
+        match item["type"]:
+            case "reasoning":
+                return self.content is None and not self.calls
+            case "message":
+                return item["role"] == "assistant" and self.content is None
+            case kind:
+                return bool(kind == "function_call")
+
+    def add(self, item: Item) -> None:
+        match item["type"]:
+            case "reasoning":
+                self.reasoning.append(_reasoning(item))
+            case "message":
+                self.content = text_of(item["content"])
+            case "function_call":
+                function = {"name": item["name"], "arguments": item["arguments"] or "{}"}
+                self.calls.append({"type": "function", "id": item["call_id"], "function": function})
+
+    def messages(self) -> list[Message]:
+        reasoning = "\n".join(filter(None, self.reasoning))
+        if not (reasoning or self.calls or self.content is not None):
+            return []
+        message: Message = {"role": "assistant", "content": self.content or ""}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return [message]
+
+
+def _reasoning(item: Item) -> str:
+    parts = item.get("content") or item.get("summary") or []
+    return text_of(parts) or unseal(item.get("encrypted_content") or "")
+
+
+def _others_message(item: Item, name: str, images: list[ImageSource] | None) -> Message:
+    if item["type"] != "function_call_output":
+        content = text_of(item["content"], f"{name}.content", images)
+        return {"role": item["role"], "content": content}
+    message = {"role": "tool", "content": text_of(item["output"], f"{name}.output", images)}
+    if item["call_id"] is not None:
+        message["tool_call_id"] = item["call_id"]
+    return message

@@ -1,0 +1,236 @@
+"""The fields of a responses request that are neither input nor sampling: checked, and in the form
+in which the response repeats them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastovms.api.request.sampling import is_streamed
+from fastovms.api.responses.input.responses_schema import ResponsesRequest
+from fastovms.api.wire.body import show
+from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.ids import check_id
+from fastovms.errors import InvalidField
+
+LOGPROBS: Final = "message.output_text.logprobs"
+SEALED_REASONING: Final = "reasoning.encrypted_content"
+INCLUDES: Final = (
+    LOGPROBS,
+    SEALED_REASONING,
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
+
+_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
+_TRUNCATIONS: Final = ("auto", "disabled")
+_VERBOSITIES: Final = ("low", "medium", "high")
+_SUMMARIES: Final = ("auto", "concise", "detailed")
+_MAX_KEYS: Final = 16
+_MAX_KEY: Final = 64
+_MAX_VALUE: Final = 512
+_MAX_IDENTIFIER: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """
+    Attributes:
+        store: the response can be had again.
+        truncates: the oldest items are left out of a context that has no room for them.
+        text: `text` as it is repeated.
+        response_format: what `text.format` asks for, in the form of chats; None = anything.
+        reasoning: `reasoning` as it is repeated.
+        logprobs: of the tokens of the text.
+        seals_reasoning: reasoning is told as `encrypted_content` too.
+    """
+
+    store: bool
+    background: bool
+    previous_id: str | None
+    conversation_id: str | None
+    truncates: bool
+    metadata: Mapping[str, str]
+    text: Mapping[str, Any]
+    response_format: Mapping[str, Any] | None
+    reasoning: Mapping[str, Any]
+    service_tier: str
+    logprobs: bool
+    seals_reasoning: bool
+
+
+def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Fields:
+    """
+    Args:
+        keeps: the server keeps responses.
+
+    Raises InvalidField: out of range, or in contradiction to each other.
+    """
+    _check_supported(body, dialect)
+    if body.previous_response_id is not None and body.conversation is not None:
+        raise InvalidField(
+            "conversation cannot be used with previous_response_id: either of them says what came "
+            "before",
+            param="conversation",
+        )
+    store = keeps and body.store is not False
+    if body.background and not store:
+        reason = "when store is false" if keeps else "on this server, which keeps no responses"
+        raise InvalidField(f"background cannot be used {reason}", param="background")
+    include = check_include(body.include or ())
+    text, response_format = _text(body, dialect)
+    return Fields(
+        store=store,
+        background=body.background is True,
+        previous_id=_previous_id(body.previous_response_id),
+        conversation_id=_conversation_id(body.conversation),
+        truncates=_choice(body.truncation, "truncation", _TRUNCATIONS, "disabled") == "auto",
+        metadata=read_metadata(body.metadata),
+        text=text,
+        response_format=response_format,
+        reasoning=_reasoning(body.reasoning, dialect),
+        service_tier=_choice(body.service_tier, "service_tier", _TIERS, "default"),
+        logprobs=LOGPROBS in include,
+        seals_reasoning=SEALED_REASONING in include,
+    )
+
+
+def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
+    """Raises InvalidField beyond OpenAI's limits."""
+    metadata = dict(given or {})
+    if len(metadata) > _MAX_KEYS:
+        raise InvalidField(
+            f"metadata must have at most {_MAX_KEYS} keys, not {len(metadata)}", param="metadata"
+        )
+    for key, value in metadata.items():
+        name = f"metadata.{key[:_MAX_KEY]}"
+        if len(key) > _MAX_KEY:
+            raise InvalidField(
+                f"metadata: a key must have at most {_MAX_KEY} characters, not {len(key)}",
+                param="metadata",
+            )
+        if not isinstance(value, str) or len(value) > _MAX_VALUE:
+            raise InvalidField(
+                f"{name} must be a string of at most {_MAX_VALUE} characters, not {show(value)}",
+                param=name,
+            )
+    return metadata
+
+
+def _check_supported(body: ResponsesRequest, dialect: Dialect) -> None:
+    if body.prompt is not None:
+        raise InvalidField("prompt is not supported: this server has no templates", param="prompt")
+    if body.stream_options is not None and not dialect.responses.takes_stream_options:
+        raise InvalidField("stream_options is not allowed for responses", param="stream_options")
+    if is_streamed(body):
+        if (body.n or 1) > 1:
+            raise InvalidField(f"n must be 1 when stream is true, not {body.n}", param="n")
+        if body.logprobs and not dialect.responses.takes_logprobs_field:
+            raise InvalidField("logprobs must be false when stream is true", param="logprobs")
+    if body.background and (body.n or 1) > 1:
+        raise InvalidField(f"n must be 1 when background is true, not {body.n}", param="n")
+    for name in ("safety_identifier", "prompt_cache_key"):
+        value: str | None = getattr(body, name)
+        if value is not None and len(value) > _MAX_IDENTIFIER:
+            raise InvalidField(
+                f"{name} must have at most {_MAX_IDENTIFIER} characters, not {len(value)}",
+                param=name,
+            )
+
+
+def _choice(value: object, name: str, allowed: tuple[str, ...], default: str) -> str:
+    if value is None:
+        return default
+    if value not in allowed:
+        raise InvalidField(
+            f"{name} must be one of {', '.join(allowed)}, not {show(value)}", param=name
+        )
+    return str(value)
+
+
+def check_include(given: Sequence[str]) -> Sequence[str]:
+    """Raises InvalidField: not one of OpenAI's."""
+    for position, value in enumerate(given):
+        _choice(value, f"include[{position}]", INCLUDES, "")
+    return given
+
+
+def _previous_id(given: str | None) -> str | None:
+    return None if given is None else check_id(given, "previous_response_id")
+
+
+def _conversation_id(given: str | Mapping[str, Any] | None) -> str | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return check_id(given, "conversation")
+    conversation_id = given.get("id")
+    if not isinstance(conversation_id, str):
+        raise InvalidField(
+            f"conversation.id must be a string, not {show(conversation_id)}",
+            param="conversation.id",
+        )
+    return check_id(conversation_id, "conversation.id")
+
+
+def _reasoning(given: Mapping[str, Any] | None, dialect: Dialect) -> dict[str, Any]:
+    given = given or {}
+    told: dict[str, Any] = {"effort": None, "summary": None}
+    if given.get("effort") is not None:
+        name = "reasoning.effort"
+        told["effort"] = _choice(given["effort"], name, dialect.responses.efforts, "")
+    for member in ("summary", "generate_summary"):
+        if given.get(member) is not None:
+            told["summary"] = _choice(given[member], f"reasoning.{member}", _SUMMARIES, "")
+            break
+    return told
+
+
+def _text(body: ResponsesRequest, dialect: Dialect) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """As it is repeated, and its format in the form of chats."""
+    given = body.text or {}
+    told: dict[str, Any] = {"format": {"type": "text"}}
+    if given.get("verbosity") is not None:
+        told["verbosity"] = _choice(given["verbosity"], "text.verbosity", _VERBOSITIES, "")
+    if body.response_format is not None and dialect.responses.tells_response_format:
+        told["format"] = _flat(body.response_format)
+    form = given.get("format")
+    if form is None:
+        return told, None
+    if not isinstance(form, dict):
+        raise InvalidField(f"text.format must be an object, not {show(form)}", param="text.format")
+    kind = _choice(form.get("type"), "text.format.type", ("text", "json_object", "json_schema"), "")
+    if not kind:
+        raise InvalidField("text.format.type is required", param="text.format.type")
+    if kind == "text":
+        return told, None
+    if body.response_format is not None:
+        raise InvalidField(
+            "response_format and text.format cannot be used together", param="response_format"
+        )
+    if kind == "json_object":
+        told["format"] = {"type": kind}
+        return told, told["format"]
+    members = {key: value for key, value in form.items() if key != "type"}
+    response_format = {"type": kind, "json_schema": members}
+    told["format"] = _flat(response_format)
+    return told, response_format
+
+
+def _flat(response_format: Mapping[str, Any]) -> dict[str, Any]:
+    """A format in the form of chats as `text.format` has it."""
+    members = response_format.get("json_schema")
+    if not isinstance(members, dict):
+        return dict(response_format)
+    return {
+        "type": response_format.get("type"),
+        "name": members.get("name"),
+        "description": members.get("description"),
+        "schema": members.get("schema"),
+        "strict": members.get("strict") is True,
+    }

@@ -1,0 +1,70 @@
+"""Which tokens a piece of an answer was made of."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+
+from fastovms.text.tokens.tracking import TextToken
+
+
+class TokenAligner:
+    """Finds the pieces of a text, in order, and so the tokens that they were generated as. Between
+    the pieces there may be markup.
+
+    A token belongs to the piece that its text begins in or, from markup, reaches into. One without
+    text belongs to the piece that it stands in or before; one behind a piece, to none.
+
+    Args:
+        tags: markup. In a token that is a tag no piece begins but at its beginning.
+    """
+
+    def __init__(self, tags: Collection[str] = frozenset()) -> None:
+        self._tags = tags
+        self._texts: list[str] = []
+        # Characters before those that `_texts` hold.
+        self._position = 0
+        # Those that begin in them.
+        self._tokens: deque[TextToken] = deque()
+
+    def push(self, text: str, tokens: Iterable[TextToken]) -> None:
+        """`tokens` are those that begin in `text`, with offsets in characters."""
+        self._texts.append(text)
+        self._tokens += tokens
+
+    def take(self, piece: str) -> list[TextToken]:
+        """The tokens of the piece; what is before them is forgotten. None where the piece is not a
+        part of the text."""
+        text = "".join(self._texts)
+        self._texts = [text]
+        found = self._find(text, piece)
+        if found < 0:
+            return []
+        start = self._position + found
+        end = start + len(piece)
+        taken: list[TextToken] = []
+        while self._tokens and self._tokens[0].offset < end:
+            token = self._tokens.popleft()
+            goes_on = not self._tokens or self._tokens[0].offset > start
+            if token.offset >= start or goes_on:
+                taken.append(token)
+        self._texts = [text[found + len(piece) :]]
+        self._position = end
+        return taken
+
+    def _find(self, text: str, piece: str) -> int:
+        """-1 = nowhere."""
+        found = text.find(piece)
+        for start, end in self._spans(len(text)):
+            if found < start:
+                break
+            if start < found < end and text[start:end] in self._tags:
+                found = text.find(piece, end)
+        return found
+
+    def _spans(self, length: int) -> Iterator[tuple[int, int]]:
+        """Where in the text that is left the tokens begin and end."""
+        ends = [token.offset - self._position for token in islice(self._tokens, 1, None)]
+        for token, end in zip(self._tokens, [*ends, length], strict=False):
+            yield token.offset - self._position, end

@@ -1,0 +1,144 @@
+"""What a response repeats of its request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from fastovms.api.generation.envelope import Envelope
+from fastovms.api.request.logprob_formats import chat_logprobs
+from fastovms.api.request.sampling import is_streamed
+from fastovms.api.responses.input.input_items import NewId
+from fastovms.api.responses.input.response_fields import Fields
+from fastovms.api.responses.input.responses_schema import ResponsesRequest
+from fastovms.api.responses.job import ResponsesJob
+from fastovms.api.responses.output.alignment import TokenAligner
+from fastovms.api.responses.output.output_items import OutputForm
+from fastovms.api.responses.output.response_object import ResponseForm
+from fastovms.api.serving.served import ServedModel
+from fastovms.api.wire.dialect import Dialect
+from fastovms.errors import InvalidField
+from fastovms.text.tokens.tracking import TextToken
+
+_MAX_STREAMED_LOGPROBS: Final = 512 * 1024
+"""Bytes of them that an event at the end of a stream may repeat. There are four such events in one
+write, and what may lie unread of a stream is limited."""
+
+
+def response_form(
+    body: ResponsesRequest, fields: Fields, job: ResponsesJob, envelope: Envelope
+) -> ResponseForm:
+    """Every member that OpenAI's client and Open Responses require, null where there is nothing.
+
+    Raises InvalidField: one cannot be repeated.
+    """
+    params = job.task.params
+    conversation_id = fields.conversation_id
+    members = {
+        "id": envelope.id,
+        "object": "response",
+        "created_at": envelope.created,
+        "model": envelope.model,
+        "background": fields.background,
+        "conversation": None if conversation_id is None else {"id": conversation_id},
+        "frequency_penalty": params.frequency_penalty,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": fields.metadata,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "presence_penalty": params.presence_penalty,
+        "previous_response_id": fields.previous_id,
+        "prompt_cache_key": body.prompt_cache_key,
+        "prompt_cache_retention": body.prompt_cache_retention,
+        "reasoning": fields.reasoning,
+        "safety_identifier": body.safety_identifier,
+        "service_tier": fields.service_tier,
+        "store": fields.store,
+        "temperature": params.temperature,
+        "text": _encoded(fields.text, "text"),
+        "tool_choice": _tool_choice(body.tool_choice),
+        "tools": _encoded(
+            [_tool(tool) for tool in body.tools or () if tool["type"] == "function"], "tools"
+        ),
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": params.top_p,
+        "truncation": "auto" if fields.truncates else "disabled",
+        "user": body.user,
+    }
+    style = envelope.dialect.responses
+    if style.tells_min_p and body.min_p is not None:
+        members["min_p"] = body.min_p
+    return ResponseForm(members, style.length_reason)
+
+
+def output_form(
+    body: ResponsesRequest,
+    fields: Fields,
+    job: ResponsesJob,
+    model: ServedModel,
+    dialect: Dialect,
+    new_id: NewId,
+    new_call_id: Callable[[], str],
+) -> OutputForm:
+    report = job.terms.report
+    num_top = report.num_logprobs
+    limits = [] if job.tools.is_parallel else [1]
+    if body.max_tool_calls is not None:
+        limits.append(body.max_tool_calls)
+
+    def tell(tokens: Sequence[TextToken]) -> list[bytes]:
+        assert num_top is not None
+        return [orjson.dumps(entry) for entry in chat_logprobs(tokens, num_top, report.names)]
+
+    tells = num_top is not None
+    return OutputForm(
+        new_id=new_id,
+        new_call_id=new_call_id,
+        summarizes_reasoning=dialect.responses.summarizes_reasoning,
+        seals_reasoning=fields.seals_reasoning,
+        max_calls=min(limits, default=None),
+        hides_content=job.tools.is_required,
+        aligner=TokenAligner(model.chat.tags) if tells else None,
+        tell_logprobs=tell if tells else None,
+        max_logprobs_length=_MAX_STREAMED_LOGPROBS if is_streamed(body) else None,
+    )
+
+
+def _encoded(value: object, name: str) -> orjson.Fragment:
+    """What may be long, and is repeated in many events. Raises InvalidField."""
+    try:
+        return orjson.Fragment(orjson.dumps(value))
+    except orjson.JSONEncodeError:
+        raise InvalidField(f"{name} has an integer of more than 64 bits", param=name) from None
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A function as OpenAI has it, whatever form it came in."""
+    function = tool.get("function") or tool
+    return {
+        "type": "function",
+        "name": function["name"],
+        "description": function.get("description"),
+        "parameters": function.get("parameters"),
+        "strict": function.get("strict"),
+    }
+
+
+def _tool_choice(choice: str | Mapping[str, Any] | None) -> object:
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    if choice.get("type") != "allowed_tools":
+        return _named(choice)
+    allowed = choice.get("allowed_tools") or choice
+    return {
+        "type": "allowed_tools",
+        "mode": allowed.get("mode", "auto"),
+        "tools": [_named(tool) for tool in allowed["tools"] if tool.get("type") == "function"],
+    }
+
+
+def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "name": (choice.get("function") or choice)["name"]}

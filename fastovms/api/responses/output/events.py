@@ -1,0 +1,161 @@
+"""The events of one response, numbered without gaps, as frames of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from fastovms.api.generation.deltas import SampleDelta, Usage
+from fastovms.api.responses.output.output_items import OutputBuilder, OutputForm
+from fastovms.api.responses.output.response_object import ResponseForm, State, failed
+from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.error_responses import describe
+from fastovms.errors import RequestError
+
+_TERMINAL_EVENTS: Final[Mapping[str, str]] = {
+    "completed": "completed",
+    "incomplete": "incomplete",
+    "failed": "failed",
+    "cancelled": "incomplete",
+}
+"""By status. For a cancelled response OpenAI has no event of its own."""
+
+
+class EventEncoder:
+    """Collects frames.
+
+    Args:
+        named: they have `event:` lines.
+        first: number of the first event.
+    """
+
+    def __init__(self, *, named: bool, first: int = 0) -> None:
+        self._named = named
+        self._frames: list[bytes] = []
+        self._next_number = first
+
+    def emit(self, kind: str, members: Mapping[str, object]) -> None:
+        """Args: kind: the event's type without "response."."""
+        name = kind if kind == "error" else f"response.{kind}"
+        event = {"type": name, "sequence_number": self._next_number, **members}
+        self._next_number += 1
+        data = b"data: " + orjson.dumps(event) + b"\n\n"
+        self._frames.append(b"event: " + name.encode() + b"\n" + data if self._named else data)
+
+    def take(self) -> list[bytes]:
+        """The frames since the last time, one an event."""
+        frames, self._frames = self._frames, []
+        return frames
+
+
+class ResponseRun:
+    """What becomes of one response: its output, its state, and the events that tell of both.
+
+    Attributes:
+        state: as of now.
+        output: its items.
+    """
+
+    def __init__(
+        self,
+        form: ResponseForm,
+        output_form: OutputForm,
+        dialect: Dialect,
+        *,
+        usage: Callable[[], Usage],
+        unix_time: Callable[[], float],
+        tells: bool = True,
+        for_all: bool = False,
+    ) -> None:
+        """
+        Args:
+            usage: the tokens so far.
+            tells: of its events; else there are none to take.
+            for_all: clients of either dialect may ask for the events, so they have `event:` lines.
+        """
+        self.form = form
+        self.state = State("in_progress")
+        self._dialect = dialect
+        self._usage = usage
+        self._unix_time = unix_time
+        self._events = EventEncoder(named=for_all or dialect.responses.names_events)
+        self.output = OutputBuilder(output_form, self._events.emit if tells else _say_nothing)
+
+    def open(self, *, is_queued: bool = False) -> None:
+        """The first events."""
+        if is_queued:
+            self.state = State("queued")
+        self._tell("created")
+        self._tell(self.state.status)
+
+    def start(self) -> None:
+        """It no longer waits in a queue."""
+        if self.state.status == "queued":
+            self.state = State("in_progress")
+            self._tell("in_progress")
+
+    def push(self, delta: SampleDelta) -> None:
+        self.output.push(delta.pieces, delta.parsed, delta.tokens)
+        if delta.finish_reason is not None:
+            ended = self.form.ended(
+                delta.finish_reason,
+                self._usage(),
+                self._unix_time(),
+                has_cut_call=self.output.has_cut_call,
+            )
+            self.output.finish(ended.status)
+            if self.state.status != "incomplete":  # as another sample has left it
+                self.state = ended
+
+    def cancel(self) -> None:
+        self.output.end_item("incomplete")
+        self.state = State("cancelled", usage=self._usage())
+
+    def fail(self, error: Exception) -> None:
+        message, param, code = describe(error)
+        self.output.end_item("incomplete")
+        if self._dialect.responses.has_error_events:
+            self._events.emit("error", {"code": code, "message": message, "param": param})
+        kind = "invalid_prompt" if isinstance(error, RequestError) else "server_error"
+        self.state = failed(message, kind)
+
+    def end(self) -> None:
+        """The last event, once the state is a terminal one."""
+        self._tell(_TERMINAL_EVENTS[self.state.status])
+
+    def note_not_kept(self) -> None:
+        """The store has failed."""
+        self.form = self.form.not_kept()
+
+    def body(self) -> dict[str, object]:
+        """The response as of now."""
+        return self.form.body(self.state, self.output.snapshot())
+
+    def take_events(self) -> list[bytes]:
+        """The frames since the last time, one an event."""
+        return self._events.take()
+
+    def _tell(self, kind: str) -> None:
+        self._events.emit(kind, {"response": self.body()})
+
+
+def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect) -> list[bytes]:
+    """What is left to say of a background response whose events are lost, to a client that has
+    those before number `start`.
+
+    Args:
+        response: as it has failed.
+    """
+    encoder = EventEncoder(named=True, first=start)
+    if not start:
+        encoder.emit("created", {"response": {**response, **State("queued").members()}})
+    if dialect.responses.has_error_events:
+        encoder.emit("error", {**response["error"], "param": None})
+    encoder.emit("failed", {"response": response})
+    return encoder.take()
+
+
+def _say_nothing(kind: str, members: Mapping[str, object]) -> None:
+    pass

@@ -1,0 +1,294 @@
+"""Builds the output of a response from the pieces of an answer, and tells of every step.
+
+Items are built one at a time: what is open is ended before the next one is added, so that events
+nest and `output_index` never decreases. A call that is whole stays open too, until something comes
+after it: where nothing does, as the answer was cut behind it, it is the item that is not complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import orjson
+
+from fastovms.api.responses.input.input_items import Item, NewId
+from fastovms.api.responses.input.item_text import seal
+from fastovms.api.responses.output.alignment import TokenAligner
+from fastovms.text.scanning.output import (
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    Piece,
+    Reasoning,
+)
+from fastovms.text.tokens.tracking import TextToken
+
+Emit = Callable[[str, Mapping[str, object]], None]
+"""Takes an event: its type without "response.", and its further members."""
+
+TellLogprobs = Callable[[Sequence[TextToken]], list[bytes]]
+"""JSON texts, one a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """How an answer becomes items.
+
+    Attributes:
+        new_id, new_call_id: make the ids of items and of calls.
+        summarizes_reasoning: reasoning is told as a summary, as OVMS does, rather than as text.
+        seals_reasoning: it is in `encrypted_content` too.
+        max_calls: calls after so many are left out; None = none is.
+        hides_content: what is no call is left out: the beginning of one that was cut.
+        aligner: finds the tokens of the text; None = nothing is told of tokens.
+        tell_logprobs: their log probabilities.
+        max_logprobs_length: bytes of them that what is told of a whole text may have; a longer one
+            is told without.
+    """
+
+    new_id: NewId
+    new_call_id: Callable[[], str]
+    summarizes_reasoning: bool = False
+    seals_reasoning: bool = False
+    max_calls: int | None = None
+    hides_content: bool = False
+    aligner: TokenAligner | None = None
+    tell_logprobs: TellLogprobs | None = None
+    max_logprobs_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _TextKind:
+    """What an item whose text is in one part is called in events.
+
+    Attributes:
+        member: of the item, in which the part is.
+        index: name of the part's index.
+        part_event, text_event: what begins and ends, with `.added`, `.delta` and `.done`.
+    """
+
+    prefix: str
+    skeleton: Mapping[str, object]
+    part: Mapping[str, object]
+    member: str
+    index: str
+    part_event: str
+    text_event: str
+
+
+_MESSAGE: Final = _TextKind(
+    "msg",
+    {"type": "message", "status": "in_progress", "role": "assistant", "content": []},
+    {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    "content",
+    "content_index",
+    "content_part",
+    "output_text",
+)
+_REASONING: Final = _TextKind(
+    "rs",
+    {"type": "reasoning", "status": "in_progress", "summary": [], "content": []},
+    {"type": "reasoning_text", "text": ""},
+    "content",
+    "content_index",
+    "content_part",
+    "reasoning_text",
+)
+_SUMMARY: Final = _TextKind(
+    "rs",
+    {"type": "reasoning", "status": "in_progress", "summary": []},
+    {"type": "summary_text", "text": ""},
+    "summary",
+    "summary_index",
+    "reasoning_summary_part",
+    "reasoning_summary_text",
+)
+
+
+class _Open(Protocol):
+    """The item that is being built."""
+
+    def snapshot(self, status: str) -> Item:
+        """The item with what it has so far."""
+
+    def end(self, status: str) -> Item: ...
+
+
+class OutputBuilder:
+    """One response's output.
+
+    Attributes:
+        items: those that are ended.
+        has_cut_call: of the sample that is not finished, a call has ended and is not whole.
+    """
+
+    def __init__(self, form: OutputForm, emit: Emit) -> None:
+        self._form = form
+        self._emit = emit
+        self._open: _Open | None = None
+        self._skips_call = False
+        self.items: list[Item] = []
+        self.has_cut_call = False
+
+    def push(
+        self, pieces: Iterable[Piece], text: str = "", tokens: Sequence[TextToken] = ()
+    ) -> None:
+        """
+        Args:
+            text: what the pieces are found in; it may come before its pieces.
+            tokens: those that begin in `text`, with offsets in characters.
+        """
+        aligner = self._form.aligner
+        if aligner is not None:
+            aligner.push(text, tokens)
+        for piece in pieces:
+            match piece:
+                case Content(text=text):
+                    if not self._form.hides_content:
+                        self._say(text)
+                case Reasoning(text=text):
+                    if aligner is not None:
+                        aligner.take(text)
+                    kind = _SUMMARY if self._form.summarizes_reasoning else _REASONING
+                    self._text(kind).add(text, [])
+                case CallBegin(call_index=index, name=name):
+                    limit = self._form.max_calls
+                    self._skips_call = limit is not None and index >= limit
+                    if not self._skips_call:
+                        self._begin_call(name)
+                case CallArguments(text=text):
+                    if isinstance(self._open, _OpenCall) and not self._skips_call:
+                        self._open.add(text)
+                case CallEnd(complete=is_complete):
+                    if not is_complete and not self._skips_call:
+                        self.end_item("incomplete")
+                        self.has_cut_call = True
+
+    def finish(self, status: str) -> None:
+        """The answer has ended. One that says nothing has an empty message.
+
+        Args:
+            status: of the item that is open.
+        """
+        if self._is_empty:
+            self._text(_MESSAGE)
+        self.end_item(status)
+        self.has_cut_call = False
+
+    def end_item(self, status: str) -> None:
+        if self._open is not None:
+            opened, self._open = self._open, None
+            self.items.append(opened.end(status))
+
+    def snapshot(self) -> list[Item]:
+        """The items with the one that is open."""
+        return self.items + ([] if self._open is None else [self._open.snapshot("in_progress")])
+
+    @property
+    def _is_empty(self) -> bool:
+        return not self.items and self._open is None
+
+    def _say(self, text: str) -> None:
+        if not self._is_empty and not isinstance(self._open, _OpenText):
+            text = text.lstrip()  # it stood between a call and what is said after it
+        if text:
+            aligner = self._form.aligner
+            tokens = [] if aligner is None else aligner.take(text)
+            self._text(_MESSAGE).add(text, self._logprobs(tokens))
+
+    def _text(self, kind: _TextKind) -> _OpenText:
+        if isinstance(self._open, _OpenText) and self._open.kind is kind:
+            return self._open
+        self.end_item("completed")
+        self._open = opened = _OpenText(kind, len(self.items), self._form, self._emit)
+        return opened
+
+    def _begin_call(self, name: str) -> None:
+        self.end_item("completed")
+        self._open = _OpenCall(name, len(self.items), self._form, self._emit)
+
+    def _logprobs(self, tokens: Sequence[TextToken]) -> list[bytes]:
+        tell = self._form.tell_logprobs
+        return [] if tell is None or not tokens else tell(tokens)
+
+
+class _OpenText:
+    def __init__(self, kind: _TextKind, index: int, form: OutputForm, emit: Emit) -> None:
+        self.kind = kind
+        self._emit = emit
+        self._seals = form.seals_reasoning and kind is not _MESSAGE
+        self._max_length = form.max_logprobs_length
+        self._texts: list[str] = []
+        self._logprobs: list[bytes] = []
+        self._length = 0
+        self._id = form.new_id(kind.prefix)
+        self._place = {"item_id": self._id, "output_index": index, kind.index: 0}
+        item = {"id": self._id, **kind.skeleton}
+        emit("output_item.added", {"output_index": index, "item": item})
+        emit(f"{kind.part_event}.added", {**self._place, "part": kind.part})
+
+    def add(self, text: str, logprobs: list[bytes]) -> None:
+        self._texts.append(text)
+        members: dict[str, object] = {**self._place, "delta": text}
+        if self.kind is _MESSAGE:
+            members["logprobs"] = [orjson.Fragment(entry) for entry in logprobs]
+            self._length += sum(map(len, logprobs))
+            if self._max_length is None or self._length <= self._max_length:
+                self._logprobs += logprobs
+            else:
+                self._logprobs.clear()
+        self._emit(f"{self.kind.text_event}.delta", members)
+
+    def snapshot(self, status: str) -> Item:
+        text = "".join(self._texts)
+        part = {**self.kind.part, "text": text}
+        if self.kind is _MESSAGE:
+            part["logprobs"] = [orjson.Fragment(entry) for entry in self._logprobs]
+        item = {"id": self._id, **self.kind.skeleton, "status": status, self.kind.member: [part]}
+        if self._seals:
+            item["encrypted_content"] = seal(text)
+        return item
+
+    def end(self, status: str) -> Item:
+        item = self.snapshot(status)
+        [part] = item[self.kind.member]
+        members: dict[str, object] = {**self._place, "text": part["text"]}
+        if self.kind is _MESSAGE:
+            members["logprobs"] = part["logprobs"]
+        self._emit(f"{self.kind.text_event}.done", members)
+        self._emit(f"{self.kind.part_event}.done", {**self._place, "part": part})
+        index = self._place["output_index"]
+        self._emit("output_item.done", {"output_index": index, "item": item})
+        return item
+
+
+class _OpenCall:
+    def __init__(self, name: str, index: int, form: OutputForm, emit: Emit) -> None:
+        self._emit = emit
+        self._arguments: list[str] = []
+        self._item = {
+            "id": form.new_id("fc"),
+            "type": "function_call",
+            "status": "in_progress",
+            "call_id": form.new_call_id(),
+            "name": name,
+            "arguments": "",
+        }
+        self._place = {"item_id": self._item["id"], "output_index": index}
+        emit("output_item.added", {"output_index": index, "item": self._item})
+
+    def add(self, text: str) -> None:
+        self._arguments.append(text)
+        self._emit("function_call_arguments.delta", {**self._place, "delta": text})
+
+    def snapshot(self, status: str) -> Item:
+        return {**self._item, "status": status, "arguments": "".join(self._arguments)}
+
+    def end(self, status: str) -> Item:
+        item = self.snapshot(status)
+        self._emit("function_call_arguments.done", {**self._place, "arguments": item["arguments"]})
+        self._emit("output_item.done", {"output_index": self._place["output_index"], "item": item})
+        return item

@@ -1,0 +1,149 @@
+"""Everything that a model is told for one request: what came before, and the input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from fastovms.api.generation import offload
+from fastovms.api.request.prompts import context_exceeded
+from fastovms.api.responses.input.input_items import Item, Reading, distinct, read_input
+from fastovms.api.responses.input.response_fields import Fields
+from fastovms.api.responses.input.responses_schema import ResponsesRequest
+from fastovms.errors import InvalidField, NotFound
+from fastovms.params import ModelInfo
+from fastovms.state.store import Context, Progress, StateStore, StoredItem
+
+LONG: Final = 64 * 1024
+"""Bytes of items from which they are read, and written, in a thread."""
+
+_MAX_REFERENCES: Final = 256
+"""That are looked up at once: what others ask of the store comes between."""
+
+_BYTES_PER_TOKEN: Final = 1024
+_MIN_BYTES: Final = 4 * 1024 * 1024
+"""More of earlier items than any context has room for, also where templates leave thoughts out."""
+
+_BYTES_OF_IMAGES: Final = 64 * 1024 * 1024
+"""And of those that bring images, which are in them as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """
+    Attributes:
+        items: all of them, the oldest first.
+        input: those of this request, which are the last.
+        size: of all, in bytes, about.
+        warnings: what of the input is passed over.
+    """
+
+    items: Sequence[Item]
+    input: Sequence[Item]
+    size: int
+    warnings: Sequence[str] = ()
+
+
+async def read_history(
+    body: ResponsesRequest,
+    fields: Fields,
+    body_size: int,
+    tenant: str,
+    store: StateStore | None,
+    model: ModelInfo,
+    reading: Reading,
+) -> History:
+    """
+    Args:
+        body_size: of the request, in bytes.
+        store: None = nothing is kept.
+
+    Raises:
+        RequestError: the input is malformed, or there is no such response, conversation or item.
+        StateFailed: what came before cannot be read.
+    """
+    has_past = fields.previous_id is not None or fields.conversation_id is not None
+    if body.input is None and not has_past and not body.instructions:
+        raise InvalidField("input is required", param="input")
+    read = await offload.run(lambda: read_input(body.input, reading), is_long=body_size >= LONG)
+    resolved = await _resolved(read.items, tenant, store)
+    past: Sequence[StoredItem] = ()
+    if has_past:
+        past = await _past(fields, tenant, _store(store, fields), model)
+    size = sum(len(item.body) for item in past) + body_size
+
+    def build() -> History:
+        # Only a conversation has what came before and the input in one list.
+        taken = (item.id for item in past) if fields.conversation_id is not None else ()
+        given = distinct(resolved, reading.new_id, taken)
+        earlier = [orjson.loads(item.body) for item in past]
+        return History([*earlier, *given], given, size, read.skipped)
+
+    return await offload.run(build, is_long=size >= LONG)
+
+
+async def _past(
+    fields: Fields, tenant: str, store: StateStore, model: ModelInfo
+) -> Sequence[StoredItem]:
+    max_bytes = max(_MIN_BYTES, model.max_model_len * _BYTES_PER_TOKEN)
+    if model.takes_images:
+        max_bytes += _BYTES_OF_IMAGES
+    if fields.conversation_id is not None:
+        name = "conversation"
+        found = await store.conversation_context(
+            tenant, fields.conversation_id, max_bytes=max_bytes
+        )
+        if found is None:
+            raise _not_found("Conversation", fields.conversation_id, name)
+    else:
+        assert fields.previous_id is not None
+        name = "previous_response_id"
+        found = await store.response_context(tenant, fields.previous_id, max_bytes=max_bytes)
+        _check_chain(found, fields.previous_id, name)
+        assert found is not None
+    if not found.is_whole and not fields.truncates:
+        raise context_exceeded(f"what came before has more than {max_bytes} bytes", model, name)
+    return found.items
+
+
+def _check_chain(found: Context | None, previous_id: str, name: str) -> None:
+    missing_id = previous_id if found is None else found.missing_id
+    if missing_id is not None:
+        raise _not_found("Previous response", missing_id, name)
+    assert found is not None
+    if found.progress is Progress.RUNNING:
+        raise InvalidField(f"{name}: response '{previous_id}' is not finished yet", param=name)
+
+
+async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None) -> Sequence[Item]:
+    """Items in place of references to them."""
+    ids = [item["id"] for item in items if item["type"] == "item_reference"]
+    if not ids:
+        return items
+    found: dict[str, bytes] = {}
+    for start in range(0, len(ids), _MAX_REFERENCES):
+        some = ids[start : start + _MAX_REFERENCES]
+        if store is not None:
+            found.update(await store.find_items(tenant, some))
+        for item_id in some:
+            if item_id not in found:
+                raise _not_found("Item", item_id, "input")
+    return [
+        orjson.loads(found[item["id"]]) if item["type"] == "item_reference" else item
+        for item in items
+    ]
+
+
+def _store(store: StateStore | None, fields: Fields) -> StateStore:
+    if store is None:
+        name = "conversation" if fields.previous_id is None else "previous_response_id"
+        raise InvalidField(f"{name} cannot be used: this server keeps no responses", param=name)
+    return store
+
+
+def _not_found(what: str, id: str, name: str) -> NotFound:
+    code = "previous_response_not_found" if name == "previous_response_id" else None
+    return NotFound(f"{what} with id '{id[:200]}' not found.", param=name, code=code)

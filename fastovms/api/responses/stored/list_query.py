@@ -1,0 +1,95 @@
+"""The query parameters of the Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+from urllib.parse import parse_qs
+
+import orjson
+
+from fastovms.api.responses.input.response_fields import check_include
+from fastovms.api.wire.body import show
+from fastovms.errors import InvalidField, NotFound, RequestError
+from fastovms.http.routing.messages import Request
+from fastovms.state.store import ItemPage, Page
+
+_MAX_PARAMETERS: Final = 100
+_MAX_LIMIT: Final = 100
+_USUAL_LIMIT: Final = 20
+_MAX_NUMBER: Final = 2**53
+_FLAGS: Final = {"true": True, "false": False, "True": True, "False": False, "1": True, "0": False}
+
+T = TypeVar("T")
+
+
+class Query:
+    """Parameters by name. Of one that is given several times the last counts.
+
+    Raises RequestError: too many, or `include` has a value that is not known.
+    """
+
+    def __init__(self, request: Request) -> None:
+        try:
+            values: Mapping[str, Sequence[str]] = parse_qs(
+                request.query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS
+            )
+        except ValueError:
+            raise RequestError(
+                f"the query must have at most {_MAX_PARAMETERS} parameters"
+            ) from None
+        self._values = {name.removesuffix("[]"): found for name, found in values.items()}
+        check_include(self._values.get("include", ()))
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name, [None])[-1]
+
+    def flag(self, name: str) -> bool:
+        """Also as Python and vLLM's clients write it. Raises InvalidField."""
+        return self._choice(name, _FLAGS, default=False)
+
+    def number(self, name: str, low: int, high: int = _MAX_NUMBER) -> int | None:
+        """Raises InvalidField."""
+        text = self.text(name)
+        if text is None:
+            return None
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 17 else -1
+        if not low <= number <= high:
+            raise InvalidField(
+                f"{name} must be an integer from {low} to {high}, not {show(text)}", param=name
+            )
+        return number
+
+    def page(self) -> Page:
+        """`limit`, `order` and `after`. Raises InvalidField."""
+        limit = self.number("limit", 1, _MAX_LIMIT)
+        ascending = self._choice("order", {"asc": True, "desc": False}, default=False)
+        return Page(_USUAL_LIMIT if limit is None else limit, ascending, self.text("after"))
+
+    def _choice(self, name: str, values: Mapping[str, T], *, default: T) -> T:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text not in values:
+            raise InvalidField(
+                f"{name} must be one of {', '.join(values)}, not {show(text)}", param=name
+            )
+        return values[text]
+
+
+def list_body(page: ItemPage) -> bytes:
+    ids = [item.id for item in page.items]
+    rest = {
+        "first_id": ids[0] if ids else None,
+        "last_id": ids[-1] if ids else None,
+        "has_more": page.has_more,
+    }
+    data = b",".join(item.body for item in page.items)
+    return b'{"object":"list","data":[' + data + b"]," + orjson.dumps(rest)[1:]
+
+
+def found(result: T | None, what: str, id: str, *, param: str | None = None) -> T:
+    """Raises NotFound."""
+    if result is None:
+        raise NotFound(f"{what} with id '{id[:200]}' not found.", param=param)
+    return result

@@ -1,0 +1,52 @@
+"""Responses as they are kept, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import orjson
+
+from fastovms.api.responses.input.input_items import Item
+from fastovms.api.responses.output.response_object import ResponseForm, State, failed
+from fastovms.state.store import FoundResponse, Progress, StoredItem, StoredResponse
+
+_UNFINISHED: Final[Mapping[Progress, State]] = {
+    Progress.INTERRUPTED: failed("the server was stopped before the response was finished"),
+    # Whoever knows of its run does not ask here.
+    Progress.RUNNING: failed("the response could not be kept when it was finished"),
+}
+
+
+def to_items(items: Iterable[Item]) -> list[StoredItem]:
+    return [StoredItem(item["id"], orjson.dumps(item)) for item in items]
+
+
+def to_record(
+    form: ResponseForm,
+    state: State,
+    input: Sequence[StoredItem],
+    output: Sequence[Item],
+    *,
+    progress: Progress = Progress.FINISHED,
+    events: bytes | None = None,
+) -> StoredResponse:
+    return StoredResponse(
+        form.id,
+        orjson.dumps(form.body(state, None)),
+        input=input,
+        output=to_items(output),
+        previous_id=form.members["previous_response_id"],
+        progress=progress,
+        events=events,
+    )
+
+
+def from_record(found: FoundResponse) -> bytes:
+    """The response object, as JSON. One that should be running does so no longer."""
+    body = found.body
+    unfinished = _UNFINISHED.get(found.progress)
+    if unfinished is not None:
+        body = orjson.dumps({**orjson.loads(body), **unfinished.members()})
+    output = b",".join(item.body for item in found.output)
+    return body[:-1] + b',"output":[' + output + b"]}"

@@ -1,0 +1,56 @@
+"""Streams what an event log has and will have, as fast as the client reads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from fastovms.api.generation.sse import DONE
+from fastovms.api.responses.stored.event_log import EventLog
+from fastovms.api.wire.dialect import Dialect
+from fastovms.http.routing.messages import HeaderPairs, Request
+
+_DATA: Final = b"data: "
+
+
+async def replay(
+    request: Request, log: EventLog, start: int, dialect: Dialect, *, headers: HeaderPairs = ()
+) -> None:
+    """Returns when the log is closed and all of it is sent.
+
+    Args:
+        start: number of the first event.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    stream = request.stream(headers=headers)
+    next_number = start
+
+    def send() -> None:
+        nonlocal next_number
+        if done.done() or not stream.writable:
+            return
+        frames = log.read(next_number)
+        next_number += len(frames)
+        data = b"".join(frames if dialect.responses.names_events else map(_unnamed, frames))
+        if next_number < log.num_events:
+            stream.send(data)
+            loop.call_soon(send)  # others get their turn
+        elif log.is_closed:
+            stream.finish(data + DONE)
+            done.set_result(None)
+        elif data:
+            stream.send(data)
+
+    stream.on_writable = send
+    log.listen(stream, send)
+    try:
+        send()
+        await done
+    finally:
+        log.forget(stream)
+
+
+def _unnamed(frame: bytes) -> bytes:
+    """Without its `event:` line, if it has one."""
+    return frame[frame.index(_DATA) :]

@@ -1,0 +1,101 @@
+"""Images in requests: the parts that bring them, and whose tags stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from fastovms.api.wire.body import show
+from fastovms.api.wire.dialect import Dialect
+from fastovms.errors import InvalidField
+from fastovms.media.loader import ImageLoader, ImageSource
+from fastovms.params import ModelInfo
+from fastovms.text.tokens.tokenizer import Tokenizer
+
+IMAGE_PARTS: Final = ("image_url", "input_image")
+"""Types of parts that bring an image, in chats and in responses."""
+
+_DETAILS: Final = ("auto", "low", "high", "original")
+
+_TAG_KEYS: Final = (
+    "image_token_id",
+    "image_token_index",
+    "video_token_id",
+    "video_token_index",
+    "audio_token_id",
+    "audio_token_index",
+    "boi_token_id",
+    "boi_token_index",
+    "eoi_token_id",
+    "eoi_token_index",
+    "vision_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+)
+"""Where config.json names the tokens that stand for images and the like, or enclose them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInput:
+    """How one model gets its images.
+
+    Attributes:
+        reserved: the texts of its own that stand for images.
+    """
+
+    loader: ImageLoader
+    reserved: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: ModelInfo, tokenizer: Tokenizer, loader: ImageLoader) -> Self:
+        ids = [value for key in _TAG_KEYS if type(value := model.config.get(key)) is int]
+        texts = (tokenizer.token_bytes(token_id).decode(errors="replace") for token_id in ids)
+        return cls(loader, tuple(text for text in dict.fromkeys(texts) if text.strip()))
+
+
+def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:
+    """The model takes no part of that type."""
+    takes = f"only text and parts of type {' or '.join(IMAGE_PARTS)}"
+    return InvalidField(
+        f"{name} is of type {show(kind)}, but this model takes "
+        f"{takes if takes_images else 'only text'}",
+        param=name,
+    )
+
+
+def uncounted(image: ImageSource) -> InvalidField:
+    """Tokens are asked for of a prompt that has the image."""
+    return InvalidField(
+        f"{image.name}: the tokens of images are only known when they are read", param=image.name
+    )
+
+
+def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> ImageSource:
+    """Where a part's image is. Raises InvalidField."""
+    member = f"{name}.image_url"
+    found = part.get("image_url")
+    if part.get("type") == "input_image" and found is None and part.get("file_id") is not None:
+        raise InvalidField(
+            f"{name}.file_id is not supported: there are no files here", param=f"{name}.file_id"
+        )
+    url, url_name, detail = found, member, part.get("detail")
+    detail_name = f"{name}.detail"
+    takes_string = part.get("type") == "input_image" or dialect.takes_image_url_strings
+    if isinstance(found, dict):
+        url, url_name = found.get("url"), f"{member}.url"
+        if "detail" in found:
+            detail, detail_name = found["detail"], f"{member}.detail"
+    elif not takes_string or not isinstance(found, str):
+        words = "an object or a string" if takes_string else "an object"
+        raise InvalidField(f"{member} must be {words}, not {show(found)}", param=member)
+    if not isinstance(url, str):
+        raise InvalidField(f"{url_name} must be a string, not {show(url)}", param=url_name)
+    if not url:
+        raise InvalidField(f"{url_name} must not be empty", param=url_name)
+    if detail is not None and detail not in _DETAILS:
+        raise InvalidField(
+            f"{detail_name} must be one of {', '.join(_DETAILS)}, not {show(detail)}",
+            param=detail_name,
+        )
+    return ImageSource(url, url_name, detail or "auto")

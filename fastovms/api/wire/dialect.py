@@ -1,0 +1,311 @@
+"""Every difference between the two families of clients, in one frozen value per URL prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from fastovms.text.tokens.tracking import Measure, utf8_length
+
+UINT32_MAX: Final = 2**32 - 1
+INT64: Final = (-(2**63), 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Values a numeric field may take; `str()` words it for an error message.
+
+    Attributes:
+        low, high: the bounds; None = unbounded.
+        low_open, high_open: the bound itself is refused.
+        also: one value outside the bounds that is accepted too (the -1 of `top_k`).
+    """
+
+    low: float | None = None
+    high: float | None = None
+    low_open: bool = False
+    high_open: bool = False
+    also: int | None = None
+
+    def __contains__(self, value: float) -> bool:
+        if self.also is not None and value == self.also:
+            return True
+        if self.low is not None and (value < self.low or (self.low_open and value == self.low)):
+            return False
+        return self.high is None or not (
+            value > self.high or (self.high_open and value == self.high)
+        )
+
+    def __str__(self) -> str:
+        words = []
+        if self.low is not None:
+            words.append(f"{'greater than' if self.low_open else 'at least'} {self.low}")
+        if self.high is not None:
+            words.append(f"{'less than' if self.high_open else 'at most'} {self.high}")
+        bounds = " and ".join(words)
+        return bounds if self.also is None else f"{self.also} or {bounds}"
+
+
+_COMMON_RANGES: Final[Mapping[str, Range]] = {
+    "temperature": Range(0, 2),
+    "top_p": Range(0, 1, low_open=True),
+    "frequency_penalty": Range(-2, 2),
+    "presence_penalty": Range(-2, 2),
+    "repetition_penalty": Range(1e-37, 1e38),  # float32 holds it
+    "max_tokens": Range(0, UINT32_MAX),
+    "max_completion_tokens": Range(1, UINT32_MAX),
+    "max_output_tokens": Range(1, UINT32_MAX),
+    "max_tool_calls": Range(1, UINT32_MAX),
+    "top_logprobs": Range(high=UINT32_MAX),
+    "n": Range(1),
+    "best_of": Range(1),
+    "min_tokens": Range(0, UINT32_MAX),
+    "length_penalty": Range(-20, 20),
+    "num_beam_groups": Range(1),
+    "diversity_penalty": Range(0, 100),
+    "num_assistant_tokens": Range(0, UINT32_MAX),
+    "assistant_confidence_threshold": Range(0, 1),
+    "max_ngram_size": Range(1, UINT32_MAX),
+    "truncate_prompt_tokens": Range(1, also=-1),
+    "priority": Range(*INT64),
+    "stream_interval": Range(1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesStyle:
+    """What the dialects of the Responses API differ in.
+
+    Attributes:
+        id_separator: between an id's prefix and the rest.
+        names_events: frames have an `event:` line.
+        has_error_events: one comes before `response.failed`.
+        length_reason: why an answer that became too long is incomplete.
+        summarizes_reasoning: reasoning is told as a summary, rather than as text.
+        efforts: of reasoning.
+        skips_unknown_types: items and tools of types that the server does not have are passed over
+            with a warning, rather than refused.
+        takes_empty_input: an empty text or list.
+        outputs_need_call_ids: of function calls.
+        takes_stream_options: at all.
+        takes_logprobs_field: `logprobs` in a stream.
+        tells_response_format: as `text.format`.
+        tells_min_p: where it is given.
+    """
+
+    id_separator: str
+    names_events: bool
+    has_error_events: bool
+    length_reason: str
+    summarizes_reasoning: bool
+    efforts: tuple[str, ...]
+    skips_unknown_types: bool
+    takes_empty_input: bool
+    outputs_need_call_ids: bool
+    takes_stream_options: bool
+    takes_logprobs_field: bool
+    tells_response_format: bool
+    tells_min_p: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one family of clients is spoken to.
+
+    Attributes:
+        name: for logs and tests.
+        prefixes: URL prefixes, each serving the same routes.
+        nested_errors: `{"error": {"message", ...}}` instead of `{"error": "text"}`.
+        malformed_body_status: for a body that is not a JSON object.
+        body_level_fields: fields whose faults count as a malformed body.
+        model_required: a request must name its model.
+        refuses_null: fields in which null is not the same as absent.
+        ranges: bounds of the numeric fields.
+        default_top_k: when neither the request nor the model gives one; 0 = off.
+        default_max_tokens: of completions; None = the model's default, else its context.
+        clamps_max_tokens: a `max_tokens` beyond the context or the model's limit is lowered, not
+            refused.
+        max_stop_strings: None = the server's own limit only.
+        stop_in_streams: a stream includes the stop string that ended it, by default.
+        strict_stream_options: unknown `stream_options` are refused.
+        best_of_is_beam_search: `best_of` is a beam width, has the model's limit, and cannot be
+            streamed.
+        has_ids: responses carry `id`, `system_fingerprint` and `stop_reason`.
+        stream_object: `object` of a completion's stream chunks.
+        handshake: a stream opens with an empty chunk when its first token releases no text.
+        takes_text_for_messages: `messages` may be one text.
+        takes_image_url_strings: `image_url` of a part may be the URL itself.
+        completes_vision_models: prompts without messages go to models that take images, too.
+        flat_tools: a tool's members may stand beside its type.
+        checks_tool_choice: a choice without tools, or of one that is not among them, is refused,
+            rather than leaving none to call.
+        parses_special_tokens: calls and reasoning are found in a text that keeps its special
+            tokens too.
+        continues_roles: an answer without a generation prompt has the role of the last message.
+        checks_audio_fields: `modalities`, `audio` and `chunk_frames`, by which OVMS's clients ask
+            for what no model here makes, are refused where they are wrong, not ignored.
+        reasoning_members: of a message.
+        lists_no_calls: a message without calls has an empty list of them.
+        has_null_content: a message that only calls has no content, rather than an empty one.
+        ends_named_call_with_stop: `finish_reason` of a call whose function the request names.
+        responses: of the Responses API.
+        text_length: the unit of `text_offset`.
+        owned_by: on model cards; `describes_models` adds vLLM's fields to them.
+    """
+
+    name: str
+    prefixes: tuple[str, ...]
+    nested_errors: bool
+    malformed_body_status: int
+    body_level_fields: frozenset[str]
+    model_required: bool
+    refuses_null: frozenset[str]
+    ranges: Mapping[str, Range] = field(hash=False)
+    default_top_k: int
+    default_max_tokens: int | None
+    clamps_max_tokens: bool
+    max_stop_strings: int | None
+    stop_in_streams: bool
+    strict_stream_options: bool
+    best_of_is_beam_search: bool
+    has_ids: bool
+    stream_object: str
+    handshake: bool
+    takes_text_for_messages: bool
+    takes_image_url_strings: bool
+    completes_vision_models: bool
+    flat_tools: bool
+    checks_tool_choice: bool
+    parses_special_tokens: bool
+    continues_roles: bool
+    checks_audio_fields: bool
+    reasoning_members: tuple[str, ...]
+    lists_no_calls: bool
+    has_null_content: bool
+    ends_named_call_with_stop: bool
+    responses: ResponsesStyle
+    text_length: Measure
+    owned_by: str
+    describes_models: bool
+
+
+OPENAI: Final = Dialect(
+    name="openai",
+    prefixes=("/v1",),
+    nested_errors=True,
+    malformed_body_status=400,
+    body_level_fields=frozenset(),
+    model_required=False,
+    refuses_null=frozenset(),
+    ranges={
+        **_COMMON_RANGES,
+        "top_k": Range(0, also=-1),
+        "min_p": Range(0, 1),
+        "seed": Range(*INT64),
+    },
+    default_top_k=0,
+    default_max_tokens=16,
+    clamps_max_tokens=True,
+    max_stop_strings=None,
+    stop_in_streams=False,
+    strict_stream_options=False,
+    best_of_is_beam_search=False,
+    has_ids=True,
+    stream_object="text_completion",
+    handshake=False,
+    takes_text_for_messages=True,
+    takes_image_url_strings=True,
+    completes_vision_models=True,
+    flat_tools=False,
+    checks_tool_choice=True,
+    parses_special_tokens=True,
+    continues_roles=True,
+    checks_audio_fields=False,
+    reasoning_members=("reasoning_content", "reasoning"),
+    lists_no_calls=False,
+    has_null_content=True,
+    ends_named_call_with_stop=True,
+    responses=ResponsesStyle(
+        id_separator="_",
+        names_events=True,
+        has_error_events=True,
+        length_reason="max_output_tokens",
+        summarizes_reasoning=False,
+        efforts=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+        skips_unknown_types=True,
+        takes_empty_input=True,
+        outputs_need_call_ids=True,
+        takes_stream_options=True,
+        takes_logprobs_field=True,
+        tells_response_format=True,
+        tells_min_p=False,
+    ),
+    text_length=len,
+    owned_by="fastovms",
+    describes_models=True,
+)
+
+OVMS: Final = Dialect(
+    name="ovms",
+    prefixes=("/v3", "/v3/v1"),
+    nested_errors=False,
+    malformed_body_status=412,
+    body_level_fields=frozenset({"model", "stream"}),
+    model_required=True,
+    refuses_null=frozenset({"max_tokens", "stream"}),
+    ranges={
+        **_COMMON_RANGES,
+        "top_k": Range(1, also=-1),
+        "min_p": Range(0, 1, high_open=True),
+        "seed": Range(0, UINT32_MAX),
+    },
+    default_top_k=40,
+    default_max_tokens=None,
+    clamps_max_tokens=False,
+    max_stop_strings=16,
+    stop_in_streams=True,
+    strict_stream_options=True,
+    best_of_is_beam_search=True,
+    has_ids=False,
+    stream_object="text_completion.chunk",
+    handshake=True,
+    takes_text_for_messages=False,
+    takes_image_url_strings=False,
+    completes_vision_models=False,
+    flat_tools=True,
+    checks_tool_choice=False,
+    parses_special_tokens=False,
+    continues_roles=False,
+    checks_audio_fields=True,
+    reasoning_members=("reasoning_content",),
+    lists_no_calls=True,
+    has_null_content=False,
+    ends_named_call_with_stop=False,
+    responses=ResponsesStyle(
+        id_separator="-",
+        names_events=False,
+        has_error_events=False,
+        length_reason="max_tokens",
+        summarizes_reasoning=True,
+        efforts=("low", "medium", "high"),
+        skips_unknown_types=False,
+        takes_empty_input=False,
+        outputs_need_call_ids=False,
+        takes_stream_options=False,
+        takes_logprobs_field=False,
+        tells_response_format=False,
+        tells_min_p=True,
+    ),
+    text_length=utf8_length,
+    owned_by="OVMS",
+    describes_models=False,
+)
+
+DIALECTS: Final = (OPENAI, OVMS)
+
+
+def dialect_of(path: str) -> Dialect:
+    """The dialect in which `path` is answered; paths of neither family get OpenAI's. Errors of
+    KServe's paths have OVMS's form."""
+    return OVMS if f"{path}/".startswith(("/v3/", "/v2/")) else OPENAI

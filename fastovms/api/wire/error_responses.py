@@ -1,0 +1,95 @@
+"""Exceptions to responses, in each dialect's form."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Final
+
+import orjson
+
+from fastovms.api.wire.dialect import Dialect, dialect_of
+from fastovms.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidField,
+    MalformedBody,
+    ModelNotFound,
+    NotFound,
+    Overloaded,
+    RequestError,
+)
+from fastovms.http.routing.messages import Response
+
+log = logging.getLogger(__name__)
+
+_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+"""OpenAI's error types by status; other 4xx are `invalid_request_error`, 5xx `server_error`."""
+
+
+def model_not_found(name: str) -> ModelNotFound:
+    return ModelNotFound(
+        f"The model `{name[:200]}` does not exist.", param="model", code="model_not_found"
+    )
+
+
+def error_response(error: Exception, dialect: Dialect) -> Response:
+    """The answer to a request that ended with `error`."""
+    status = _status(error, dialect)
+    headers: tuple[tuple[str, str], ...] = ()
+    if status in (429, 503):
+        seconds = error.retry_after if isinstance(error, Overloaded) else 1.0
+        headers = (("Retry-After", str(max(1, math.ceil(seconds)))),)
+    return Response(status, error_body(error, dialect), headers=headers)
+
+
+def error_body(error: Exception, dialect: Dialect) -> bytes:
+    """The JSON that tells of `error`, also as the last frame of a stream that had begun."""
+    return _render(dialect, _status(error, dialect), *describe(error))
+
+
+def describe(error: Exception) -> tuple[str, str | None, str | None]:
+    """The message, the field at fault and the reason's code that a client is told. Unexpected
+    errors are logged here, and tell it nothing about the server's insides."""
+    if isinstance(error, RequestError):
+        return error.message, error.param, error.code
+    if isinstance(error, BackendError):
+        return str(error), None, None
+    log.error("request failed", exc_info=error)
+    return "internal server error", None, None
+
+
+def render_error(path: str, status: int, message: str) -> Response:
+    """An error of the HTTP layer itself (no such route, body too large, ...)."""
+    return Response(status, _render(dialect_of(path), status, message, None, None))
+
+
+def _status(error: Exception, dialect: Dialect) -> int:
+    match error:
+        case MalformedBody():
+            return dialect.malformed_body_status
+        case InvalidField() if error.param in dialect.body_level_fields:
+            return dialect.malformed_body_status
+        case NotFound():
+            return 404
+        case RequestError():
+            return 400
+        case Overloaded():
+            return 429
+        case BackendUnavailable():
+            return 503
+    return 500
+
+
+def _render(
+    dialect: Dialect, status: int, message: str, param: str | None, code: str | None
+) -> bytes:
+    if not dialect.nested_errors:
+        return orjson.dumps({"error": message})
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})

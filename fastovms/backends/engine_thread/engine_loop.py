@@ -1,0 +1,104 @@
+"""The loop around an engine: take what is asked of it, make a step, tell what came out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fastovms.backend import BackendStats
+from fastovms.backends.engine_thread.in_flight import Step
+from fastovms.params import EngineOutput, FinishReason, GenerationOutput, GenerationRequest
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    request: GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Ends a request, or one of its samples."""
+
+    request_id: str
+    index: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    pass
+
+
+Command = Submit | Abort | Close
+
+
+class SteppedEngine(Protocol):
+    """What the loop needs of an engine."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def admitted(self) -> Sequence[str]:
+        """The requests that left the queue for the last step."""
+
+    def add(self, request: GenerationRequest) -> None: ...
+
+    def abort(self, request_id: str, index: int | None = None) -> None: ...
+
+    def step(self) -> list[EngineOutput]: ...
+
+
+def run_engine(
+    engine: SteppedEngine,
+    *,
+    receive: Callable[[bool], Iterable[Command]],
+    take_stats: Callable[[], BackendStats],
+    publish: Callable[[Step], None],
+    clock: Callable[[], float],
+) -> None:
+    """Returns after `Close`. What the engine raises in a step ends the loop.
+
+    Args:
+        receive: takes every command there is; waits for the first one if its argument says so.
+        publish: called after each step, and when commands came without one.
+    """
+    num_received = 0
+    while True:
+        outputs: list[EngineOutput] = []
+        for command in receive(not engine.has_work):
+            if isinstance(command, Close):
+                return
+            if isinstance(command, Abort):
+                engine.abort(command.request_id, command.index)
+            else:
+                num_received += command.request.params.n
+                outputs += _add(engine, command.request)
+            del command  # it may have images
+        started_at = clock()
+        admitted: Sequence[str] = ()
+        seconds = None
+        if engine.has_work:
+            outputs += engine.step()
+            seconds = clock() - started_at
+            admitted = engine.admitted
+        publish(Step(outputs, admitted, started_at, take_stats(), num_received, seconds))
+
+
+def _add(engine: SteppedEngine, request: GenerationRequest) -> list[EngineOutput]:
+    """A request that cannot even be queued fails alone."""
+    try:
+        engine.add(request)
+    except Exception as error:
+        logger.exception("request %s failed", request.request_id)
+        return [
+            EngineOutput(
+                request.request_id,
+                GenerationOutput(index, (), FinishReason.ERROR, 0, error=str(error)),
+            )
+            for index in range(request.params.n)
+        ]
+    return []

@@ -1,0 +1,346 @@
+"""The pipeline as an engine that makes steps."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from bisect import insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from operator import attrgetter
+from typing import Any
+
+import openvino_genai as genai
+
+from fastovms.backend import BackendStats
+from fastovms.backends.genai.admission import Admission, Need
+from fastovms.backends.genai.generation_config import generation_config
+from fastovms.backends.genai.outputs import TOO_LONG, failed, output_of, refusal_of
+from fastovms.backends.genai.pipeline import Capacity, Handle, Pipeline
+from fastovms.backends.genai.prompt_inputs import PromptReader
+from fastovms.backends.genai.support import Assistance
+from fastovms.config import EngineConfig
+from fastovms.engine.scheduling.waiting import rank_of
+from fastovms.errors import BrokenLogits
+from fastovms.params import (
+    EngineOutput,
+    GenerationOutput,
+    GenerationRequest,
+    ModelInfo,
+    SamplingParams,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A request.
+
+    Attributes:
+        rank: its place in the queue.
+        was_admitted: whether a sample of it has left the queue.
+        is_counted: whether the tokens of its images are.
+        silenced: samples that nobody wants any more.
+    """
+
+    request: GenerationRequest
+    seed: int
+    rank: int
+    was_admitted: bool = False
+    is_counted: bool = False
+    silenced: set[int] = field(default_factory=set)
+
+    @property
+    def has_images(self) -> bool:
+        prompt = self.request.prompt
+        return prompt is not None and bool(prompt.images)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """What the pipeline knows as one request: a sample, or all beams of a search.
+
+    Attributes:
+        indices: the samples that it gives.
+        need: what it takes of the pipeline.
+        handle: None while it waits.
+    """
+
+    job: _Job
+    indices: range
+    need: Need
+    handle: Handle | None = None
+    num_generated_tokens: int = 0
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.job.request.params
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.job.silenced.issuperset(self.indices)
+
+
+_rank = attrgetter("job.rank")
+
+
+class PipelineEngine:
+    """A `SteppedEngine`. Requests wait here, not in the pipeline, which would take every one at
+    once and encode its images.
+
+    Attributes:
+        admitted: the requests that left the queue for the last step.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        model: ModelInfo,
+        config: EngineConfig,
+        capacity: Capacity,
+        *,
+        new_seed: Callable[[], int] = lambda: secrets.randbits(32),
+        on_images: Callable[[int], None] = lambda num_images: None,
+    ) -> None:
+        """
+        Args:
+            new_seed: seeds the unseeded requests.
+            on_images: called before a request's images are encoded, which may take very long.
+        """
+        self.admitted: list[str] = []
+        self._pipeline = pipeline
+        self._model = model
+        self._capacity = capacity
+        self._admission = Admission(config, capacity, model.max_model_len)
+        self._assistance = Assistance.of(config)
+        self._prompts = PromptReader(pipeline.get_tokenizer(), takes_images=model.takes_images)
+        self._new_seed = new_seed
+        self._on_images = on_images
+        self._arrivals = count()
+        self._pipeline_ids = count(1)
+        self._waiting: list[_Run] = []
+        self._running: list[_Run] = []
+        self._cancelled: list[_Run] = []
+        self._num_prompt_tokens = 0
+        self._num_generated_tokens = 0
+        self._num_steps = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running or self._cancelled)
+
+    def add(self, request: GenerationRequest) -> None:
+        seed = request.params.seed
+        job = _Job(
+            request,
+            self._new_seed() if seed is None else seed,
+            rank_of(next(self._arrivals), request.priority),
+        )
+        for run in self._runs(job):
+            insort(self._waiting, run, key=_rank)
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or one of its samples, without an output. Unknown ones are ignored. A
+        search goes on until nobody wants any of it."""
+        for run in [*self._waiting, *self._running]:
+            request = run.job.request
+            if request.request_id == request_id:
+                run.job.silenced.update(range(request.params.n) if index is None else (index,))
+        self._waiting = [run for run in self._waiting if run.is_wanted]
+        for run in [run for run in self._running if not run.is_wanted]:
+            assert run.handle is not None
+            run.handle.cancel()
+            self._running.remove(run)
+            self._cancelled.append(run)
+
+    def step(self) -> list[EngineOutput]:
+        """Lets the pipeline make a step. What it raises is its end: it is of no use any more."""
+        outputs = self._admit()
+        if self._running or self._cancelled:
+            self._pipeline.step()
+            self._cancelled.clear()
+        for run in list(self._running):
+            outputs += self._read(run)
+        self._num_steps += 1
+        return outputs
+
+    def stats(self) -> BackendStats:
+        num_free_blocks = num_blocks = self._capacity.num_blocks
+        if self._running:
+            used = self._pipeline.get_metrics().cache_usage / 100
+            num_free_blocks = round(num_blocks * (1 - used))
+        return BackendStats(
+            num_running=sum(run.need.num_seqs for run in self._running),
+            num_waiting=sum(len(run.indices) for run in self._waiting),
+            num_blocks=num_blocks,
+            num_free_blocks=num_free_blocks,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_generated_tokens=self._num_generated_tokens,
+            num_steps=self._num_steps,
+        )
+
+    # Admission
+
+    def _runs(self, job: _Job) -> Iterator[_Run]:
+        params = job.request.params
+        if params.beam_search is not None:
+            need = self._admission.need(job.request, params.beam_search.num_beams)
+            yield _Run(job, range(params.n), need)
+            return
+        need = self._admission.need(job.request, 1)
+        for index in range(params.n):
+            yield _Run(job, range(index, index + 1), need)
+
+    def _admit(self) -> list[EngineOutput]:
+        """Hands over as many as may run at once, but images of one at a time: their encoding keeps
+        everybody else waiting."""
+        self.admitted = []
+        outputs: list[EngineOutput] = []
+        # What was cancelled keeps its place until the next step has ended.
+        room = self._admission.room(run.need for run in (*self._running, *self._cancelled))
+        while self._waiting and room.has(self._waiting[0].need):
+            run = self._waiting.pop(0)
+            job = run.job
+            if not job.was_admitted:
+                job.was_admitted = True
+                self.admitted.append(job.request.request_id)
+                self._num_prompt_tokens += len(job.request.prompt_token_ids)
+            try:
+                self._start(run)
+            except Exception as error:
+                outputs += self._not_started(run, error)
+            else:
+                room.take(run.need)
+            if job.has_images:
+                break
+        return outputs
+
+    def _start(self, run: _Run) -> None:
+        request = run.job.request
+        arguments = self._prompts.arguments(request)
+        context, limit = self._model.max_model_len, request.params.max_tokens
+        if not run.job.has_images:
+            room = max(1, context - len(request.prompt_token_ids))
+            self._submit(run, arguments, context, room if limit is None else min(limit, room))
+            return
+        assert request.prompt is not None
+        self._on_images(len(request.prompt.images))
+        # The number of the prompt's tokens, which nobody knows yet, decides which of the two
+        # limits counts: `limit`, if it is at most `context - limit`.
+        if limit is not None and limit < context:
+            try:
+                self._submit(run, arguments, context - limit + 1, limit)
+            except RuntimeError as error:
+                if TOO_LONG not in str(error):
+                    raise
+            else:
+                return
+        self._submit(run, arguments, context, None)
+
+    def _submit(
+        self, run: _Run, arguments: tuple[Any, ...], max_length: int, max_new_tokens: int | None
+    ) -> None:
+        config = generation_config(
+            run.params,
+            index=run.indices[0],
+            seed=run.job.seed,
+            max_length=max_length,
+            max_new_tokens=max_new_tokens,
+            assistance=self._assistance,
+        )
+        run.handle = self._pipeline.add_request(next(self._pipeline_ids), *arguments, config)
+        self._running.append(run)
+
+    def _not_started(self, run: _Run, error: Exception) -> list[EngineOutput]:
+        """The pipeline checks a request as it takes it, and has then done nothing with it."""
+        request = run.job.request
+        refusal = refusal_of(error, request.prompt, self._model)
+        if refusal is None:
+            logger.exception("request %s failed", request.request_id, exc_info=error)
+        message = refusal.message if refusal else f"{type(error).__name__}: {error}"
+        return [
+            EngineOutput(request.request_id, failed(index, message, refusal))
+            for index in run.indices
+        ]
+
+    # Outputs
+
+    def _read(self, run: _Run) -> list[EngineOutput]:
+        handle = run.handle
+        assert handle is not None
+        status = handle.get_status()
+        outputs: list[GenerationOutput] = []
+        if status == genai.GenerationStatus.IGNORED:
+            outputs = [
+                failed(index, "the KV cache has no room for the request") for index in run.indices
+            ]
+        elif run.params.beam_search is not None:
+            if status == genai.GenerationStatus.FINISHED:
+                outputs = self._beams(run, handle.read())
+        else:
+            outputs = list(self._sample(run, handle, status))
+        if status != genai.GenerationStatus.RUNNING:
+            self._running.remove(run)
+            self._settle(run, handle, outputs)
+        return [EngineOutput(run.job.request.request_id, output) for output in outputs]
+
+    def _sample(self, run: _Run, handle: Handle, status: Any) -> Iterator[GenerationOutput]:
+        """What has come since the last step, as one output, if anything has."""
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+        is_finished = status == genai.GenerationStatus.FINISHED
+        finish_reason = genai.GenerationFinishReason.NONE
+        while handle.can_read():
+            for part in handle.read().values():
+                token_ids += part.generated_ids
+                logprobs += part.generated_log_probs
+                finish_reason = part.finish_reason
+        if is_finished and finish_reason == genai.GenerationFinishReason.NONE:
+            finish_reason = genai.GenerationFinishReason.STOP
+        if token_ids or is_finished:
+            run.num_generated_tokens += len(token_ids)
+            self._num_generated_tokens += len(token_ids)
+            yield output_of(
+                run.params,
+                run.indices[0],
+                token_ids,
+                logprobs,
+                finish_reason,
+                num_generated_tokens=run.num_generated_tokens,
+            )
+
+    def _beams(self, run: _Run, found: dict[int, Any]) -> list[GenerationOutput]:
+        """The `n` best, best first. Of a greedy or sampled text the pipeline does not tell whether
+        its logits were numbers."""
+        if any(math.isnan(beam.score) for beam in found.values()):
+            return [failed(index, str(BrokenLogits())) for index in run.indices]
+        best = sorted(found.values(), key=attrgetter("score"), reverse=True)
+        outputs = []
+        for index, beam in zip(run.indices, best, strict=False):
+            self._num_generated_tokens += len(beam.generated_ids)
+            outputs.append(
+                output_of(
+                    run.params,
+                    index,
+                    beam.generated_ids,
+                    beam.generated_log_probs,
+                    beam.finish_reason,
+                    num_generated_tokens=len(beam.generated_ids),
+                )
+            )
+        return outputs
+
+    def _settle(self, run: _Run, handle: Handle, outputs: list[GenerationOutput]) -> None:
+        """Tells how long a prompt with images was."""
+        job = run.job
+        if not job.has_images:
+            return
+        num_prompt_tokens = handle.get_perf_metrics().get_num_input_tokens()
+        if not job.is_counted:
+            job.is_counted = True
+            self._num_prompt_tokens += num_prompt_tokens - len(job.request.prompt_token_ids)
+        for output in outputs:
+            output.num_prompt_tokens = num_prompt_tokens

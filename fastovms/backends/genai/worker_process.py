@@ -1,0 +1,98 @@
+"""Runs the pipeline in a process of its own.
+
+It is started as `python -m fastovms.backends.genai.worker_process DESCRIPTOR`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fastovms.backends.engine_thread.engine_loop import Close, Command, run_engine
+from fastovms.backends.genai.admission import longest_context
+from fastovms.backends.genai.pipeline import load_pipeline
+from fastovms.backends.genai.pipeline_engine import PipelineEngine
+from fastovms.backends.genai.worker_messages import Encoding, Failed, Load, Loaded
+from fastovms.backends.processes.process import connect_to_parent, receive, send
+from fastovms.engine.model.paging import reason_of
+from fastovms.errors import ConfigurationError
+from fastovms.log_format import log_handler
+
+logger = logging.getLogger(__name__)
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answers `Load` with `Loaded` or `Failed`; then takes commands, and sends `Step`s, until
+    `Close` or the end of the connection."""
+    load: Load = receive(connection)
+    logging.basicConfig(level=load.log_level, handlers=[log_handler(logging.StreamHandler())])
+    try:
+        pipeline, capacity = load_pipeline(load.model_dir, load.config, available=load.available)
+    except ConfigurationError as error:
+        send(connection, Failed(str(error)))
+        return
+    model = load.model
+    longest = longest_context(load.config, capacity)
+    if longest < model.max_model_len:
+        model = replace(model, max_model_len=longest)
+    engine = PipelineEngine(
+        pipeline,
+        model,
+        load.config,
+        capacity,
+        on_images=lambda num_images: send(connection, Encoding(num_images)),
+    )
+    send(connection, Loaded(model))
+    run(engine, connection)
+
+
+def run(
+    engine: PipelineEngine,
+    connection: Connection[Any, Any],
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    try:
+        run_engine(
+            engine,
+            receive=lambda wait: _receive(connection, wait),
+            take_stats=engine.stats,
+            publish=partial(send, connection),
+            clock=clock,
+        )
+    except (EOFError, ConnectionError):
+        logger.debug("the server has gone")
+    except Exception as error:
+        logger.exception("the pipeline has failed")
+        send(connection, Failed(f"{type(error).__name__}: {reason_of(error)}"))
+
+
+def _receive(connection: Connection[Any, Any], wait: bool) -> list[Command]:
+    commands: list[Command] = []
+    try:
+        if wait:
+            commands.append(receive(connection))
+        while connection.poll():
+            commands.append(receive(connection))
+    except EOFError:
+        commands.append(Close())
+    return commands
+
+
+def main() -> None:
+    connection = connect_to_parent(sys.argv)
+    serve(connection)
+    connection.close()
+    sys.stderr.flush()
+    # The pipeline complains, on its orderly end, of requests that still run.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

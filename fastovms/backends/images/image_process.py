@@ -1,0 +1,82 @@
+"""The process that decodes images: `python -m fastovms.backends.images.image_process DESCRIPTOR`.
+
+The decoders are native code that meets a client's bytes here first, where a crash costs one image,
+and what they leave in the allocator's hands goes back to the system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import resource
+import sys
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any, Final
+
+import numpy as np
+
+from fastovms.backends.images.image_decoder import Encoded, Opened, Refused, Shape
+from fastovms.backends.processes.process import connect_to_parent
+from fastovms.backends.processes.resource_limits import set_soft_limit
+from fastovms.errors import InvalidField
+from fastovms.free_memory import find_trim
+from fastovms.media.decode import EncodedImage, is_available
+from fastovms.params import Image
+
+_MAX_MEMORY: Final = 4 * 2**30
+_MAX_SECONDS: Final = 20
+"""Of a processor, for one image. A busy machine is no fault of an image's."""
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answers images as `ImageDecoder` asks, until the connection ends."""
+    trim = find_trim()
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            asked: Encoded = connection.recv()
+            seconds = math.ceil(time.process_time()) + _MAX_SECONDS
+            set_soft_limit(resource.RLIMIT_CPU, seconds)
+            try:
+                _decode(connection, asked)
+            except InvalidField as error:
+                connection.send(Refused(error.message))
+            trim()
+
+
+def _decode(connection: Connection[Any, Any], asked: Encoded) -> None:
+    """Raises InvalidField: it is no image, a damaged one, or too large."""
+    data = connection.recv_bytes()
+    encoded = EncodedImage(data, asked.name, max_pixels=asked.max_pixels)
+    connection.send(Opened(encoded.num_pixels))
+    if not connection.recv():
+        return
+    descriptor = recv_handle(connection)
+    try:
+        image = encoded.decode()
+        if image.nbytes != encoded.num_pixels * 3:  # a frame of another size than the header's
+            raise InvalidField(f"{asked.name} is damaged", param=asked.name)
+        _write(image, descriptor)
+    finally:
+        os.close(descriptor)
+    connection.send(Shape(*image.shape[:2]))
+
+
+def _write(image: Image, descriptor: int) -> None:
+    with mmap.mmap(descriptor, image.nbytes) as memory:
+        memory[:] = np.ascontiguousarray(image).data.cast("B")
+
+
+def main() -> None:
+    connection = connect_to_parent(sys.argv)
+    is_available()  # so that the first image does not wait for Pillow
+    set_soft_limit(resource.RLIMIT_AS, _MAX_MEMORY)
+    serve(connection)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

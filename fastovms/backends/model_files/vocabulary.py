@@ -1,0 +1,44 @@
+"""What the engine may know of a model's tokens: how many there are, and their grammar compiler."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.params import ModelInfo
+
+logger = logging.getLogger(__name__)
+
+
+def fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
+    """What the weights say goes before config.json: ids beyond them must not reach the engine."""
+    if vocab_size is None:
+        return model
+    if vocab_size != model.vocab_size:
+        logger.warning(
+            "config.json says vocab_size %d, the model has %d", model.vocab_size, vocab_size
+        )
+    eos_token_ids = frozenset(i for i in model.eos_token_ids if i < vocab_size)
+    if eos_token_ids != model.eos_token_ids:
+        logger.warning("end-of-text ids beyond the vocabulary of %d are ignored", vocab_size)
+    return replace(model, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
+
+
+def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler | None:
+    """The compiler for the model's tokenizer.json, or None, with a warning, if there is no use in
+    one."""
+    path = model_dir / "tokenizer.json"
+    if not path.is_file():
+        logger.warning("structured outputs are off: %s is missing", path)
+        return None
+    try:
+        return GrammarCompiler(
+            path.read_text(encoding="utf-8"),
+            vocab_size=model.vocab_size,
+            eos_token_ids=sorted(model.eos_token_ids),
+        )
+    except ValueError as error:
+        logger.warning("structured outputs are off: %s: %s", path, error)
+        return None

@@ -1,0 +1,5 @@
+"""The backend of this project's own engine: loads and tunes a model, and serves requests with it.
+
+It puts the model, the draft model and the grammars together; how steps are made is the engine's
+matter.
+"""

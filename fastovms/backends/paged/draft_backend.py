@@ -1,0 +1,78 @@
+"""Loads a draft model, if it is one for the model at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openvino_genai
+
+from fastovms.backends.model_files.model_info import read_model_info
+from fastovms.backends.paged.window import fit_window
+from fastovms.config import EngineConfig
+from fastovms.engine.drafting.draft_model import DraftModel
+from fastovms.engine.model.model import PagedModel
+from fastovms.errors import ConfigurationError
+from fastovms.params import ModelInfo
+
+
+def load_draft_model(
+    draft_dir: Path, model_dir: Path, target: ModelInfo, config: EngineConfig
+) -> DraftModel:
+    """Compiles the draft model for `target` in `model_dir`, on the same device. It has no cache
+    yet.
+
+    What a token costs with it is estimated from the sizes of the weights, since reading them is
+    what takes the time when tokens are generated one after another.
+
+    Raises:
+        ConfigurationError: the directory holds no model, the device cannot do it, or its tokens
+            are not the target's.
+    """
+    info = read_draft_info(draft_dir, model_dir)
+    # As fast as it can be whatever `config.precision` says: drafts change no text.
+    model = PagedModel.load(draft_dir, device=config.device, properties=config.plugin_config)
+    info = fit_window(info, is_applied=model.applies_sliding_window)
+    return DraftModel(
+        model,
+        num_token_ids=min(model.vocab_size or info.vocab_size, target.vocab_size),
+        max_model_len=info.max_model_len,
+        max_num_batched_tokens=config.token_budget,
+        cost=_weights_size(draft_dir) / _weights_size(model_dir),
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+
+
+def read_draft_info(draft_dir: Path, model_dir: Path) -> ModelInfo:
+    """Raises ConfigurationError: the directory holds no draft model for that in `model_dir`."""
+    info = read_model_info(draft_dir)
+    if info.takes_images:
+        raise ConfigurationError(f"the draft model {draft_dir} takes images")
+    _check_vocabulary(draft_dir, model_dir)
+    return info
+
+
+def _check_vocabulary(draft_dir: Path, model_dir: Path) -> None:
+    """Models of one family may pad their logits to different sizes; what counts is the tokens."""
+    draft, target = _read_vocabulary(draft_dir), _read_vocabulary(model_dir)
+    if draft == target:
+        return
+    differing = [token for token, token_id in target.items() if draft.get(token) != token_id]
+    differing += [token for token in draft if token not in target]
+    example = differing[0].decode(errors="replace")
+    raise ConfigurationError(
+        f"the draft model {draft_dir} has not the vocabulary of {model_dir}: they differ in "
+        f"{len(differing)} tokens, such as {example!r}"
+    )
+
+
+def _read_vocabulary(model_dir: Path) -> dict[bytes, int]:
+    try:
+        vocabulary: dict[bytes, int] = openvino_genai.Tokenizer(model_dir).get_vocab()
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigurationError(f"{model_dir}: the tokenizer cannot be loaded: {reason}") from None
+    return vocabulary
+
+
+def _weights_size(model_dir: Path) -> int:
+    return (model_dir / "openvino_model.bin").stat().st_size

@@ -1,0 +1,352 @@
+"""The engine on a thread of its own, handed whole batches of tokens to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from fastovms.backend import BackendStats, OutputCallback
+from fastovms.backends.engine_thread.engine_loop import Abort, Close, Command, Submit, run_engine
+from fastovms.backends.engine_thread.in_flight import RequestsInFlight, Step, check_length
+from fastovms.backends.engine_thread.permits import Permits
+from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_grammar_compiler
+from fastovms.backends.paged.draft_backend import load_draft_model
+from fastovms.backends.paged.model_tuning import load_tuned
+from fastovms.backends.paged.window import fit_window
+from fastovms.backends.processes.deep_stack import start_thread
+from fastovms.backends.trials.guarded_grammars import guard_compiler
+from fastovms.config import EngineConfig
+from fastovms.disk_cache import DiskCache
+from fastovms.engine.drafting.draft_model import DraftModel
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.device_memory import GIB, available_memory, num_cache_blocks
+from fastovms.engine.model.model import Model
+from fastovms.engine.model.paging import reason_of
+from fastovms.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    EngineFailed,
+    InvalidField,
+)
+from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.params import (
+    FinishReason,
+    GenerationRequest,
+    Grammar,
+    ModelInfo,
+    SamplingParams,
+)
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT = 10.0
+"""Seconds for the step that runs when the backend is closed."""
+
+_MAX_UNDELIVERED_STEPS = 8
+"""Steps the engine may be ahead of the loop. More would only queue tokens nobody can send yet."""
+
+
+class PagedBackend:
+    """Implements `Backend` over `Engine`.
+
+    The engine thread receives commands, steps, and hands over each step's outputs with one
+    `call_soon_threadsafe`. While the loop turns them into text, the thread is inside the next
+    inference with the GIL released. When there is no work it commits memory ahead, and then
+    sleeps on the command queue.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: ModelInfo,
+        config: EngineConfig,
+        grammars: GrammarCompiler | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        commit_ahead: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """`commit_ahead` commits memory of the cache, of which so many blocks have been used; see
+        `KvCache`."""
+        self._engine = engine
+        self._clock = clock
+        self._commit_ahead = commit_ahead
+        self._grammars = None if grammars is None else guard_compiler(grammars)
+        self._model = model
+        self._config = config
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._undelivered = Permits(_MAX_UNDELIVERED_STEPS)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._requests = RequestsInFlight(
+            max_num_waiting=config.max_num_queued_requests, abort=self.abort, clock=clock
+        )
+        self._failure: str | None = None
+        self._closing = False
+
+    @classmethod
+    def load(cls, model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
+        """For a model that has the machine to itself; see `compile`."""
+        return cls.compile(model_dir, model, config)(available_memory())
+
+    @classmethod
+    def compile(
+        cls,
+        model_dir: Path,
+        model: ModelInfo,
+        config: EngineConfig,
+        cache: DiskCache | None = None,
+    ) -> Callable[[int], PagedBackend]:
+        """Compiles the model, and its draft model if there is one. Takes seconds: call it off the
+        loop.
+
+        Args:
+            cache: keeps what is measured of the model. Without one, nothing is.
+
+        Returns:
+            What reserves the caches, given how many bytes of free memory the model may count as
+            its own, which is known when all models are compiled. Raises ConfigurationError when
+            no cache block fits.
+
+        Raises:
+            ConfigurationError: the model or the device cannot do it.
+        """
+        paged_model, token_budget = load_tuned(model_dir, config, cache or DiskCache(None))
+        if config.max_num_batched_tokens is None:
+            config = replace(config, max_num_batched_tokens=token_budget)
+        model = fit_vocabulary(model, paged_model.vocab_size)
+        model = fit_window(model, is_applied=paged_model.applies_sliding_window)
+        draft_model = None
+        if config.draft_model is not None:
+            draft_model = load_draft_model(config.draft_model, model_dir, model, config)
+        grammars = load_grammar_compiler(model_dir, model)
+
+        def reserve(available: int) -> PagedBackend:
+            if paged_model.is_on_gpu:
+                available = paged_model.available_memory()
+            return cls.over(
+                paged_model,
+                model,
+                config,
+                grammars,
+                draft_model,
+                available=available,
+                commit_ahead=paged_model.commit_ahead,
+            )
+
+        return reserve
+
+    @classmethod
+    def over(
+        cls,
+        paged_model: Model,
+        model: ModelInfo,
+        config: EngineConfig,
+        grammars: GrammarCompiler | None = None,
+        draft_model: DraftModel | None = None,
+        *,
+        available: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        commit_ahead: Callable[[int], bool] = lambda _: False,
+    ) -> PagedBackend:
+        """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
+        The draft model's cache holds as many tokens, and both share the memory.
+
+        Args:
+            available: bytes of memory that a cache of automatic size takes its share of; None =
+                all that is free.
+        """
+        block_size = paged_model.block_size
+        bytes_per_block = paged_model.bytes_per_block
+        if draft_model is not None:
+            bytes_per_block += math.ceil(block_size * draft_model.bytes_per_token)
+        max_num_seqs = min(config.max_num_seqs, config.token_budget)  # see `Scheduler`
+        max_useful_blocks = max_num_seqs * -(-model.max_model_len // block_size)
+        num_blocks = num_cache_blocks(
+            config.cache_size,
+            bytes_per_block=bytes_per_block,
+            max_useful_blocks=max_useful_blocks,
+            available=available_memory() if available is None else available,
+        )
+        if num_blocks < 1:
+            size = f"of {config.cache_size:g} GB" if config.cache_size else "in the free memory"
+            raise ConfigurationError(
+                f"a KV cache {size} holds no block ({bytes_per_block} bytes each): raise "
+                "--cache-size"
+            )
+        paged_model.allocate_cache(num_blocks)
+        capacity = num_blocks * block_size
+        if draft_model is not None:
+            draft_model.allocate_cache(capacity)
+        logger.info("KV cache: %d blocks of %d tokens", num_blocks, block_size)
+        if num_blocks == max_useful_blocks and config.cache_size:
+            logger.info(
+                "KV cache: %.3g of %.3g GB, as %d sequences of %d tokens can use no more",
+                num_blocks * bytes_per_block / GIB,
+                config.cache_size,
+                max_num_seqs,
+                model.max_model_len,
+            )
+        if capacity < model.max_model_len:
+            logger.warning(
+                "context length reduced from %d to the %d tokens that the KV cache holds",
+                model.max_model_len,
+                capacity,
+            )
+            model = replace(model, max_model_len=capacity)
+        engine = Engine(
+            paged_model,
+            config,
+            num_blocks=num_blocks,
+            max_model_len=model.max_model_len,
+            grammars=grammars,
+            draft_model=draft_model,
+        )
+        return cls(engine, model, config, grammars, clock, commit_ahead)
+
+    # Backend
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._model
+
+    @property
+    def failure(self) -> str | None:
+        return self._failure
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
+        self._thread = start_thread(self._run, name="engine")
+        if self._grammars is not None:
+            self._grammars.start()
+
+    async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
+        if self._grammars is None:
+            raise InvalidField(
+                f"{grammar.param} needs a model with a tokenizer.json", param=grammar.param
+            )
+        return await self._grammars.compile(grammar, client)
+
+    def check(self, params: SamplingParams) -> None:
+        """There is nothing that it cannot do."""
+
+    def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
+        if self._failure is not None:
+            raise EngineFailed(f"the engine has failed: {self._failure}")
+        if self._thread is None or self._closing:
+            raise BackendUnavailable("the server is not ready to generate")
+        check_length(request, self._model)
+        self._engine.validate(request)
+        self._requests.add(request, on_output)
+        self._commands.put(Submit(request))
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        if self._requests.discard(request_id, index):
+            self._commands.put(Abort(request_id, index))
+
+    def stats(self) -> BackendStats:
+        stats = self._requests.stats
+        return stats if self._grammars is None else stats._replace(grammars=self._grammars.stats)
+
+    def fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = reason
+            self._requests.end_all(FinishReason.ERROR, reason)
+
+    async def close(self) -> None:
+        if self._thread is None or self._closing:
+            return
+        self._closing = True
+        self._commands.put(Close())
+        if self._grammars is not None:
+            self._grammars.close()
+        self._requests.end_all(FinishReason.ABORT, None)
+        assert self._stopped is not None
+        if self._failure is None:  # a thread that hangs is not waited for
+            await self._wait_for_thread(self._stopped)
+
+    # Event loop
+
+    async def _wait_for_thread(self, stopped: asyncio.Future[None]) -> None:
+        """A step that hangs must not keep the process from ending."""
+        done, _ = await asyncio.wait([stopped], timeout=_CLOSE_TIMEOUT)
+        if not done:
+            logger.error("the engine is still in a step after %g s: leaving it", _CLOSE_TIMEOUT)
+
+    def _deliver(self, step: Step) -> None:
+        self._undelivered.release()
+        self._requests.deliver(step)
+
+    # Engine thread
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        assert self._stopped is not None
+        try:
+            self._engine.warm_up()
+            run_engine(
+                self._engine,
+                receive=self._receive,
+                take_stats=self._take_stats,
+                publish=self._publish,
+                clock=self._clock,
+            )
+        except EngineFailed as error:
+            logger.error("the engine has failed: %s", error)
+            self._call_loop(self.fail, str(error))
+        except BaseException as error:  # Rust's panics are no Exceptions
+            logger.exception("the engine has failed")
+            self._call_loop(self.fail, f"{type(error).__name__}: {reason_of(error)}")
+        finally:
+            self._call_loop(_resolve, self._stopped)
+
+    def _publish(self, step: Step) -> None:
+        self._undelivered.acquire()
+        self._call_loop(self._deliver, step)
+
+    def _receive(self, wait: bool) -> list[Command]:
+        commands: list[Command] = []
+        num_used_blocks = self._engine.blocks.num_touched_blocks
+        while wait and self._commands.empty() and self._commit_ahead(num_used_blocks):
+            pass
+        while wait or not self._commands.empty():  # nobody else takes any
+            commands.append(self._commands.get())
+            wait = False
+        return commands
+
+    def _take_stats(self) -> BackendStats:
+        engine, scheduler = self._engine, self._engine.scheduler
+        return BackendStats(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_blocks=engine.blocks.num_blocks,
+            num_free_blocks=engine.blocks.num_free_blocks,
+            num_preemptions=scheduler.num_preemptions,
+            num_prefix_cache_queries=scheduler.num_prefix_cache_queries,
+            num_prefix_cache_hits=scheduler.num_prefix_cache_hits,
+            num_prompt_tokens=engine.num_prompt_tokens,
+            num_generated_tokens=engine.num_generated_tokens,
+            num_drafts=engine.drafting.num_drafts,
+            num_draft_tokens=engine.drafting.num_draft_tokens,
+            num_accepted_tokens=engine.drafting.num_accepted_tokens,
+            num_steps=engine.num_steps,
+        )
+
+    def _call_loop(self, callback: Callable[..., None], *args: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            logger.debug("the event loop has closed before the engine")
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,79 @@
+"""A command line of OpenVINO Model Server or vLLM in this server's spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fastovms.cli.flags import GROUPS
+from fastovms.cli.unused_flags import FOREIGN_FLAGS
+
+ALIASES: Final[Mapping[str, str]] = {
+    "--rest-port": "--port",
+    "--rest-bind-address": "--host",
+    "--target-device": "--device",
+    "--draft-source-model": "--draft-model",
+    "--metrics-enable": "--ovms-metrics",
+    "--log-path": "--log-file",
+    "--tool-call-parser": "--tool-parser",
+}
+"""Other servers' names for flags that mean the same here."""
+
+MODES: Final = ("--pull", "--list-models", "--configure")
+"""Switches of OVMS that ask for something else than serving."""
+
+_ANYWHERE: Final = "0.0.0.0"
+_ADDRESSES: Final = frozenset(("--host", "--rest-bind-address", "--listen", "--uds"))
+_OF_NO_COMMAND: Final = ("-h", "--help", "--version")
+
+_SWITCHES: Final = frozenset(
+    [
+        *(flag.name for flags in GROUPS.values() for flag in flags if flag.parse is None),
+        *(flag.name for flag in FOREIGN_FLAGS if flag.parse is None),
+        *MODES,
+    ]
+)
+
+
+def normalize(argv: Sequence[str]) -> list[str]:
+    """Reads underscores as dashes (`--max_num_seqs`), other servers' names for flags, switches with
+    a value (`--allow_credentials true`), and a line that has no command as that of `serve`.
+
+    With `--rest_port` in it the line is OVMS's, whose `--port` is for gRPC, and which listens on
+    every address unless it is told otherwise.
+    """
+    split = [_split(argument) for argument in argv]
+    names = {name for name, _ in split}
+    is_ovms = "--rest-port" in names
+    normal: list[str] = []
+    if split and split[0][0].startswith("-") and split[0][0] not in _OF_NO_COMMAND:
+        normal.append("serve")
+    for argument, (name, value) in zip(argv, split, strict=True):
+        if not argument.startswith("--"):
+            if normal and normal[-1] in _SWITCHES and argument.lower() in ("true", "false"):
+                normal[-1] = _switch(normal[-1], argument)
+            else:
+                normal.append(argument)
+            continue
+        name = "--grpc-port" if is_ovms and name == "--port" else ALIASES.get(name, name)
+        if value is None:
+            normal.append(name)
+        elif name in _SWITCHES and value.lower() in ("true", "false"):
+            normal.append(_switch(name, value))
+        else:
+            normal.append(f"{name}={value}")
+    if is_ovms and not names & _ADDRESSES:
+        normal += ["--host", _ANYWHERE]
+    return normal
+
+
+def _split(argument: str) -> tuple[str, str | None]:
+    """The name of a flag, with dashes, and the value that is given with it."""
+    if not argument.startswith("--"):
+        return argument, None
+    name, separator, value = argument.partition("=")
+    return name.replace("_", "-"), value if separator else None
+
+
+def _switch(name: str, value: str) -> str:
+    return name if value.lower() == "true" else f"--no-{name.removeprefix('--')}"

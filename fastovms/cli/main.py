@@ -1,0 +1,228 @@
+"""The command line's entry."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+from fastovms.catalog.hub import Repository, default_root, is_model_id
+from fastovms.cli.config_edit import add_model, list_models, remove_model
+from fastovms.cli.configure import HELD_FLAGS, write_graph
+from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
+from fastovms.cli.model_choice import chosen_models, source_model
+from fastovms.cli.parser import PULL, TUNE, USAGE_ERROR, parse
+from fastovms.cli.settings import model_settings, sections, settings_of
+from fastovms.cli.unused_flags import unused_flags
+from fastovms.config import ModelSource
+from fastovms.errors import ConfigurationError, EngineFailed
+from fastovms.log_format import log_handler
+from fastovms.ovms.config_list import config_file
+
+__all__ = ["main", "run"]
+
+_FAILURE: Final = 1
+_LOG_LEVELS: Final = {"trace": "DEBUG"}
+
+logger = logging.getLogger(__name__)
+
+
+def run() -> NoReturn:
+    """The process's entry."""
+    _open_standard_streams()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    code = main()
+    if any(thread.daemon and thread.is_alive() for thread in threading.enumerate()):
+        # Left inside native code, where it loads a model or hangs: the interpreter's orderly end
+        # would pull the ground from under it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Some start a process without them. Their descriptors would go to sockets, which libuv takes
+    for a mistake."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest one that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
+
+
+class _Stopped(SystemExit):
+    """A signal came while there was no server yet to shut down."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number  # as shells have it
+        super().__init__(self.exit_code)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Stopped(number)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns the exit code: 2 for what the operator can put right, 1 for
+    a failure that a restart may cure."""
+    environ = os.environ
+    command: Command | None = None
+    try:
+        extra = extra_arguments(environ)
+        arguments = parse(sys.argv[1:] if argv is None else argv, extra)
+        settings = {**read_environment(environ), **settings_of(arguments)}
+        command = _command(arguments)
+        command(arguments, settings)
+    except _Stopped as stopped:
+        # That is how a server ends; of other commands something is left undone.
+        return 0 if command is _serve else stopped.exit_code
+    except ConfigurationError as error:
+        return _complain(error, USAGE_ERROR)
+    except EngineFailed as error:
+        return _complain(error, _FAILURE)
+    return 0
+
+
+def _complain(error: Exception, code: int) -> int:
+    print(f"fastovms: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+Command = Callable[[argparse.Namespace, Mapping[str, Any]], None]
+"""Is given the arguments and all settings, by "section.field"."""
+
+
+def _command(arguments: argparse.Namespace) -> Command:
+    """What to do: OVMS has flags for what are commands here."""
+    if arguments.command == PULL:
+        return _pull
+    if arguments.command == TUNE:
+        return _tune
+    if arguments.pull:
+        return _pull_for_ovms
+    if arguments.list_models:
+        return _list_models
+    if arguments.configure:
+        return _configure
+    if arguments.add_to_config is not None:
+        return _add_to_config
+    if arguments.remove_from_config is not None:
+        return _remove_from_config
+    return _serve
+
+
+def _serve(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    # Imported here because OpenVINO takes a moment that --help and a wrong flag need not wait.
+    from fastovms.app import ServerConfig, serve
+    from fastovms.service.log_lines import LineWriter
+
+    models, of_list = chosen_models(arguments, settings)
+    config = ServerConfig(tuple(models), **sections({**of_list, **settings}))
+    level = config.service.log_level
+    with closing(LineWriter(config.service.log_file)) as log:
+        handler = log_handler(logging.StreamHandler(log))
+        logging.basicConfig(level=_LOG_LEVELS.get(level, level.upper()), handlers=[handler])
+        for line in (*unused_flags(arguments), *unused_variables(os.environ)):
+            logger.warning("%s", line)
+        serve(config, log)
+
+
+def _pull(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    _pull_models(arguments.model_ids, settings)
+
+
+def _pull_for_ovms(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    """The model, and its draft model if there is one."""
+    if arguments.source_model is None:
+        raise ConfigurationError("--pull needs --source-model")
+    draft = settings.get("engine.draft_model")
+    drafts = [] if draft is None or draft.exists() else [str(draft)]
+    _pull_models([source_model(arguments), *drafts], settings)
+
+
+def _pull_models(model_ids: Sequence[str], settings: Mapping[str, Any]) -> None:
+    """Prints where each model is."""
+    for model_id in model_ids:
+        if not is_model_id(model_id):
+            raise ConfigurationError(f"a model of a hub is ORG/NAME, not {model_id!r}")
+    logging.basicConfig(level="INFO", format="%(message)s")
+    config = sections(settings)["repository"]
+    repository = Repository(config.path or default_root(os.environ))
+    for model_id in model_ids:
+        path = repository.pull(model_id, revision=config.revision, overwrite=config.overwrite)
+        print(path, flush=True)
+
+
+def _tune(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    from fastovms.cli.tune import tune
+
+    logging.basicConfig(level="WARNING", format="%(message)s")
+    source = ModelSource(arguments.model, settings=model_settings(settings))
+    print(tune(source, sections(settings)["repository"]), flush=True)
+
+
+def _list_models(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    for name in list_models(settings.get("repository.path", default_root(os.environ))):
+        print(name)
+
+
+def _configure(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    """Prints where the graph is. The environment is left to the server that reads it."""
+    logging.basicConfig(level="WARNING", format="%(message)s")
+    graph = write_graph(arguments)
+    for line in unused_flags(arguments, used=HELD_FLAGS):
+        logger.warning("%s", line)
+    print(graph)
+
+
+def _add_to_config(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    name = _only_name(arguments, "--add-to-config")
+    root: Path | None = settings.get("repository.path")
+    if arguments.model_path is None and root is None:
+        raise ConfigurationError("--add-to-config needs --model-path or --model-repository-path")
+    config = _edited_list(arguments, "--add-to-config", arguments.add_to_config)
+    add_model(config, name, arguments.model_path or Path(root or "", name))
+
+
+def _remove_from_config(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    flag = "--remove-from-config"
+    name = _only_name(arguments, flag)
+    remove_model(_edited_list(arguments, flag, arguments.remove_from_config), name)
+
+
+def _edited_list(arguments: argparse.Namespace, flag: str, given: Path | bool) -> Path:
+    """The list of models that the flag or --config-path names, or both. `given` is the flag's
+    path, or True where it stands alone."""
+    beside: Path | None = arguments.config_path
+    if isinstance(given, bool):
+        if beside is None:
+            raise ConfigurationError(f"{flag} needs --config-path")
+        return beside
+    if beside is not None and _real(given) != _real(beside):
+        raise ConfigurationError(
+            f"{flag} {given} cannot be used with --config-path {beside}: these are two lists"
+        )
+    return given
+
+
+def _real(config: Path) -> str:
+    return os.path.realpath(config_file(config))
+
+
+def _only_name(arguments: argparse.Namespace, flag: str) -> str:
+    if len(arguments.names) != 1:
+        raise ConfigurationError(f"{flag} needs --model-name")
+    name: str = arguments.names[0]
+    return name

@@ -1,0 +1,158 @@
+"""The commands and their arguments."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn
+
+from fastovms import __version__
+from fastovms.cli.aliases import MODES, normalize
+from fastovms.cli.flag_types import path, text
+from fastovms.cli.flags import ENGINE_FLAGS, HUB_FLAGS, add_flags
+from fastovms.cli.unused_flags import add_foreign_flags
+
+USAGE_ERROR: Final = 2
+SERVE: Final = "serve"
+PULL: Final = "pull"
+TUNE: Final = "tune"
+
+
+def parse(argv: Sequence[str], extra: Sequence[str] = ()) -> argparse.Namespace:
+    """Ends the process when the line is wrong, or asks for help only.
+
+    Args:
+        extra: arguments of `serve` that those of the line go before.
+    """
+    line = normalize(argv)
+    if line[:1] == [SERVE]:
+        line[1:1] = normalize([SERVE, *extra])[1:]
+    return _parser().parse_args(line)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="fastovms",
+        description="OpenAI-compatible LLM server for OpenVINO models. Flags without a command are "
+        "those of serve.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"fastovms {__version__}")
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", required=True
+    )
+    _add_serve(commands.add_parser)
+    _add_pull(commands.add_parser)
+    _add_tune(commands.add_parser)
+    return parser
+
+
+def _add_pull(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        PULL,
+        usage="%(prog)s [FLAG ...] ORG/NAME ...",
+        help="download models of a hub, so that they can be served without a network",
+        description="Downloads models in OpenVINO's format from a Hugging Face hub. A pull that "
+        "was cut short goes on where it was. HF_TOKEN, HF_ENDPOINT and the other variables of "
+        "huggingface_hub are heeded.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model_ids", metavar="ORG/NAME", nargs="+", help="id of a model")
+    add_flags(parser, titles=[HUB_FLAGS])
+
+
+def _add_tune(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        TUNE,
+        usage="%(prog)s [FLAG ...] MODEL",
+        help="measure how a model runs fastest on this machine",
+        description="Measures in which precisions, and with how many tokens a step, a model runs "
+        "fastest on this machine, prints a table and keeps the result for serve, which measures "
+        "less at the first start, and of large models nothing.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", type=text, help="directory, GGUF file or ORG/NAME, as of serve"
+    )
+    add_flags(parser, titles=[HUB_FLAGS, ENGINE_FLAGS])
+
+
+def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        SERVE,
+        usage="%(prog)s [FLAG ...] [MODEL]",
+        help="serve models over HTTP",
+        description="Serves models over HTTP, with the APIs of OpenAI and vLLM below /v1 and of "
+        "OpenVINO Model Server below /v3.",
+        epilog="Sizes may be written as 64K, 16M or 1G. Flags of OpenVINO Model Server, with "
+        "underscores, and of vLLM are understood or overlooked with a warning.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        type=text,
+        help="directory of a model exported by optimum-intel or of a graph.pbtxt, a GGUF file, or "
+        "ORG/NAME or ORG/NAME/FILE.gguf of a model on a hub, which is pulled unless it is there "
+        "(default: the built-in demo model)",
+    )
+    models = parser.add_argument_group("models")
+    models.add_argument(
+        "--model",
+        metavar="[NAME=]MODEL",
+        dest="models",
+        action="append",
+        type=text,
+        default=[],
+        help="the same, and the name that clients use; may be given several times, to serve "
+        "several models",
+    )
+    models.add_argument(
+        "--model-name",
+        metavar="NAME",
+        dest="names",
+        nargs=1,
+        type=text,
+        default=[],
+        help="name that clients use for the only model (default: the directory's, or ORG/NAME)",
+    )
+    models.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        dest="names",
+        nargs="+",
+        type=text,
+        default=[],
+        help="the same, or several names, of which answers carry the first",
+    )
+    models.add_argument(
+        "--config-path",
+        metavar="FILE",
+        type=path,
+        help="serve the models of a config.json of OpenVINO Model Server",
+    )
+    _add_ovms_modes(parser)
+    add_flags(parser)
+    add_foreign_flags(parser)
+
+
+def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
+    """Other words of OVMS for a model, and what its command line does beside serving."""
+    hidden = argparse.SUPPRESS
+    parser.add_argument("--model-path", type=path, help=hidden)
+    parser.add_argument("--source-model", type=text, help=hidden)
+    parser.add_argument("--gguf-filename", type=text, help=hidden)
+    switch = argparse.BooleanOptionalAction
+    for mode in MODES:
+        parser.add_argument(mode, action=switch, default=False, help=hidden)
+    for edit in ("--add-to-config", "--remove-from-config"):
+        # With the list's path, as it was in older versions, or beside --config-path.
+        parser.add_argument(edit, type=path, nargs="?", const=True, help=hidden)

@@ -1,0 +1,88 @@
+"""The command that measures how a model runs fastest on this machine, for `serve` to know."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from fastovms.backends.gguf.gguf import model_directory
+from fastovms.backends.paged.model_tuning import Report, measure_all
+from fastovms.catalog.finder import ModelFinder
+from fastovms.catalog.hub import Repository, default_root
+from fastovms.config import ModelSource, RepositoryConfig
+from fastovms.disk_cache import DiskCache, cache_root
+from fastovms.engine.model.tuning import DECODES, PREFILLS, Times, speed_ratios
+from fastovms.loading import check_models
+
+NUM_ROUNDS: Final = 15
+
+
+def tune(source: ModelSource, repository: RepositoryConfig) -> str:
+    """Takes up to minutes. Returns a report to print.
+
+    Raises:
+        ConfigurationError: there is no such model, or neither it nor the device can do it.
+    """
+    root = repository.path or default_root(os.environ)
+    model = ModelFinder(Repository(root), repository).find(source)
+    check_models([model])
+    cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
+    with TemporaryDirectory(prefix="fastovms-") as scratch:
+        directory = model_directory(model.path, cache, Path(scratch))
+        report = measure_all(directory, model.engine, cache, num_rounds=NUM_ROUNDS)
+    return render(report, is_used=model.engine.tune)
+
+
+def render(report: Report, *, is_used: bool) -> str:
+    """A table, medians of all rounds, and what follows from it.
+
+    Args:
+        is_used: the flags let a start go by what was measured.
+    """
+    header = [
+        "",
+        *(f"{number} at once" for number in DECODES),
+        *(f"prompt, {budget} a step" for budget in PREFILLS),
+        "speed",
+    ]
+    default = next(iter(report.loads))
+    rows = [
+        [
+            name,
+            *_cells(report.loads[name], report.budgets[name]),
+            f"{statistics.median(speed_ratios(report.loads[name], report.loads[default])):.2f}",
+        ]
+        for name in report.loads
+    ]
+    lines = [*_table([header, *rows]), "", "Tokens a second; speed is that of a mixed load.", ""]
+    best = report.finding
+    clearly = "" if best.name != default else ", the default: nothing is clearly faster"
+    lines.append(f"Best: {best.name}{clearly}; --max-num-batched-tokens {best.token_budget}")
+    if report.entry is None:
+        lines.append("It could not be kept: there is no cache directory (--cache-dir).")
+    elif not is_used:
+        lines.append("serve will not go by it with --no-tune.")
+    else:
+        lines.append("serve will run the model so with these flags.")
+    return "\n".join(lines)
+
+
+def _cells(loads: Times, budgets: Times) -> list[str]:
+    decodes = [number / statistics.median(loads[case]) for number, case in DECODES.items()]
+    prefills = [budget / statistics.median(budgets[case]) for budget, case in PREFILLS.items()]
+    return [f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in (*decodes, *prefills)]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

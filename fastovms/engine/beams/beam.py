@@ -1,0 +1,219 @@
+"""Group beam search over logits: which beams go on, which texts are complete, and when to stop.
+Pure: it knows positions and tokens, no sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.engine.model.raw_logits import Floats
+from fastovms.engine.sampling.logprobs import log_sum_exp_and_top
+from fastovms.params import BeamSearch, EarlyStopping, EndsText
+
+
+class Continuation(NamedTuple):
+    """A beam of the next step: the position of the beam that it continues, and its token."""
+
+    parent: int
+    token_id: int
+
+
+class Hypothesis(NamedTuple):
+    """A complete text.
+
+    Attributes:
+        score: sum of log probabilities / length**penalty, by which texts are ranked.
+        path: the position of its beam in each of `BeamSearcher.steps`.
+        is_ended: the last token on the path is an end token, which is no part of the text.
+    """
+
+    score: float
+    path: list[int]
+    is_ended: bool
+
+
+class _Candidate(NamedTuple):
+    """`score` is a sum of log probabilities less the penalties for lack of diversity."""
+
+    score: float
+    continuation: Continuation
+
+
+class _Row(NamedTuple):
+    """What a beam's logits say.
+
+    Attributes:
+        log_sum: of all their exponentials.
+        likeliest: the ids of the likeliest tokens, in descending order.
+    """
+
+    logits: Floats
+    log_sum: float
+    likeliest: NDArray[np.int64]
+
+
+class _Group:
+    """Beams that compete with each other: up to `width` of them, and `width` complete texts.
+
+    Attributes:
+        scores: of its beams, best first.
+        first_position: where its beams begin in the list of all; the others follow it.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.scores = [0.0]
+        self.first_position = 0
+        self.complete: list[Hypothesis] = []
+
+    def add(self, hypothesis: Hypothesis) -> None:
+        """Keeps the best, in descending order; of equals those that came first."""
+        self.complete.append(hypothesis)
+        self.complete.sort(key=lambda h: h.score, reverse=True)
+        del self.complete[self.width :]
+
+
+class BeamSearcher:
+    """One search, from the prompt (a single beam) to the best texts.
+
+    It finds what `openvino_genai.ContinuousBatchingPipeline` finds. In each group the 2 * width
+    likeliest continuations of every beam compete. An end token counts in the length, and only
+    where it is among the first `width`. Groups choose one after another, and a later one pays
+    `diversity_penalty` for each beam of an earlier one that took the same token in this step.
+    A token with which `ends_text` counts as an end token does, but is part of the text.
+
+    Attributes:
+        steps: the beams after each step, those of all groups in one list; at its end, to be counted
+            from there, those that went no further as their text was complete.
+    """
+
+    def __init__(
+        self,
+        params: BeamSearch,
+        *,
+        end_token_ids: frozenset[int],
+        max_new_tokens: int,
+        ends_text: EndsText | None = None,
+    ) -> None:
+        self.steps: list[list[Continuation]] = []
+        self._params = params
+        self._end_token_ids = end_token_ids
+        self._max_new_tokens = max_new_tokens
+        self._ends_text = ends_text
+        self._ended: list[Continuation] = []
+        width = params.num_beams // params.num_beam_groups
+        self._groups = [_Group(width) for _ in range(params.num_beam_groups)]
+
+    def advance(self, logits: Sequence[Floats]) -> list[Continuation]:
+        """Takes a row [vocab_size] for each beam of the last step, at first one for the prompt,
+        and returns the next beams: none when the search has ended. -inf rules a token out."""
+        num_candidates = 2 * self._groups[0].width
+        rows = [_Row(row, *log_sum_exp_and_top(row, num_candidates)) for row in logits]
+        taken: list[int] = []
+        beams: list[Continuation] = []
+        self._ended.clear()
+        for group in self._groups:
+            if not group.scores:
+                continue
+            candidates = self._candidates(group, rows, taken)
+            survivors = self._select(group, candidates)
+            taken += (s.continuation.token_id for s in survivors)
+            if self._is_done(group):
+                survivors = []
+            group.scores = [s.score for s in survivors]
+            group.first_position = len(beams)
+            beams += (s.continuation for s in survivors)
+        self.steps.append([*beams, *reversed(self._ended)])
+        if len(self.steps) == self._max_new_tokens:
+            self._complete_all()
+            return []
+        return beams
+
+    def best(self, n: int) -> list[Hypothesis]:
+        """The best complete texts of all groups, in descending order; fewer than `n` where so
+        few were possible."""
+        complete = [hypothesis for group in self._groups for hypothesis in group.complete]
+        return sorted(complete, key=lambda h: h.score, reverse=True)[:n]
+
+    def _candidates(self, group: _Group, rows: list[_Row], taken: list[int]) -> list[_Candidate]:
+        """In descending order; of equals the better beam's first, then the lower token id."""
+        candidates: list[_Candidate] = []
+        for position, score in enumerate(group.scores, group.first_position):
+            logits, log_sum, ids = rows[position]
+            if taken and self._params.diversity_penalty:
+                logits = logits.copy()
+                np.subtract.at(logits, taken, np.float32(self._params.diversity_penalty))
+                _, ids = log_sum_exp_and_top(logits, len(ids))
+            ids = ids[logits[ids] > -np.inf]
+            scores = logits[ids].astype(np.float64) + (score - log_sum)
+            candidates += (
+                _Candidate(total, Continuation(position, token_id))
+                for total, token_id in zip(scores.tolist(), ids.tolist(), strict=True)
+            )
+        candidates.sort(key=lambda c: c.score, reverse=True)
+        return candidates
+
+    def _select(self, group: _Group, candidates: list[_Candidate]) -> list[_Candidate]:
+        """Adds the complete texts to the group and returns the beams that go on."""
+        survivors: list[_Candidate] = []
+        for rank, candidate in enumerate(candidates):
+            parent, token_id = candidate.continuation
+            is_end = token_id in self._end_token_ids
+            if not is_end and not self._completes(candidate.continuation):
+                survivors.append(candidate)
+                if len(survivors) == group.width:
+                    break
+            elif rank < group.width:
+                score = self._rank_score(candidate.score, len(self.steps) + 1)
+                self._ended.append(candidate.continuation)
+                path = [*self._path_to(parent), -len(self._ended)]
+                group.add(Hypothesis(score, path, is_end))
+        return survivors
+
+    def _completes(self, continuation: Continuation) -> bool:
+        if self._ends_text is None:
+            return False
+        return self._ends_text(len(self.steps) + 1, self._backwards(continuation))
+
+    def _backwards(self, continuation: Continuation) -> Iterator[int]:
+        """The tokens of a text that goes on from the last step."""
+        yield continuation.token_id
+        for beams in reversed(self.steps):
+            continuation = beams[continuation.parent]
+            yield continuation.token_id
+
+    def _is_done(self, group: _Group) -> bool:
+        """Judged, as the reference does, by the best beam as it was before this step."""
+        if len(group.complete) < group.width:
+            return False
+        if self._params.early_stopping is EarlyStopping.EARLY:
+            return True
+        length = len(self.steps)
+        if length == 0:
+            return False
+        if self._params.early_stopping is EarlyStopping.NEVER and self._params.length_penalty > 0:
+            length = self._max_new_tokens
+        return group.complete[-1].score >= self._rank_score(group.scores[0], length)
+
+    def _complete_all(self) -> None:
+        for group in self._groups:
+            for position, score in enumerate(group.scores, group.first_position):
+                score = self._rank_score(score, len(self.steps))
+                group.add(Hypothesis(score, self._path_to(position), is_ended=False))
+            group.scores = []
+
+    def _rank_score(self, score: float, length: int) -> float:
+        with np.errstate(all="ignore"):  # any number may be a length penalty
+            return float(np.float64(score) / np.float64(length) ** self._params.length_penalty)
+
+    def _path_to(self, position: int) -> list[int]:
+        """`position` is that of a beam in the last step, or 0 for the prompt."""
+        path: list[int] = []
+        for beams in reversed(self.steps):
+            path.append(position)
+            position = beams[position].parent
+        path.reverse()
+        return path

@@ -1,0 +1,23 @@
+"""Remembers which drafters one sequence has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastovms.engine.drafting.draft_policy import DraftPolicy
+from fastovms.engine.drafting.prompt_lookup import PromptLookup
+
+
+@dataclass(slots=True)
+class SequenceDrafters:
+    """The drafters of one sequence, beside its grammar.
+
+    Attributes:
+        prompt_lookup: guesses from the text so far, or None.
+        model_policy: how much the draft model shall guess where prompt lookup does not, or None.
+        drafted_by: learns how much of the last guess was right, or None.
+    """
+
+    prompt_lookup: PromptLookup | None = None
+    model_policy: DraftPolicy | None = None
+    drafted_by: DraftPolicy | None = None

@@ -1,0 +1,62 @@
+"""What makes a token's logits the same to the last bit, whatever else a step has in it.
+
+OpenVINO's CPU kernels sum a row of a matrix product in an order that does not depend on the other
+rows, and attention likewise, but for one case each: a product of a single row, and attention of a
+sequence that has a single token in the step, are computed by kernels of their own. So a sequence
+whose text is alone, or is generated token by token, would differ in its last bits from the same one
+in a crowd, or computed anew in chunks. (Measured with OpenVINO 2026.4 and AVX-512, f32 throughout,
+in crowds of 1 to 64 and chunks of 1 to 400 tokens; `bench.determinism` measures it anew.)
+
+Here nothing is single. A sequence with one token gets a second one after it, which is thrown away:
+attention is causal, so the first one does not see it, and the next step overwrites what it leaves
+in the cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.engine.model.step_inputs import StepInputs
+
+
+def without_single_rows(inputs: StepInputs, *, block_size: int, spare_block: int) -> StepInputs:
+    """Doubles the token of each sequence that has only one, and the index of a sampled token that
+    is the only one: then there is a second row of logits that nobody has asked for.
+
+    Args:
+        spare_block: one that nobody uses, for the doubles that would be the first in a block.
+    """
+    begins, block_begins = inputs.subsequence_begins, inputs.block_indices_begins
+    is_single = np.diff(begins) == 1
+    sampled = inputs.sampled_token_indices
+    if is_single.any():
+        singles = begins[:-1][is_single]
+        copies = np.ones(len(inputs.input_ids), np.int64)
+        copies[singles] = 2
+        double_position = inputs.past_lens[is_single] + 1
+        needs_block = np.zeros(len(is_single), np.bool_)
+        needs_block[is_single] = double_position % block_size == 0
+        longest = max(int(inputs.max_context_len), int(double_position.max()) + 1)
+        sampled = sampled + np.searchsorted(singles, sampled)
+        inputs = inputs._replace(
+            input_ids=inputs.input_ids.repeat(copies),
+            position_ids=inputs.position_ids.repeat(copies),
+            subsequence_begins=_widened(begins, is_single),
+            block_indices=np.insert(
+                inputs.block_indices, block_begins[1:][needs_block], spare_block
+            ),
+            block_indices_begins=_widened(block_begins, needs_block),
+            max_context_len=np.array(longest, np.int32),
+            sampled_token_indices=sampled,
+        )
+    if len(sampled) == 1:
+        inputs = inputs._replace(sampled_token_indices=sampled.repeat(2))
+    return inputs
+
+
+def _widened(begins: NDArray[np.int32], has_one_more: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Where parts begin, when some of them have become longer by one."""
+    widened = begins.copy()
+    widened[1:] += np.cumsum(has_one_more, dtype=begins.dtype)
+    return widened

@@ -1,0 +1,275 @@
+"""In which precisions a model is compiled.
+
+Compressed weights are multiplied with activations in 8 bits where the CPU can (VNNI), in groups
+that share a scale. In groups of 128 that is up to a quarter faster than in OpenVINO's of 32, and
+no less exact than bf16 (on the demo model, a KL divergence of 0.0003 from f32 throughout, against
+0.0003 of the genai pipeline's defaults).
+
+Steps of many tokens are fastest in bf16, which does without that, but steps of few are not: there
+the model is compiled twice, for large and for small steps, over one KV cache. Where bf16 is
+computed by AVX-512 and not by AMX, f32 is at least as fast in all decodes, however many there are.
+
+A compiled model is not kept on disk: what OpenVINO 2026.4 exports of a model with paged attention
+it cannot import (the sizes of the heads are lost), also where CACHE_DIR is set, which makes every
+start write the weights in vain.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import openvino as ov
+from openvino.preprocess import PrePostProcessor
+
+from fastovms.engine.model.fusion import fuse_projections
+from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+KV_CACHE_PRECISIONS = ("f16", "u8")
+"""In order of speed, on most machines."""
+
+SHARED_KV_CACHE_PRECISION = "u8"
+"""One whose layout is the same whatever the inference precision."""
+
+EXACT_KV_CACHE_PRECISIONS = ("f32",)
+"""No other one may win a measurement: what is rounded again shows how a prompt was cut."""
+
+MAX_SMALL_STEP = 48
+"""Tokens up to which a step counts as small. With AMX and models of 135M and 500M parameters f32
+takes 0.83 to 0.89 of the time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
+
+EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
+"""Bytes of weights up to which a model is so small that f32 throughout costs nothing."""
+
+MAX_SMALL_CHUNK = 16
+"""Tokens of a sequence: drafts, and the ends of prompts."""
+
+MAX_SMALL_PROMPT_CONTEXT = 1024
+"""A step is not small if it has part of a prompt in it and a context longer than that: attention
+of several tokens is faster in bf16. With a model of 135M parameters and 8 sequences that decode, a
+step with 16 tokens of a prompt took, in f32, 0.97 of the time in bf16 at context 0, 1.05 at 1,024,
+1.19 at 2,048 and 1.26 at 4,000."""
+
+QUANTIZATION_GROUP_SIZE = "128"
+"""Activations that share a scale."""
+
+MAX_PREPARED_KERNELS = "64"
+"""What the CPU keeps of each compiled model: kernels prepared for shapes that have been computed.
+Nearly every step of a crowd has shapes of its own. After 900 steps of up to 96 sequences the heap
+of the demo model was at 291 MB with OpenVINO's 5,000, and growing; at 232 with 200, 169 with 50 and
+168 with none. The processor time of those steps was 1.00, 1.02, 1.04 and 1.10 of the first."""
+
+_TWO_VARIANTS_SHARE = 0.5
+_PRECISION = "INFERENCE_PRECISION_HINT"
+_KV_PRECISION = "KV_CACHE_PRECISION"
+_PREPARED_KERNELS = "CPU_RUNTIME_CACHE_CAPACITY"
+_QUANTIZATION_GROUP = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+_EXACT = {_PRECISION: "f32", _QUANTIZATION_GROUP: "0"}
+
+
+def exact_properties(device: str, properties: Mapping[str, object]) -> dict[str, object]:
+    """OpenVINO's for f32 throughout. `properties` override everything."""
+    return {**(_EXACT if device == "CPU" else {_PRECISION: "f32"}), **properties}
+
+
+def check_exact(properties: Mapping[str, object]) -> None:
+    """Raises ConfigurationError: `properties` leave no f32 throughout."""
+    for name, exact in _EXACT.items():
+        value = str(properties.get(name, exact))
+        if value != exact:
+            raise ConfigurationError(
+                f"--precision exact cannot be used with plugin_config {name} {value}, only with "
+                f"{exact}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Precisions:
+    """What a model is compiled with.
+
+    Attributes:
+        name: as operators see it.
+        large: OpenVINO's properties.
+        small: those for small steps, if they differ: of up to `MAX_SMALL_STEP` tokens, unless they
+            have part of a prompt in them with more than `MAX_SMALL_PROMPT_CONTEXT` before it.
+        max_small_chunk: steps in which no sequence computes more tokens than that are small too,
+            whatever they come to.
+        is_batch_invariant: logits are the same to the last bit whatever a step has in it: see
+            `batch_invariance`.
+    """
+
+    name: str
+    large: Mapping[str, object]
+    small: Mapping[str, object] | None = None
+    max_small_chunk: int = 0
+    is_batch_invariant: bool = False
+
+    def is_small(self, inputs: StepInputs) -> bool:
+        """Whether a step is one for `small`, if there is that."""
+        num_tokens = len(inputs.input_ids)
+        # Nobody wants the logits of a prompt's tokens but the last; those of drafts are wanted.
+        has_prompt = num_tokens > len(inputs.sampled_token_indices)
+        if has_prompt and inputs.max_context_len > MAX_SMALL_PROMPT_CONTEXT:
+            return False
+        return (
+            num_tokens <= MAX_SMALL_STEP
+            or int(np.diff(inputs.subsequence_begins).max()) <= self.max_small_chunk
+        )
+
+
+class CompiledVariants(NamedTuple):
+    """The model for large and for small steps; mostly the same one twice."""
+
+    large: ov.CompiledModel
+    small: ov.CompiledModel
+
+
+def possible_precisions(
+    core: ov.Core,
+    device: str,
+    properties: Mapping[str, object],
+    *,
+    exact: bool,
+    weights_size: int,
+    available: int,
+) -> list[Precisions]:
+    """What is worth a try, the presumably fastest first. `properties` override everything.
+
+    Args:
+        exact: f32 throughout, and on the CPU batch-invariant, whatever it costs.
+        weights_size: of the model's file, in bytes.
+        available: free memory in bytes. Two variants hold the weights twice.
+
+    Raises:
+        ConfigurationError: `properties` or `exact` ask for f32 with a KV cache of bf16.
+    """
+    properties = {"PERFORMANCE_HINT": "LATENCY", **properties}
+    if device != "CPU":
+        given = exact_properties(device, properties) if exact else properties
+        return _of_one("", given, KV_CACHE_PRECISIONS)
+    properties = {_PREPARED_KERNELS: MAX_PREPARED_KERNELS, **properties}
+    if properties.get(_KV_PRECISION) == "bf16":  # the CPU takes it only where it computes in it
+        precision = properties.get(_PRECISION, "f32" if exact else "bf16")
+        if precision == "f32":
+            raise ConfigurationError(
+                "there is no KV cache of bf16 where a model is computed in f32, only of f32, f16 "
+                "or u8"
+            )
+        properties = {**properties, _PRECISION: precision}
+    is_f32 = properties.get(_PRECISION, "f32") == "f32"
+    if exact or (is_f32 and weights_size <= EXACT_WEIGHTS_SIZE):
+        given = exact_properties(device, properties)
+        name = ("exact" if exact else "f32") if is_f32 else ""
+        choices = _of_one(name, given, EXACT_KV_CACHE_PRECISIONS)
+        return [replace(choice, is_batch_invariant=exact) for choice in choices]
+    properties = {_QUANTIZATION_GROUP: QUANTIZATION_GROUP_SIZE, **properties}
+    default = _of_one("", properties, KV_CACHE_PRECISIONS)
+    if _PRECISION in properties or core.get_property(device, _PRECISION) != ov.Type.bf16:
+        return default
+    single = _of_one("f32", {_PRECISION: "f32", **properties}, KV_CACHE_PRECISIONS)
+    default = _of_one("bf16", properties, KV_CACHE_PRECISIONS)
+    two = []
+    if 2 * weights_size <= available * _TWO_VARIANTS_SHARE:
+        shared = {_KV_PRECISION: SHARED_KV_CACHE_PRECISION, **properties}
+        two.append(
+            Precisions(
+                f"bf16 and f32, {shared[_KV_PRECISION]} cache",
+                shared,
+                {**shared, _PRECISION: "f32"},
+                max_small_chunk=0 if has_amx() else MAX_SMALL_CHUNK,
+            )
+        )
+    return [*two, *default, single[0]]
+
+
+def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """OpenVINO only tells whether it computes in bf16, not by which instructions."""
+    return "amx_bf16" in cpuinfo.read_text().split()
+
+
+def _of_one(
+    name: str, properties: Mapping[str, object], kv_cache_precisions: Sequence[str]
+) -> list[Precisions]:
+    """One variant, with each KV cache precision, or with the one that `properties` has."""
+    if _KV_PRECISION in properties:
+        kv_cache_precisions = (str(properties[_KV_PRECISION]),)
+    prefix = f"{name}, " if name else ""
+    return [
+        Precisions(f"{prefix}{precision} cache", {**properties, _KV_PRECISION: precision})
+        for precision in kv_cache_precisions
+    ]
+
+
+def compile_first(
+    core: ov.Core, model: ov.Model, device: str, choices: Sequence[Precisions]
+) -> tuple[Precisions, CompiledVariants]:
+    """Compiles with the first precisions that the device takes.
+
+    Raises:
+        ConfigurationError: it takes none.
+    """
+    refusals: list[str] = []
+    for precisions in choices:
+        try:
+            variants = compile_variants(core, model, device, precisions)
+        except (RuntimeError, TypeError) as error:
+            refusals.append(reason_of(error))
+            continue
+        for refused, reason in zip(choices, refusals, strict=False):
+            logger.warning("%s refuses %s: %s", device, refused.name, reason)
+        logger.info("compiled for %s: %s", device, precisions.name)
+        return precisions, variants
+    raise ConfigurationError(f"{device} cannot run the model: {refusals[0]}")
+
+
+def compile_variants(
+    core: ov.Core, model: ov.Model, device: str, precisions: Precisions
+) -> CompiledVariants:
+    """Raises RuntimeError or TypeError: the device refuses something."""
+    if precisions.small is None:
+        compiled = _compile(core, model.clone(), device, precisions.large)
+        return CompiledVariants(compiled, compiled)
+    with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
+        future = beside.submit(_compile, core, model.clone(), device, precisions.small)
+        large = _compile(core, model.clone(), device, precisions.large)
+        small = future.result()
+    if _cache_layout(large) != _cache_layout(small):
+        raise RuntimeError("large and small steps cannot share a KV cache")
+    return CompiledVariants(large, small)
+
+
+def _compile(
+    core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]
+) -> ov.CompiledModel:
+    """Changes `model` into what is compiled."""
+    if device == "CPU":
+        precision = properties.get(_PRECISION, core.get_property(device, _PRECISION))
+        # Where AMX computes in half precision OpenVINO has a fusion of its own.
+        if precision in ("f32", ov.Type.f32) or not has_amx():
+            fuse_projections(model)
+        if precision in ("bf16", ov.Type.bf16):
+            model = _with_bf16_logits(model)
+    return core.compile_model(model, device, dict(properties))
+
+
+def _with_bf16_logits(model: ov.Model) -> ov.Model:
+    """Leaves logits as they are computed. To make f32 of them takes long: with 256 sequences and
+    152k tokens one twelfth of a step."""
+    steps = PrePostProcessor(model)
+    steps.output("logits").tensor().set_element_type(ov.Type.bf16)
+    return steps.build()
+
+
+def _cache_layout(compiled: ov.CompiledModel) -> list[tuple[str, str]]:
+    return [
+        (str(port.get_partial_shape()), str(port.get_element_type())) for port in compiled.inputs
+    ]

@@ -1,0 +1,45 @@
+"""Which devices run models, and what memory they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openvino as ov
+
+from fastovms.engine.model.device_memory import available_memory
+from fastovms.errors import ConfigurationError
+
+
+def find_device(core: ov.Core, name: str) -> str:
+    """OpenVINO's name of the device that an operator means: "cpu" and "AUTO" are the CPU.
+
+    Raises:
+        ConfigurationError: paged attention does not run there, or there is no such device.
+    """
+    device = name.upper()
+    if device in ("CPU", "AUTO"):
+        return "CPU"
+    if not is_gpu(device):
+        raise ConfigurationError(f"--device must be CPU, GPU or GPU.n, not {name!r}")
+    available = core.available_devices
+    if device not in available and not (device == "GPU" and any(map(is_gpu, available))):
+        raise ConfigurationError(
+            f"there is no device {device} here, or no driver for it; there is "
+            + ", ".join(available)
+        )
+    return device
+
+
+def is_gpu(device: str) -> bool:
+    return device == "GPU" or device.startswith("GPU.")
+
+
+def device_memory(core: ov.Core, device: str) -> int:
+    """Free bytes where the KV cache will lie. An integrated GPU takes the host's."""
+    if not is_gpu(device):
+        return available_memory()
+    total = int(core.get_property(device, "GPU_DEVICE_TOTAL_MEM_SIZE"))
+    used: dict[str, Any] = core.get_property(device, "GPU_MEMORY_STATISTICS")
+    free = max(0, total - sum(map(int, used.values())))
+    is_integrated = "INTEGRATED" in str(core.get_property(device, "DEVICE_TYPE")).upper()
+    return min(free, available_memory()) if is_integrated else free

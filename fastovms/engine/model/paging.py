@@ -1,0 +1,122 @@
+"""Rewrites a stateful OpenVINO language model for paged attention."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+from openvino._offline_transformations import paged_attention_transformation
+
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.model.unsupported_graphs import why_not_paged, why_not_wholly_paged
+from fastovms.errors import ConfigurationError, UnsupportedModel
+
+logger = logging.getLogger(__name__)
+
+SAMPLED_TOKEN_INDICES = "sampled_token_indices"
+
+_STEP_INPUTS = frozenset(StepInputs._fields)
+_SLIDING_WINDOW_INPUT = 10
+"""Of a PagedAttentionExtension; 0 = none."""
+
+_SOURCE = re.compile(r" at /\S+:\d+$")
+
+_ELEMENTWISE = frozenset({"Add", "Convert", "Divide", "Multiply", "Subtract", "Tanh"})
+
+
+def read_paged_model(core: ov.Core, model_dir: Path) -> ov.Model:
+    """Reads `openvino_model.xml` as a model whose inputs are those of `StepInputs` and a key and a
+    value cache per layer. Only the tokens at `sampled_token_indices` are projected to the
+    vocabulary, if the model has a place to put that input.
+
+    Raises:
+        ConfigurationError: the model is broken.
+        UnsupportedModel: it is of a form that cannot be paged.
+    """
+    try:
+        model = core.read_model(model_dir / "openvino_model.xml")
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"cannot read the model in {model_dir}: {reason_of(error)}"
+        ) from error
+    reason = why_not_paged(model)
+    if reason is None:
+        try:
+            _page(model)
+            reason = why_not_wholly_paged(model) or _why_not_fed(model)
+        except RuntimeError as error:
+            reason = reason_of(error)
+    if reason is not None:
+        raise UnsupportedModel(f"the model in {model_dir} cannot be served: {reason}")
+    return model
+
+
+def applies_sliding_window(model: ov.Model) -> bool:
+    """Whether a layer of a paged model sees only the last tokens. The transformation recognises
+    some forms of such masks, and takes every other mask for that of full attention."""
+    layers = [
+        target.get_node()
+        for port in model.inputs
+        if is_cache(port)
+        for target in port.get_target_inputs()
+    ]
+    windows = (layer.input_value(_SLIDING_WINDOW_INPUT).get_node() for layer in layers)
+    return any(
+        window.get_type_name() != "Constant" or int(window.data.sum()) != 0 for window in windows
+    )
+
+
+def is_cache(port: Any) -> bool:
+    return str(port.get_any_name()).startswith(("key_cache.", "value_cache."))
+
+
+def reason_of(error: BaseException) -> str:
+    """The line of an OpenVINO message that says what is wrong: the last, below its trace. Where it
+    was built is left out."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
+
+
+def _page(model: ov.Model) -> None:
+    paged_attention_transformation(
+        model,
+        use_block_indices_inputs=False,
+        use_score_outputs=False,
+        allow_score_aggregation=False,
+        allow_cache_rotation=False,
+        allow_xattention=False,
+        allow_adaptive_rkv=False,
+        allow_qq_bias=False,
+    )
+    projection = _vocabulary_projection(model)
+    if projection is None:
+        logger.warning("no vocabulary projection found: every prompt token will pay for its logits")
+        return
+    indices = opset13.parameter([-1], ov.Type.i64, name=SAMPLED_TOKEN_INDICES)
+    indices.output(0).set_names({SAMPLED_TOKEN_INDICES})
+    hidden = opset13.gather(projection.input_value(0), indices, opset13.constant(0, dtype=np.int64))
+    projection.input(0).replace_source_output(hidden.output(0))
+    model.add_parameters([indices])
+    model.validate_nodes_and_infer_types()
+
+
+def _why_not_fed(model: ov.Model) -> str | None:
+    names = {port.get_any_name() for port in model.inputs if not is_cache(port)}
+    unknown = sorted(names - _STEP_INPUTS)
+    if unknown:
+        return "it needs inputs that a text has not got: " + ", ".join(unknown)
+    return None
+
+
+def _vocabulary_projection(model: ov.Model) -> Any | None:
+    """The last MatMul, which only elementwise operations (bias, scale, soft cap) may follow."""
+    node = model.output("logits").get_node().input_value(0).get_node()
+    while node.get_type_name() in _ELEMENTWISE:
+        operands = [value.get_node() for value in node.input_values()]
+        node = next((n for n in operands if n.get_type_name() != "Constant"), operands[0])
+    return node if node.get_type_name() == "MatMul" else None

@@ -1,0 +1,98 @@
+"""The inputs of one inference, as paged attention takes them: a ragged batch of sequences."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_NO_TOKENS = array("q")
+
+
+class StepInputs(NamedTuple):
+    """The inputs of one inference over S sequences with T tokens in all, B blocks in all, and R
+    sampled tokens. Named as the model's inputs are.
+
+    Attributes:
+        input_ids: int64 [T].
+        position_ids: int64 [T].
+        past_lens: int32 [S], computed tokens before this step.
+        subsequence_begins: int32 [S + 1], where each sequence's tokens start.
+        block_indices: int32 [B], the block tables one after another.
+        block_indices_begins: int32 [S + 1], where each table starts.
+        max_context_len: int32 scalar, the longest sequence after this step.
+        sampled_token_indices: int64 [R], positions in [0, T) whose logits are wanted.
+    """
+
+    input_ids: NDArray[np.int64]
+    position_ids: NDArray[np.int64]
+    past_lens: NDArray[np.int32]
+    subsequence_begins: NDArray[np.int32]
+    block_indices: NDArray[np.int32]
+    block_indices_begins: NDArray[np.int32]
+    max_context_len: NDArray[np.int32]
+    sampled_token_indices: NDArray[np.int64]
+
+
+class StepLayout:
+    """Lays the tokens of some sequences out for one inference.
+
+    Plain `array`s are filled and wrapped without a copy: at a few tokens a sequence that is
+    several times faster than concatenating numpy pieces.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._input_ids = array("q")
+        self._position_ids = array("q")
+        self._past_lens = array("i")
+        self._subsequence_begins = array("i", (0,))
+        self._block_indices = array("i")
+        self._block_indices_begins = array("i", (0,))
+        self._max_context_len = 0
+
+    def add(
+        self,
+        token_ids: array[int],
+        start: int,
+        end: int,
+        block_table: array[int],
+        draft_token_ids: array[int] = _NO_TOKENS,
+    ) -> int:
+        """Appends a sequence's tokens `start` to `end` - 1, drafts following what there is in
+        `token_ids`, and returns the index of the last one in the inputs."""
+        input_ids = self._input_ids
+        self._past_lens.append(start)
+        if end - start == 1:
+            input_ids.append(token_ids[start])
+            self._position_ids.append(start)
+        else:
+            input_ids.extend(token_ids[start:end])
+            if end > len(token_ids):
+                input_ids.extend(draft_token_ids[: end - len(token_ids)])
+            self._position_ids.extend(range(start, end))
+        self._subsequence_begins.append(len(input_ids))
+        num_blocks = -(-end // self._block_size)
+        self._block_indices.extend(
+            block_table if len(block_table) == num_blocks else block_table[:num_blocks]
+        )
+        self._block_indices_begins.append(len(self._block_indices))
+        if end > self._max_context_len:
+            self._max_context_len = end
+        return len(input_ids) - 1
+
+    def finish(self, sampled_token_indices: array[int]) -> StepInputs:
+        return StepInputs(
+            input_ids=np.frombuffer(self._input_ids, np.int64),
+            position_ids=np.frombuffer(self._position_ids, np.int64),
+            past_lens=np.frombuffer(self._past_lens, np.int32),
+            subsequence_begins=np.frombuffer(self._subsequence_begins, np.int32),
+            block_indices=np.frombuffer(self._block_indices, np.int32),
+            block_indices_begins=np.frombuffer(self._block_indices_begins, np.int32),
+            max_context_len=np.array(self._max_context_len, np.int32),
+            sampled_token_indices=np.frombuffer(sampled_token_indices, np.int64)
+            if sampled_token_indices
+            else np.empty(0, np.int64),
+        )

@@ -1,0 +1,180 @@
+"""Finds out by measuring which of several ways to run a model is the fastest.
+
+All ways are measured in turn, round by round, and compared within rounds: a neighbour's load
+disturbs all of them alike. The first way is the default, and stays unless another one is clearly
+and mostly faster.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from fastovms.config import DEFAULT_TOKEN_BUDGET
+from fastovms.engine.model.model import Model
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+
+NUM_SEQUENCES: Final = (1, 8, 32)
+"""That decode together. The loads below count alike."""
+
+TOKEN_BUDGETS: Final = (DEFAULT_TOKEN_BUDGET, 512)
+
+CONTEXT: Final = 192
+PROMPT_CONTEXT: Final = 512
+"""Attention is part of what prompts cost."""
+
+MIN_GAIN: Final = 1.05
+MIN_ROUNDS: Final = 3
+
+_PROMPT_TOKENS: Final = 128
+_OUTPUT_TOKENS: Final = 64
+_MIN_AGREEMENT: Final = 0.75
+"""Share of the rounds in which the faster one was faster."""
+
+
+class Case(NamedTuple):
+    """A step of `num_sequences` that each compute `num_tokens` after `context` ones."""
+
+    num_sequences: int
+    context: int
+    num_tokens: int
+
+
+DECODES: Final = {n: Case(n, CONTEXT, 1) for n in NUM_SEQUENCES}
+PREFILLS: Final = {budget: Case(1, PROMPT_CONTEXT, budget) for budget in TOKEN_BUDGETS}
+LOAD_CASES: Final = (*DECODES.values(), PREFILLS[DEFAULT_TOKEN_BUDGET])
+"""What ways to run a model are compared by."""
+BUDGET_CASES: Final = tuple(PREFILLS.values())
+
+Times = dict[Case, list[float]]
+"""Seconds, round by round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is best.
+
+    Attributes:
+        name: of the way to run the model.
+        gain: its speed as a multiple of the default's.
+    """
+
+    name: str
+    gain: float
+
+
+def measure(
+    models: Mapping[str, Model],
+    cases: Sequence[Case],
+    clock: Callable[[], float],
+    *,
+    max_seconds: float,
+    max_rounds: int,
+) -> dict[str, Times]:
+    """Times every case of every model, after one round to warm up. The models' caches are
+    replaced.
+
+    Returns:
+        As many whole rounds as there was time for; fewer than `MIN_ROUNDS` decide nothing.
+    """
+    end = clock() + max_seconds
+    steps: list[tuple[str, Case, Model, StepInputs]] = []
+    for name, model in models.items():
+        model.allocate_cache(max(_num_blocks(case, model.block_size) for case in cases))
+        steps += [(name, case, model, inputs_of(case, model.block_size)) for case in cases]
+    times: dict[str, Times] = {name: {case: [] for case in cases} for name in models}
+    for number in range(max_rounds + 1):
+        round_start = clock()
+        seconds = []
+        for _, _, model, inputs in steps:
+            step_start = clock()
+            if step_start > end:
+                return times
+            model.infer(inputs)
+            seconds.append(clock() - step_start)
+        round_seconds = clock() - round_start
+        if number == 0:
+            if clock() + MIN_ROUNDS * round_seconds > end:
+                return times  # not even the fewest rounds would fit
+            continue
+        for (name, case, _, _), taken in zip(steps, seconds, strict=True):
+            times[name][case].append(taken)
+        if clock() + round_seconds > end:
+            return times
+    return times
+
+
+def choose(times: Mapping[str, Times]) -> Choice | None:
+    """The best way, from times of `LOAD_CASES`; None = there were not enough rounds."""
+    default, *others = times
+    if _num_rounds(times[default]) < MIN_ROUNDS:
+        return None
+    best, best_gain = default, 1.0
+    for name in others:
+        ratios = speed_ratios(times[name], times[default])
+        gain = statistics.median(ratios)
+        if gain >= max(MIN_GAIN, best_gain) and _mostly_above_one(ratios):
+            best, best_gain = name, gain
+    return Choice(best, best_gain)
+
+
+def choose_token_budget(times: Times) -> int | None:
+    """The best tokens a step, from times of `BUDGET_CASES`; None = too few rounds."""
+    if _num_rounds(times) < MIN_ROUNDS:
+        return None
+    best = TOKEN_BUDGETS[0]
+    for budget in TOKEN_BUDGETS[1:]:
+        ratios = [
+            (small / best) / (large / budget)
+            for small, large in zip(times[PREFILLS[best]], times[PREFILLS[budget]], strict=True)
+        ]
+        if statistics.median(ratios) >= MIN_GAIN and _mostly_above_one(ratios):
+            best = budget
+    return best
+
+
+def _num_rounds(times: Times) -> int:
+    return min(map(len, times.values()))
+
+
+def speed_ratios(times: Times, reference: Times) -> list[float]:
+    """How much faster than the reference, round by round: the geometric mean over the loads."""
+    ratios = []
+    for i in range(_num_rounds(times)):
+        logs = [math.log(_load(reference, n, i) / _load(times, n, i)) for n in NUM_SEQUENCES]
+        ratios.append(math.exp(statistics.fmean(logs)))
+    return ratios
+
+
+def _load(times: Times, num_sequences: int, i: int) -> float:
+    """Seconds that so many requests of a prompt and an answer take when they come together."""
+    budget = TOKEN_BUDGETS[0]
+    prompts = num_sequences * _PROMPT_TOKENS / budget * times[PREFILLS[budget]][i]
+    return prompts + _OUTPUT_TOKENS * times[DECODES[num_sequences]][i]
+
+
+def _mostly_above_one(ratios: Sequence[float]) -> bool:
+    return sum(ratio > 1 for ratio in ratios) >= _MIN_AGREEMENT * len(ratios)
+
+
+def _num_blocks(case: Case, block_size: int) -> int:
+    return case.num_sequences * -(-(case.context + case.num_tokens) // block_size)
+
+
+def inputs_of(case: Case, block_size: int) -> StepInputs:
+    """Over the first blocks of the cache. Every vocabulary has the token; neither it nor what is in
+    the cache matters for what a step costs."""
+    end = case.context + case.num_tokens
+    num_blocks = -(-end // block_size)
+    layout = StepLayout(block_size)
+    token_ids = array("q", (0,)) * end
+    last = array("q")
+    for number in range(case.num_sequences):
+        first = number * num_blocks
+        blocks = array("i", range(first, first + num_blocks))
+        last.append(layout.add(token_ids, case.context, end, blocks))
+    return layout.finish(last)

@@ -1,0 +1,361 @@
+"""What to compute in the next step: a token budget shared by running decodes, unfinished prompts
+and newcomers, in that order."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from fastovms.engine.model.kv_cache import BlockCopy
+from fastovms.engine.scheduling.blocks import ROOT, BlockManager, OutOfBlocks, PrefixMatch
+from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup, SequenceStatus
+from fastovms.engine.scheduling.waiting import WaitingQueue
+
+MAX_SCORED_TOKENS = 64
+"""A chunk of a prompt that wants log probabilities: each of its tokens costs a row of logits."""
+
+
+MIN_PREFILL_TOKENS = 16
+"""Of a step beside decodes that want to go on: fewer cost nearly as much time as these."""
+
+
+class Chunk(NamedTuple):
+    """The next `num_tokens` tokens of a sequence: uncomputed ones, and then draft ones."""
+
+    sequence: Sequence
+    num_tokens: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step: block copies first, then every chunk in one inference.
+
+    Attributes:
+        num_decodes: chunks of sequences that decode; they come first.
+        num_prefill_tokens: of all other chunks.
+        admitted: what left the queue for it, after a preemption not for the first time.
+    """
+
+    chunks: list[Chunk] = field(default_factory=list)
+    num_decodes: int = 0
+    num_prefill_tokens: int = 0
+    block_copies: list[BlockCopy] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+
+
+def _is_decoding(sequence: Sequence) -> bool:
+    return len(sequence.token_ids) - sequence.num_computed_tokens == 1
+
+
+def _is_in_step(group: SequenceGroup) -> bool:
+    return all(map(_is_decoding, group.sequences))
+
+
+def _num_held_tokens(sequence: Sequence) -> int:
+    """Of a group that is not yet in step, each sequence holds back its last token."""
+    return int(sequence.group is not None and len(sequence.group.sequences) > 1)
+
+
+class Scheduler:
+    """Owns the waiting and the running sequences, and through them every block table.
+
+    Running sequences are kept in order of admission. When blocks run out, the one admitted last
+    is preempted: it loses its blocks, waits before its equals and computes its tokens again
+    (mostly prefix cache hits). The first one can always go on, so work is never stuck.
+
+    A group's sequences stand side by side, decode in the same steps and are preempted together.
+    Room for all that a group may come to is taken when its first sequence is admitted.
+    """
+
+    def __init__(
+        self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []
+        self.num_preemptions = 0
+        self.num_prefix_cache_queries = 0
+        self.num_prefix_cache_hits = 0
+        # A running sequence needs a token of budget in every step, else streams would stutter.
+        self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
+        self._blocks = blocks
+        self._max_num_batched_tokens = max_num_batched_tokens
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.add(sequence)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Runs a copy of a running sequence beside it. They share their blocks until they write."""
+        self._blocks.share(parent.block_table)
+        child.block_table.extend(parent.block_table)
+        self.running.insert(self.running.index(parent) + 1, child)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Takes a sequence out, at any stage, and frees its blocks."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.status is SequenceStatus.WAITING:
+            self.waiting.remove(sequence)
+        self._blocks.free(sequence.block_table)
+        sequence.status = SequenceStatus.FINISHED
+
+    def plan(self, max_prefill_tokens: Callable[[], int | None] = lambda: None) -> Plan:
+        """Chooses the next step's chunks. Allocates their blocks, preempting where it must.
+
+        Args:
+            max_prefill_tokens: tells what prompts may have of the step, whatever the budget, while
+                a long one is among them: one that takes several steps, and so would hold up those
+                who decode again and again. Where these are fewer than those who wait, the crowd
+                goes first. None = no less than the budget.
+        """
+        plan = Plan()
+        num_decoded = self._plan_decodes(plan)
+        plan.num_decodes = len(plan.chunks)
+        # However many decode, a prompt advances by at least a block a step.
+        budget = max(self._max_num_batched_tokens - num_decoded, self._blocks.block_size)
+        num_others = len(self.running) - plan.num_decodes + len(self.waiting)
+        if num_others == 0:
+            return plan
+        if plan.num_decodes >= num_others and self._has_long_prompt():
+            limit = max_prefill_tokens()
+            if limit is not None:
+                budget = min(budget, max(limit, MIN_PREFILL_TOKENS))
+        budget = self._plan_prefills(plan, budget)
+        self._admit(plan, budget)
+        return plan
+
+    def mark_computed(self, plan: Plan) -> None:
+        """Records that a plan's KV is in the cache, and makes its full blocks findable. Drafts
+        are nobody's tokens yet: who accepts one records it."""
+        size = self._blocks.block_size
+        for sequence, num_tokens in plan.chunks:
+            end = sequence.num_computed_tokens + num_tokens
+            sequence.num_computed_tokens = min(end, sequence.num_tokens)
+            if sequence.num_computed_tokens // size > sequence.num_registered_blocks:
+                self._register_full_blocks(sequence)
+
+    def check(self) -> None:
+        """Asserts that queues and blocks agree."""
+        sequences = [*self.running, *self.waiting]
+        assert len({id(s) for s in sequences}) == len(sequences), "a sequence is queued twice"
+        assert all(s.status is SequenceStatus.RUNNING for s in self.running)
+        assert all(s.status is SequenceStatus.WAITING for s in self.waiting)
+        assert not any(s.block_table for s in self.waiting), "a waiting sequence holds blocks"
+        assert len(self.running) <= self._num_reserved_seqs() <= self.max_num_seqs
+        runs = [group for group, _ in groupby(self.running, attrgetter("group")) if group]
+        assert len(set(runs)) == len(runs), "a group is torn apart"
+        for s in self.running:
+            assert s.num_computed_tokens < s.num_tokens
+            assert s.num_computed_tokens <= len(s.block_table) * self._blocks.block_size
+        self._blocks.check(s.block_table for s in sequences)
+
+    # Running sequences
+
+    def _plan_decodes(self, plan: Plan) -> int:
+        """Each gets one token; further ones (drafts, mostly) share what is left of the budget."""
+        num_planned = 0
+        spare = self._max_num_batched_tokens - len(self.running)
+        if self.waiting or not all(map(_is_decoding, self.running)):
+            spare -= self._blocks.block_size
+        for sequence in self._running_in_order():
+            group = sequence.group
+            if not _is_decoding(sequence) or not (group is None or _is_in_step(group)):
+                continue
+            num_tokens = self._num_decoded_tokens(sequence, spare)
+            if self._make_writable(sequence, num_tokens, plan):
+                plan.chunks.append(Chunk(sequence, num_tokens))
+                num_planned += num_tokens
+                spare -= num_tokens - 1
+            elif group is not None:  # what is planned of it was preempted as well
+                while plan.chunks and plan.chunks[-1].sequence.group is group:
+                    num_planned -= plan.chunks.pop().num_tokens
+        return num_planned
+
+    def _num_decoded_tokens(self, sequence: Sequence, spare: int) -> int:
+        if not sequence.draft_token_ids:
+            return 1
+        num_tokens = 1 + min(len(sequence.draft_token_ids), max(0, spare))
+        # A guess is not worth a preemption.
+        room = (len(sequence.block_table) + self._blocks.num_free_blocks) * self._blocks.block_size
+        return max(1, min(num_tokens, room - sequence.num_computed_tokens - 1))
+
+    def _has_long_prompt(self) -> bool:
+        """Whether the next step might compute part of one."""
+        prefilling = [s for s in self.running if not _is_decoding(s)]
+        if not prefilling and self.waiting:
+            prefilling = [self._next_waiting()]
+        return any(s.num_tokens > self._max_num_batched_tokens for s in prefilling)
+
+    def _plan_prefills(self, plan: Plan, budget: int) -> int:
+        for sequence in self.running:
+            if budget > 0 and not _is_decoding(sequence):
+                budget -= self._plan_chunk(sequence, plan, budget)
+        return budget
+
+    def _plan_chunk(self, sequence: Sequence, plan: Plan, budget: int) -> int:
+        num_tokens = min(sequence.num_uncomputed_tokens - _num_held_tokens(sequence), budget)
+        if sequence.scores_prompt:
+            num_tokens = min(num_tokens, MAX_SCORED_TOKENS)
+        plan.chunks.append(Chunk(sequence, num_tokens))
+        plan.num_prefill_tokens += num_tokens
+        return num_tokens
+
+    def _running_in_order(self) -> Iterator[Sequence]:
+        """Iterates while preemption shortens the list from its end."""
+        i = 0
+        while i < len(self.running):
+            yield self.running[i]
+            i += 1
+
+    def _make_writable(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
+        """Sees to it that the sequence owns the blocks of its next tokens, alone.
+
+        False: it was preempted itself, for want of blocks.
+        """
+        size = self._blocks.block_size
+        block_table = sequence.block_table
+        position = sequence.num_computed_tokens // size
+        last = (sequence.num_computed_tokens + num_tokens - 1) // size
+        while position <= last:
+            try:
+                if position == len(block_table):
+                    block_table.append(self._blocks.allocate())
+                elif self._blocks.is_shared(block_table[position]):
+                    self._fork_block(sequence, position, plan)
+                position += 1
+            except OutOfBlocks:
+                self._preempt_last()
+                if sequence.status is SequenceStatus.WAITING:
+                    return False
+        return True
+
+    def _fork_block(self, sequence: Sequence, position: int, plan: Plan) -> None:
+        source = sequence.block_table[position]
+        target = self._blocks.allocate()
+        plan.block_copies.append(BlockCopy(source, target))
+        sequence.block_table[position] = target
+        self._blocks.release(source)
+
+    def _preempt_last(self) -> None:
+        """Decodes are planned in order of admission, so what is planned already stays. The rest
+        of a group will share the prompt of its first one, as it did before."""
+        first = self.running.pop()
+        self._preempt(first)
+        group = first.group
+        if group is None:
+            return
+        while self.running and self.running[-1].group is group:
+            first = self.running.pop()
+            self._preempt(first)
+        for sequence in group.sequences:
+            sequence.parent = None if sequence is first else first
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._blocks.free(sequence.block_table)
+        sequence.status = SequenceStatus.WAITING
+        sequence.num_computed_tokens = 0
+        sequence.num_registered_blocks = 0
+        sequence.prefix_node = ROOT
+        del sequence.draft_token_ids[:]
+        self.waiting.put_back(sequence)
+        self.num_preemptions += 1
+
+    def _register_full_blocks(self, sequence: Sequence) -> None:
+        size = self._blocks.block_size
+        for i in range(sequence.num_registered_blocks, sequence.num_computed_tokens // size):
+            sequence.prefix_node = self._blocks.register(
+                sequence.block_table[i],
+                sequence.prefix_node,
+                sequence.token_ids[i * size : (i + 1) * size],
+                sequence.cache_salt,
+            )
+            sequence.num_registered_blocks = i + 1
+
+    # Waiting sequences
+
+    def _admit(self, plan: Plan, budget: int) -> None:
+        num_seqs = self._num_reserved_seqs() if self.waiting else 0
+        while self.waiting and budget > 0:
+            sequence = self._next_waiting()
+            num_new = self._num_newly_reserved(sequence)
+            if num_seqs + num_new > self.max_num_seqs or not self._give_blocks(sequence, plan):
+                break
+            num_seqs += num_new
+            self.waiting.remove(sequence)
+            sequence.status = SequenceStatus.RUNNING
+            self.running.append(sequence)
+            plan.admitted.append(sequence)
+            budget -= self._plan_chunk(sequence, plan, budget)
+
+    def _next_waiting(self) -> Sequence:
+        """What is left of a group comes before everyone else: until all of it runs, none does."""
+        group = self.running[-1].group if self.running else None
+        others = group.sequences if group is not None else ()
+        is_waiting = (s for s in others if s.status is SequenceStatus.WAITING)
+        return next(is_waiting, self.waiting.first)
+
+    def _num_reserved_seqs(self) -> int:
+        """How many the running ones may come to."""
+        groups = {s.group for s in self.running if s.group is not None}
+        num_single = sum(s.group is None for s in self.running)
+        return num_single + sum(group.size for group in groups)
+
+    def _num_newly_reserved(self, sequence: Sequence) -> int:
+        group = sequence.group
+        if group is None:
+            return 1
+        is_admitted = any(s.status is SequenceStatus.RUNNING for s in group.sequences)
+        return 0 if is_admitted else group.size
+
+    def _give_blocks(self, sequence: Sequence, plan: Plan) -> bool:
+        """Reuses what is computed already and allocates the rest of the sequence's blocks."""
+        parent = sequence.parent
+        if parent is not None and parent.status is not SequenceStatus.FINISHED:
+            if parent.num_computed_tokens < sequence.num_prompt_tokens:
+                return False
+            return self._fork_from(parent, sequence, plan)
+        if sequence.scores_prompt:  # a cached token has no logits
+            match = PrefixMatch([], ROOT)
+        else:
+            end = sequence.num_tokens - _num_held_tokens(sequence)
+            match = self._blocks.match_prefix(sequence.token_ids[:end], sequence.cache_salt)
+        self._blocks.share(match.block_ids)
+        num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
+        if num_missing > self._blocks.num_free_blocks:
+            self._blocks.free(array("i", match.block_ids))
+            return False
+        sequence.block_table.extend(match.block_ids)
+        sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
+        sequence.prefix_node = match.node
+        sequence.num_registered_blocks = len(match.block_ids)
+        self._count_prefix(sequence, len(match.block_ids) * self._blocks.block_size)
+        return True
+
+    def _fork_from(self, parent: Sequence, sequence: Sequence, plan: Plan) -> bool:
+        """Shares the parent's prompt blocks. Only the prompt's last token is computed again, for
+        its logits; writing it forks the last block."""
+        num_blocks = self._blocks.num_blocks_for(sequence.num_prompt_tokens)
+        num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - num_blocks
+        if num_missing + 1 > self._blocks.num_free_blocks:
+            return False
+        shared = parent.block_table[:num_blocks]
+        self._blocks.share(shared)
+        sequence.block_table.extend(shared)
+        self._count_prefix(sequence, sequence.num_prompt_tokens - 1)
+        sequence.parent = None
+        self._fork_block(sequence, num_blocks - 1, plan)
+        sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
+        return True
+
+    def _count_prefix(self, sequence: Sequence, num_cached_tokens: int) -> None:
+        """What a sample takes over from the first one of its request is no hit."""
+        sequence.num_computed_tokens = num_cached_tokens
+        if sequence.parent is not None:
+            sequence.num_cached_tokens = sequence.parent.num_cached_tokens
+        elif sequence.num_generated_tokens == 0:
+            sequence.num_cached_tokens = num_cached_tokens
+            self.num_prefix_cache_queries += sequence.num_prompt_tokens
+            self.num_prefix_cache_hits += num_cached_tokens

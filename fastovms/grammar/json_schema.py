@@ -1,0 +1,172 @@
+"""JSON schemas as llguidance takes them, by themselves and in rules of Lark."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from fastovms.grammar.finite_schema import Schema, parts_of, rewritten, without_endless_parts
+from fastovms.grammar.lark_writer import OPAQUE
+from fastovms.grammar.schema_numbers import (
+    check_numbers,
+    integer_of,
+    with_integer_counts,
+    within_bounds,
+)
+from fastovms.json_types import resolve
+
+_FORMATS: Final = {
+    "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid",
+}  # fmt: skip
+"""That llguidance knows."""
+
+_NEEDS_A_SEARCH: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"|\\u')
+"""Parts that no value satisfies are looked for where they may be and cannot be seen at once. A name
+may be written with escapes."""
+
+_MAX_REFERENCES: Final = 50
+_MAX_SHOWN: Final = 100
+_TOO_DEEP: Final = "it is nested too deeply"
+_NUDGE: Final = 1e-6
+_EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
+
+
+def usable_schema(source: str) -> str:
+    """The schema without what llguidance cannot bear and need not know: parts that no finite value
+    satisfies, and formats that it has not, which are annotations (JSON Schema 2020-12, 7.2.3); and
+    with bounds that it keeps.
+
+    Raises:
+        ValueError: it is no JSON, a number in it cannot be where it is, nothing satisfies it, or it
+            is too large to tell.
+    """
+    try:
+        schema = json.loads(source, parse_int=integer_of)
+    except json.JSONDecodeError:  # llguidance says what is wrong with it
+        return source
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    usable = _usable(schema, source)
+    if usable is False:
+        raise ValueError("nothing satisfies it")
+    return source if usable is schema else json.dumps(usable)
+
+
+def usable_rules(lark: str) -> str:
+    """The same of each schema in rules of Lark."""
+    if "%json" not in lark:
+        return lark
+    pieces: list[str] = []
+    position = 0
+    for match in _EMBEDDED.finditer(lark):
+        if match["json"] is None or match.start() < position:
+            continue
+        try:
+            schema, end = json.JSONDecoder(parse_int=integer_of).raw_decode(lark, match.end())
+        except json.JSONDecodeError:  # llguidance says what is wrong with it
+            continue
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
+        usable = _usable(schema, lark[match.end() : end])
+        if usable is False:
+            raise ValueError("nothing satisfies a schema in it")
+        if usable is not schema:
+            pieces += [lark[position : match.end()], json.dumps(usable)]
+            position = end
+    return "".join([*pieces, lark[position:]])
+
+
+def check_schema(schema: object) -> None:
+    """Raises ValueError, which names the keyword and what is allowed, for numbers and types that
+    cannot be where they are."""
+    if not isinstance(schema, dict):
+        return
+    check_numbers(schema)
+    for part in parts_of(schema):
+        names = part.get("type", [])
+        listed = names if isinstance(names, list) else [names]
+        if not all(isinstance(name, str) for name in listed):
+            shown = json.dumps(names)[:_MAX_SHOWN]
+            raise ValueError(f"type must be a string or a list of strings, not {shown}")
+
+
+def _usable(schema: object, source: str) -> object:
+    check_schema(schema)
+    corrected = _corrected(schema)
+    if _NEEDS_A_SEARCH.search(source) is None:
+        return corrected
+    usable = without_endless_parts(corrected)
+    if isinstance(usable, Mapping):
+        _check_references(usable)
+    return usable
+
+
+def _check_references(root: Schema) -> None:
+    """llguidance follows references to references by recursion."""
+    for part in parts_of(root):
+        num_followed = 0
+        target: object = part
+        while isinstance(target, Mapping) and isinstance(target.get("$ref"), str):
+            num_followed += 1
+            if num_followed > _MAX_REFERENCES:
+                raise ValueError(f"a $ref leads to another over more than {_MAX_REFERENCES} others")
+            try:
+                target = resolve(target["$ref"], root)
+            except LookupError:
+                break
+
+
+def _corrected(schema: object) -> object:
+    if not isinstance(schema, dict):
+        return schema
+    changed = {
+        id(part): corrected
+        for part in parts_of(schema)
+        if (corrected := _as_llguidance_takes_it(part)) is not part
+    }
+    if not changed:
+        return schema
+    return rewritten(schema, lambda part: changed.get(id(part), part))
+
+
+def _as_llguidance_takes_it(part: Schema) -> Schema:
+    part = with_integer_counts(_without_unknown_format(part))
+    return _with_open_bounds(within_bounds(part))
+
+
+def _without_unknown_format(schema: Schema) -> Schema:
+    if not isinstance(schema.get("format"), str) or schema["format"] in _FORMATS:
+        return schema
+    return {key: value for key, value in schema.items() if key != "format"}
+
+
+def _with_open_bounds(schema: Schema) -> Schema:
+    """llguidance lets a whole number be reached that is an exclusive bound less than 1 away from
+    the other bound: a bound that is no whole number it keeps. So it gets one a little further in,
+    which leaves out a millionth of what is allowed."""
+    low, high = (_number(schema, key) for key in ("exclusiveMinimum", "exclusiveMaximum"))
+    highest = min(
+        _number(schema, "maximum", math.inf), _number(schema, "exclusiveMaximum", math.inf)
+    )
+    lowest = max(
+        _number(schema, "minimum", -math.inf), _number(schema, "exclusiveMinimum", -math.inf)
+    )
+    bounds: dict[str, float] = {}
+    if low.is_integer() and low < highest < low + 1:
+        bounds["exclusiveMinimum"] = low + _NUDGE * (highest - low)
+    if high.is_integer() and high - 1 < lowest < high:
+        bounds["exclusiveMaximum"] = high - _NUDGE * (high - lowest)
+    return {**schema, **bounds} if bounds else schema
+
+
+def _number(schema: Schema, key: str, default: float = math.nan) -> float:
+    value = schema.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return default
+    try:
+        return float(value)
+    except OverflowError:
+        return default

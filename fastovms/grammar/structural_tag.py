@@ -1,0 +1,346 @@
+"""XGrammar's structural tags, as grammars of llguidance.
+
+The formats are those of https://xgrammar.mlc.ai/docs/structural_tag/structural_tag.html, but for
+the ones that count or name tokens. Text without an end of its own (`any_text`, `triggered_tags`)
+goes on to the end of the tag that it is in, to what follows it in a sequence, or to the end of
+all text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from fastovms.grammar.format_fields import Value, flag_of, list_of, member, text_of, texts_of
+from fastovms.grammar.lark_writer import FreeText, LarkWriter, Part
+from fastovms.grammar.xml_arguments import xml_arguments
+from fastovms.params import GrammarKind
+
+MAX_DEPTH: Final = 32
+MAX_FORMATS: Final = 1000
+MAX_REPEATS: Final = 1000
+
+Ends = Sequence[str]
+CompilePart = Callable[[GrammarKind, str], str]
+"""A grammar that is part of the text, compiled by itself, as llguidance's JSON. Raises ValueError
+or InvalidField: it is malformed or nothing satisfies it."""
+
+
+def structural_tag(
+    source: str, special_tokens: Mapping[str, int], compile_part: CompilePart
+) -> str:
+    """llguidance's JSON form of `{"format": ...}`, or of the older `{"structures": [{"begin",
+    "schema", "end"}], "triggers": [...]}`.
+
+    Args:
+        special_tokens: ids by text.
+
+    Raises:
+        ValueError: it is malformed, and where.
+        InvalidField: so is a grammar in it.
+    """
+    body = json.loads(source)
+    if not isinstance(body, dict):
+        raise ValueError("it must be an object")
+    writer = _Writer(special_tokens, compile_part)
+    if "format" in body:
+        return writer.source(body["format"], "format")
+    tags = [
+        {
+            "begin": member(structure, f"structures[{i}]", "begin", str),
+            "content": {"type": "json_schema", "json_schema": structure.get("schema")},
+            "end": member(structure, f"structures[{i}]", "end", str),
+        }
+        for i, structure in enumerate(member(body, "", "structures", list))
+    ]
+    triggers = member(body, "", "triggers", list)
+    return writer.source({"type": "triggered_tags", "triggers": triggers, "tags": tags}, "format")
+
+
+class _Writer:
+    """Methods named after formats return the parts of one, with an end behind it if there are
+    `ends`."""
+
+    def __init__(self, special_tokens: Mapping[str, int], compile_part: CompilePart) -> None:
+        self._lark = LarkWriter(special_tokens)
+        self._compile_part = compile_part
+        self._grammars: list[dict[str, Any]] = []
+        self._num_formats = 0
+
+    def source(self, value: object, path: str) -> str:
+        start = self._lark.join(self._write(value, path, ()))
+        grammars = [{"lark_grammar": self._lark.source(start)}, *self._grammars]
+        return json.dumps({"grammars": grammars})
+
+    def _write(self, value: object, path: str, ends: Ends) -> list[Part]:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{path} must be an object")
+        found = value.get("type")
+        write = _FORMATS.get(found) if isinstance(found, str) else None
+        if write is None:
+            raise ValueError(f"{path}.type must be one of {', '.join(_FORMATS)}")
+        self._count(path)
+        return write(self, value, path, ends)
+
+    def _count(self, path: str) -> None:
+        self._num_formats += 1
+        if self._num_formats > MAX_FORMATS:
+            raise ValueError(f"there must be at most {MAX_FORMATS} formats")
+        if path.count(".") > MAX_DEPTH:
+            raise ValueError(f"formats must be nested at most {MAX_DEPTH} deep")
+
+    def const_string(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        return self._closed(self._lark.literal(text_of(value, path, "value")), ends)
+
+    def regex(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        source = self._compile_part(GrammarKind.REGEX, text_of(value, path, "pattern"))
+        [grammar] = json.loads(source)["grammars"]
+        expression = grammar["lark_grammar"].removeprefix("start:").strip()
+        return self._closed([Part(expression, True)], ends)
+
+    def grammar(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        source = self._compile_part(GrammarKind.GRAMMAR, text_of(value, path, "grammar"))
+        return self._closed([self._grammar({"lark_grammar": source})], ends)
+
+    def json_schema(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        style = value.get("style", "json")
+        if style == "qwen_xml":
+            return self.qwen_xml_parameter(value, path, ends)
+        if style != "json":
+            raise ValueError(f"{path}.style must be json or qwen_xml")
+        if value.get("any_order", False) is not False:
+            raise ValueError(f"{path}.any_order can only be false")
+        schema = member(value, path, "json_schema", (dict, bool))
+        if schema is False:
+            raise ValueError(f"{path}.json_schema: nothing satisfies it")
+        source = self._compile_part(
+            GrammarKind.JSON_SCHEMA, json.dumps({} if schema is True else schema)
+        )
+        return self._closed([self._grammar(json.loads(source)["grammars"][0])], ends)
+
+    def qwen_xml_parameter(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        schema = member(value, path, "json_schema", dict)
+
+        def json_value(schema: Value) -> Part:
+            source = self._compile_part(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+            return self._grammar(json.loads(source)["grammars"][0])
+
+        try:
+            parts = xml_arguments(self._lark, schema, json_value)
+        except ValueError as error:
+            raise ValueError(f"{path}.json_schema {error}") from None
+        return self._closed(parts, ends)
+
+    def any_text(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        for limit in ("max_tokens", "max_chars"):
+            if value.get(limit) is not None:
+                raise ValueError(f"{path}.{limit} is not supported")
+        free = FreeText(self._lark, ends, texts_of(value, path, "excludes", ()))
+        return [self._either_end(free, ends)]
+
+    def sequence(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        elements = list_of(value, path, "elements")
+        parts: list[Part] = []
+        is_begun = False
+        for i, element in enumerate(elements):
+            its_path = f"{path}.elements[{i}]"
+            its_ends: Ends = ends if i == len(elements) - 1 else ()
+            following = elements[i + 1] if i + 1 < len(elements) else None
+            begin = _begin_of(following)
+            if following is not None and _is_free(element):
+                if not begin:
+                    raise ValueError(
+                        f"{its_path} has no end: it must be the last element, in a tag, or before "
+                        "a const_string or a tag"
+                    )
+                its_ends = (begin,)
+            if is_begun:
+                element = _without_begin(element)
+            is_begun = following is not None and _is_free(element)
+            if element is not None:
+                parts += self._write(element, its_path, its_ends)
+            elif i == len(elements) - 1:
+                parts = self._closed(parts, ends)
+        return parts
+
+    def or_(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        elements = list_of(value, path, "elements")
+        is_free = any(map(_is_free, elements))
+        choices = [
+            self._write(element, f"{path}.elements[{i}]", ends if is_free else ())
+            for i, element in enumerate(elements)
+        ]
+        found = [self._lark.either(choices)]
+        return found if is_free else self._closed(found, ends)
+
+    def optional(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        return self._repeated(value, path, "?", ends)
+
+    def star(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        return self._repeated(value, path, "*", ends)
+
+    def plus(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        return self._repeated(value, path, "+", ends)
+
+    def repeat(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        least, most = (member(value, path, name, int) for name in ("min", "max"))
+        if not 0 <= least <= MAX_REPEATS:
+            raise ValueError(f"{path}.min must be 0 to {MAX_REPEATS}")
+        if most != -1 and not least <= most <= MAX_REPEATS:
+            raise ValueError(f"{path}.max must be -1 or {least} to {MAX_REPEATS}")
+        times = f"{{{least},{'' if most == -1 else most}}}"
+        return self._repeated(value, path, times, ends)
+
+    def tag(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        begin = member(value, path, "begin", str)
+        return [*self._lark.literal(begin), *self._rest_of_tag(value, path, ends)]
+
+    def triggered_tags(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        triggers = texts_of(value, path, "triggers")
+        tags = list_of(value, path, "tags")
+        at_least_one, stop_after_first = (
+            flag_of(value, path, name) for name in ("at_least_one", "stop_after_first")
+        )
+        wholes: list[list[Part]] = []
+        unused = set(triggers)
+        rests: dict[str, list[list[Part]]] = {}
+        for i, tag in enumerate(tags):
+            begin, rest = self._cut_tag(tag, f"{path}.tags[{i}]")
+            found = [trigger for trigger in triggers if begin.startswith(trigger)]
+            if len(found) != 1:
+                raise ValueError(
+                    f"{path}.tags[{i}].begin must begin with exactly one trigger, not {len(found)}"
+                )
+            unused.discard(found[0])
+            # A special token comes whole, with what the trigger lacks of it.
+            token = self._lark.special_token_at_start(begin)
+            trigger = token if token.startswith(found[0]) else found[0]
+            after = self._lark.literal(begin.removeprefix(trigger))
+            rests.setdefault(trigger, []).append([*after, rest])
+            wholes.append([*self._lark.literal(begin), rest])
+        if unused:
+            raise ValueError(f"{path}.triggers: no tag begins with {min(unused)!r}")
+        first = [self._lark.either(wholes)] if at_least_one else []
+        if at_least_one and stop_after_first:
+            return self._closed(first, ends)
+        free = FreeText(self._lark, [*rests, *ends], texts_of(value, path, "excludes", ()))
+        end = self._either_end(free, ends)
+        called = self._lark.either(
+            [
+                [Part(free.until(trigger), False), self._lark.either(found)]
+                for trigger, found in rests.items()
+            ]
+        )
+        if stop_after_first:
+            return [self._lark.either([self._closed([called], ends), [end]])]
+        return [*first, Part(f"{called.expression}*", False), end]
+
+    def tags_with_separator(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        tags = list_of(value, path, "tags")
+        separator = member(value, path, "separator", str)
+        cut = [self._cut_tag(tag, f"{path}.tags[{i}]") for i, tag in enumerate(tags)]
+        choices = [[*self._lark.literal(begin), rest] for begin, rest in cut]
+        tag = self._as_rule([self._lark.either(choices)])
+        parts = [tag]
+        if not flag_of(value, path, "stop_after_first"):
+            parts.append(self._lark.repeat([*self._lark.literal(separator), tag], "*"))
+        if not flag_of(value, path, "at_least_one"):
+            parts = [self._lark.repeat(parts, "?")]
+        return self._closed(parts, ends)
+
+    def _cut_tag(self, value: object, path: str) -> tuple[str, Part]:
+        """Its begin, and a rule of the rest. Where only tags may be, the type may be left out."""
+        if not isinstance(value, Mapping) or value.get("type", "tag") != "tag":
+            raise ValueError(f"{path} must be a tag")
+        self._count(path)
+        begin = member(value, path, "begin", str)
+        return begin, self._as_rule(self._rest_of_tag(value, path, ()))
+
+    def _as_rule(self, parts: list[Part]) -> Part:
+        return Part(self._lark.rule(self._lark.join(parts)), False)
+
+    def _rest_of_tag(self, value: Value, path: str, ends: Ends) -> list[Part]:
+        own = value.get("end")
+        own_ends = [own] if isinstance(own, str) else own
+        if not isinstance(own_ends, list) or not own_ends or not all(map(_is_text, own_ends)):
+            raise ValueError(f"{path}.end must be a string or a list of strings")
+        content = value.get("content")
+        if _is_free(content) and "" in own_ends:
+            raise ValueError(f"{path}.end must not be empty where the content has no end")
+        return self._closed(self._write(content, f"{path}.content", own_ends), ends)
+
+    def _repeated(self, value: Value, path: str, times: str, ends: Ends) -> list[Part]:
+        content = value.get("content")
+        if _is_free(content):
+            raise ValueError(f"{path}.content must have an end")
+        parts = self._write(content, f"{path}.content", ())
+        return self._closed([self._lark.repeat(parts, times)], ends)
+
+    def _closed(self, parts: list[Part], ends: Ends) -> list[Part]:
+        if not ends:
+            return parts
+        choices = [self._lark.literal(end) for end in ends]
+        return [*parts, *(choices[0] if len(choices) == 1 else [self._lark.either(choices)])]
+
+    def _either_end(self, free: FreeText, ends: Ends) -> Part:
+        if not ends:
+            return Part(free.to_end(), False)
+        return self._lark.either([[Part(free.until(end), False)] for end in ends])
+
+    def _grammar(self, grammar: dict[str, Any]) -> Part:
+        name = f"grammar{len(self._grammars)}"
+        self._grammars.append({**grammar, "name": name})
+        return Part(f"@{name}", False)
+
+
+_FORMATS: Final[Mapping[str, Callable[[_Writer, Value, str, Ends], list[Part]]]] = {
+    "const_string": _Writer.const_string,
+    "json_schema": _Writer.json_schema,
+    "qwen_xml_parameter": _Writer.qwen_xml_parameter,
+    "grammar": _Writer.grammar,
+    "regex": _Writer.regex,
+    "any_text": _Writer.any_text,
+    "sequence": _Writer.sequence,
+    "or": _Writer.or_,
+    "optional": _Writer.optional,
+    "plus": _Writer.plus,
+    "star": _Writer.star,
+    "repeat": _Writer.repeat,
+    "tag": _Writer.tag,
+    "triggered_tags": _Writer.triggered_tags,
+    "tags_with_separator": _Writer.tags_with_separator,
+}
+FORMAT_TYPES: Final = tuple(_FORMATS)
+
+
+def _is_free(value: Any) -> bool:
+    """Whether the format has no end of its own."""
+    match value:
+        case {"type": "any_text"}:
+            return True
+        case {"type": "triggered_tags"}:
+            return not (value.get("at_least_one") and value.get("stop_after_first"))
+        case {"type": "sequence", "elements": [*_, last]}:
+            return _is_free(last)
+        case {"type": "or", "elements": [*elements]}:
+            return any(map(_is_free, elements))
+        case _:
+            return False
+
+
+def _begin_of(value: object) -> str:
+    match value:
+        case {"type": "const_string", "value": str(text)} | {"type": "tag", "begin": str(text)}:
+            return text
+        case _:
+            return ""
+
+
+def _without_begin(value: Value) -> Value | None:
+    """What is left when the text before has ended with the format's begin."""
+    return None if value["type"] == "const_string" else {**value, "begin": ""}
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

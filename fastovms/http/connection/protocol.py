@@ -1,0 +1,402 @@
+"""The life of one connection: whose turn it is, and what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import NamedTuple
+
+from fastovms.http.connection.read_deadline import ReadDeadline
+from fastovms.http.connection.response_writer import CONTINUE
+from fastovms.http.connection.server_state import Exchange, ServerState
+from fastovms.http.connection.stream_writer import ResponseStream
+from fastovms.http.connection.wire import Wire, WireState
+from fastovms.http.parsing.faults import Fault, InputRefused
+from fastovms.http.parsing.framing import Phase, RequestParser
+from fastovms.http.parsing.head import KnownHead
+from fastovms.http.routing.messages import Handler, HeaderPairs, Request, Response, Stream
+
+logger = logging.getLogger(__name__)
+
+# Reading a refused body to its end keeps the connection; past this size it costs less to close.
+_MAX_DISCARDED_BODY = 64 * 1024
+_CLIENT_CLOSED_REQUEST = 499
+
+# Bytes from which reads wait for their turn.
+_LARGE_READ = 64 * 1024
+
+# Look-ups in an Enum class are slow.
+_OPEN = WireState.OPEN
+_BETWEEN = Phase.BETWEEN
+_DONE = Phase.DONE
+
+
+class _Turn(NamedTuple):
+    """A request and who answers it.
+
+    Attributes:
+        final: the connection ends with the answer.
+        linger: and the client may still be sending then.
+    """
+
+    request: Request
+    answer: Handler | Response
+    final: bool
+    linger: bool = False
+
+
+class Connection(asyncio.Protocol):
+    """Serves requests one after the other, in the order in which they came."""
+
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
+        self._loop = server.loop
+        self._config = server.config
+        self._wire = Wire(server.config, server.loop, server.outbox)
+        self._parser = RequestParser(server.config, server.body_budget, server.head_cache, self)
+        self._deadline = ReadDeadline(
+            server.loop, server.config, self._parser, self._on_late, self._on_idle
+        )
+        self._num_served = 0
+        self._num_discarded = 0
+        self._admitted: Handler | Response | None = None
+        self._queue: deque[_Turn] = deque()
+        # The current turn
+        self._request: Request | None = None
+        self._final = False
+        self._linger = False
+        self._task: asyncio.Future[Response | None] | None = None
+        self._stream: ResponseStream | None = None
+        self._status = 0
+        self._written_before = 0
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire.attach(transport)
+        self._deadline.set(self._loop.time() + self._config.head_timeout)
+        if not self._server.add(self):
+            self._parser.close()
+            self.on_fault(Fault(503, "too many connections", headers=(("Retry-After", "1"),)))
+
+    def data_received(self, data: bytes) -> None:
+        if self._wire.state is not _OPEN:
+            return
+        parser = self._parser
+        if parser.phase is _DONE:
+            self._discard(len(data))
+            return
+        parser.feed(data)
+        if parser.awaiting_continue:
+            self._send_continue()
+        if parser.phase is not self._deadline.phase:
+            self._deadline.follow()
+        if len(data) >= _LARGE_READ and not self._server.read_turnstile.is_open:
+            self._wire.pause_reading()
+            self._server.read_turnstile.wait(self._read_on)
+
+    def eof_received(self) -> None:
+        """The client will send no more; with a request in flight that means it has gone. Returns
+        None, upon which the transport flushes and closes."""
+        self._parser.close()
+        self._abandon()
+        self._wire.on_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._parser.close()
+        self._abandon()
+        self._deadline.close()
+        self._wire.detach()
+        self._server.remove(self)
+
+    def pause_writing(self) -> None:
+        self._wire.pause()
+
+    def resume_writing(self) -> None:
+        self._wire.resume()
+        stream = self._stream
+        if stream is not None and stream.on_writable is not None:
+            stream.on_writable()
+        self._next_turns()
+
+    def _read_on(self) -> None:
+        self._server.read_turnstile.count_read()
+        self._wire.resume_reading()
+
+    # The server's side
+
+    def drain(self) -> None:
+        """Closes after the next answer, which says so, or soon if it is idle and stays it. A
+        connection that has not yet had one keeps the time that it has for its first request."""
+        if self._num_served and self._request is None and self._parser.phase is _BETWEEN:
+            self._deadline.set(self._loop.time() + self._config.drain_grace)
+
+    def cut(self) -> None:
+        self._wire.cut(reset=True)
+
+    # The parser's side
+
+    def on_head(self, request: Request, content_length: int | None) -> bool:
+        server = self._server
+        request.client = self._wire.client
+        request.id = server.request_id(request.headers.by_name.get("x-request-id"))
+        request.received_at = self._loop.time()
+        request._open_stream = self._open_stream
+        admitted = self._admitted = server.dispatcher.admit(request)
+        if content_length == 0 or not isinstance(admitted, Response):
+            return True
+        if (
+            content_length is None
+            or content_length > _MAX_DISCARDED_BODY
+            or self._parser.awaiting_continue  # the answer tells the client not to send the body
+        ):
+            self._take(_Turn(request, admitted, final=True, linger=True))
+            raise InputRefused
+        return False
+
+    def on_request(self, request: Request, keep_alive: bool) -> None:
+        self._deadline.phase = _BETWEEN
+        admitted = self._admitted
+        assert admitted is not None
+        is_next = self._request is None and not self._queue and not self._wire.paused
+        if is_next and self._server.turnstile.is_open:
+            self._final = not keep_alive
+            self._begin(request, admitted)
+            return
+        if not is_next and len(self._queue) >= self._config.max_pipelined:
+            self._server.give_back_body(request)
+            request.body = b""
+            raise Fault(503, "too many pipelined requests", request=request)
+        self._queue.append(_Turn(request, admitted, final=not keep_alive))
+        if is_next:
+            self._server.turnstile.wait(self._next_turns)
+
+    def on_known(self, head: KnownHead) -> bool:
+        answer, server, wire = head.answer, self._server, self._wire
+        if answer is None or self._request is not None or self._queue:
+            return False
+        now = self._loop.time()
+        if now >= answer.expires_at or wire.paused or server.draining:
+            return False
+        before, after, status, request, _ = answer
+        request.id = id = server.new_request_id()
+        request.client = wire.client
+        data = before + id.encode() + after
+        wire.post(data)
+        self._num_served += 1
+        self._deadline.set(now + self._config.keep_alive_timeout)
+        if server.observers:
+            server.report(Exchange(request, status, len(data), 0.0, True))
+        return True
+
+    def on_fault(self, fault: Fault) -> None:
+        if not fault.answered:
+            logger.warning("%s: %s", self._wire.client, fault.message)
+            self._wire.finish(linger=False)
+            return
+        request = fault.request or Request("-", "")
+        if not request.received_at:  # the fault is in its head
+            request.client = self._wire.client
+            request.id = self._server.request_id(request.headers.by_name.get("x-request-id"))
+            request.received_at = self._loop.time()
+        error = self._server.dispatcher.error
+        answer = error(request.path, fault.status, fault.message, fault.headers)
+        self._take(_Turn(request, answer, final=True, linger=True))
+
+    def _discard(self, num_bytes: int) -> None:
+        """Input that is not read any more, while earlier answers are still due. A client that
+        floods loses them: only so much of it is worth taking."""
+        self._num_discarded += num_bytes
+        if self._num_discarded > self._config.max_body:
+            logger.warning("%s sends without end after its last request", self._wire.client)
+            self._wire.cut(reset=True)
+
+    # Turns
+
+    def _take(self, turn: _Turn) -> None:
+        self._queue.append(turn)
+        self._next_turns()
+
+    def _next_turns(self) -> None:
+        while self._queue and self._request is None and self._wire.writable:
+            request, answer, self._final, self._linger = self._queue.popleft()
+            self._begin(request, answer)
+        if self._parser.awaiting_continue:
+            self._send_continue()
+
+    def _begin(self, request: Request, answer: Handler | Response) -> None:
+        self._request = request
+        self._written_before = self._wire.num_written
+        if isinstance(answer, Response):
+            self._respond(answer)
+            return
+        try:
+            outcome = answer(request)
+        except Exception as error:
+            self._fail(error)
+            return
+        if isinstance(outcome, Response):
+            self._respond(outcome)
+        elif outcome is None:
+            self._end_stream()
+        else:
+            if self._deadline.phase is _BETWEEN:
+                self._deadline.clear()
+            self._task = task = asyncio.ensure_future(outcome, loop=self._loop)
+            self._server.tasks.add(task)
+            self._server.turnstile.count_task()
+            task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Future[Response | None]) -> None:
+        self._server.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if self._task is not task:
+            if error is not None:
+                logger.error("a request failed after its client had gone", exc_info=error)
+            return
+        self._task = None
+        if task.cancelled():
+            self._wire.cut(reset=True)
+        elif error is not None:
+            self._fail(error)
+        else:
+            response = task.result()
+            if response is None:
+                self._end_stream()
+            else:
+                self._respond(response)
+        self._next_turns()
+
+    def _respond(self, response: Response) -> None:
+        request, stream, server = self._request, self._stream, self._server
+        assert request is not None
+        if stream is not None:
+            if stream.started:
+                self._fail(RuntimeError("the handler returned a Response after streaming"))
+                return
+            stream.release()
+        self._final = final = self._final or server.draining
+        self._status = response.status
+        policy = server.dispatcher.cross_origin
+        extra = () if policy is None else policy.response_fields(request)
+        try:
+            data = server.writer.render(response, request, close=final, extra=extra)
+        except ValueError as error:
+            self._fail(error)
+            return
+        self._wire.post(data)
+        if response.repeatable and not final:
+            server.writer.repeat(response, request, data, self._loop.time())
+        self._finish(completed=True)
+
+    def _end_stream(self) -> None:
+        """The handler is through with its stream."""
+        stream = self._stream
+        if stream is None:
+            self._fail(RuntimeError("the handler answered nothing"))
+        elif not stream.closed:
+            self._fail(RuntimeError("the handler left its stream open"))
+        else:
+            self._final = stream.is_last or stream.aborted
+            self._finish(completed=not stream.aborted)
+
+    def _fail(self, error: BaseException) -> None:
+        """The handler raised, or broke the rules."""
+        request, stream = self._request, self._stream
+        assert request is not None
+        logger.error("%s %s failed", request.method, request.raw_path, exc_info=error)
+        if stream is not None and stream.started:
+            stream.abort()
+            self._final = True
+            self._finish(completed=False)
+        else:
+            self._respond(self._server.dispatcher.error(request.path, 500, "internal error"))
+
+    def _finish(self, *, completed: bool) -> None:
+        """The turn is over."""
+        self._close_books(completed)
+        self._request = self._stream = None
+        self._num_served += 1
+        if self._final:
+            # What was sent behind the last request would make a plain close a reset, which may
+            # overtake the answer (RFC 9112 9.6).
+            linger = self._linger or bool(self._queue)
+            self._parser.close()
+            self._drop_queue()
+            self._wire.finish(linger=linger)
+        elif self._parser.phase is _BETWEEN:
+            config = self._config
+            grace = config.drain_grace if self._server.draining else config.keep_alive_timeout
+            self._deadline.set(self._loop.time() + grace)
+
+    def _close_books(self, completed: bool) -> None:
+        """Frees what the current request held, and reports it."""
+        request, server = self._request, self._server
+        assert request is not None
+        server.give_back_body(request)
+        if server.observers:
+            num_bytes = self._wire.num_written - self._written_before
+            status = self._status if num_bytes else _CLIENT_CLOSED_REQUEST
+            duration = self._loop.time() - request.received_at
+            server.report(Exchange(request, status, num_bytes, duration, completed))
+
+    def _abandon(self) -> None:
+        """The client has gone: nobody waits for the current turn or for those behind it."""
+        task, stream = self._task, self._stream
+        if self._request is not None:
+            finished = stream is not None and stream.closed and not stream.aborted
+            self._close_books(completed=finished)
+        self._request = self._task = self._stream = None
+        self._drop_queue()
+        if stream is not None:
+            stream.release()
+        if task is not None:
+            task.cancel()
+
+    def _drop_queue(self) -> None:
+        for turn in self._queue:
+            self._server.give_back_body(turn.request)
+        self._queue.clear()
+
+    def _open_stream(
+        self, request: Request, status: int, content_type: str, headers: HeaderPairs, ping: bool
+    ) -> Stream:
+        if self._request is not request or self._stream is not None:
+            raise RuntimeError("a request is answered once, and while its client is there")
+        self._status = status
+        self._stream = stream = ResponseStream(
+            self._wire,
+            self._server,
+            request,
+            status,
+            content_type,
+            headers,
+            is_last=self._final,
+            ping=ping,
+        )
+        return stream
+
+    # Waiting for the client
+
+    def _send_continue(self) -> None:
+        """RFC 9110 10.1.1. An interim answer must not overtake those still due."""
+        if self._parser.phase is Phase.BODY and self._request is None and not self._queue:
+            self._parser.awaiting_continue = False
+            self._wire.write(CONTINUE)
+
+    def _on_idle(self) -> None:
+        if self._queue or self._wire.buffered:
+            # The client is still reading, for which the wire has a deadline of its own.
+            self._deadline.set(self._loop.time() + self._config.keep_alive_timeout)
+        elif self._request is None and self._wire.has_unread:
+            # A request has come while the loop was busy; the next pass of the loop reads it.
+            self._deadline.set(self._loop.time())
+        elif self._request is None:
+            self._parser.close()
+            self._wire.finish_idle()
+
+    def _on_late(self, message: str) -> None:
+        request = self._parser.unfinished()
+        self._parser.close()
+        self.on_fault(Fault(408, message, request=request))

@@ -1,0 +1,129 @@
+"""What all connections of a server share."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from fastovms.config import HttpConfig
+from fastovms.http.connection.response_writer import ResponseWriter
+from fastovms.http.connection.turnstile import Turnstile
+from fastovms.http.connection.wire import Outbox
+from fastovms.http.parsing.body_budget import BodyBudget
+from fastovms.http.parsing.head import HeadCache
+from fastovms.http.routing.dispatch import Dispatcher
+from fastovms.http.routing.messages import Request, Response
+from fastovms.quoting import is_id
+
+logger = logging.getLogger(__name__)
+
+_MAX_REQUEST_ID = 128
+
+
+class Exchange(NamedTuple):
+    """A request that is over, for access logs and metrics.
+
+    Attributes:
+        status: 499 when the client went away before an answer began.
+        num_bytes: written for it, heads and framing included.
+        duration: seconds since its head was complete.
+        completed: False when the answer was cut short.
+    """
+
+    request: Request
+    status: int
+    num_bytes: int
+    duration: float
+    completed: bool
+
+
+Observer = Callable[[Exchange], None]
+
+
+class ManagedConnection(Protocol):
+    """What the server does to a connection."""
+
+    def drain(self) -> None:
+        """Closes after the next answer, or soon if it is idle and stays it."""
+
+    def cut(self) -> None:
+        """Resets it."""
+
+
+class ServerState:
+    """The parts and counters that connections share.
+
+    Args:
+        clock: seconds, also within a pass of the loop.
+
+    Attributes:
+        draining: every answer from now on is its connection's last.
+        connections: those open; `tasks`: the handlers at work, also of lost connections.
+    """
+
+    def __init__(
+        self,
+        config: HttpConfig,
+        dispatcher: Dispatcher,
+        loop: asyncio.AbstractEventLoop,
+        observers: Sequence[Observer] = (),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.config = config
+        self.dispatcher = dispatcher
+        self.loop = loop
+        self.observers = tuple(observers)
+        self.writer = ResponseWriter()
+        self.body_budget = BodyBudget(config.max_buffered_bodies)
+        self.head_cache = HeadCache()
+        self.outbox = Outbox(loop)
+        self.turnstile = Turnstile(loop, clock)
+        self.read_turnstile = Turnstile(loop, clock)
+        self.connections: set[ManagedConnection] = set()
+        self.tasks: set[asyncio.Future[Response | None]] = set()
+        self.draining = False
+        self._id_prefix = secrets.token_hex(6)
+        self._ids = itertools.count(1)
+        self._empty: asyncio.Future[None] | None = None
+
+    def add(self, connection: ManagedConnection) -> bool:
+        """Enters a connection; False = it is one too many."""
+        self.connections.add(connection)
+        return len(self.connections) <= self.config.max_connections
+
+    def remove(self, connection: ManagedConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def wait_until_empty(self) -> None:
+        """Returns when no connection is open."""
+        if self.connections:
+            self._empty = self.loop.create_future()
+            await self._empty
+
+    def give_back_body(self, request: Request) -> None:
+        """The request's body is no longer needed. To be called once."""
+        if request.body:
+            self.body_budget.give_back(request.sender, len(request.body))
+
+    def request_id(self, given: str | None) -> str:
+        """The client's id when it is up to 128 visible ASCII characters, else a new one."""
+        if given and is_id(given, _MAX_REQUEST_ID):
+            return given
+        return self.new_request_id()
+
+    def new_request_id(self) -> str:
+        return f"{self._id_prefix}-{next(self._ids):x}"
+
+    def report(self, exchange: Exchange) -> None:
+        for observer in self.observers:
+            try:
+                observer(exchange)
+            except Exception:
+                logger.exception("an observer of requests failed")

@@ -1,0 +1,93 @@
+"""Bearer keys (RFC 6750 2.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from fastovms.errors import ConfigurationError
+from fastovms.http.routing.messages import ErrorRenderer, Request, Response
+
+_VARIABLES = ("API_KEY", "VLLM_API_KEY")
+_CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
+
+
+class ApiKeys:
+    """A check that refuses requests without one of the keys, and notes whose the others are.
+
+    Args:
+        exempt: paths that anybody may ask, such as health; a trailing slash is overlooked.
+    """
+
+    def __init__(
+        self, keys: Iterable[str], render_error: ErrorRenderer, exempt: Collection[str] = ()
+    ) -> None:
+        # Digests have one length, and comparing them tells nothing about the keys.
+        self._digests = [_digest(key.encode()) for key in dict.fromkeys(keys)]
+        if not self._digests:
+            raise ConfigurationError("no API key is given")
+        self._render_error = render_error
+        self._exempt = frozenset(exempt)
+
+    def __call__(self, request: Request) -> Response | None:
+        path = request.path
+        if path in self._exempt or (path.rstrip("/") or "/") in self._exempt:
+            return None
+        given = request.headers.get("authorization")
+        if given is None:
+            return self._refuse(request, "an API key is required: Authorization: Bearer <key>")
+        scheme, _, key = given.partition(" ")
+        # One space or several (RFC 9110 11.4). Nothing else is taken off: `str.strip` would take
+        # bytes that are blanks in Latin-1.
+        digest = _digest(key.strip(" ").encode("latin-1"))
+        # No early end: the time must not tell which key it was, or how many there are.
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        if scheme.lower() != "bearer" or not any(matches):
+            return self._refuse(request, "the API key is not valid")
+        request.tenant = digest.hex()
+        return None
+
+    def _refuse(self, request: Request, message: str) -> Response:
+        response = self._render_error(request.path, 401, message)
+        return dataclasses.replace(response, headers=response.headers + _CHALLENGE)
+
+
+def read_api_keys(
+    path: Path | None, environ: Mapping[str, str], given: Sequence[str] = ()
+) -> list[str]:
+    """The given keys and those of a file, one a line (blank lines and those that begin with # are
+    skipped), else the one in the environment's API_KEY or VLLM_API_KEY; empty = no authentication.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or holds no key or one with a blank in it.
+    """
+    keys = [("--api-key", key) for key in given]
+    if path is not None:
+        keys += [(str(path), key) for key in _read_keys(path)]
+    elif not keys:
+        found = [(name, environ.get(name, "").strip()) for name in _VARIABLES]
+        keys = [(name, key) for name, key in found if key][:1]
+    for source, key in keys:
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            # The key itself must not appear in a log.
+            raise ConfigurationError(f"{source}: an API key is visible ASCII without blanks")
+    return [key for _, key in keys]
+
+
+def _read_keys(path: Path) -> list[str]:
+    try:
+        # Some editors begin a file with a byte order mark.
+        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the API keys in {path}: {error}") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigurationError(f"{path} holds no API key")
+    return keys
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,4 @@
+"""Where connections come from: addresses, sockets of systemd, TLS and its handshakes.
+
+It hands connections to the protocol and reads no request.
+"""

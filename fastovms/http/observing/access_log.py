@@ -1,0 +1,71 @@
+"""One line a request, as text or JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import orjson
+
+from fastovms.http.connection.server_state import Exchange
+from fastovms.quoting import one_line
+
+
+class AccessLog:
+    """An observer that writes lines.
+
+    The query is left out, and so are all headers: clients put secrets into both.
+
+    Args:
+        form: "text" or "json".
+        write: takes a line without its end.
+        clock: unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        form: str,
+        write: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._write = write
+        self._clock = clock
+        self._format = {"text": _text, "json": _json}[form]
+
+    def __call__(self, exchange: Exchange) -> None:
+        self._write(one_line(self._format(dict(self._fields(exchange)))))
+
+    def _fields(self, exchange: Exchange) -> Iterator[tuple[str, object]]:
+        request = exchange.request
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        yield "time", now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        yield "client", request.client or "-"
+        yield "method", request.method
+        yield "path", request.raw_path or "-"
+        yield "status", exchange.status
+        yield "bytes", exchange.num_bytes
+        yield "duration_ms", round(exchange.duration * 1000, 1)
+        if not exchange.completed:
+            yield "cut", True
+        yield "id", request.id
+        yield from request.log_fields.items()
+
+
+def _json(fields: dict[str, object]) -> str:
+    return orjson.dumps(fields, default=str).decode()
+
+
+def _text(fields: dict[str, object]) -> str:
+    """The common fields first, bare; the rest as name=value."""
+    common = ("time", "client", "method", "path", "status", "bytes", "duration_ms")
+    head = " ".join(str(fields.pop(name)) for name in common)
+    rest = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
+    return f"{head} {rest}"
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    if text and text.isascii() and text.isprintable() and not set(text) & {" ", '"', "="}:
+        return text
+    return orjson.dumps(text).decode()

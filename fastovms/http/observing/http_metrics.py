@@ -1,0 +1,89 @@
+"""Prometheus series of the HTTP side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from fastovms.http.connection.server_state import Exchange
+from fastovms.metrics import Histogram
+
+_PREFIX: Final = "fastovms_http_"
+_DURATION_BUCKETS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0, 900.0, 3600.0,
+)  # fmt: skip
+
+
+class Levels(Protocol):
+    """What the server holds at the moment (implemented by `server.HttpServer`)."""
+
+    @property
+    def num_connections(self) -> int: ...
+    @property
+    def num_handshakes(self) -> int: ...
+    @property
+    def num_body_bytes(self) -> int: ...
+
+
+class HttpMetrics(Collector):
+    """An observer that counts. Labels are routes, never paths, of which clients could make any
+    number.
+
+    Args:
+        levels: asked at every scrape.
+    """
+
+    def __init__(self, levels: Callable[[], Levels]) -> None:
+        self._levels = levels
+        self._durations: dict[tuple[str, str, int], Histogram] = {}
+        self._num_received = 0
+        self._num_sent = 0
+
+    def __call__(self, exchange: Exchange) -> None:
+        request, status, num_bytes, duration, _ = exchange
+        if request.body:
+            self._num_received += len(request.body)
+        self._num_sent += num_bytes
+        key = (request.method, request.route, status)
+        durations = self._durations.get(key)
+        if durations is None:
+            durations = self._durations[key] = Histogram(_DURATION_BUCKETS)
+        durations.observe(duration)
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            f"{_PREFIX}requests",
+            "Requests answered; 499: the client left before its answer began",
+            labels=["method", "route", "status"],
+        )
+        by_route: dict[str, Histogram] = {}
+        for (method, route, status), histogram in self._durations.items():
+            requests.add_metric([method, route, str(status)], histogram.count)
+            by_route.setdefault(route, Histogram(_DURATION_BUCKETS)).add(histogram)
+        yield requests
+        durations = HistogramMetricFamily(
+            f"{_PREFIX}request_duration_seconds",
+            "Head received to last byte written",
+            labels=["route"],
+        )
+        for route, histogram in by_route.items():
+            durations.add_metric([route], *histogram.buckets())
+        yield durations
+        yield CounterMetricFamily(f"{_PREFIX}received_bytes", "Request bodies", self._num_received)
+        yield CounterMetricFamily(f"{_PREFIX}sent_bytes", "Written to clients", self._num_sent)
+        levels = self._levels()
+        for name, description, value in (
+            ("connections", "Open connections", levels.num_connections),
+            ("handshakes", "TLS handshakes that are not over", levels.num_handshakes),
+            ("buffered_body_bytes", "Request bodies in memory", levels.num_body_bytes),
+        ):
+            yield GaugeMetricFamily(f"{_PREFIX}{name}", description, value)

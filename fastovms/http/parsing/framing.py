@@ -1,0 +1,331 @@
+"""Bytes to requests, without a socket or a clock. httptools reads the grammar; sizes are bounded
+here, and `head` has the checks that it leaves to its user."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Protocol
+
+import httptools
+
+from fastovms.config import HttpConfig
+from fastovms.http.parsing.body_budget import BodyBudget
+from fastovms.http.parsing.body_buffer import BodyBuffer
+from fastovms.http.parsing.faults import Fault, InputRefused, method_fault, parse_fault
+from fastovms.http.parsing.head import (
+    HeadCache,
+    KnownHead,
+    body_length,
+    expects_continue,
+    is_all_head,
+    split_target,
+    without_upgrade,
+)
+from fastovms.http.routing.messages import Headers, Request
+
+
+class RequestSink(Protocol):
+    """Receives what a parser finds, in the order of the bytes. Each method may raise `Fault`."""
+
+    def on_head(self, request: Request, content_length: int | None) -> bool:
+        """The head is complete and in order.
+
+        Args:
+            content_length: of the body that follows; None = chunked, not known yet.
+
+        Returns:
+            Whether the body is wanted; one that is not is read and thrown away.
+
+        Raises:
+            InputRefused: the answer is on its way, and nothing more is to be read.
+        """
+
+    def on_request(self, request: Request, keep_alive: bool) -> None:
+        """The body is complete too."""
+
+    def on_known(self, head: KnownHead) -> bool:
+        """A request that was parsed before, whole. Returns whether that was all: it is answered,
+        and the other methods are not called for it."""
+
+    def on_fault(self, fault: Fault) -> None:
+        """The last call."""
+
+
+class Phase(Enum):
+    """Where in the input a parser stands. BETWEEN: no byte of the next request was seen."""
+
+    BETWEEN = auto()
+    HEAD = auto()
+    BODY = auto()
+    DONE = auto()
+
+
+# Look-ups in an Enum class are slow.
+_BETWEEN, _BODY, _DONE = Phase.BETWEEN, Phase.BODY, Phase.DONE
+
+
+# Knows nobody to call back.
+_INERT = httptools.HttpRequestParser(None)
+
+
+class RequestParser:
+    """Feeds a sink from the bytes of one connection.
+
+    Attributes:
+        phase: DONE = the rest of the input is ignored.
+        body_size: bytes of the current body so far.
+        awaiting_continue: the client waits for `100 Continue` before it sends the body
+            (RFC 9110 10.1.1). Cleared by the first byte of the body, or by who answers it.
+    """
+
+    _url: bytes
+    _fields: list[tuple[bytes, bytes]]
+    _body: BodyBuffer | None
+    _current: Request | None
+
+    def __init__(
+        self, config: HttpConfig, budget: BodyBudget, cache: HeadCache, sink: RequestSink
+    ) -> None:
+        self._config = config
+        self._cache = cache
+        self._budget = budget
+        self._sink: RequestSink | None = sink
+        self.phase = _BETWEEN
+        self.body_size = 0
+        self.awaiting_continue = False
+        self._parser = self._new_parser()
+        self._raw_size = 0  # bytes fed since the phase began, as far as the reads tell
+        self._num_requests = 0
+        self._last: Request | None = None  # the latest request, if it had no body
+        # At the latest complete chunk line: `body_size` and `_raw_size`.
+        self._chunk_start = -1
+        self._raw_before_chunk = 0
+        self._held = 0  # bytes taken from the budget for the current body
+        self._begin_message()
+
+    def feed(self, data: bytes) -> None:
+        """Reads on. The sink is called back from in here."""
+        phase = self.phase
+        if phase is _DONE:
+            return
+        num_requests = self._num_requests
+        try:
+            head = self._cache.get(data) if phase is _BETWEEN else None
+            if head is not None:
+                sink = self._sink
+                assert sink is not None
+                self._num_requests += 1
+                self._raw_size = 0
+                if not sink.on_known(head):
+                    request = head.request()
+                    sink.on_head(request, 0)
+                    sink.on_request(request, True)
+                return
+            self._parse(data)
+        except httptools.HttpParserCallbackError as error:
+            self._stop(error.__context__ or error)
+        except httptools.HttpParserInvalidMethodError:
+            at_start = phase is _BETWEEN and num_requests == self._num_requests
+            self._stop(method_fault(data if at_start else None))
+        except httptools.HttpParserError as error:
+            self._stop(parse_fault(error))
+        except (Fault, InputRefused) as error:
+            self._stop(error)
+        else:
+            if phase is _BETWEEN and num_requests + 1 == self._num_requests:
+                self._remember(data)
+
+    def unfinished(self) -> Request | None:
+        """As much as is known of the request that is being read."""
+        if self._current is not None or not self._url:
+            return self._current
+        method: str = self._parser.get_method().decode()
+        return Request(method, self._url.decode("latin-1").partition("?")[0])
+
+    def close(self) -> None:
+        """Forgets the sink and the unfinished request, which breaks the reference cycles."""
+        self.phase = _DONE
+        if self._held:
+            assert self._current is not None
+            self._budget.give_back(self._current.sender, self._held)
+            self._held = 0
+        self._sink = None
+        self._parser = _INERT
+        self._last = None
+        self._begin_message()
+
+    # Called by httptools
+
+    def on_message_begin(self) -> None:
+        self.phase = Phase.HEAD
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        # Method, two spaces and the version stand on the line too.
+        if len(self._url) + 24 > self._config.max_request_line:
+            raise Fault(414, "the request line is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        fields = self._fields
+        fields.append((name, value))
+        if len(fields) > self._config.max_header_fields:
+            raise Fault(431, f"more than {self._config.max_header_fields} header fields")
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        method: str = parser.get_method().decode()
+        version = parser.get_http_version()
+        if version != "1.1" and version != "1.0":
+            if version[0] != "1":
+                raise Fault(505, f"HTTP/{version} is not supported")
+            version = "1.1"
+        if parser.should_upgrade():
+            if method == "CONNECT":
+                raise Fault(501, "CONNECT is not supported")
+            # httptools skips the body of an upgrade request: it is read again without the Upgrade
+            # field (RFC 9110 7.8 lets a server ignore it), and only then checked.
+            self._upgrading = True
+            return
+        self._check_fields()
+        headers = Headers(
+            [(name.decode(), value.decode("latin-1").rstrip(" \t")) for name, value in self._fields]
+        )
+        self._fields.clear()  # and from here on collects trailers, which are counted and dropped
+        path, query = split_target(self._url.decode("latin-1"), method)
+        request = Request(method, path, query, headers, http_version=version)
+        self._current = request
+        length = body_length(request, self._config.largest_body)
+        self.awaiting_continue = expects_continue(request, length)
+        self.phase = _BODY
+        self._raw_size = 0
+        self._chunk_start = -1
+        if self._sink is not None:
+            self._wanted = self._sink.on_head(request, length)
+
+    def on_chunk_header(self) -> None:
+        self._chunk_start = self.body_size
+        self._raw_before_chunk = self._raw_size
+
+    def on_body(self, data: bytes) -> None:
+        self.awaiting_continue = False
+        self.body_size += len(data)
+        if self.body_size > self._config.largest_body:
+            raise Fault(413, f"the body is larger than {self._config.largest_body} bytes")
+        if self._wanted:
+            assert self._current is not None
+            if not self._budget.take(self._current.sender, len(data)):
+                retry = (("Retry-After", "1"),)
+                raise Fault(503, "too many request bodies of this client in memory", headers=retry)
+            self._held += len(data)
+            if self._body is None:
+                self._body = BodyBuffer()
+            self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        request = self._current
+        if request is None or self._sink is None:
+            return
+        if self._fields:  # trailers
+            self._check_fields()
+        if self._body is not None:
+            request.body = self._body.take()
+        self._held = 0  # now the sink's to give back
+        self._num_requests += 1
+        self._last = request if self.body_size == 0 else None
+        keep_alive = self._parser.should_keep_alive()
+        self._begin_message()
+        self.phase = _BETWEEN if keep_alive else _DONE
+        self._raw_size = 0
+        self._sink.on_request(request, keep_alive)
+        if self._sink is None:
+            raise InputRefused  # closed over this request: those behind it are not read
+
+    def _check_fields(self) -> None:
+        """Bounds a head's fields, or a chunked body's trailers."""
+        size = sum([len(name) + len(value) for name, value in self._fields])
+        if size + 4 * len(self._fields) + len(self._url) > self._config.max_head:
+            raise self._oversized_head()
+
+    def _oversized_head(self) -> Fault:
+        part = "head" if self._current is None else "trailer section"
+        return Fault(431, f"the {part} is larger than {self._config.max_head} bytes")
+
+    def _check_raw_size(self) -> None:
+        """Bounds what httptools buffers or skips without a callback: blank lines, a field or a
+        chunk extension that does not end."""
+        config = self._config
+        size = self._raw_size
+        if size <= config.max_request_line or self.phase is _DONE:
+            return
+        if self.phase is _BODY:
+            if self._chunk_start == self.body_size:  # the chunk without data, before the trailers
+                if size - self._raw_before_chunk > config.max_head:
+                    raise self._oversized_head()
+            elif size > config.max_head + 2 * self.body_size:
+                # Chunk lines may weigh no more than the content, give or take one head, so neither
+                # extensions nor one-byte chunks buy more work than their bytes.
+                raise Fault(400, "the chunk framing outweighs the content")
+        elif self.phase is _BETWEEN:
+            raise Fault(400, "too many blank lines before a request")
+        elif not self._url:
+            raise Fault(414, "the request line is too long")
+        elif size > config.max_head:
+            raise self._oversized_head()
+
+    # The parser's own state
+
+    def _parse(self, data: bytes) -> None:
+        rest: list[bytes | memoryview] = [data]
+        while rest and self.phase is not _DONE:
+            part = rest.pop()
+            self._raw_size += len(part)
+            try:
+                self._parser.feed_data(part)
+                self._check_raw_size()
+            except httptools.HttpParserUpgrade as upgrade:
+                offset: int = upgrade.args[0]
+                rest.append(memoryview(part)[offset:])
+                rest.append(self._without_upgrade())
+
+    def _remember(self, data: bytes) -> None:
+        """Caches a head after which the parser stands as before it: nothing follows it, neither
+        now nor by what it says."""
+        request = self._last
+        if request is not None and self.phase is _BETWEEN and is_all_head(request, data):
+            self._cache.put(data, request)
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # Versions are judged here, with 505; what follows `Connection: close` is not read.
+        parser.set_dangerous_leniencies(lenient_version=True, lenient_data_after_close=True)
+        return parser
+
+    def _begin_message(self) -> None:
+        self._url = b""
+        self._fields = []
+        self._body = None
+        self._current = None
+        self._wanted = True
+        self._upgrading = False
+        self.body_size = 0
+        self.awaiting_continue = False
+
+    def _without_upgrade(self) -> bytes:
+        """The current head with nothing in it that asks for an upgrade, and a parser to read it."""
+        parser = self._parser
+        version = parser.get_http_version().encode()
+        head = without_upgrade(parser.get_method(), self._url, version, self._fields)
+        self._parser = self._new_parser()
+        self._begin_message()
+        self._raw_size = 0
+        return head
+
+    def _stop(self, error: BaseException) -> None:
+        sink, request = self._sink, self.unfinished()
+        self.close()
+        if isinstance(error, Fault):
+            error.request = error.request or request
+            if sink is not None:
+                sink.on_fault(error)
+        elif not isinstance(error, InputRefused):
+            raise error

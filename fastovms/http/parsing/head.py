@@ -1,0 +1,162 @@
+"""The checks of a request's head that httptools leaves to its user, and a cache of heads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fastovms.http.parsing.faults import Fault
+from fastovms.http.routing.messages import Request
+
+# RFC 9110 7.2, RFC 3986 3.2.2: a bracketed IP literal or a registered name, then maybe a port.
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|([A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(:[0-9]*)?")
+_ABSOLUTE_TARGET = re.compile(r"https?://([^/?#]+)(/[^?]*)?(?:\?(.*))?", re.IGNORECASE)
+
+# Fields of which a second line would leave two readers to disagree (RFC 9110 5.3).
+_SINGLETONS = frozenset(("host", "content-type", "content-encoding", "authorization", "expect"))
+
+# Fields after which a request is more than its head.
+_BODY_FIELDS = frozenset(("content-length", "transfer-encoding", "expect", "upgrade"))
+
+
+def split_target(target: str, method: str) -> tuple[str, str]:
+    """Path and query of a request target (RFC 9112 3.2). Raises Fault."""
+    if "#" in target:
+        raise Fault(400, "a request target has no fragment")
+    if target[:1] == "/":
+        path, _, query = target.partition("?")
+        return path, query
+    if target == "*":
+        if method != "OPTIONS":
+            raise Fault(400, "the target * is for OPTIONS only")
+        return target, ""
+    absolute = _ABSOLUTE_TARGET.fullmatch(target)
+    if absolute is None or not _HOST.fullmatch(absolute[1]):
+        raise Fault(400, "invalid request target")
+    # OPTIONS with neither path nor query asks about the server (RFC 9112 3.2.4).
+    path = absolute[2] or ("*" if method == "OPTIONS" and absolute[3] is None else "/")
+    return path, absolute[3] or ""
+
+
+def body_length(request: Request, max_body: int) -> int | None:
+    """Checks the fields that routing and framing rest on.
+
+    Returns:
+        The size of the body that follows; None = chunked, not known yet.
+
+    Raises:
+        Fault: they are wrong, ambiguous, or ask for what is not supported.
+    """
+    for name in request.headers.repeated():
+        if name in _SINGLETONS:
+            raise Fault(400, f"more than one {name} field")
+    fields = request.headers.by_name
+    host = fields.get("host")
+    if host is None:
+        if request.http_version == "1.1":
+            raise Fault(400, "a Host field is required")
+    elif not _HOST.fullmatch(host):
+        raise Fault(400, "invalid Host field")
+    coding = fields.get("transfer-encoding")
+    length: int | None = None
+    if coding is None:
+        # httptools has let nothing but digits pass, of which any number may be leading zeros; int
+        # refuses thousands.
+        length = int(fields.get("content-length", "0").lstrip("0") or "0")
+        if length > max_body:
+            raise Fault(413, f"the body is larger than {max_body} bytes")
+    elif request.http_version == "1.0":
+        raise Fault(400, "Transfer-Encoding is not part of HTTP/1.0")
+    elif coding.lower() != "chunked":
+        raise Fault(501, "the only transfer coding here is chunked")
+    if fields.get("expect", "100-continue").lower() != "100-continue":
+        raise Fault(417, "the only expectation here is 100-continue")
+    return length
+
+
+def expects_continue(request: Request, length: int | None) -> bool:
+    """Whether the client waits for `100 Continue` before its body. HTTP/1.0 has no such thing, and
+    its servers must not send it (RFC 9110 10.1.1)."""
+    return length != 0 and request.http_version == "1.1" and "expect" in request.headers.by_name
+
+
+def without_upgrade(
+    method: bytes, target: bytes, version: bytes, fields: Iterable[tuple[bytes, bytes]]
+) -> bytes:
+    """The same head, asking for no upgrade."""
+    lines = [b"%b %b HTTP/%b" % (method, target, version)]
+    for name, value in fields:
+        lowered = name.lower()
+        if lowered == b"connection":
+            options = [option.strip() for option in value.split(b",")]
+            value = b", ".join(o for o in options if o and o.lower() != b"upgrade")
+        if lowered != b"upgrade":
+            lines.append(name + b": " + value)
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+class RepeatedAnswer(NamedTuple):
+    """What a head was answered, for those who send it again.
+
+    Attributes:
+        before, after: the answer's bytes around the request's id.
+        request: the one that it was given to, for the books; it has the latest id.
+        expires_at: loop time at which the Date field changes, if nothing else does.
+    """
+
+    before: bytes
+    after: bytes
+    status: int
+    request: Request
+    expires_at: float
+
+
+class KnownHead:
+    """A request without a body that was parsed before."""
+
+    __slots__ = ("answer", "headers", "http_version", "method", "query", "raw_path")
+
+    def __init__(self, request: Request) -> None:
+        self.method = request.method
+        self.raw_path = request.raw_path
+        self.query = request.query
+        self.headers = request.headers
+        self.http_version = request.http_version
+        self.answer: RepeatedAnswer | None = None
+
+    def request(self) -> Request:
+        request = Request(
+            self.method, self.raw_path, self.query, self.headers, b"", self.http_version
+        )
+        request.known_head = self
+        return request
+
+
+class HeadCache:
+    """Requests without a body, by their bytes. Pollers, probes and load generators send the same
+    bytes again and again, which parse to the same request every time.
+
+    Holds at most `capacity` heads of at most `max_size` bytes; a full cache starts afresh.
+    """
+
+    def __init__(self, capacity: int = 256, max_size: int = 1024) -> None:
+        self._capacity = capacity
+        self._max_size = max_size
+        self._heads: dict[bytes, KnownHead] = {}
+        self.get = self._heads.get
+
+    def put(self, data: bytes, request: Request) -> None:
+        if len(data) > self._max_size:
+            return
+        if len(self._heads) >= self._capacity:
+            self._heads.clear()
+        self._heads[data] = KnownHead(request)
+
+    def clear(self) -> None:
+        self._heads.clear()
+
+
+def is_all_head(request: Request, data: bytes) -> bool:
+    """Whether the bytes that brought the request ended with its head."""
+    return data.endswith(b"\r\n\r\n") and _BODY_FIELDS.isdisjoint(request.headers.by_name)

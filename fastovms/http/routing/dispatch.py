@@ -1,0 +1,117 @@
+"""Decides from a request's head who answers it: the layer itself, a refusal, or a handler."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+from fastovms.http.routing.messages import (
+    Check,
+    ErrorRenderer,
+    Handler,
+    HeaderPairs,
+    Request,
+    Response,
+)
+from fastovms.http.routing.router import MethodNotAllowed, Router
+
+
+class CrossOrigin(Protocol):
+    """What browsers of other origins may do (implemented by `cors.CorsPolicy`)."""
+
+    def preflight_fields(self, request: Request) -> HeaderPairs | None:
+        """None = this OPTIONS request is no preflight."""
+
+    def response_fields(self, request: Request) -> HeaderPairs: ...
+
+
+class Dispatcher:
+    """Routes requests.
+
+    Args:
+        render_error: gives errors the form that the path's clients expect.
+        gates: run first, for every request there is.
+        authenticate: runs before routing, so that strangers cannot probe for paths.
+        checks: run once the route is known, before the body is read; not for GET, which has none.
+        root_path: what a proxy may have left in front of every path, such as "/llm".
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        render_error: ErrorRenderer,
+        *,
+        gates: Sequence[Check] = (),
+        authenticate: Check | None = None,
+        checks: Sequence[Check] = (),
+        cross_origin: CrossOrigin | None = None,
+        root_path: str = "",
+    ) -> None:
+        self._router = router
+        self._root_path = root_path
+        self._render_error = render_error
+        self._gates = tuple(gates)
+        self._authenticate = authenticate
+        self._checks = tuple(checks)
+        self.cross_origin = cross_origin
+
+    def admit(self, request: Request) -> Handler | Response:
+        """Who answers. Sets the request's `route` and `path_params`, and takes the root path off
+        its path."""
+        if self._root_path:
+            request.set_path(self._below_root(request.raw_path))
+        for gate in self._gates:
+            refusal = gate(request)
+            if refusal is not None:
+                return refusal
+        if request.method == "OPTIONS" and self.cross_origin is not None:
+            fields = self.cross_origin.preflight_fields(request)
+            if fields is not None:
+                # It cannot carry a key, so it is told nothing of the paths that there are.
+                return Response(204, headers=fields)
+        if self._authenticate is not None:
+            refusal = self._authenticate(request)
+            if refusal is not None:
+                return refusal
+        if request.method == "OPTIONS":
+            return self._options(request)
+        found = self._router.match(request.method, request.raw_path)
+        if found is None:
+            return self.error(request.path, 404, f"no such path: {request.path}")
+        if isinstance(found, MethodNotAllowed):
+            message = f"{request.method} is not allowed for {request.path}"
+            return self.error(request.path, 405, message, (("Allow", found.allowed),))
+        handler, request.route, request.path_params = found
+        if request.method != "GET":
+            for check in self._checks:
+                refusal = check(request)
+                if refusal is not None:
+                    return refusal
+        return handler
+
+    def error(self, path: str, status: int, message: str, headers: HeaderPairs = ()) -> Response:
+        """An error of this layer in the form of the path's dialect."""
+        response = self._render_error(self._below_root(path), status, message)
+        if headers:
+            response = dataclasses.replace(response, headers=response.headers + headers)
+        return response
+
+    def _below_root(self, path: str) -> str:
+        """The path behind the root, as often as it stands there: a second look finds no more."""
+        root, start = self._root_path, 0
+        if not root:
+            return path
+        while path.startswith(root, start):
+            end = start + len(root)
+            if path[end : end + 1] not in ("", "/"):
+                break
+            start = end
+        return path[start:] or "/"
+
+    def _options(self, request: Request) -> Response:
+        """RFC 9110 9.3.7."""
+        allowed = self._router.allowed(request.raw_path)
+        if allowed is None:
+            return self.error(request.path, 404, f"no such path: {request.path}")
+        return Response(204, headers=(("Allow", allowed),))

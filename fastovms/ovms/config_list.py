@@ -1,0 +1,160 @@
+"""OpenVINO Model Server's list of models: the file behind its `--config_path`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from fastovms.config import ModelSource
+from fastovms.errors import ConfigurationError
+from fastovms.ovms.graph import GRAPH_FILE
+from fastovms.ovms.plugin_config import parse_plugin_config
+
+logger = logging.getLogger(__name__)
+
+CONFIG_FILE: Final = "config.json"
+
+_UNUSED_LISTS: Final = ("custom_loader_config_list", "pipeline_config_list")
+_MODELS: Final = "model_config_list"
+_GRAPHS: Final = "mediapipe_config_list"
+_MONITORING: Final = "monitoring"
+
+_GRAPH_MEMBERS: Final = ("name", "base_path", "graph_path", "subconfig")
+_MODEL_MEMBERS: Final = ("name", "base_path", "target_device", "plugin_config")
+_TENSOR_MEMBERS: Final = (
+    "batch_size",
+    "shape",
+    "layout",
+    "precision",
+    "nireq",
+    "model_version_policy",
+    "stateful",
+    "idle_sequence_cleanup",
+    "max_sequence_number",
+    "low_latency_transformation",
+    "allow_cache",
+    "metadata",
+)
+"""They are about models of tensors."""
+
+
+class ConfigList(NamedTuple):
+    """What the file says."""
+
+    models: list[ModelSource]
+    metrics_enable: bool
+
+
+def config_file(path: Path) -> Path:
+    """The file that is meant: it, or the config.json of a directory."""
+    return path / CONFIG_FILE if path.is_dir() else path
+
+
+def read_config_list(path: Path) -> ConfigList:
+    """Reads the file, or the config.json of a directory. Paths in it start from where it is.
+
+    Raises:
+        ConfigurationError: it cannot be read, is not as OVMS wants it, or names no model.
+    """
+    path = config_file(path)
+    try:
+        root = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is not valid JSON: {error}") from None
+    try:
+        return _read(root, path.parent)
+    except _Fault as fault:
+        raise ConfigurationError(f"{path}: {fault}") from None
+
+
+class _Fault(Exception):
+    pass
+
+
+def _read(root: object, folder: Path) -> ConfigList:
+    members = _object(root, "the file", (_MODELS, _GRAPHS, _MONITORING, *_UNUSED_LISTS))
+    for name in _UNUSED_LISTS:
+        if _list(members.get(name, []), name):
+            raise _Fault(f"{name} is for models of tensors: it must be empty")
+    models = [
+        _model(entry, folder, f"{_MODELS}[{position}]")
+        for position, entry in enumerate(_list(members.get(_MODELS, []), _MODELS))
+    ]
+    models += [
+        _graph(entry, folder, f"{_GRAPHS}[{position}]")
+        for position, entry in enumerate(_list(members.get(_GRAPHS, []), _GRAPHS))
+    ]
+    if not models:
+        raise _Fault(f"neither {_MODELS} nor {_GRAPHS} names a model")
+    return ConfigList(models, _metrics_enable(members.get(_MONITORING, {})))
+
+
+def _model(entry: object, folder: Path, where: str) -> ModelSource:
+    config = _object(
+        _object(entry, where, ("config",)).get("config"),
+        f"{where}.config",
+        (*_MODEL_MEMBERS, *_TENSOR_MEMBERS),
+    )
+    where = f"{where}.config"
+    for name in _TENSOR_MEMBERS:
+        if name in config:
+            logger.warning("%s.%s is not used: it is about models of tensors", where, name)
+    settings: dict[str, object] = {}
+    if "target_device" in config:
+        settings["engine.device"] = _text(config, "target_device", where)
+    if "plugin_config" in config:
+        given = config["plugin_config"]
+        if isinstance(given, str):
+            given = parse_plugin_config(given)
+        settings["engine.plugin_config"] = _object(given, f"{where}.plugin_config")
+    location = folder / _text(config, "base_path", where)
+    return ModelSource(str(location), (_text(config, "name", where),), settings)
+
+
+def _graph(entry: object, folder: Path, where: str) -> ModelSource:
+    config = _object(entry, where, _GRAPH_MEMBERS)
+    name = _text(config, "name", where)
+    base = folder / (_text(config, "base_path", where) if "base_path" in config else name)
+    given = _text(config, "graph_path", where) if "graph_path" in config else GRAPH_FILE
+    graph = base / given
+    if not graph.is_file():
+        raise _Fault(f"{where}: there is no graph at {graph}")
+    return ModelSource(str(graph), (name,))
+
+
+def _metrics_enable(value: object) -> bool:
+    monitoring = _object(value, _MONITORING, ("metrics",))
+    where = f"{_MONITORING}.metrics"
+    metrics = _object(monitoring.get("metrics", {}), where, ("enable", "metrics_list"))
+    enable = metrics.get("enable", False)
+    if not isinstance(enable, bool):
+        raise _Fault(f"{where}.enable must be true or false")
+    _list(metrics.get("metrics_list", []), f"{where}.metrics_list")
+    return enable
+
+
+def _object(value: object, where: str, known: Iterable[str] | None = None) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _Fault(f"{where} must be an object")
+    for name in value:
+        if known is not None and name not in known:
+            raise _Fault(f"{where} has no member {name}, only {', '.join(known)}")
+    return value
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _Fault(f"{where} must be a list")
+    return value
+
+
+def _text(config: Mapping[str, Any], name: str, where: str) -> str:
+    value = config.get(name)
+    if not isinstance(value, str) or not value:
+        raise _Fault(f"{where}.{name} must be a string that is not empty")
+    return value

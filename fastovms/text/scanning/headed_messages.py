@@ -1,0 +1,141 @@
+"""Answers that consist of messages with headers, as in OpenAI's harmony format: a header says
+whether a message is a thought, a call or for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.tool import Tool
+
+
+class Kind(Enum):
+    REASONING = "reasoning"
+    CALL = "call"
+    CONTENT = "content"
+
+
+class Header(NamedTuple):
+    """What a header says. `function` is that of a call."""
+
+    kind: Kind
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageForm:
+    """How a family writes messages.
+
+    Attributes:
+        begins: what a message begins with wherever it stands.
+        more_begins: what it may begin with besides, at the beginning, since the prompt may have
+            written a part of it, and behind another message.
+        body: what ends the header.
+        ends: what ends a message.
+        read_header: a header, what it begins with included, to what it says.
+        read_call: reads the body of a call, perhaps not to its end. The strings: the function's
+            name; the markup that has been read before.
+    """
+
+    begins: Sequence[str]
+    more_begins: Sequence[str]
+    body: str
+    ends: Sequence[str]
+    read_header: Callable[[str], Header]
+    read_call: Callable[[Scanner, Output, Sequence[Tool], str, str], Steps[None]]
+
+
+def parse_messages(
+    scan: Scanner,
+    out: Output,
+    form: MessageForm,
+    *,
+    tools: Sequence[Tool] | None,
+    tells_reasoning: bool,
+    is_inside: bool,
+) -> Steps[None]:
+    """Reads an answer to its end. Text outside of messages is content.
+
+    Args:
+        tools: None = calls are content, markup and all.
+        tells_reasoning: thoughts are told apart from content.
+        is_inside: the answer begins within a thought.
+    """
+    if is_inside:
+        yield from _read_text(scan, out, form, is_reasoning=tells_reasoning)
+    while True:
+        space = yield from scan.space()
+        begin = yield from _take_any(scan, (*form.begins, *form.more_begins))
+        if begin is None:
+            out.content(space)
+            begin = yield from scan.until((*form.begins, *form.ends), out.content)
+            if begin is None:
+                return
+            if begin in form.ends:
+                continue
+        opening = yield from _read_opening(scan, out, form, begin)
+        if opening is None:
+            continue
+        header = form.read_header(opening)
+        if header.kind is Kind.CALL and tools is not None:
+            yield from form.read_call(scan, out, tools, header.function, opening)
+            space = yield from scan.space()
+            if not (yield from _starts_message(scan, form)):
+                out.content(space)
+                yield from _read_to_end(scan, form, out.content)
+            continue
+        if header.kind is Kind.CALL:
+            out.begin_content()
+            out.content(opening)
+            yield from _read_to_end(scan, form, out.content)
+            continue
+        is_reasoning = header.kind is Kind.REASONING and tells_reasoning
+        yield from _read_text(scan, out, form, is_reasoning=is_reasoning)
+
+
+def _read_opening(scan: Scanner, out: Output, form: MessageForm, begin: str) -> Steps[str | None]:
+    """A header and the tag behind it; None if there is no such tag, the header being content."""
+    if begin == form.body:
+        return begin
+    pieces = [begin]
+    end = yield from scan.until((form.body, *form.ends), pieces.append)
+    opening = "".join([*pieces, end or ""])
+    if end == form.body:
+        return opening
+    out.content(opening)
+    return None
+
+
+def _read_text(scan: Scanner, out: Output, form: MessageForm, *, is_reasoning: bool) -> Steps[None]:
+    if is_reasoning:
+        out.begin_reasoning()
+        yield from _read_to_end(scan, form, out.reasoning)
+        out.end_reasoning()
+    else:
+        out.begin_content()
+        yield from _read_to_end(scan, form, out.content)
+
+
+def _read_to_end(scan: Scanner, form: MessageForm, emit: Callable[[str], None]) -> Steps[None]:
+    """A message that another one follows need not have an end of its own."""
+    end = yield from scan.until((*form.ends, *form.begins), emit)
+    if end in form.begins:
+        scan.put_back(str(end))
+
+
+def _starts_message(scan: Scanner, form: MessageForm) -> Steps[bool]:
+    for tag in form.begins:
+        if (yield from scan.peek(len(tag), tag)) == tag:
+            return True
+    return (yield from _take_any(scan, form.ends)) is not None
+
+
+def _take_any(scan: Scanner, tags: Sequence[str]) -> Steps[str | None]:
+    for tag in tags:
+        if (yield from scan.take(tag)):
+            return tag
+    return None

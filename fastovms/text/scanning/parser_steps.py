@@ -1,0 +1,163 @@
+"""Runs a parser that is written as one computation over the whole text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fastovms.text.scanning.output import (
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    Piece,
+    Reasoning,
+)
+from fastovms.text.scanning.scanner import Scanner, Steps
+
+
+class Output:
+    """Collects the pieces that a parser finds.
+
+    White space beside a call or a thought belongs to the markup. So content with markup in it,
+    and every thought, is told without white space at its beginning and its end.
+
+    Attributes:
+        in_reasoning: the parser is within reasoning.
+        num_calls: calls begun so far.
+        answer_end: markup that ends the answer, if some has begun it. It is no content.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+        self._kind: Callable[[str], Piece] = Content
+        self._texts: list[str] = []
+        self._content = _Space()
+        self._reasoning = _Space()
+        self.in_reasoning = False
+        self.num_calls = 0
+        self.answer_end = ""
+
+    def take(self) -> list[Piece]:
+        """The pieces found since the last time."""
+        self._join()
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def content(self, text: str) -> None:
+        self._add(Content, self._content.hold(text))
+
+    def begin_content(self) -> None:
+        """A message to the user. Of several, each is told after a space, as in OVMS."""
+        self._content.trim()
+        if self._content.has_text:
+            self._content.held = [" "]
+
+    def begin_reasoning(self) -> None:
+        """Of several thoughts each begins a line."""
+        self._content.trim()
+        self._reasoning.trim()
+        if self._reasoning.has_text:
+            self._reasoning.held = ["\n"]
+        self.in_reasoning = True
+
+    def reasoning(self, text: str) -> None:
+        self._add(Reasoning, self._reasoning.hold(text))
+
+    def end_reasoning(self) -> None:
+        self.in_reasoning = False
+
+    def begin(self, name: str) -> None:
+        self._content.trim()
+        self._join()
+        self._pieces.append(CallBegin(self.num_calls, name))
+        self.num_calls += 1
+
+    def arguments(self, text: str) -> None:
+        """Of the call that was begun last."""
+        self._add(self._arguments, text)
+
+    def end(self, *, complete: bool) -> None:
+        self._join()
+        self._pieces.append(CallEnd(self.num_calls - 1, complete))
+
+    def finish(self) -> None:
+        """The text has ended."""
+        self._add(Content, self._content.release())
+
+    def _arguments(self, text: str) -> Piece:
+        return CallArguments(self.num_calls - 1, text)
+
+    def _add(self, kind: Callable[[str], Piece], text: str) -> None:
+        if not text:
+            return
+        if self._texts and kind != self._kind:
+            self._join()
+        self._kind = kind
+        self._texts.append(text)
+
+    def _join(self) -> None:
+        if self._texts:
+            self._pieces.append(self._kind("".join(self._texts)))
+            self._texts.clear()
+
+
+class _Space:
+    """White space at the end of a text, held until it is known what follows."""
+
+    __slots__ = ("_is_trimmed", "has_text", "held")
+
+    def __init__(self) -> None:
+        self._is_trimmed = False
+        self.has_text = False
+        self.held: list[str] = []
+
+    def hold(self, text: str) -> str:
+        """What may be shown of the text held so far and `text`."""
+        shown = text.rstrip()
+        if not shown:
+            if text:
+                self.held.append(text)
+            return ""
+        end = text[len(shown) :]
+        if self.has_text or not self._is_trimmed:
+            shown = "".join(self.held) + shown
+        else:
+            shown = shown.lstrip()
+        self.held = [end] if end else []
+        self.has_text = True
+        self._is_trimmed = False
+        return shown
+
+    def trim(self) -> None:
+        """Markup stands here. What is held is shown if text follows and there was some before."""
+        self._is_trimmed = True
+
+    def release(self) -> str:
+        """What is held, unless markup stands beside it."""
+        return "" if self._is_trimmed else "".join(self.held)
+
+
+class StepsParser:
+    """The `OutputParser` of a computation that reads a scanner and fills an output."""
+
+    def __init__(self, start: Callable[[Scanner, Output], Steps[None]]) -> None:
+        self._scanner = Scanner()
+        self._output = Output()
+        self._steps = start(self._scanner, self._output)
+        next(self._steps, None)
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._output.in_reasoning
+
+    def push(self, text: str) -> Sequence[Piece]:
+        self._scanner.feed(text)
+        next(self._steps, None)
+        return self._output.take()
+
+    def finish(self) -> Sequence[Piece]:
+        self._scanner.end()
+        for _ in self._steps:
+            raise AssertionError("a parser waits for text after the end")
+        self._output.finish()
+        return self._output.take()

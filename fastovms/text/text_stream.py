@@ -1,0 +1,106 @@
+"""One sample's way from tokens to the text, and the pieces of it, that a client may see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fastovms.text.scanning.output import OutputParser, Piece, joined
+from fastovms.text.tokens.detokenizer import Detokenizer
+from fastovms.text.tokens.stop import StopMatcher
+
+
+class TextDelta(NamedTuple):
+    """What a push added.
+
+    Attributes:
+        text: new text, often empty.
+        stop: the stop string that ended the text; pushes after it add nothing.
+        num_tokens: tokens pushed so far; of those pushed after the one that completed the stop
+            string none is counted.
+        pieces: what the parser, if there is one, has found in the text.
+    """
+
+    text: str
+    stop: str | None
+    num_tokens: int
+    pieces: Sequence[Piece] = ()
+
+
+class TextStream:
+    """Detokenizes, ends at a stop string and takes the text apart.
+
+    Args:
+        stop: non-empty strings.
+        include_stop: keep the stop string at the end of the text.
+        min_tokens: a stop string that is complete within so many tokens does not end the text.
+        parser: finds pieces in the text; it is handed the text of one token at a time, so that
+            what it makes of it does not depend on how many come at once.
+
+    Attributes:
+        num_reasoning_tokens: tokens that the parser has taken for reasoning so far.
+    """
+
+    __slots__ = (
+        "_detokenizer",
+        "_matcher",
+        "_min_tokens",
+        "_num_tokens",
+        "_parser",
+        "_stop",
+        "num_reasoning_tokens",
+    )
+
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stop: Sequence[str] = (),
+        *,
+        include_stop: bool = False,
+        min_tokens: int = 0,
+        parser: OutputParser | None = None,
+    ) -> None:
+        self._detokenizer = detokenizer
+        self._matcher = StopMatcher(stop, include_stop) if stop else None
+        self._min_tokens = min_tokens
+        self._parser = parser
+        self._stop: str | None = None
+        self._num_tokens = 0
+        self.num_reasoning_tokens = 0
+
+    def push(self, token_ids: Sequence[int]) -> TextDelta:
+        """Adds tokens, without the end-of-text token."""
+        if self._matcher is None and self._parser is None:
+            self._num_tokens += len(token_ids)
+            return TextDelta(self._detokenizer.push(token_ids), None, self._num_tokens)
+        texts: list[str] = []
+        pieces: list[Piece] = []
+        for token_id in token_ids:
+            if self._stop is not None:
+                break
+            self._num_tokens += 1
+            text = self._detokenizer.push((token_id,))
+            if self._matcher is not None:
+                ends = self._num_tokens > self._min_tokens
+                text, self._stop = self._matcher.push(text, ends=ends)
+            texts.append(text)
+            if self._parser is not None:
+                pieces += self._parser.push(text)
+                self.num_reasoning_tokens += self._parser.in_reasoning
+                if self._stop is not None:
+                    pieces += self._parser.finish()
+        if len(pieces) > 1:
+            pieces = joined(pieces)
+        return TextDelta("".join(texts), self._stop, self._num_tokens, pieces)
+
+    def flush(self) -> TextDelta:
+        """Ends the text: what was held back is released, unless it completes a stop string."""
+        text = self._detokenizer.flush()
+        if self._matcher is not None:
+            ends = self._num_tokens > self._min_tokens
+            text, self._stop = self._matcher.push(text, ends=ends)
+            text += self._matcher.flush()
+        pieces: Sequence[Piece] = ()
+        if self._parser is not None:
+            pieces = [*self._parser.push(text), *self._parser.finish()]
+        return TextDelta(text, self._stop, self._num_tokens, pieces)

@@ -1,0 +1,28 @@
+"""Calls in a list, however each of them is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.scanner import Scanner, Steps
+
+CallReader = Callable[[Scanner, Output, str], Steps[bool]]
+"""Reads a call after the markup that has been read before it, and says whether it was whole; what
+breaks before the call begins becomes content, that markup included."""
+
+
+def read_list(scan: Scanner, out: Output, opening: str, read_call: CallReader) -> Steps[bool]:
+    """Reads calls separated by commas up to the bracket that ends their list, and says whether
+    they were whole; else as `read_call`."""
+    while True:
+        opening += yield from scan.space()
+        if not (yield from read_call(scan, out, opening)):
+            return False
+        opening = yield from scan.space()
+        if (yield from scan.take("]")):
+            return True
+        if not (yield from scan.take(",")):
+            out.content(opening)
+            return False
+        opening += ","

@@ -1,0 +1,144 @@
+"""Calls that are written as JSON objects: `{"name": "add", "arguments": {"a": 1}}`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from fastovms.text.scanning.json_text import copy_json, read_string
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.rules import json_arguments, literal, one_of
+from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.tool import Tool
+from fastovms.text.tools.calls.call_list import read_list
+
+_ARGUMENTS = ("arguments", "parameters")
+_OTHERS = ("id", "type", "index")
+
+
+def json_call(tools: Sequence[Tool], member: str = "arguments") -> str:
+    """The expression of a call to one of `tools`, its arguments in `member`."""
+    beginnings = [
+        f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{member}": ' for tool in tools
+    ]
+    return one_of(
+        [
+            f"{literal(beginning)} {json_arguments(tool.parameters)} {literal('}')}"
+            for beginning, tool in zip(beginnings, tools, strict=True)
+        ]
+    )
+
+
+def json_calls(tools: Sequence[Tool], *, parallel: bool, begin: str = "[") -> str:
+    """The expression of a list of calls. `begin` is what is missing of its beginning."""
+    call = json_call(tools)
+    more = f" ({literal(', ')} {call})*" if parallel else ""
+    return f"{literal(begin)} {call}{more} {literal(']')}"
+
+
+def read_calls(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
+    """Reads one call or a list of them and says whether they were whole; else as `read_call`."""
+    opening += yield from scan.space()
+    if not (yield from scan.take("[")):
+        return (yield from read_call(scan, out, opening))
+    return (yield from read_list(scan, out, opening + "[", read_call))
+
+
+def read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
+    """Reads a call and says whether all of its arguments were there.
+
+    The arguments are passed on as they are generated once the name is known. What breaks before,
+    `opening` included, becomes content; what breaks later ends the call, and the rest is next to
+    be read. Further members are skipped, but none of unknown meaning comes before the name, so
+    that other JSON is soon known. Arguments that are absent, null or "" are `{}`.
+
+    Args:
+        opening: the markup that has been read before it.
+    """
+    scan.record()
+    call = _Call(scan, out)
+    is_whole = yield from _read_members(scan, call)
+    if is_whole and not call.is_told:
+        call.begin()
+        call.arguments("{}")
+        call.is_complete = True
+    if not call.is_told:
+        out.content(opening + scan.recorded())
+        return False
+    out.end(complete=call.is_complete)
+    return call.is_complete
+
+
+class _Call:
+    """What is known of a call so far."""
+
+    def __init__(self, scan: Scanner, out: Output) -> None:
+        self._scan = scan
+        self._out = out
+        self._waiting: list[str] = []
+        self.name: str | None = None
+        self.is_told = False
+        self.is_complete = False
+
+    def begin(self) -> None:
+        assert self.name is not None
+        self._scan.recorded()
+        self._out.begin(self.name)
+        self.is_told = True
+
+    def arguments(self, text: str) -> None:
+        if self.is_told:
+            self._out.arguments(text)
+        else:
+            self._waiting.append(text)
+
+    def set_name(self, name: str) -> None:
+        self.name = name
+        if self._waiting:
+            self.begin()
+            self._out.arguments("".join(self._waiting))
+
+
+def _skip(text: str) -> None:
+    """Where a member that is no part of the call goes."""
+
+
+def _read_members(scan: Scanner, call: _Call) -> Steps[bool]:
+    yield from scan.space()
+    if not (yield from scan.take("{")):
+        return False
+    while True:
+        yield from scan.space()
+        key = yield from read_string(scan)
+        yield from scan.space()
+        if key is None or not (yield from scan.take(":")):
+            return False
+        yield from scan.space()
+        if not (yield from _read_member(scan, call, key)):
+            return False
+        yield from scan.space()
+        if (yield from scan.take("}")):
+            return call.name is not None
+        if not (yield from scan.take(",")):
+            return False
+
+
+def _read_member(scan: Scanner, call: _Call, key: str) -> Steps[bool]:
+    if key == "name" and call.name is None:
+        name = yield from read_string(scan)
+        if not name:
+            return False
+        call.set_name(name)
+        return True
+    if key not in _ARGUMENTS or call.is_complete:
+        is_known = call.name is not None or key in _OTHERS
+        return is_known and (yield from copy_json(scan, _skip))
+    for empty in ("null", '""'):
+        if (yield from scan.take(empty)):
+            return True
+    if (yield from scan.peek()) != "{":
+        return False
+    if call.name is not None:
+        call.begin()
+    call.is_complete = yield from copy_json(scan, call.arguments)
+    return call.is_complete

@@ -1,0 +1,50 @@
+"""A call that is written as a name and a JSON object, with markup between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastovms.text.scanning.json_text import copy_json
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.rules import json_arguments, literal, one_of
+from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.tool import Tool
+
+
+def named_call(tools: Sequence[Tool], between: str) -> str:
+    """The expression of a call to one of `tools`. `between` is that of the markup."""
+    return one_of(
+        [f"{literal(tool.name)} {between} {json_arguments(tool.parameters)}" for tool in tools]
+    )
+
+
+def read_arguments(
+    scan: Scanner, out: Output, name: str, opening: str, ends: Sequence[str] = ()
+) -> Steps[bool]:
+    """Reads the arguments of a call and says whether they were all there.
+
+    They are passed on as they are generated. Where something else comes next, `opening`, the
+    markup that has been read before it, becomes content.
+
+    Args:
+        ends: markup before which no arguments at all are `{}`; so are none at the end of the text.
+    """
+    space = yield from scan.space()
+    if not name:
+        out.content(opening + space)
+        return False
+    if (yield from scan.peek()) == "{":
+        out.begin(name)
+        is_complete = yield from copy_json(scan, out.arguments)
+        out.end(complete=is_complete)
+        return is_complete
+    is_empty = not (yield from scan.peek())
+    for end in ends:
+        is_empty = is_empty or (yield from scan.peek(len(end), end)) == end
+    if not is_empty:
+        out.content(opening + space)
+        return False
+    out.begin(name)
+    out.arguments("{}")
+    out.end(complete=True)
+    return True

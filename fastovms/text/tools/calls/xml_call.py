@@ -1,0 +1,280 @@
+"""Calls that are written as elements, each argument one of its own:
+`<function=add><parameter=a>1</parameter></function>`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastovms.text.scanning.json_text import copy_json, escape
+from fastovms.text.scanning.parameters import (
+    ANY_TYPE,
+    Parameter,
+    find_parameters,
+    parameters_of,
+    value_of,
+)
+from fastovms.text.scanning.parser_steps import Output
+from fastovms.text.scanning.rules import ANY_TEXT, Rules, json_value, literal, one_of
+from fastovms.text.scanning.scanner import Emit, Scanner, Steps
+from fastovms.text.scanning.text_values import constants, text_body
+from fastovms.text.scanning.tool import Tool
+
+_CDATA = "<![CDATA["
+_CDATA_END = "]]>"
+_JSON_BEGINS = ("{", "[", '"')
+
+
+@dataclass(frozen=True, slots=True)
+class XmlForm:
+    """How a format writes elements.
+
+    Attributes:
+        function: what stands before and after a function's name.
+        parameter: the same of a parameter.
+        value: what stands before a value, if its parameter's tag does not do.
+        line: what stands around a value: a line break or nothing.
+        trims_lines: one line break at either end of a value is not part of it in any case.
+        gap: what stands after a tag that is not beside a value.
+        has_cdata: a value may be wrapped in `<![CDATA[` and `]]>`.
+        tokens: tags, or beginnings of tags, that may be special tokens.
+    """
+
+    function: tuple[str, str]
+    function_end: str
+    parameter: tuple[str, str]
+    parameter_end: str
+    value: str = ""
+    line: str = ""
+    trims_lines: bool = True
+    gap: str = ""
+    has_cdata: bool = False
+    tokens: tuple[str, ...] = ()
+
+
+def read_call(
+    scan: Scanner, out: Output, tools: Sequence[Tool], form: XmlForm, opening: str
+) -> Steps[bool]:
+    """Reads a call from its function's name on and says whether it was a whole one.
+
+    String arguments are passed on as they are generated, others as soon as they are whole, since
+    what a text stands for may depend on its end. What breaks before the first argument, `opening`
+    included, becomes content; what breaks later ends the call, and the rest is next to be read.
+
+    Args:
+        opening: the markup that has been read before it.
+    """
+    scan.record()
+    name = yield from _read_name(scan, form.function[1])
+    return (yield from read_named_call(scan, out, tools, form, name, opening))
+
+
+def read_named_call(
+    scan: Scanner, out: Output, tools: Sequence[Tool], form: XmlForm, name: str, opening: str
+) -> Steps[bool]:
+    """The same from behind the function's name, which has been recorded."""
+    yield from scan.space()
+    starts = name and (yield from _starts_with(scan, form.parameter[0], form.function_end))
+    if not name or not starts:
+        out.content(opening + scan.recorded())
+        return False
+    scan.recorded()
+    out.begin(name)
+    parameters = next((find_parameters(t.parameters) for t in tools if t.name == name), {})
+    is_whole = yield from _read_arguments(scan, out, parameters, form)
+    if is_whole:
+        out.arguments("}")
+    out.end(complete=is_whole)
+    return is_whole
+
+
+def _starts_with(scan: Scanner, *tags: str) -> Steps[bool]:
+    for tag in tags:
+        if (yield from scan.peek(len(tag), tag)) == tag:
+            return True
+    return False
+
+
+def _read_name(scan: Scanner, end: str) -> Steps[str]:
+    """Empty where no name comes; it has no tags and no line breaks in it."""
+    pieces: list[str] = []
+    stops = (end, "\n") if end.startswith("<") else (end, "<", "\n")
+    found = yield from scan.until(stops, pieces.append)
+    if found is not None and found != end:
+        scan.put_back(found)
+        return ""
+    name = "".join(pieces).strip()
+    return name if found and "<" not in name else ""
+
+
+def _read_arguments(
+    scan: Scanner, out: Output, parameters: dict[str, Parameter], form: XmlForm
+) -> Steps[bool]:
+    told: set[str] = set()
+    while True:
+        yield from scan.space()
+        if (yield from scan.take(form.function_end)):
+            if not told:
+                out.arguments("{")
+            return True
+        if not (yield from scan.take(form.parameter[0])):
+            scan.skip_cut(form.function_end, form.parameter[0])
+            return False
+        name = yield from _read_name(scan, form.parameter[1])
+        if not name or not (yield from _take_value_tag(scan, form)):
+            return False
+        emit = out.arguments
+        if name in told:  # the first one counts
+            emit = _skip
+        emit(f'{"," if told else "{"}"{escape(name)}":')
+        told.add(name)
+        parameter = parameters.get(name)
+        if parameter is not None and parameter.is_text:
+            is_whole = yield from _copy_text(scan, emit, form)
+        else:
+            is_whole = yield from _copy_other(scan, emit, form, parameter)
+        if not is_whole:
+            return False
+
+
+def _take_value_tag(scan: Scanner, form: XmlForm) -> Steps[bool]:
+    if not form.value:
+        return True
+    yield from scan.space()
+    is_there = yield from scan.take(form.value)
+    if not is_there:
+        scan.skip_cut(form.value)
+    return is_there
+
+
+def _copy_other(
+    scan: Scanner, emit: Emit, form: XmlForm, parameter: Parameter | None
+) -> Steps[bool]:
+    """A value whose type its text decides.
+
+    JSON, where the schema asks for it, ends where it ends, since a string in it may hold the tag
+    behind it. What only begins like JSON is read again, up to the tag; at the end of the text that
+    may be much, and happens once.
+    """
+    if parameter is not None and not parameter.is_free and not scan.is_ended:
+        scan.record()
+        yield from scan.space()
+        if (yield from scan.peek()) in _JSON_BEGINS:
+            pieces: list[str] = []
+            is_json = yield from copy_json(scan, pieces.append)
+            yield from scan.space()
+            if is_json and (yield from scan.take(form.parameter_end)):
+                scan.recorded()
+                emit(value_of("".join(pieces), parameter.types))
+                return True
+        scan.put_back(scan.recorded())
+    pieces = []
+    is_whole = yield from _read_text(scan, pieces.append, form)
+    if is_whole:
+        emit(value_of("".join(pieces), parameter.types if parameter is not None else ANY_TYPE))
+    return is_whole
+
+
+def _skip(text: str) -> None:
+    """Where a repeated argument goes."""
+
+
+def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
+    emit('"')
+    is_whole = yield from _read_text(scan, lambda text: emit(escape(text)), form)
+    if is_whole:
+        emit('"')
+    return is_whole
+
+
+def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
+    """Passes on a value without the line breaks around it, and reads the tag behind it."""
+    if not form.trims_lines:
+        return (yield from scan.until((form.parameter_end,), emit)) is not None
+    yield from scan.take("\n")
+    if form.has_cdata and (yield from scan.take(_CDATA)):
+        if (yield from scan.until((_CDATA_END,), emit)) is None:
+            return False
+        yield from scan.space()
+        is_whole = yield from scan.take(form.parameter_end)
+        if not is_whole:
+            scan.skip_cut(form.parameter_end)
+        return is_whole
+    # A line break is held until it is known that it is not the last.
+    return (
+        yield from scan.until((f"\n{form.parameter_end}", form.parameter_end), emit)
+    ) is not None
+
+
+def xml_calls(rules: Rules, tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> str:
+    """The expression of a call to one of `tools`.
+
+    Args:
+        begun: what stands there already of the function's tag.
+
+    Raises:
+        InvalidField: a schema cannot be kept to in this form.
+    """
+    calls = []
+    for tool in tools:
+        text = f"{form.function[0]}{tool.name}{form.function[1]}{form.gap}"
+        begin = _markup(rules, form, text.removeprefix(begun))
+        arguments = xml_arguments(rules, tool, form)
+        calls.append(f"{begin} {arguments} {rules.tag(form.function_end)}")
+    return one_of(calls)
+
+
+def xml_arguments(rules: Rules, tool: Tool, form: XmlForm) -> str:
+    """The expression of a call's arguments. Raises as `xml_calls`."""
+    arguments = []
+    for parameter in parameters_of(tool.parameters, tool.name):
+        argument = _argument(rules, parameter, form)
+        arguments.append(argument if parameter.is_required else f"({argument})?")
+    return " ".join(arguments)
+
+
+def _markup(rules: Rules, form: XmlForm, text: str) -> str:
+    """Text in which tokens may stand for tags."""
+    if not form.tokens:
+        return literal(text)
+    pieces = re.split(f"({'|'.join(map(re.escape, form.tokens))})", text)
+    return " ".join(
+        rules.tag(piece) if piece in form.tokens else literal(piece) for piece in pieces if piece
+    )
+
+
+def _argument(rules: Rules, parameter: Parameter, form: XmlForm) -> str:
+    begin = _markup(rules, form, f"{form.parameter[0]}{parameter.name}{form.parameter[1]}")
+    if form.value:
+        begin = f"{begin} /\\n?/ {rules.tag(form.value)}"
+    if form.line:
+        begin = f"{begin} {literal(form.line)}"
+    end = rules.tag(form.parameter_end)
+    line = literal(form.line) if form.line else ""
+    gap = literal(form.gap) if form.gap else ""
+    if not parameter.is_text and not parameter.is_free:
+        return f"{begin} {json_value(parameter.whole_schema)} {line} {end} {gap}"
+    values = constants(parameter)
+    if values is not None:
+        return f"{begin} {one_of([literal(value) for value in values])} {line} {end} {gap}"
+    body = text_body(parameter, form.parameter_end)
+    if body != ANY_TEXT:
+        body += _NO_MARKUP[form.has_cdata] if form.trims_lines and not line else ""
+        body = f"({body}) {line}"
+    elif form.has_cdata:
+        body = _NOT_CDATA
+    argument = rules.text(end, body)
+    if form.has_cdata and body == _NOT_CDATA:
+        cdata = f"{literal(_CDATA)} {rules.text(rules.tag(_CDATA_END))} {end}"
+        argument = f"({argument} | {cdata})"
+    return f"{begin} {argument} {gap}"
+
+
+# A value that the reader would take for something else: line breaks at its ends are not part of
+# it, and CDATA is unwrapped.
+_NO_MARKUP = {
+    False: r" & ~/\n(.|\n)*/ & ~/(.|\n)*\n/",
+    True: r" & ~/[\n<](.|\n)*/ & ~/(.|\n)*\n/",
+}
+_NOT_CDATA = r"/([^\n<](.|\n)*)?/"

@@ -1,0 +1,148 @@
+"""What the answer to a chat is allowed to be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fastovms.api.conversation.chat_grammar import Constraint, constraint, usable
+from fastovms.api.conversation.chat_prompt import TemplateOptions
+from fastovms.api.conversation.chat_tools import read_tools
+from fastovms.api.serving.served import ServedModel
+from fastovms.api.wire.dialect import OPENAI
+from fastovms.api.wire.request_schemas import ChatRequest
+from fastovms.config import ApiConfig
+from fastovms.errors import BackendUnavailable, InvalidField
+from fastovms.metrics import GenerationMetrics
+from fastovms.params import Grammar
+from tests.api.chat_models import PARAMETERS, call_text, chat_model, tool, tool_choice
+from tests.fakes import ByteTokenizer, FakeBackend
+from tests.vocabularies import vocabulary
+
+FORMAT = {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": PARAMETERS}}
+}
+JSON = '{"city":"Paris"}'
+THOUGHT = "<think>\nhm\n</think>\n\n"
+CALL = call_text()
+WRONG_CALL = call_text(arguments='{"town":"Paris"}')
+UNKNOWN_CALL = call_text("other")
+AUTO = {"tools": [tool(), tool("add")]}
+ONE = {**AUTO, "parallel_tool_calls": False}
+REQUIRED = {**AUTO, "tool_choice": "required"}
+NAMED = {**AUTO, "tool_choice": tool_choice("get_weather")}
+OFF = {"enable_thinking": False}
+
+
+def served() -> ServedModel:
+    backend = FakeBackend(lambda request, index: ())
+    metrics = GenerationMetrics("fake", backend.stats)
+    return ServedModel(backend, ByteTokenizer(), metrics, chat=chat_model())
+
+
+def constraint_of(
+    fields: dict[str, Any], kwargs: dict[str, Any] | None = None, prompt: str = ""
+) -> Constraint | None:
+    model = served()
+    body = ChatRequest(**fields)
+    tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, OPENAI)
+    options = TemplateOptions(kwargs=kwargs or {})
+    return constraint(body, tools, prompt, options, model, ApiConfig())
+
+
+@pytest.mark.parametrize(
+    ("fields", "allowed", "refused"),
+    [
+        (AUTO, ["", "Hi", THOUGHT + "Hi", CALL, "Hi" + CALL + "\n" + CALL, THOUGHT + CALL],
+         [WRONG_CALL, UNKNOWN_CALL]),
+        (ONE, ["Hi", CALL, "Hi" + CALL], [CALL + CALL, CALL + "Hi", WRONG_CALL]),
+        (REQUIRED, [CALL, THOUGHT + CALL, CALL + "\n" + call_text("add")],
+         ["", "Hi", "Hi" + CALL, WRONG_CALL, UNKNOWN_CALL]),
+        (NAMED, [CALL, THOUGHT + CALL], ["Hi", CALL + "\n" + CALL, call_text("add")]),
+        (FORMAT, [JSON, THOUGHT + JSON], ["Hi", "{}", THOUGHT + "Hi", CALL]),
+        ({**AUTO, **FORMAT}, [JSON, CALL, THOUGHT + JSON, THOUGHT + CALL],
+         ["Hi", "{}", WRONG_CALL, JSON + CALL]),
+        ({**REQUIRED, **FORMAT}, [CALL], [JSON]),
+    ],
+    ids=["auto", "one", "required", "named", "format", "auto and format", "required and format"],
+)  # fmt: skip
+def test_answers(fields, allowed, refused):
+    wanted = constraint_of(fields)
+    assert wanted is not None
+    accepts = vocabulary().accepts
+    assert {text: accepts(wanted.grammar, text) for text in allowed} == dict.fromkeys(allowed, True)
+    assert not any(accepts(wanted.grammar, text) for text in refused)
+
+
+def test_no_reasoning_where_thinking_is_off():
+    accepts = vocabulary().accepts
+    for fields, answer in ((FORMAT, JSON), (REQUIRED, CALL)):
+        wanted = constraint_of(fields, OFF)
+        assert wanted is not None
+        assert accepts(wanted.grammar, answer)
+        assert accepts(wanted.grammar, THOUGHT + answer) is False
+
+
+def test_reasoning_that_the_prompt_has_opened():
+    for kwargs in ({}, OFF):
+        wanted = constraint_of(FORMAT, kwargs, prompt="a:<think>\n")
+        assert wanted is not None
+        accepts = vocabulary().accepts
+        assert accepts(wanted.grammar, f"hm\n</think>\n\n{JSON}")
+        assert not accepts(wanted.grammar, JSON)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_optional"),
+    [(AUTO, True), (REQUIRED, False), (NAMED, False), ({"tools": [tool(strict=True)]}, False)],
+)
+def test_what_cannot_be_constrained_may_go_free(fields, is_optional):
+    wanted = constraint_of(fields)
+    assert wanted is not None
+    assert wanted.is_optional == is_optional
+
+
+async def test_what_cannot_be_compiled_now_may_go_free(monkeypatch):
+    model = served()
+
+    async def fail(grammar: object, client: str) -> None:
+        raise BackendUnavailable("grammars cannot be compiled now")
+
+    monkeypatch.setattr(model.backend, "compile_grammar", fail)
+    assert await usable(constraint_of(AUTO), model, ApiConfig(), "") is None
+    with pytest.raises(BackendUnavailable):
+        await usable(constraint_of(REQUIRED), model, ApiConfig(), "")
+
+
+async def test_a_tool_at_fault_is_named(monkeypatch):
+    model = served()
+
+    async def compile_grammar(grammar: Grammar, client: str) -> None:
+        vocabulary().matcher(grammar)
+
+    monkeypatch.setattr(model.backend, "compile_grammar", compile_grammar)
+    short = {"type": "object", "properties": {"a": {"type": "string", "minLength": -1}}}
+    tools = [tool(), tool("add", parameters=short)]
+    with pytest.raises(InvalidField, match='parameters of "add" cannot be used: minLength') as e:
+        await usable(constraint_of({**REQUIRED, "tools": tools}), model, ApiConfig(), "")
+    assert e.value.param == "tools"
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"tools": []}, {**AUTO, "tool_choice": "none"}, {"response_format": None}]
+)
+def test_nothing_to_constrain(fields):
+    assert constraint_of(fields) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["prüfen", "a b", 'a"b', "a\\b", "%json", "@answer", "<[5]>", "😀"]
+)
+def test_any_name_of_a_tool(name):
+    wanted = constraint_of({"tools": [tool(name)], "tool_choice": "required"})
+    assert wanted is not None
+    written = json.dumps(name, ensure_ascii=False)
+    text = f'<tool_call>\n{{"name": {written}, "arguments": {JSON}}}\n</tool_call>'
+    assert vocabulary().accepts(wanted.grammar, text)

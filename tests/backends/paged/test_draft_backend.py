@@ -1,0 +1,59 @@
+"""Loading a draft model beside its target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.models import write_model
+from bench.shapes import SHAPES
+from fastovms.backends.model_files.model_info import read_model_info
+from fastovms.backends.paged.draft_backend import load_draft_model
+from fastovms.backends.paged.paged_backend import PagedBackend
+from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.errors import ConfigurationError
+from fastovms.params import SamplingParams
+
+
+@pytest.fixture(scope="module")
+def draft_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("draft")
+    write_model(SHAPES["tiny"], directory)
+    return directory
+
+
+def test_both_caches_share_the_memory(draft_dir: Path) -> None:
+    info = read_model_info(DEMO_MODEL)
+
+    def num_blocks(config: EngineConfig) -> int:
+        backend = PagedBackend.load(DEMO_MODEL, info, config)
+        return backend._engine.blocks.num_blocks
+
+    alone = num_blocks(EngineConfig(cache_size=0.01))
+    assert 0.5 * alone < num_blocks(EngineConfig(cache_size=0.01, draft_model=draft_dir)) < alone
+
+
+def test_its_cost_is_what_its_weights_say(draft_dir: Path) -> None:
+    info = read_model_info(DEMO_MODEL)
+    draft = load_draft_model(draft_dir, DEMO_MODEL, info, EngineConfig())
+    assert draft.new_policy(SamplingParams()).num_tokens(1, 1) == 5
+    twin = load_draft_model(DEMO_MODEL, DEMO_MODEL, info, EngineConfig())
+    assert twin.new_policy(SamplingParams()).num_tokens(1, 1) == 0
+
+
+def test_a_missing_directory_is_a_configuration_error(tmp_path: Path) -> None:
+    config = EngineConfig(draft_model=tmp_path / "nowhere")
+    with pytest.raises(ConfigurationError, match="nowhere does not exist"):
+        PagedBackend.load(DEMO_MODEL, read_model_info(DEMO_MODEL), config)
+
+
+def test_another_vocabulary_is_a_configuration_error(
+    draft_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabularies = {draft_dir: {b"a": 0, b"b": 1}, DEMO_MODEL: {b"a": 0, b"c": 1, b"b": 2}}
+    monkeypatch.setattr(
+        "fastovms.backends.paged.draft_backend._read_vocabulary", vocabularies.__getitem__
+    )
+    with pytest.raises(ConfigurationError, match="they differ in 2 tokens, such as 'c'"):
+        load_draft_model(draft_dir, DEMO_MODEL, read_model_info(DEMO_MODEL), EngineConfig())

@@ -1,0 +1,135 @@
+"""The engine thread seen from the event loop, over the fake model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fastovms.backends.paged.paged_backend import PagedBackend
+from fastovms.config import EngineConfig
+from fastovms.errors import (
+    ConfigurationError,
+    RequestError,
+)
+from fastovms.params import (
+    FinishReason,
+    Grammar,
+    GrammarKind,
+    ModelInfo,
+)
+from tests.backends.listener import Listener, idle, request
+from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
+
+MODEL = ModelInfo(
+    name="fake",
+    created=0,
+    max_model_len=4096,
+    vocab_size=VOCAB_SIZE,
+    eos_token_ids=frozenset(),
+)
+CONFIG = EngineConfig(cache_size=0.002, max_num_queued_requests=4, max_num_seqs=3)
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[PagedBackend]:
+    backend = PagedBackend.over(FakeModel(), MODEL, CONFIG)
+    backend.start()
+    yield backend
+    await backend.close()
+
+
+async def test_a_request_that_cannot_be_queued_fails_alone(
+    backend: PagedBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener, other = Listener(), Listener()
+    grammar = Grammar(GrammarKind.JSON_OBJECT, "")  # and there is no compiler for it
+    backend.submit(request("broken", [1], grammar=grammar), listener)
+    backend.submit(request("r", [2], max_tokens=10), other)
+    await listener.done.wait()
+    await other.done.wait()
+    assert listener.outputs[-1].finish_reason is FinishReason.ERROR
+    assert other.text() == continue_greedily([2], 10)
+    await idle(backend)
+    with pytest.raises(RequestError, match=r"needs a model with a tokenizer\.json"):
+        await backend.compile_grammar(grammar, "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_blocks"),
+    [
+        ({"cache_size": 1.0}, 3 * 1024),
+        ({"cache_size": 0.0}, 3 * 1024),
+        ({"cache_size": 1.0, "max_num_batched_tokens": 2}, 2 * 1024),
+        ({"cache_size": 0.001}, 1048),
+    ],
+)
+def test_a_cache_is_no_larger_than_its_sequences_can_use(
+    settings: dict[str, Any], num_blocks: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = replace(CONFIG, **settings)
+    backend = PagedBackend.over(FakeModel(), MODEL, config, available=1024**3)
+    assert backend._engine.blocks.num_blocks == num_blocks
+    is_cut = settings["cache_size"] == 1
+    assert ("KV cache: 0.00" in caplog.text and "can use no more" in caplog.text) == is_cut
+
+
+async def test_how_long_steps_take_is_known(backend: PagedBackend) -> None:
+    assert backend.stats().step_seconds is None
+    listener = Listener()
+    backend.submit(request("r", [1], max_tokens=5), listener)
+    await listener.done.wait()
+    await idle(backend)
+    stats = backend.stats()
+    assert stats.step_seconds is not None
+    assert stats.step_seconds.count == stats.num_steps == 5
+    buckets, total = stats.step_seconds.buckets()
+    assert 0 < stats.longest_step_seconds <= total
+    assert buckets[-1] == ("+Inf", 5)
+
+
+def test_a_cache_without_room_for_a_block_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigurationError, match="raise --cache-size"):
+        PagedBackend.over(FakeModel(), MODEL, EngineConfig(cache_size=1e-9))
+
+
+def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> None:
+    backend = PagedBackend.over(FakeModel(), MODEL, EngineConfig(cache_size=1e-5))
+    assert backend.model.max_model_len == 40
+    assert "context length reduced from 4096 to the 40 tokens" in caplog.text
+
+
+async def test_an_idle_engine_commits_memory_ahead_until_there_is_work() -> None:
+    loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
+    num_calls = 0
+    num_used: set[int] = set()
+
+    def commit_ahead(num_used_blocks: int) -> bool:
+        nonlocal num_calls
+        num_calls += 1
+        num_used.add(num_used_blocks)
+        time.sleep(0.001)
+        if num_calls == 300:
+            loop.call_soon_threadsafe(is_ready.set)
+        return num_calls < 300
+
+    backend = PagedBackend.over(FakeModel(), MODEL, CONFIG, commit_ahead=commit_ahead)
+    backend.start()
+    try:
+        listener = Listener()
+        backend.submit(request("r", [2], max_tokens=10), listener)
+        await listener.done.wait()
+        assert listener.text() == continue_greedily([2], 10)
+        assert num_calls < 300, "it did not come first"
+        await is_ready.wait()
+        await asyncio.sleep(0.02)
+        assert num_calls == 300, "it sleeps"
+        assert 3 in num_used <= {0, 3}
+    finally:
+        await backend.close()

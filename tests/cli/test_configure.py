@@ -1,0 +1,149 @@
+"""`--configure`: graphs that it writes are read back."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastovms.catalog.finder import ModelFinder
+from fastovms.catalog.hub import Repository
+from fastovms.cli.main import main
+from fastovms.config import DEMO_MODEL, ModelSource, RepositoryConfig
+from fastovms.ovms.graph import read_graph
+
+CONFIGURE = "--configure --model_path m --task text_generation"
+DEFAULTS = {"engine.device": "CPU", "engine.enable_prefix_caching": True}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a model in `m` and drafts for it."""
+    for name in ("m/ORG-draft", "drafts/small", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "m" / "openvino_model.xml").touch()
+    (tmp_path / "m" / "m.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def configure(line: str) -> int:
+    try:
+        return main(shlex.split(line))
+    except SystemExit as exit:
+        return int(exit.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ("", {}),
+        ("--target_device GPU.1", {"engine.device": "GPU.1"}),
+        ("--max_num_seqs 8 --max_num_batched_tokens 512",
+         {"engine.max_num_seqs": 8, "engine.max_num_batched_tokens": 512}),
+        ("--cache_size 4", {"engine.cache_size": 4}),
+        ("--enable_prefix_caching false", {"engine.enable_prefix_caching": False}),
+        ("--tool_parser hermes3 --reasoning_parser qwen3",
+         {"chat.tool_parser": "hermes3", "chat.reasoning_parser": "qwen3"}),
+        ("--tool_parser auto --reasoning_parser none", {"chat.reasoning_parser": "none"}),
+        ("--draft_source_model drafts/small", {"engine.draft_model": "{m}/../drafts/small"}),
+        ("--draft_source_model {0}/drafts/small", {"engine.draft_model": "{0}/drafts/small"}),
+        ("--draft_source_model ORG/draft", {"engine.draft_model": "{m}/ORG-draft"}),
+        ("--gguf_filename m.gguf", {"model.path": "{m}/m.gguf"}),
+        ("--model_name a --rest_port 0 --log_level DEBUG", {}),
+        ("--kv_cache_precision u8 --cache_dir .ov_cache",
+         {"engine.plugin_config": '{"KV_CACHE_PRECISION": "u8", "CACHE_DIR": ".ov_cache"}'}),
+        ("""--plugin_config '{"A": "it\\u0027s \\\\ \\"b\\"\\n\\u00e9", "B": 1}'""",
+         {"engine.plugin_config": r'{"A": "it' "'" r's \\ \"b\"\n\u00e9", "B": 1}'}),
+        ("--enable-prompt-lookup --max_prompt_len 64 --model_distribution_policy TENSOR_PARALLEL",
+         {"engine.plugin_config": '{"prompt_lookup": true, "MAX_PROMPT_LEN": 64, '
+                                  '"MODEL_DISTRIBUTION_POLICY": "TENSOR_PARALLEL"}'}),
+    ],
+)  # fmt: skip
+def test_what_is_given_is_read_back(folder, capfd, flags, settings):
+    line = f"{CONFIGURE} {flags.replace('{0}', str(folder))}"
+    assert configure(line) == 0
+    assert capfd.readouterr() == ("m/graph.pbtxt\n", "")
+    expected = {"model.path": folder / "m", **DEFAULTS, **settings}
+    for name in ("model.path", "engine.draft_model"):
+        if name in expected:
+            place = str(expected[name]).replace("{m}", f"{folder}/m").replace("{0}", str(folder))
+            expected[name] = Path(place)
+    node = read_graph(folder / "m" / "graph.pbtxt")
+    assert (node.settings, node.unused) == (expected, [])
+    assert list(folder.glob("m/*.partial")) == list(folder.glob("m/.*.partial")) == []
+
+
+def test_options_without_use_here_are_in_the_graph_all_the_same(folder, caplog):
+    line = (
+        f"{CONFIGURE} --pipeline_type VLM --dynamic_split_fuse false --weight-format int4 "
+        "--enable_tool_guided_generation true --cache_interval_multiplier 16"
+    )
+    assert configure(line) == 0
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["--weight-format is not used: models are pulled as they are"]
+    assert [line.split()[0] for line in read_graph(folder / "m" / "graph.pbtxt").unused] == [
+        "pipeline_type",
+        "dynamic_split_fuse",
+        "enable_tool_guided_generation",
+        "cache_interval_multiplier",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--configure --task text_generation", "--configure needs --model-path"),
+        ("--configure --model_path none", "must be the directory of a model, not none"),
+        ("--configure --model_path m/m.gguf", "the directory of a model, not m/m.gguf"),
+        ("--configure --model_path empty",
+         "empty has no openvino_model.xml or openvino_language_model.xml"),
+        (f"{CONFIGURE} --gguf_filename x.gguf", "--model-path: m has no x.gguf"),
+        ("--configure --model_path m --task rerank", "--task: must be text_generation, not"),
+        (f"{CONFIGURE} --max_num_seqs 0", "--max-num-seqs: must be an integer at least 1, not '0'"),
+        (f"{CONFIGURE} --max_num_seqs {2**64}", "max_num_seqs of a graph must be an integer"),
+        (f"{CONFIGURE} --cache_size 0.5", "cache_size of a graph must be an integer from 0 to "),
+        (f"{CONFIGURE} --pipeline_type LMM", "--pipeline-type: must be AUTO, LM"),
+        (f"{CONFIGURE} --tool_parser other", "--tool-parser: must be "),
+        (f"{CONFIGURE} --draft_source_model ORG/x", "there is no ORG/x and no m/ORG-x"),
+        (f"{CONFIGURE} --plugin_config '{{\"A\": []}}'", "plugin_config A must be a string"),
+        (f"{CONFIGURE} --max-model-len 8k", "a graph has no option for --max-model-len"),
+        (f"{CONFIGURE} --chat-template '{{{{ x }}}}'", "has no option for --chat-template"),
+        (f"{CONFIGURE} --generation-config vllm", "has no option for --generation-config"),
+        (f"{CONFIGURE} --unknown", "unrecognized arguments: --unknown"),
+    ],
+)  # fmt: skip
+def test_wrong_lines(folder, capfd, line, message):
+    assert configure(line) == 2
+    output = capfd.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1), output.err
+    assert message in output.err
+    assert not (folder / "m" / "graph.pbtxt").exists()
+
+
+@pytest.mark.parametrize("flags", ["", "--overwrite_models"])
+def test_a_graph_is_written_over(folder, flags):
+    graph = folder / "m" / "graph.pbtxt"
+    graph.write_text("mine")
+    assert configure(f"{CONFIGURE} {flags} --cache_size 2") == 0
+    assert read_graph(graph).settings["engine.cache_size"] == 2
+
+
+def test_a_directory_that_cannot_be_written_to(folder, capfd):
+    (folder / "m" / ".graph.pbtxt.partial").mkdir()
+    assert configure(CONFIGURE) == 2
+    assert capfd.readouterr().err == "fastovms: cannot write m/graph.pbtxt: Is a directory\n"
+
+
+def test_a_model_is_served_by_its_graph(folder):
+    shutil.copytree(DEMO_MODEL, "demo")
+    line = "--configure --model_path demo --max_num_seqs 8 --kv_cache_precision f32"
+    assert configure(line) == 0
+    finder = ModelFinder(Repository(folder / "hub"), RepositoryConfig())
+    config: Any = finder.find(ModelSource("demo"))
+    assert (config.names, config.path.resolve()) == (("demo",), folder / "demo")
+    assert (config.engine.max_num_seqs, config.engine.enable_prefix_caching) == (8, True)
+    assert config.engine.plugin_config == {"KV_CACHE_PRECISION": "f32"}

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastovms.cli.environment import (
+    IGNORED,
+    VARIABLES,
+    extra_arguments,
+    read_environment,
+    unused_variables,
+)
+from fastovms.cli.flags import GROUPS
+from fastovms.errors import ConfigurationError
+
+
+def test_runpods_variables():
+    environ = {
+        "MODEL_NAME": "org/model",
+        "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "a, b",
+        "MAX_MODEL_LEN": "8k",
+        "MAX_NUM_SEQS": "16",
+        "MAX_NUM_BATCHED_TOKENS": "0",
+        "ENABLE_PREFIX_CACHING": "No",
+        "BASE_PATH": "/runpod-volume",
+        "RAW_OPENAI_OUTPUT": "1",
+        "ROOT_PATH": "/v2/abc/openai",
+        "MAX_LOGPROBS": "",
+        "TOOL_CALL_PARSER": "hermes",
+        "REASONING_PARSER": "qwen3",
+        "OPENAI_RESPONSE_ROLE": "model",
+        "CUSTOM_CHAT_TEMPLATE": "{{ messages }}",
+        "PATH": "/bin",
+    }
+    assert read_environment(environ) == {
+        "source.model": "org/model",
+        "source.names": ("a", "b"),
+        "engine.max_model_len": 8000,
+        "engine.max_num_seqs": 16,
+        "engine.enable_prefix_caching": False,
+        "repository.path": Path("/runpod-volume"),
+        "http.root_path": "/v2/abc/openai",
+        "chat.tool_parser": "hermes3",
+        "chat.reasoning_parser": "qwen3",
+        "chat.response_role": "model",
+        "chat.chat_template": "{{ messages }}",
+    }
+    assert [line.split()[0] for line in unused_variables(environ)] == ["RAW_OPENAI_OUTPUT"]
+
+
+def test_the_override_goes_before_the_name():
+    environ = {"SERVED_MODEL_NAME": "a", "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "b"}
+    assert read_environment(environ) == {"source.names": ("b",)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("MAX_MODEL_LEN", "long", "must be a number of tokens above 0"),
+        ("MAX_NUM_SEQS", "0", "must be an integer at least 1, not '0'"),
+        ("ENABLE_PREFIX_CACHING", "maybe", "must be true or false, not 'maybe'"),
+        ("OPENAI_SERVED_MODEL_NAME_OVERRIDE", "a,,b", "must be names between commas"),
+        ("TOOL_CALL_PARSER", "mine", "must be auto, none, "),
+        ("ROOT_PATH", "v2", "must be a path that begins with /"),
+    ],
+)
+def test_a_wrong_variable_is_named(name, value, message):
+    with pytest.raises(ConfigurationError) as caught:
+        read_environment({name: value})
+    assert str(caught.value).startswith(f"{name} in the environment {message}")
+
+
+def test_extra_arguments():
+    assert extra_arguments({}) == []
+    assert extra_arguments({"VLLM_EXTRA_ARGS": "--a 'b c'"}) == ["--a", "b c"]
+    with pytest.raises(ConfigurationError, match="VLLM_EXTRA_ARGS in the environment: No closing"):
+        extra_arguments({"VLLM_EXTRA_ARGS": "'"})
+
+
+def test_variables_set_what_flags_set():
+    fields = {flag.field for flags in GROUPS.values() for flag in flags}
+    targets = {variable.target for variable in VARIABLES}
+    assert targets <= fields | {"source.model", "source.names"}
+    assert not {variable.name for variable in VARIABLES} & set(IGNORED)

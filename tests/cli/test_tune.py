@@ -1,0 +1,42 @@
+"""`fastovms tune` on a real model, and the next start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastovms.cli.main import main
+from fastovms.config import DEMO_MODEL
+
+
+def test_a_model_is_measured_and_the_result_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--cache-dir", str(tmp_path), "--kv-cache-precision", "f16"]
+    assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
+    report = capsys.readouterr().out
+    assert "f32, f16 cache" in report
+    assert "Best: f32, f16 cache, the default" in report
+    assert "--max-num-batched-tokens" in report
+    assert "serve will run the model so" in report
+    assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["tuning"]
+
+
+def test_what_a_start_will_not_go_by_is_not_promised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--cache-dir", str(tmp_path), "--kv-cache-precision", "f16", "--no-tune"]
+    assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
+    assert "serve will not go by it with --no-tune" in capsys.readouterr().out
+
+
+def test_without_a_cache_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--cache-dir", "", "--kv-cache-precision", "u8"]
+    assert main(["tune", *flags, str(DEMO_MODEL)]) == 0
+    assert "could not be kept" in capsys.readouterr().out
+
+
+def test_a_missing_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err == f"fastovms: model directory {tmp_path}/none does not exist\n"

@@ -1,0 +1,385 @@
+"""Draft-model speculation over fake models: the draft model's books against what it must say."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fastovms.config import EngineConfig
+from fastovms.engine.drafting.draft_model import AUTOMATIC_CONFIDENCE, DraftModel, WantedDraft
+from fastovms.engine.engine import Engine
+from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
+from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily, next_token
+from tests.engine.random_operations import RandomOperations
+
+Texts = dict[tuple[str, int], list[int]]
+
+
+def says_wrong(context: Sequence[int]) -> bool:
+    return sum(context) % 4 == 0
+
+
+def is_unsure(context: Sequence[int]) -> bool:
+    return sum(context) % 7 == 1
+
+
+class FakeDraft(FakeModel):
+    """Mostly right, and now and then unsure."""
+
+    def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+        logits = np.zeros(self.vocab_size, np.float32)
+        token_id = (next_token(context) + says_wrong(context)) % VOCAB_SIZE
+        logits[token_id] = 1 if is_unsure(context) else 30
+        return logits
+
+
+class UselessDraft(FakeModel):
+    def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+        return np.roll(super().logits_after(context), 1)
+
+
+def expected_draft(
+    sequence_token_ids: Iterable[int], num_tokens: int, threshold: float
+) -> list[int]:
+    context = list(sequence_token_ids)
+    start = len(context)
+    while len(context) < start + num_tokens and not (threshold > 0.1 and is_unsure(context)):
+        context.append((next_token(context) + says_wrong(context)) % VOCAB_SIZE)
+    return context[start:]
+
+
+class CheckedDraftModel(DraftModel):
+    """Compares each of its drafts with what a model without a cache would say."""
+
+    num_drafts = 0
+
+    def propose(self, wanted: Iterable[WantedDraft]) -> None:
+        wanted = list(wanted)
+        super().propose(wanted)
+        self.check()
+        for sequence, _, num_tokens in wanted:
+            if sequence.draft_token_ids:
+                params = sequence.params
+                threshold = params.assistant_confidence_threshold
+                if threshold is None:
+                    is_automatic = params.num_assistant_tokens is None
+                    threshold = AUTOMATIC_CONFIDENCE if is_automatic else 0
+                expected = expected_draft(sequence.token_ids, num_tokens, threshold)
+                assert sequence.draft_token_ids.tolist() == expected
+                self.num_drafts += 1
+
+
+def make_engine(
+    draft: FakeModel | None = None,
+    *,
+    num_blocks: int = 256,
+    draft_tokens: int = 2048,
+    draft_len: int = 1000,
+    num_token_ids: int = VOCAB_SIZE,
+    cost: float = 0.0,
+    max_model_len: int = 256,
+    enable_prompt_lookup: bool = False,
+    **config: int,
+) -> tuple[Engine, DraftModel | None]:
+    """Without prompt lookup, unless asked for."""
+    model = FakeModel()
+    model.allocate_cache(num_blocks)
+    settings = EngineConfig(enable_prompt_lookup=enable_prompt_lookup, **config)  # type: ignore[arg-type]
+    draft_model = None
+    if draft is not None:
+        kind = CheckedDraftModel if isinstance(draft, FakeDraft) else DraftModel
+        draft_model = kind(
+            draft,
+            num_token_ids=num_token_ids,
+            max_model_len=draft_len,
+            max_num_batched_tokens=settings.token_budget,
+            cost=cost,
+            enable_prefix_caching=settings.enable_prefix_caching,
+        )
+        draft_model.allocate_cache(draft_tokens)
+    engine = Engine(
+        model,
+        settings,
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        draft_model=draft_model,
+        new_seed=lambda: 0,
+        clock=lambda: 0.0,  # steps that cost nothing: no prompt is paced
+    )
+    return engine, draft_model
+
+
+def request(request_id: str, prompt: list[int], **params: object) -> GenerationRequest:
+    params = {"temperature": 0, "max_tokens": 60, **params}
+    return GenerationRequest(request_id, prompt, SamplingParams(**params))  # type: ignore[arg-type]
+
+
+def run(engine: Engine) -> Texts:
+    texts: Texts = defaultdict(list)
+    while engine.has_work:
+        for request_id, output in engine.step():
+            assert output.error is None
+            texts[request_id, output.index].extend(output.token_ids)
+        engine.check()
+    return texts
+
+
+COPIED = [1, 2, 3, 4, 5, 6, 7] * 3
+"""The model goes on with what was seven tokens before, which the text has had."""
+
+PROMPTS = [[i, 1, 2, 3, 4, 5, 6, 7][: 3 + i] for i in range(6)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_assistant_tokens": 3},
+        {"num_assistant_tokens": 12},
+        {"assistant_confidence_threshold": 0.9},
+        {"assistant_confidence_threshold": 0.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("temperature", [0, 4])
+def test_drafts_save_steps_and_change_nothing(
+    settings: dict[str, float], temperature: float
+) -> None:
+    def generate(draft: FakeModel | None) -> tuple[Texts, Engine]:
+        engine, _ = make_engine(draft)
+        drafts = settings if draft else {"num_assistant_tokens": 0}
+        for i, prompt in enumerate(PROMPTS):
+            engine.add(request(str(i), prompt, n=2, temperature=temperature, seed=i, **drafts))
+        return run(engine), engine
+
+    plain, plain_engine = generate(None)
+    drafted, engine = generate(FakeDraft())
+    assert drafted == plain
+    assert engine.num_steps < 0.8 * plain_engine.num_steps
+    drafting = engine.drafting
+    assert 0.1 * drafting.num_draft_tokens < drafting.num_accepted_tokens
+    assert drafting.num_accepted_tokens < drafting.num_draft_tokens
+    assert engine.num_generated_tokens == plain_engine.num_generated_tokens == 720
+
+
+def test_a_draft_model_that_is_always_right_is_always_believed() -> None:
+    engine, _ = make_engine(FakeModel())
+    engine.add(request("r", [1, 2, 3], num_assistant_tokens=4, max_tokens=50))
+    assert run(engine)["r", 0] == continue_greedily([1, 2, 3], 50)
+    assert engine.num_steps == 1 + 10  # the prompt's token, and then five a step, the last four
+    assert engine.drafting.num_draft_tokens == engine.drafting.num_accepted_tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"num_assistant_tokens": 0}, "the request wants none"),
+        ({"beam_search": BeamSearch(num_beams=2)}, "beams are not drafted"),
+        ({"max_tokens": 2}, "the one token after the next is not worth a draft"),
+    ],
+)
+def test_without_drafts(settings: dict[str, object], reason: str) -> None:
+    draft = FakeDraft()
+    engine, _ = make_engine(draft)
+    engine.add(request("r", [1, 2, 3], **settings))
+    run(engine)
+    assert draft.num_tokens_per_step == [], reason
+
+
+def test_a_useless_model_falls_silent_unless_the_request_fixes_the_number() -> None:
+    steps = {}
+    for num_tokens in (None, 3):
+        draft = UselessDraft()
+        engine, _ = make_engine(draft, num_blocks=256, max_model_len=1000)
+        engine.add(request("r", [1, 2, 3], num_assistant_tokens=num_tokens, max_tokens=600))
+        assert run(engine)["r", 0] == continue_greedily([1, 2, 3], 600)
+        steps[num_tokens] = len(draft.num_tokens_per_step)
+        assert engine.drafting.num_accepted_tokens == 0
+    assert steps[None] < 40
+    assert steps[3] > 3 * 590
+
+
+def test_an_unsure_model_falls_silent() -> None:
+    class Unsure(FakeModel):
+        def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
+            return super().logits_after(context) / np.float32(30)
+
+    draft = Unsure()
+    engine, _ = make_engine(draft, num_blocks=256, max_model_len=1000)
+    engine.add(request("r", [1, 2, 3], max_tokens=600))
+    run(engine)
+    assert engine.drafting.num_draft_tokens == 0
+    assert 0 < len(draft.num_tokens_per_step) < 20
+
+
+def test_a_model_as_expensive_as_the_target_drafts_only_on_demand() -> None:
+    draft = FakeDraft()
+    engine, _ = make_engine(draft, cost=1.0)
+    engine.add(request("r", [1, 2, 3]))
+    run(engine)
+    assert draft.num_tokens_per_step == []
+    engine.add(request("r", [1, 2, 3], num_assistant_tokens=2))
+    run(engine)
+    assert engine.drafting.num_accepted_tokens > 0
+
+
+def test_prompt_lookup_goes_first_unless_the_request_speaks_to_the_model() -> None:
+    def drafters(**settings: object) -> tuple[bool, bool]:
+        """Whether the text and the model have made a draft."""
+        draft = FakeDraft()
+        engine, _ = make_engine(draft, enable_prompt_lookup=True)
+        (last,) = continue_greedily(COPIED, 1)
+        engine.add(request("r", COPIED, **settings))
+        engine.step()
+        engine.drafting.propose(engine.scheduler.running)
+        (sequence,) = engine.scheduler.running
+        chosen = engine.drafting._drafters[sequence.seq_id]
+        by_model = chosen.drafted_by is chosen.model_policy
+        assert sequence.token_ids[-1] == last
+        return bool(sequence.draft_token_ids) and not by_model, bool(draft.num_tokens_per_step)
+
+    assert drafters() == (True, False)
+    assert drafters(num_assistant_tokens=2, max_ngram_size=3) == (True, False)
+    assert drafters(num_assistant_tokens=2) == (False, True)
+    assert drafters(assistant_confidence_threshold=0.0) == (False, True)
+
+
+def test_a_long_prompt_holds_no_drafts_up() -> None:
+    draft = FakeDraft()
+    engine, model = make_engine(draft, max_num_batched_tokens=16)
+    assert model is not None
+    engine.add(request("short", [1, 2, 3], num_assistant_tokens=2, max_tokens=80))
+    for _ in range(4):
+        engine.step()
+    engine.add(request("long", list(range(90)), num_assistant_tokens=2, max_tokens=40))
+    num_drafted: dict[str, int] = defaultdict(int)
+    num_without = 0
+    while "short" in engine._requests and "long" in engine._requests:
+        before = dict(num_drafted)
+        draft_steps = len(draft.num_tokens_per_step)
+        engine.step()
+        for sequence in engine.scheduler.running:
+            drafters = engine.drafting._drafters[sequence.seq_id]
+            drafted = drafters.drafted_by is drafters.model_policy
+            num_drafted[sequence.request_id] += drafted
+            num_without += not drafted and sequence.num_generated_tokens > 0
+        assert draft_steps + 2 >= len(draft.num_tokens_per_step)
+        assert num_drafted["short"] > before.get("short", 0)
+    assert max(draft.num_tokens_per_step) <= 16
+    assert 5 <= num_without <= 8, "90 tokens to catch up with, 16 a step less those of the other"
+    assert num_drafted["long"] > 0
+
+
+def test_what_does_not_fit_goes_without_until_there_is_room() -> None:
+    engine, model = make_engine(FakeDraft(), draft_tokens=60)
+    assert isinstance(model, CheckedDraftModel)
+    expected = {}
+    for i in range(6):
+        prompt = [i] * 10
+        num_tokens = 20 + 10 * i
+        engine.add(request(str(i), prompt, num_assistant_tokens=3, max_tokens=num_tokens))
+        expected[str(i), 0] = continue_greedily(prompt, num_tokens)
+    least_free = model.blocks.num_blocks
+    texts: Texts = defaultdict(list)
+    while engine.has_work:
+        for request_id, output in engine.step():
+            texts[request_id, output.index].extend(output.token_ids)
+        engine.check()
+        least_free = min(least_free, model.blocks.num_free_blocks)
+    assert texts == expected
+    assert least_free <= 1
+    assert model.num_drafts > 20
+    assert model.blocks.num_free_blocks == model.blocks.num_blocks
+
+
+def test_a_preempted_sequence_holds_nothing() -> None:
+    engine, model = make_engine(FakeDraft(), num_blocks=10, max_model_len=40)
+    assert model is not None
+    for i in range(3):
+        engine.add(request(str(i), [i + 1] * 8, num_assistant_tokens=2, max_tokens=24))
+    texts: Texts = defaultdict(list)
+    while engine.has_work:
+        outputs = engine.step()
+        for request_id, output in outputs:
+            texts[request_id, output.index].extend(output.token_ids)
+        engine.check()
+        engine.drafting.propose([])
+        running = {sequence.seq_id for sequence in engine.scheduler.running}
+        assert running >= set(model._followers)
+        for sequence in engine.scheduler.running:
+            del sequence.draft_token_ids[:]
+    assert engine.scheduler.num_preemptions > 0
+    assert texts == {(str(i), 0): continue_greedily([i + 1] * 8, 24) for i in range(3)}
+
+
+def test_samples_and_later_requests_share_what_is_computed_of_the_prompt() -> None:
+    draft = FakeDraft()
+    engine, _ = make_engine(draft)
+    prompt = list(range(42))
+    for _ in range(2):
+        engine.add(request("r", prompt, num_assistant_tokens=2, max_tokens=4))
+        run(engine)
+    assert [n for n in draft.num_tokens_per_step if n > 5] == [43]
+    assert draft.num_tokens_per_step.count(3) == 1, "40 cached, 2 left and a new one"
+
+
+@pytest.mark.parametrize("limits", [{"num_token_ids": 50}, {"draft_len": 20}], ids=str)
+def test_a_sequence_that_the_model_cannot_follow_goes_without(limits: dict[str, int]) -> None:
+    engine, model = make_engine(FakeModel(), **limits)  # type: ignore[arg-type]
+    assert model is not None
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8]
+    engine.add(request("r", prompt, num_assistant_tokens=3))
+    assert run(engine)["r", 0] == continue_greedily(prompt, 60)
+    assert 0 < engine.drafting.num_accepted_tokens < 20
+    assert model.blocks.num_free_blocks == model.blocks.num_blocks
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    num_blocks=st.integers(12, 40),
+    draft_tokens=st.integers(8, 160),
+    budget=st.integers(4, 40),
+    caching=st.booleans(),
+)
+def test_random_operations_never_lose_a_block_of_the_draft_cache(
+    seed: int, num_blocks: int, draft_tokens: int, budget: int, caching: bool
+) -> None:
+    rng = random.Random(seed)
+    engine, model = make_engine(
+        FakeDraft(),
+        num_blocks=num_blocks,
+        draft_tokens=draft_tokens,
+        max_model_len=num_blocks * 4,
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=caching,
+        enable_prompt_lookup=rng.random() < 0.3,
+    )
+    assert model is not None
+    RandomOperations(engine, rng).run(100)
+    assert model.blocks.num_free_blocks == model.blocks.num_blocks
+
+
+def test_ten_thousand_operations_never_lose_a_block_of_the_draft_cache() -> None:
+    engine, model = make_engine(
+        FakeDraft(), num_blocks=24, draft_tokens=80, max_model_len=96, max_num_batched_tokens=32
+    )
+    assert isinstance(model, CheckedDraftModel)
+    RandomOperations(engine, random.Random(0)).run(10_000)
+    assert model.blocks.num_free_blocks == model.blocks.num_blocks
+    assert model.num_drafts > 1000
+    assert engine.scheduler.num_preemptions > 50
+
+
+def test_settings_of_the_request_decide_the_policy() -> None:
+    model = DraftModel(FakeDraft(), num_token_ids=97, max_model_len=9, max_num_batched_tokens=9)
+    assert model.new_policy(SamplingParams()).is_automatic
+    assert not model.new_policy(SamplingParams(assistant_confidence_threshold=0.5)).is_automatic
+    assert model.new_policy(SamplingParams(num_assistant_tokens=7)).num_tokens(1, 1) == 7

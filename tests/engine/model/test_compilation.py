@@ -1,0 +1,268 @@
+"""Which precisions are tried on which machine, over a fake core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from fastovms.engine.model import compilation
+from fastovms.engine.model.compilation import (
+    EXACT_WEIGHTS_SIZE,
+    MAX_SMALL_STEP,
+    Precisions,
+    check_exact,
+    possible_precisions,
+)
+from fastovms.engine.model.paging import read_paged_model
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.errors import ConfigurationError
+
+LARGE = 2 * EXACT_WEIGHTS_SIZE
+TWO = "bf16 and f32, u8 cache"
+
+
+class FakeCore:
+    def __init__(self, precision: ov.Type) -> None:
+        self._precision = precision
+
+    def get_property(self, device: str, name: str) -> ov.Type:
+        assert (device, name) == ("CPU", "INFERENCE_PRECISION_HINT")
+        return self._precision
+
+
+def names(
+    precision: str = "f32",
+    *,
+    device: str = "CPU",
+    properties: dict[str, str] | None = None,
+    exact: bool = False,
+    weights_size: int = LARGE,
+    available: int = 100 * LARGE,
+) -> list[str]:
+    core = FakeCore({"f32": ov.Type.f32, "bf16": ov.Type.bf16}[precision])
+    choices = possible_precisions(
+        core,  # type: ignore[arg-type]
+        device,
+        properties or {},
+        exact=exact,
+        weights_size=weights_size,
+        available=available,
+    )
+    return [choice.name for choice in choices]
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        ({}, ["f16 cache", "u8 cache"]),
+        (
+            {"precision": "bf16"},
+            [TWO, "bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
+        ),
+        (
+            {"precision": "bf16", "available": 3 * LARGE},
+            ["bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
+        ),
+        ({"device": "GPU"}, ["f16 cache", "u8 cache"]),
+        ({"properties": {"KV_CACHE_PRECISION": "u4"}}, ["u4 cache"]),
+        (
+            {"precision": "bf16", "properties": {"KV_CACHE_PRECISION": "f16"}},
+            ["bf16 and f32, f16 cache", "bf16, f16 cache", "f32, f16 cache"],
+        ),
+        (
+            {"precision": "bf16", "properties": {"INFERENCE_PRECISION_HINT": "f32"}},
+            ["f16 cache", "u8 cache"],
+        ),
+        (
+            {"weights_size": EXACT_WEIGHTS_SIZE},
+            ["f32, f32 cache"],
+        ),
+        (
+            {"precision": "bf16", "exact": True},
+            ["exact, f32 cache"],
+        ),
+        (
+            {"exact": True, "properties": {"INFERENCE_PRECISION_HINT": "bf16"}},
+            ["f32 cache"],
+        ),
+        (
+            {"weights_size": 1, "properties": {"INFERENCE_PRECISION_HINT": "bf16"}},
+            ["f16 cache", "u8 cache"],
+        ),
+        ({"weights_size": 1, "properties": {"KV_CACHE_PRECISION": "bf16"}}, ["bf16 cache"]),
+        ({"precision": "bf16", "properties": {"KV_CACHE_PRECISION": "bf16"}}, ["bf16 cache"]),
+    ],
+    ids=str,
+)
+def test_what_is_tried(machine: dict[str, object], expected: list[str]) -> None:
+    assert names(**machine) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("exact", "properties"), [(True, {}), (False, {"INFERENCE_PRECISION_HINT": "f32"})]
+)
+def test_f32_takes_no_cache_of_bf16(exact: bool, properties: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"no KV cache of bf16 where .* in f32"):
+        names(exact=exact, properties={"KV_CACHE_PRECISION": "bf16", **properties})
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ({"INFERENCE_PRECISION_HINT": "bf16"}, "INFERENCE_PRECISION_HINT bf16"),
+        (
+            {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32},
+            "GROUP_SIZE 32",
+        ),
+    ],
+)
+def test_what_is_not_exact(properties: dict[str, object], named: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"--precision exact .* plugin_config .*{named}, only"
+    ):
+        check_exact(properties)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0},
+        {"KV_CACHE_PRECISION": "u8", "INFERENCE_NUM_THREADS": 2},
+    ],
+)
+def test_what_is_exact(properties: dict[str, object]) -> None:
+    check_exact(properties)
+
+
+def test_properties_of_the_operator_override() -> None:
+    properties = {"INFERENCE_PRECISION_HINT": "bf16", "PERFORMANCE_HINT": "THROUGHPUT"}
+    (first, *_) = possible_precisions(
+        FakeCore(ov.Type.f32),  # type: ignore[arg-type]
+        "CPU",
+        properties,
+        exact=True,
+        weights_size=0,
+        available=0,
+    )
+    assert {**first.large, **properties} == first.large
+    assert first.large["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "0"
+
+
+@pytest.mark.parametrize("machine", [ov.Type.f32, ov.Type.bf16])
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [
+        ("CPU", {}, compilation.MAX_PREPARED_KERNELS),
+        ("CPU", {"CPU_RUNTIME_CACHE_CAPACITY": 5000}, 5000),
+        ("GPU", {}, None),
+    ],
+)
+def test_prepared_kernels_are_bounded(
+    machine: ov.Type, exact: bool, device: str, given: dict[str, object], expected: object
+) -> None:
+    choices = possible_precisions(
+        FakeCore(machine),  # type: ignore[arg-type]
+        device,
+        given,
+        exact=exact,
+        weights_size=LARGE,
+        available=100 * LARGE,
+    )
+    variants = [each for choice in choices for each in (choice.large, choice.small) if each]
+    assert variants
+    assert {each.get("CPU_RUNTIME_CACHE_CAPACITY") for each in variants} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [("fpu avx512_bf16 amx_bf16 amx_tile", True), ("fpu avx512_bf16", False)]
+)
+def test_amx_is_found_among_the_flags(tmp_path: Path, flags: str, expected: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    assert compilation.has_amx(tmp_path / "cpuinfo") is expected
+
+
+@pytest.mark.parametrize(("amx", "expected"), [(True, 0), (False, compilation.MAX_SMALL_CHUNK)])
+def test_without_amx_steps_of_short_chunks_are_small(
+    monkeypatch: pytest.MonkeyPatch, amx: bool, expected: int
+) -> None:
+    monkeypatch.setattr(compilation, "has_amx", lambda: amx)
+    choices = possible_precisions(
+        FakeCore(ov.Type.bf16),  # type: ignore[arg-type]
+        "CPU",
+        {},
+        exact=False,
+        weights_size=LARGE,
+        available=100 * LARGE,
+    )
+    (two,) = (choice for choice in choices if choice.small is not None)
+    assert two.max_small_chunk == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"), [("bf16", ov.Type.bf16), ("f32", ov.Type.f32), (None, ov.Type.bf16)]
+)
+def test_logits_of_bf16_are_left_as_they_are(
+    tiny_models: dict[str, Path], precision: str | None, expected: ov.Type
+) -> None:
+    """Whatever this machine can do: what is compiled is looked at."""
+    core = Mock()
+    core.get_property.return_value = ov.Type.bf16
+    core.compile_model.return_value.inputs = []
+    model = read_paged_model(ov.Core(), tiny_models["tiny"])
+    properties = {"INFERENCE_PRECISION_HINT": precision} if precision else {}
+    compilation.compile_variants(core, model, "CPU", Precisions("", properties))
+    (compiled, *_) = core.compile_model.call_args.args
+    assert compiled.output("logits").get_element_type() == expected
+    assert model.output("logits").get_element_type() == ov.Type.f32
+
+
+def step(*chunks: tuple[int, int, int]) -> StepInputs:
+    """Chunks of so many computed tokens, tokens and sampled ones."""
+    past_lens, lengths, sampled = (
+        np.array(column, np.int32) for column in zip(*chunks, strict=True)
+    )
+    none = np.zeros(0, np.int32)
+    return StepInputs(
+        input_ids=np.zeros(lengths.sum(), np.int64),
+        position_ids=np.zeros(lengths.sum(), np.int64),
+        past_lens=past_lens,
+        subsequence_begins=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        block_indices=none,
+        block_indices_begins=none,
+        max_context_len=np.array((past_lens + lengths).max(), np.int32),
+        sampled_token_indices=np.zeros(sampled.sum(), np.int64),
+    )
+
+
+DECODE, DRAFTS, FAR_DRAFTS = (100, 1, 1), (100, 8, 8), (4000, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "max_small_chunk", "expected"),
+    [
+        ([DECODE], 0, True),
+        ([DECODE] * MAX_SMALL_STEP, 0, True),
+        ([DECODE] * (MAX_SMALL_STEP + 1), 0, False),
+        ([DECODE] * (MAX_SMALL_STEP + 1), 16, True),
+        ([DRAFTS] * 8, 0, False),
+        ([DRAFTS] * 8, 16, True),
+        ([FAR_DRAFTS], 16, True),
+        ([(0, MAX_SMALL_STEP, 1)], 0, True),  # a whole prompt
+        ([(0, MAX_SMALL_STEP + 1, 1)], 16, False),
+        ([DECODE, (1000, 16, 0)], 16, True),
+        ([DECODE, (1016, 16, 0)], 16, False),  # attention counts
+        ([DECODE, (1016, 16, 0)], 0, False),
+        ([(4000, 1, 1)] * 32, 0, True),
+    ],
+)
+def test_which_steps_are_small(
+    chunks: list[tuple[int, int, int]], max_small_chunk: int, expected: bool
+) -> None:
+    precisions = Precisions("", {}, {}, max_small_chunk=max_small_chunk)
+    assert precisions.is_small(step(*chunks)) is expected

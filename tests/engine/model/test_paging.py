@@ -1,0 +1,154 @@
+"""Which models can be paged, and what is said of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from bench.graph import LlamaGraph
+from bench.shapes import SHAPES
+from fastovms.engine.model.paging import (
+    SAMPLED_TOKEN_INDICES,
+    applies_sliding_window,
+    read_paged_model,
+    reason_of,
+)
+from fastovms.errors import ConfigurationError
+from tests.engine.conftest import TINY_SHAPES
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("", "RuntimeError"),
+        ("out of luck", "out of luck"),
+        ("Exception from a.cpp:3:\nCheck failed at b.cpp:4:\nno such thing\n\n", "no such thing"),
+        ("Check 'a >= b' failed at /home/x/src/c.cpp:15\n", "Check 'a >= b' failed"),
+    ],
+)
+def test_what_is_wrong_without_a_trace(message: str, reason: str) -> None:
+    assert reason_of(RuntimeError(message)) == reason
+
+
+def parameter(name: str, dtype: type = np.int64) -> ov.Node:
+    node = ops.parameter([-1, -1], dtype, name=name)
+    node.output(0).set_names({name})
+    return node
+
+
+def recurrent(inputs: ov.Node, name: str) -> tuple[ov.Node, ov.Node]:
+    """Something that depends on the inputs so far, and what keeps it."""
+    past = ops.read_value(ops.constant(np.zeros((1, 1), np.float32)), name, np.float32, [1, 1])
+    total = ops.reduce_sum(ops.convert(inputs, np.float32), ops.constant(np.array([0, 1])), True)
+    state = ops.add(past, total)
+    return state, ops.assign(state, name)
+
+
+def with_output(node: ov.Node, name: str = "logits") -> ov.Node:
+    node.output(0).set_names({name})
+    return ops.result(node)
+
+
+def stateless(*names: str, output: str = "logits") -> ov.Model:
+    inputs = [parameter(name) for name in names]
+    result = with_output(ops.add(ops.convert(inputs[0], np.float32), np.float32(1)), output)
+    return ov.Model([result], inputs, "model")
+
+
+def recurrent_model() -> ov.Model:
+    inputs = parameter("input_ids")
+    state, assign = recurrent(inputs, "state")
+    return ov.Model([with_output(state)], [assign], [inputs], "model")
+
+
+def hybrid_model() -> ov.Model:
+    model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
+    inputs = model.input("input_ids").get_node()
+    state, assign = recurrent(inputs, "conv.0")
+    logits = ops.add(model.output("logits").get_node().input_value(0), state)
+    sinks = [*model.get_sinks(), assign]
+    return ov.Model([with_output(logits)], sinks, model.get_parameters(), "model")
+
+
+def with_input(name: str) -> ov.Model:
+    model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
+    further = parameter(name, np.float32)
+    logits = ops.add(
+        model.output("logits").get_node().input_value(0), ops.reduce_sum(further, np.array([0, 1]))
+    )
+    parameters = [*model.get_parameters(), further]
+    return ov.Model([with_output(logits)], model.get_sinks(), parameters, "model")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: stateless("inputs_embeds"), "it takes embeddings in place of tokens"),
+        (
+            lambda: stateless("decoder_input_ids", "encoder_hidden_states"),
+            "it is part of an encoder-decoder model",
+        ),
+        (lambda: stateless("input_features"), "it takes images or sound"),
+        (
+            lambda: stateless("input_ids", "past_key_values.0.key"),
+            "it was exported without state; export it again with optimum-cli",
+        ),
+        (lambda: stateless("tokens"), "it has no input named input_ids"),
+        (
+            lambda: stateless("input_ids", output="last_hidden_state"),
+            "it has no output named logits",
+        ),
+        (lambda: stateless("input_ids"), "it was exported without state"),
+        (recurrent_model, "ScaledDotProductAttention"),
+        (hybrid_model, r"part of its state is not attention's \(conv\.0\)"),
+        (
+            lambda: with_input("token_type_ids"),
+            "it needs inputs that a text has not got: token_type_ids",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_paged_is_refused_with_the_reason(
+    make: object, reason: str, tmp_path: Path
+) -> None:
+    assert callable(make)
+    ov.save_model(make(), tmp_path / "openvino_model.xml")
+    with pytest.raises(ConfigurationError, match=reason) as refusal:
+        read_paged_model(ov.Core(), tmp_path)
+    assert str(refusal.value).startswith(f"the model in {tmp_path} cannot be served: ")
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", TINY_SHAPES)
+def test_only_sampled_tokens_are_projected_by_a_head_of_any_kind(
+    tiny_models: dict[str, Path], name: str
+) -> None:
+    model = read_paged_model(ov.Core(), tiny_models[name])
+    assert SAMPLED_TOKEN_INDICES in {port.get_any_name() for port in model.inputs}
+
+
+@pytest.mark.parametrize("follow", ["soft cap", "bias and scale"])
+def test_a_head_is_found_below_what_follows_it(follow: str, tmp_path: Path) -> None:
+    model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
+    logits = model.output("logits").get_node().input_value(0)
+    if follow == "soft cap":
+        logits = ops.multiply(
+            ops.constant(np.float32(30)), ops.tanh(ops.divide(logits, np.float32(30)))
+        )
+    else:
+        logits = ops.multiply(ops.add(ops.constant(np.float32([[[1]]])), logits), np.float32(0.5))
+    model = ov.Model([with_output(logits)], model.get_sinks(), model.get_parameters(), "model")
+    ov.save_model(model, tmp_path / "openvino_model.xml")
+    paged = read_paged_model(ov.Core(), tmp_path)
+    assert SAMPLED_TOKEN_INDICES in {port.get_any_name() for port in paged.inputs}
+
+
+@pytest.mark.parametrize(("window", "expected"), [(None, False), (40, True)])
+def test_a_sliding_window_is_recognised(window: int | None, expected: bool, tmp_path: Path) -> None:
+    shape = replace(SHAPES["tiny"], sliding_window=window)
+    ov.save_model(LlamaGraph(shape, 300, seed=0).build(), tmp_path / "openvino_model.xml")
+    assert applies_sliding_window(read_paged_model(ov.Core(), tmp_path)) is expected

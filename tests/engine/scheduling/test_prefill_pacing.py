@@ -1,0 +1,124 @@
+"""A long prompt must not hold those up who decode; a crowd that waits goes before their comfort."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.scheduling.prefill_pacing import StepCosts
+from fastovms.engine.scheduling.scheduler import MIN_PREFILL_TOKENS
+from fastovms.params import GenerationRequest, SamplingParams
+from tests.engine.fake_model import FakeModel
+
+BASE, TOKEN = 20.0, 0.5
+"""Seconds of the fake model's step, and of each token in it."""
+
+
+class TimedModel(FakeModel):
+    """Its steps take time on a clock of its own."""
+
+    now = 0.0
+    token_seconds = TOKEN
+
+    def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        self.now += BASE + self.token_seconds * len(inputs.input_ids)
+        return super().infer(inputs)
+
+    @property
+    def step_seconds(self) -> list[float]:
+        return [BASE + self.token_seconds * tokens for tokens in self.num_tokens_per_step]
+
+
+def learned(*steps: tuple[int, int, float]) -> StepCosts:
+    costs = StepCosts()
+    for num_decodes, num_prefill_tokens, seconds in steps:
+        costs.learn(num_decodes=num_decodes, num_prefill_tokens=num_prefill_tokens, seconds=seconds)
+    return costs
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], None),
+        ([(0, 100, 1.0)], None),
+        ([(4, 0, 1.0)], None),
+        ([(0, 100, 2.0), (4, 0, 1.0)], 50),
+        ([(0, 100, 2.0), (4, 0, 1.0), (4, 100, 1.5), (4, 100, 1.5), (4, 100, 1.5)], 200),
+        ([(0, 100, 2.0), (4, 0, 1.0), (4, 0, 90.0), (4, 0, 1.0)], 50),  # an outlier
+        ([(4, 0, 0.0), (4, 8, 0.0)], None),
+        ([(4, 8, 1.0)], None),  # nothing to compare it with
+    ],
+)
+def test_what_a_prompt_may_have_of_a_step(
+    steps: list[tuple[int, int, float]], expected: int | None
+) -> None:
+    assert learned(*steps).max_prefill_tokens() == expected
+
+
+def test_old_steps_are_forgotten() -> None:
+    slow = [(0, 100, 2.0), *[(4, 0, 1.0)] * 20]
+    assert learned(*slow, *[(4, 0, 0.5)] * 20).max_prefill_tokens() == 25
+
+
+def run_streams(
+    num_streams: int, num_late: int, late_length: int, token_seconds: float = TOKEN
+) -> tuple[TimedModel, Engine]:
+    """Streams that decode, and then prompts that come while they do, until those are computed."""
+    model = TimedModel()
+    model.token_seconds = token_seconds
+    model.allocate_cache(4096)
+    engine = Engine(
+        model,
+        EngineConfig(enable_prompt_lookup=False, enable_prefix_caching=False),
+        num_blocks=4096,
+        max_model_len=2048,
+        clock=lambda: model.now,
+    )
+    params = SamplingParams(temperature=0, max_tokens=400)
+    for i in range(num_streams):
+        engine.add(GenerationRequest(f"stream {i}", [i, 2, 3], params))
+    for _ in range(20):
+        engine.step()
+    del model.num_tokens_per_step[:]
+    for i in range(num_late):
+        engine.add(GenerationRequest(f"late {i}", [i] * late_length, params))
+    while engine.scheduler.waiting or any(
+        sequence.num_uncomputed_tokens > 1 for sequence in engine.scheduler.running
+    ):
+        engine.step()
+    return model, engine
+
+
+@pytest.mark.parametrize("num_streams", [1, 4, 16])
+def test_a_long_prompt_at_most_doubles_the_steps_of_those_who_decode(num_streams: int) -> None:
+    model, _ = run_streams(num_streams, 1, 1500)
+    undisturbed = BASE + TOKEN * num_streams
+    first, *further = model.step_seconds
+    assert max(further) <= 2.05 * undisturbed
+    assert first <= 2.5 * undisturbed
+    assert sum(model.num_tokens_per_step) >= 1500
+
+
+def test_a_crowd_that_waits_gets_the_whole_budget() -> None:
+    """Until those who decode are as many."""
+    model, _ = run_streams(2, 10, 200)
+    assert model.num_tokens_per_step[:4] == [256] * 4
+
+
+def test_short_prompts_are_not_held_back() -> None:
+    """Each holds up those who decode once: taking it in small pieces would cost everybody steps."""
+    model, _ = run_streams(8, 2, 120)
+    assert model.num_tokens_per_step[0] == 8 + 2 * 120
+
+
+def test_a_long_prompt_advances_however_dear_its_tokens_are() -> None:
+    """In pieces that are worth a step, though decodes take more than twice as long meanwhile."""
+    num_streams = 4
+    model, _ = run_streams(num_streams, 1, 600, token_seconds=BASE)
+    *whole, last = model.num_tokens_per_step
+    assert set(whole[1:]) == {num_streams + MIN_PREFILL_TOKENS}
+    assert last <= num_streams + MIN_PREFILL_TOKENS

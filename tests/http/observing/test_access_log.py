@@ -1,0 +1,75 @@
+"""One line a request."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from fastovms.http.connection.server_state import Exchange
+from fastovms.http.observing.access_log import AccessLog
+from fastovms.http.routing.messages import Headers, Request
+
+
+def exchange(*, completed: bool = True) -> Exchange:
+    request = Request(
+        "POST",
+        "/v1/%0Ax",
+        "key=secret",
+        Headers([("Authorization", "Bearer secret")]),
+        client="127.0.0.1:4711",
+        id="r-1",
+    )
+    request.log_fields["prompt_tokens"] = 5
+    request.log_fields["finish"] = 'a "quoted"\nline'
+    return Exchange(request, 200, 1234, 0.0532, completed)
+
+
+def line(form: str, **changes: bool) -> str:
+    lines: list[str] = []
+    AccessLog(form, lines.append, clock=lambda: 1_700_000_000.5)(exchange(**changes))
+    (only,) = lines
+    assert "secret" not in only
+    assert "\n" not in only
+    return only
+
+
+def test_text() -> None:
+    assert line("text") == (
+        "2023-11-14T22:13:20.500Z 127.0.0.1:4711 POST /v1/%0Ax 200 1234 53.2 id=r-1 "
+        'prompt_tokens=5 finish="a \\"quoted\\"\\nline"'
+    )
+
+
+def test_json() -> None:
+    assert orjson.loads(line("json", completed=False)) == {
+        "time": "2023-11-14T22:13:20.500Z",
+        "client": "127.0.0.1:4711",
+        "method": "POST",
+        "path": "/v1/%0Ax",
+        "status": 200,
+        "bytes": 1234,
+        "duration_ms": 53.2,
+        "cut": True,
+        "id": "r-1",
+        "prompt_tokens": 5,
+        "finish": 'a "quoted"\nline',
+    }
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_path_with_what_ends_a_line_or_moves_a_cursor(form: str) -> None:
+    """httptools lets a path have the bytes above ASCII."""
+    ended = exchange()
+    ended.request.raw_path = "/v1/\x85\x9b2J"
+    lines: list[str] = []
+    AccessLog(form, lines.append)(ended)
+    (only,) = lines
+    assert only.isprintable()
+    assert r"/v1/\u0085\u009b2J" in only
+    if form == "json":
+        assert orjson.loads(only)["path"] == ended.request.raw_path
+
+
+def test_unknown_form() -> None:
+    with pytest.raises(KeyError):
+        AccessLog("xml", print)

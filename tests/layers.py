@@ -1,0 +1,65 @@
+"""The ranks of the rooms of the package: which may import which."""
+
+from __future__ import annotations
+
+FOUNDATION = frozenset(
+    {
+        "backend",
+        "config",
+        "disk_cache",
+        "errors",
+        "fair_queue",
+        "free_memory",
+        "json_types",
+        "log_format",
+        "metrics",
+        "params",
+        "quoting",
+    }
+)
+"""The files at the package's root that all rooms stand on: one room, called `foundation` here."""
+
+RANKS = (
+    {"foundation"},
+    {
+        "backends.engine_thread",
+        "backends.gguf",
+        "backends.processes",
+        "engine.model",
+        "gguf",
+        "grammar",
+        "http.routing",
+        "media",
+        "ovms",
+        "state",
+        "text.scanning",
+        "text.templating",
+        "text.tokens",
+    },
+    {
+        "api.wire",
+        "backends.images",
+        "backends.model_files",
+        "backends.trials",
+        "catalog",
+        "engine.scheduling",
+        "http.gates",
+        "http.parsing",
+        "text.tools",
+    },
+    {"engine.sampling", "http.connection", "text.reasoning"},
+    {"engine.beams", "engine.drafting", "http.listening", "http.observing", "text"},
+    {"api.serving", "backends.genai", "engine", "http"},
+    {"api.admin", "api.request", "backends.paged"},
+    {"api.conversation", "api.generation", "backends", "service"},
+    {"api.chat", "api.completions", "api.responses", "loading"},
+    {"api"},
+    {"app"},
+    {"cli"},
+)
+"""The rooms from the lowest. A room is a folder of the package or of one of its folders (`engine`
+stands for the files that lie in it directly), or a file at the root. A room imports from lower
+ranks and from itself; rooms of one rank do not know each other."""
+
+STRANGERS = ("engine", "http", "media", "state", "text")
+"""Folders that know nothing of each other, whatever their ranks."""

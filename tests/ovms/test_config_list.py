@@ -1,0 +1,170 @@
+"""OVMS's config.json: read, listed and edited."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fastovms.cli.config_edit import add_model, list_models, remove_model
+from fastovms.config import ModelSource
+from fastovms.errors import ConfigurationError
+from fastovms.ovms.config_list import read_config_list
+
+
+def write(folder: Path, root: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(root))
+    return path
+
+
+def models_of(root: object, folder: Path) -> list[ModelSource]:
+    return read_config_list(write(folder, root)).models
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("graph", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "graph.pbtxt").touch()
+    (tmp_path / "other" / "second.pbtxt").touch()
+    return tmp_path
+
+
+def test_models(folder):
+    config = {"name": "org/m", "base_path": "models/m", "target_device": "GPU",
+              "plugin_config": {"NUM_STREAMS": 1}}  # fmt: skip
+    text = {"name": "n", "base_path": "/models/n", "plugin_config": '{"A": "b"}'}
+    root = {"model_config_list": [{"config": config}, {"config": text}]}
+    assert models_of(root, folder) == [
+        ModelSource(
+            str(folder / "models/m"),
+            ("org/m",),
+            {"engine.device": "GPU", "engine.plugin_config": {"NUM_STREAMS": 1}},
+        ),
+        ModelSource("/models/n", ("n",), {"engine.plugin_config": {"A": "b"}}),
+    ]
+
+
+def test_graphs(folder):
+    root = {
+        "model_config_list": [],
+        "mediapipe_config_list": [
+            {"name": "graph"},
+            {"name": "a", "base_path": "graph"},
+            {"name": "b", "base_path": str(folder / "other"), "graph_path": "second.pbtxt",
+             "subconfig": "subconfig.json"},
+        ],
+    }  # fmt: skip
+    assert models_of(root, folder) == [
+        ModelSource(str(folder / "graph/graph.pbtxt"), ("graph",)),
+        ModelSource(str(folder / "graph/graph.pbtxt"), ("a",)),
+        ModelSource(str(folder / "other/second.pbtxt"), ("b",)),
+    ]
+
+
+def test_metrics_and_a_directory(folder):
+    root = {"mediapipe_config_list": [{"name": "graph"}]}
+    write(folder, root)
+    assert read_config_list(folder).metrics_enable is False
+    for enable in (True, False):
+        monitoring = {"metrics": {"enable": enable, "metrics_list": ["ovms_streams"]}}
+        path = write(folder, {**root, "monitoring": monitoring})
+        assert read_config_list(path).metrics_enable is enable
+
+
+def test_what_is_about_tensors_is_told(folder, caplog):
+    config = {"name": "m", "base_path": "m", "batch_size": "16", "nireq": 4}
+    assert len(models_of({"model_config_list": [{"config": config}]}, folder)) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        f"model_config_list[0].config.{name} is not used: it is about models of tensors"
+        for name in ("batch_size", "nireq")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("root", "message"),
+    [
+        ([], "the file must be an object"),
+        ({}, "neither model_config_list nor mediapipe_config_list names a model"),
+        ({"model_config_list": []}, "names a model"),
+        ({"models": []}, "the file has no member models"),
+        ({"model_config_list": {}}, "model_config_list must be a list"),
+        ({"model_config_list": [5]}, "model_config_list[0] must be an object"),
+        ({"model_config_list": [{}]}, "model_config_list[0].config must be an object"),
+        ({"model_config_list": [{"config": {"base_path": "m"}}]}, "config.name must be a string"),
+        ({"model_config_list": [{"config": {"name": "m"}}]}, "config.base_path must be a string"),
+        ({"model_config_list": [{"config": {"name": "", "base_path": "m"}}]}, "config.name must"),
+        ({"model_config_list": [{"config": {"name": "m", "base_path": "m", "device": "CPU"}}]},
+         "config has no member device"),
+        ({"model_config_list": [{"config": {"name": "m", "base_path": "m", "plugin_config": 5}}]},
+         "plugin_config must be an object"),
+        ({"mediapipe_config_list": [{"name": "none"}]}, "[0]: there is no graph at"),
+        ({"mediapipe_config_list": [{"name": "graph", "graph_path": "x"}]}, "there is no graph at"),
+        ({"mediapipe_config_list": [{"base_path": "graph"}]}, "[0].name must be a string"),
+        ({"mediapipe_config_list": [{"name": "graph", "graph": "x"}]}, "has no member graph"),
+        ({"mediapipe_config_list": [{"name": "graph"}], "monitoring": {"metrics": {"enable": 1}}},
+         "monitoring.metrics.enable must be true or false"),
+        ({"pipeline_config_list": [{}]}, "pipeline_config_list is for models of tensors"),
+    ],
+)  # fmt: skip
+def test_wrong_lists(folder, root, message):
+    path = write(folder, root)
+    with pytest.raises(ConfigurationError) as caught:
+        read_config_list(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"cannot read .*config\.json: No such file"):
+        read_config_list(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text("{,}")
+    for read in (read_config_list, lambda path: add_model(path, "a", Path("b"))):
+        with pytest.raises(ConfigurationError, match="is not valid JSON"):
+            read(path)
+
+
+# Editing
+
+
+def test_models_are_listed(folder):
+    deep = folder / "org" / "name"
+    deep.mkdir(parents=True)
+    (deep / "openvino_model.xml").touch()
+    (folder / "org" / "name.partial").mkdir()
+    (folder / "org" / "name.partial" / "openvino_model.xml").touch()
+    assert list_models(folder) == ["graph", "org/name", "other"]
+    with pytest.raises(ConfigurationError, match="there is no directory"):
+        list_models(folder / "none")
+
+
+def test_models_come_and_go(folder):
+    add_model(folder, "graph", Path("graph"))
+    add_model(folder, "o", Path("/x"))
+    add_model(folder / "config.json", "o", Path("other"))
+    assert read_config_list(folder).models == [
+        ModelSource(str(folder / "graph"), ("graph",)),
+        ModelSource(str(folder / "other"), ("o",)),
+    ]
+    remove_model(folder, "graph")
+    assert [model.names for model in read_config_list(folder).models] == [("o",)]
+    with pytest.raises(ConfigurationError, match="has no model graph"):
+        remove_model(folder, "graph")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "graph", "other"]
+
+
+def test_graphs_and_other_members_stay(folder):
+    root = {"mediapipe_config_list": [{"name": "graph"}, {"name": "other"}],
+            "monitoring": {"metrics": {"enable": True}}}  # fmt: skip
+    path = write(folder, root)
+    remove_model(path, "other")
+    add_model(path, "m", Path("m"))
+    found = json.loads(path.read_text())
+    assert found["mediapipe_config_list"] == [{"name": "graph"}]
+    assert found["monitoring"] == root["monitoring"]
+    path.write_text('{"model_config_list": 5}')
+    with pytest.raises(ConfigurationError, match="is not a list of models"):
+        add_model(path, "m", Path("m"))

@@ -1,0 +1,207 @@
+"""OVMS's graph files, as its documentation and its exporter write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastovms.errors import ConfigurationError
+from fastovms.ovms.graph import OPTIONS, read_graph
+
+GRAPH = """\
+input_stream: "HTTP_REQUEST_PAYLOAD:input"
+output_stream: "HTTP_RESPONSE_PAYLOAD:output"
+# OVMS_GRAPH_QUEUE_MAX_SIZE: AUTO
+
+node: {{
+  name: "{name}"
+  calculator: "{calculator}"
+  input_stream: "LOOPBACK:loopback"
+  input_stream: "HTTP_REQUEST_PAYLOAD:input"
+  input_side_packet: "LLM_NODE_RESOURCES:llm"
+  output_stream: "LOOPBACK:loopback"
+  output_stream: "HTTP_RESPONSE_PAYLOAD:output"
+  input_stream_info: {{
+    tag_index: 'LOOPBACK:0',
+    back_edge: true
+  }}
+  node_options: {{
+      [type.googleapis.com / mediapipe.LLMCalculatorOptions]: {{
+          {options}
+      }}
+  }}
+  input_stream_handler {{
+    input_stream_handler: "SyncSetInputStreamHandler",
+    options {{
+      [mediapipe.SyncSetInputStreamHandlerOptions.ext] {{
+        sync_set {{
+          tag_index: "LOOPBACK:0"
+        }}
+      }}
+    }}
+  }}
+}}
+"""
+
+
+def write(folder: Path, options: str, *, name: str = "LLM", calculator: str = "HttpLLMCalculator"):
+    path = folder / "graph.pbtxt"
+    path.write_text(GRAPH.format(name=name, calculator=calculator, options=options))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("model", "draft"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model" / "other.json").write_text("{}")
+    (tmp_path / "model.gguf").touch()
+    (tmp_path / "model.txt").touch()
+    return tmp_path
+
+
+def test_every_option_that_is_used(folder):
+    path = write(
+        folder,
+        """
+        models_path: "./model",
+        plugin_config: '{ "KV_CACHE_PRECISION": "u8", "prompt_lookup": true}',
+        enable_prefix_caching: false,
+        cache_size: 10,
+        max_num_batched_tokens: 512;
+        max_num_seqs: 0x20
+        device: "GPU"
+        best_of_limit: 5 max_tokens_limit: 1000
+        draft_models_path: "draft"
+        tool_parser: "hermes3" reasoning_parser: ""
+        generation_config_path: "other.json"
+        dynamic_split_fuse: true pipeline_type: LM_CB
+        """,
+    )
+    node = read_graph(path)
+    assert node.settings == {
+        "model.path": folder / "model",
+        "engine.plugin_config": '{ "KV_CACHE_PRECISION": "u8", "prompt_lookup": true}',
+        "engine.enable_prefix_caching": False,
+        "engine.cache_size": 10,
+        "engine.max_num_batched_tokens": 512,
+        "engine.max_num_seqs": 32,
+        "engine.device": "GPU",
+        "limits.best_of_limit": 5,
+        "limits.max_tokens_limit": 1000,
+        "engine.draft_model": folder / "draft",
+        "chat.tool_parser": "hermes3",
+        "model.generation_config": folder / "model" / "other.json",
+    }
+    assert node.unused == []
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "dynamic_split_fuse: false",
+        "pipeline_type: VLM",
+        "enable_tool_guided_generation: true",
+        "cache_interval_multiplier: 8",
+        "chat_template_mode: MINJA",
+        "cache_eviction_config: { start_size: 32 recent_size: 128 max_cache_size: 672 "
+        "kv_crush_config { budget: 2 anchor_point_mode: MEAN } }",
+        "sparse_attention_config { mode: XATTENTION xattention_threshold: 0.8 }",
+    ],
+)
+def test_an_option_without_use_is_told(folder, option):
+    node = read_graph(write(folder, f'models_path: "model" {option}'))
+    assert node.settings == {"model.path": folder / "model"}
+    [line] = node.unused
+    assert line.startswith(f"{option.partition(':')[0].split()[0]} is not used: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "line 18: models_path is required"),
+        ('models_path: ""', "there is no directory or GGUF file of a model at"),
+        ('models_path: "none"', "models_path: there is no directory or GGUF file of a model at"),
+        ('models_path: "model.txt"', "models_path: there is no directory or GGUF file"),
+        ("models_path: model", "models_path must be a string, not model"),
+        ('models_path: "model" models_path: "model"', "models_path is given twice"),
+        ('models_path: "model" max_num_seq: 4', "there is no option max_num_seq"),
+        ('models_path: "model"\nmax_num_seqs: 0', "line 20: max_num_seqs must be an integer"),
+        ('models_path: "model" max_num_seqs: -1', "max_num_seqs must be an integer from 1"),
+        ('models_path: "model" max_num_seqs: "4"', "not '4'"),
+        ('models_path: "model" max_num_seqs: 4.0', "not 4.0"),
+        ('models_path: "model" max_num_seqs { }', "not a message"),
+        ('models_path: "model" cache_size: 1.5', "cache_size must be an integer"),
+        ('models_path: "model" max_tokens_limit: 4294967296', "to 4294967295, not 4294967296"),
+        ('models_path: "model" enable_prefix_caching: yes', "must be true or false, not yes"),
+        ('models_path: "model" enable_prefix_caching: 2', "must be true or false, not 2"),
+        ('models_path: "model" pipeline_type: LMM', "must be one of AUTO, LM, VLM"),
+        ('models_path: "model" pipeline_type: "LM"', "must be one of AUTO, LM, VLM"),
+        ('models_path: "model" draft_device: "CPU"', "draft_device needs draft_models_path"),
+        ('models_path: "model" draft_models_path: "none"', "draft_models_path: there is no"),
+        ('models_path: "model" draft_models_path: "draft" draft_eagle3_mode: true',
+         "draft_eagle3_mode is not supported"),
+        ('models_path: "model" generation_config_path: "none"', "there is no file at"),
+        ('models_path: "model" cache_eviction_config { start_size: 1 }',
+         "cache_eviction_config.recent_size is required"),
+        ('models_path: "model" cache_eviction_config: 1', "must be a message in braces"),
+        ('models_path: "model" sparse_attention_config { mode: FAST }',
+         "sparse_attention_config.mode must be one of TRISHAPE, XATTENTION, not FAST"),
+        ('models_path: "model" sparse_attention_config { xattention_threshold: "a" }',
+         "must be a number"),
+        ('models_path: "model" sparse_attention_config { other: 1 }',
+         "there is no option sparse_attention_config.other"),
+        ("models_path", "expected : or {"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_an_error(folder, options, message):
+    path = write(folder, options)
+    with pytest.raises(ConfigurationError) as caught:
+        read_graph(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def test_a_gguf_file(folder):
+    path = write(folder, 'models_path: "./model.gguf"')
+    assert read_graph(path).settings == {"model.path": folder / "model.gguf"}
+
+
+def test_what_is_no_graph_of_a_language_model(folder):
+    options = 'models_path: "model"'
+    path = write(folder, options)
+    text = path.read_text()
+    for graph, message in (
+        (text + text, "a graph must have one node, with HttpLLMCalculator, not 2"),
+        ('input_stream: "a"', "not 0"),
+        (text.replace("HttpLLM", "Embeddings"), "must be HttpLLMCalculator, not Embeddings"),
+        (text.replace('"LLM"', '""'), "the node needs a name"),
+        (text.replace('name: "LLM"', ""), "the node needs a name"),
+        (text.replace("LLMCalculatorOptions", "Other"), "needs one mediapipe.LLMCalculatorOptions"),
+        ("node {", "line 1: expected the name of a field"),
+    ):
+        path.write_text(graph)
+        with pytest.raises(ConfigurationError) as caught:
+            read_graph(path)
+        assert message in str(caught.value)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        read_graph(path)
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        read_graph(folder / "none.pbtxt")
+
+
+def test_older_graphs_have_the_options_in_an_extension(folder):
+    path = write(folder, 'models_path: "model"')
+    text = path.read_text().replace("node_options", "options")
+    path.write_text(
+        text.replace("type.googleapis.com / mediapipe.LLMCalculatorOptions",
+                     "mediapipe.LLMCalculatorOptions.ext")
+    )  # fmt: skip
+    assert read_graph(path).settings == {"model.path": folder / "model"}
+
+
+def test_every_option_has_a_use_or_a_reason():
+    for name, option in OPTIONS.items():
+        assert bool(option.target) + bool(option.unused) + (name == "draft_eagle3_mode") == 1, name

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+
+import pytest
+
+from fastovms.errors import StateFailed
+from fastovms.state.database import Bounds
+from fastovms.state.state_worker import StateWorker
+from tests.state.conftest import UNBOUNDED
+
+
+class Gate:
+    """An operation that lasts until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, state: object) -> None:
+        self.entered.set()
+        self.opened.wait()
+
+
+def add(id: str):
+    return lambda state: state.add_conversation("t", id, b"{}", [])
+
+
+def find(id: str):
+    return lambda state: state.find_conversation("t", id)
+
+
+@pytest.fixture
+async def start(make_database):
+    workers = []
+
+    def make(bounds: Bounds = UNBOUNDED, *, max_queued: int = 100, timeout: float = 30.0):
+        database = make_database(bounds)
+        worker = StateWorker(database, max_queued=max_queued, timeout=timeout)
+        workers.append(worker)
+        return worker, database
+
+    yield make
+    for worker in workers:
+        await worker.close()
+
+
+async def test_results_come_in_order(start):
+    worker, _ = start()
+    assert await asyncio.gather(worker.run(add("a")), worker.run(find("a"))) == [None, b"{}"]
+
+
+async def test_an_error_reaches_who_asked(start):
+    worker, _ = start()
+    await worker.run(add("a"))
+    with pytest.raises(StateFailed, match="UNIQUE"):
+        await worker.run(add("a"))
+    with pytest.raises(ZeroDivisionError):
+        await worker.run(lambda state: 1 // 0)
+    assert await worker.run(find("a")) == b"{}"
+
+
+async def test_what_waits_is_committed_together(start, monkeypatch):
+    worker, database = start()
+    gate = Gate()
+    batches = []
+    transact = database.transact
+
+    def count(operations):
+        batches.append(len(operations))
+        return transact(operations)
+
+    monkeypatch.setattr(database, "transact", count)
+    blocked = asyncio.ensure_future(worker.run(gate))
+    await asyncio.to_thread(gate.entered.wait)
+    waiting = [asyncio.ensure_future(worker.run(add(str(number)))) for number in range(50)]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    await asyncio.gather(blocked, *waiting)
+    assert batches == [1, 50]
+
+
+async def test_nothing_is_acknowledged_before_its_commit(start, monkeypatch):
+    worker, database = start()
+    failed = asyncio.get_running_loop().create_future()
+
+    class Connection:
+        """Fails to commit."""
+
+        def __init__(self, connection):
+            self.connection = connection
+
+        def execute(self, sql, *values):
+            return self.connection.execute("nonsense" if sql == "COMMIT" else sql, *values)
+
+        def __getattr__(self, name):
+            return getattr(self.connection, name)
+
+    await worker.run(add("a"))
+    monkeypatch.setattr(database, "_connection", Connection(database._connection))
+    with pytest.raises(StateFailed):
+        await worker.run(add("b"))
+    monkeypatch.undo()
+    assert await worker.run(find("b")) is None
+    assert await worker.run(find("a")) == b"{}"
+    failed.cancel()
+
+
+async def test_a_transaction_that_fails_in_an_unexpected_way_fails_its_operation_only(
+    start, monkeypatch
+):
+    """The others of its batch, and those after it, are done."""
+    worker, database = start()
+    attempt = database._attempt
+
+    def fail_at(operation):
+        if operation is bad:
+            raise KeyError("unexpected")
+        return attempt(operation)
+
+    bad = find("x")
+    monkeypatch.setattr(database, "_attempt", fail_at)
+    gate = Gate()
+    blocked = asyncio.ensure_future(worker.run(gate))
+    await asyncio.to_thread(gate.entered.wait)
+    batch = [asyncio.ensure_future(worker.run(some)) for some in (add("a"), bad, add("b"))]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    assert await asyncio.gather(blocked, *batch[::2]) == [None] * 3
+    with pytest.raises(StateFailed, match="KeyError"):
+        await batch[1]
+    assert worker.num_failures == 1
+    assert await worker.run(find("b")) == b"{}"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, sqlite3.OperationalError])
+async def test_housekeeping_that_fails_does_not_end_the_work(start, monkeypatch, caplog, error):
+    worker, database = start()
+
+    def fail():
+        raise error("no eviction today")
+
+    monkeypatch.setattr(database, "evict", fail)
+    await worker.run(add("a"))
+    assert await worker.run(find("a")) == b"{}"
+    assert "no eviction today" in caplog.text
+
+
+async def test_a_full_queue_makes_others_wait(start):
+    worker, _ = start(max_queued=2)
+    gate = Gate()
+    blocked = asyncio.ensure_future(worker.run(gate))
+    await asyncio.to_thread(gate.entered.wait)
+    others = [asyncio.ensure_future(worker.run(add(str(number)))) for number in range(10)]
+    await asyncio.sleep(0.01)
+    assert len(worker._jobs) == 1
+    gate.opened.set()
+    await asyncio.gather(blocked, *others)
+
+
+async def test_a_disk_that_hangs_is_not_waited_for(start):
+    """One operation has waited in vain; others do not, until the disk has answered."""
+    worker, _ = start(timeout=0.1)
+    gate = Gate()
+    with pytest.raises(StateFailed, match="was not written within"):
+        await worker.run(gate)
+    for _ in range(10):
+        with pytest.raises(StateFailed, match="does not answer"):
+            await worker.run(find("a"))
+    gate.opened.set()
+    while True:
+        try:
+            assert await worker.run(find("a")) is None
+            break
+        except StateFailed:
+            await asyncio.sleep(0)
+
+
+async def test_who_leaves_is_not_answered(start):
+    worker, _ = start()
+    gate = Gate()
+    blocked = asyncio.ensure_future(worker.run(gate))
+    leaving = asyncio.ensure_future(worker.run(add("a")))
+    await asyncio.to_thread(gate.entered.wait)
+    leaving.cancel()
+    gate.opened.set()
+    await blocked
+    assert await worker.run(find("a")) == b"{}"
+
+
+async def test_close_ends_what_was_asked(start):
+    worker, _ = start()
+    gate = Gate()
+    blocked = asyncio.ensure_future(worker.run(gate))
+    last = asyncio.ensure_future(worker.run(add("a")))
+    await asyncio.to_thread(gate.entered.wait)
+    closing = asyncio.ensure_future(worker.close())
+    await asyncio.sleep(0.01)
+    with pytest.raises(StateFailed, match="closed"):
+        await worker.run(find("a"))
+    gate.opened.set()
+    await asyncio.gather(blocked, last, closing)
+
+
+async def test_close_does_not_wait_for_a_disk_that_hangs(start):
+    worker, _ = start(timeout=0.01)
+    gate = Gate()
+    with pytest.raises(StateFailed):
+        await worker.run(gate)
+    await worker.close()
+    assert worker._thread.is_alive()
+    gate.opened.set()
+    worker._thread.join()
+
+
+def test_a_loop_that_has_ended_ends_the_thread(make_database):
+    gate = Gate()
+
+    async def leave() -> StateWorker:
+        worker = StateWorker(make_database(), max_queued=1, timeout=30.0)
+        asked = asyncio.ensure_future(worker.run(gate))
+        await asyncio.to_thread(gate.entered.wait)
+        asked.cancel()
+        return worker
+
+    worker = asyncio.run(leave())
+    gate.opened.set()
+    worker._thread.join(10.0)
+    assert not worker._thread.is_alive()
+
+
+async def test_close_without_a_thread(start):
+    worker, _ = start()
+    await worker.close()
+
+
+async def test_bounds_are_kept_while_it_works_and_while_it_does_not(start, clock):
+    worker, database = start(UNBOUNDED._replace(max_count=10, max_age=0.5))
+    await asyncio.gather(*(worker.run(add(str(number))) for number in range(200)))
+    assert await worker.run(find("0")) is None
+    assert await worker.run(find("199")) == b"{}"
+    clock.now += 0.5
+    for _ in range(10):  # each is answered first, and then evicts a few
+        await worker.run(find("0"))
+    await worker.close()
+    assert database.totals.num_objects == 0

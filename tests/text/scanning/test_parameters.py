@@ -1,0 +1,149 @@
+"""Arguments that are written one by one: what their texts stand for, and which texts may be."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from fastovms.errors import InvalidField
+from fastovms.text.output_grammar import call_grammar
+from fastovms.text.scanning.parameters import ANY_TYPE, find_parameters, parameters_of, value_of
+from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
+from tests.text.tools.checks import calls_in
+from tests.vocabularies import vocabulary
+
+DEFINITIONS = {
+    "Kind": {"enum": ["a", "b"]},
+    "Loop": {"$ref": "#/$defs/Loop"},
+    "None": {"type": "null"},
+}
+
+
+def types(schema: object) -> set[str]:
+    root = {"properties": {"x": schema}, "$defs": DEFINITIONS}
+    return set(find_parameters(root)["x"].types)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "string"}, {"string"}),
+        ({"type": "number"}, {"number", "integer"}),
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"enum": ["a", 1, None, True, 1.5, [], {}]}, set(ANY_TYPE)),
+        ({"const": "a"}, {"string"}),
+        ({"$ref": "#/$defs/Kind"}, {"string"}),
+        ({"allOf": [{"$ref": "#/$defs/Kind"}], "default": "a"}, {"string"}),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/None"}]}, {"string", "null"}),
+        ({"oneOf": [{"type": "integer"}, {"type": "array"}]}, {"integer", "array"}),
+        ({"type": "string", "enum": ["a", 1]}, {"string"}),
+        ({}, set(ANY_TYPE)),
+        (True, set(ANY_TYPE)),
+        ({"$ref": "#/$defs/Loop"}, set(ANY_TYPE)),
+        ({"$ref": "#/nowhere"}, set(ANY_TYPE)),
+        ({"$ref": "https://example.com"}, set(ANY_TYPE)),
+    ],
+)
+def test_types(schema: object, expected: set[str]) -> None:
+    assert types(schema) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds", "value"),
+    [
+        ("5", ANY_TYPE, "5"),
+        ("5", {"string"}, '"5"'),
+        ("5", {"string", "null"}, '"5"'),
+        (" True ", {"boolean"}, "true"),
+        ("None", {"string", "null"}, "null"),
+        ("{'a': 1}", {"object"}, '{"a":1}'),
+        ('{"a": 1}', {"object"}, '{"a": 1}'),
+        ("oops", {"integer"}, '"oops"'),
+        ('"a"', {"string", "integer"}, '"a"'),
+        ("1.5", {"integer", "string"}, '"1.5"'),
+        ("[" * 5000, {"array"}, json.dumps("[" * 5000)),
+        ("[" * 5000 + "]" * 5000, {"array"}, "[" * 5000 + "]" * 5000),
+        ("9" * 5000, {"integer"}, "9" * 5000),
+        ("", ANY_TYPE, '""'),
+        ("a\nü", ANY_TYPE, '"a\\nü"'),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_values(text: str, kinds: set[str], value: str) -> None:
+    assert value_of(text, frozenset(kinds)) == value
+
+
+def test_order_and_what_has_to_be_there() -> None:
+    root = {"$ref": "#/$defs/Root", "$defs": {"Root": {"properties": {"b": {}, "a": {}},
+            "required": ["a", "c", 1]}}}  # fmt: skip
+    assert [(p.name, p.is_required) for p in parameters_of(root, "f")] == [
+        ("b", False),
+        ("a", True),
+        ("c", True),
+    ]
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "allOf", "not", "dependentRequired", "minProperties"])
+def test_what_cannot_be_said_one_by_one(keyword: str) -> None:
+    with pytest.raises(InvalidField, match=f"the parameters of f have '{keyword}'"):
+        parameters_of({keyword: [{}]}, "f")
+
+
+PATTERN = "^[a-c]+/[0-9]$"
+STRING_OR_NULL = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+NUMBER_OR_STRING = {"type": ["integer", "string"], "minimum": 3}
+PARAMETERS = {
+    "short": ({"type": "string", "minLength": 2, "maxLength": 4}, lambda v: 2 <= len(v) <= 4),
+    "pattern": (
+        {"type": "string", "pattern": "^[a-c]+/\\d$"},
+        lambda v: re.search("^[a-c]+/\\d$", v),
+    ),
+    "within": ({"type": "string", "pattern": "xy"}, lambda v: "xy" in v),
+    "constant": ({"const": "it"}, lambda v: v == "it"),
+    "maybe": (
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        lambda v: v is None or str(v) == v,
+    ),
+    "either": (
+        {"type": ["integer", "string"], "minimum": 3},
+        lambda v: isinstance(v, str) or v > 2,
+    ),
+    "kind": ({"$ref": "#/$defs/Kind"}, lambda v: v in ("a", "b")),
+    "list": ({"type": "array", "items": {"$ref": "#/$defs/Kind"}}, lambda v: set(v) <= {"a", "b"}),
+    "free": ({}, lambda v: True),
+}
+FORMATS = ("qwen3coder", "minicpm5", "onyx", "gemma4", "lfm2")
+HINTS = [
+    '"', "]", "}", "xy", "a/1", "</parameter>", "</param>", "</atem:parameter>", '<|"|>', "\n",
+    "null", "<![CDATA[", "]]>", ")", "<",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("parameter", PARAMETERS)
+def test_required_arguments_follow_their_schemas(name: str, parameter: str) -> None:
+    schema, holds = PARAMETERS[parameter]
+    tool_format = TOOL_FORMATS[name]
+    tool = Tool(
+        "f", {"properties": {"x": schema, "y": {"type": "string"}}, "required": ["x"],
+              "$defs": DEFINITIONS}
+    )  # fmt: skip
+    grammar = call_grammar(
+        tool_format, None, CallChoice([tool], required=True, parallel=False), prompt=""
+    )
+    for specials in ((), tool_format.tags):
+        for seed in range(12):
+            text = vocabulary(*specials).walk(grammar, HINTS, seed, num_tokens=20)
+            ((_, arguments),) = calls_in(tool_format, text, [tool])
+            assert isinstance(arguments, dict)
+            assert holds(arguments["x"]), (text, arguments)
+            assert isinstance(arguments.get("y", ""), str), (text, arguments)
+
+
+def test_strings_whose_schema_says_too_much() -> None:
+    schema = {"type": "string", "not": {"const": "a"}}
+    choice = CallChoice([Tool("f", {"properties": {"x": schema}})], required=True)
+    with pytest.raises(InvalidField, match="'not' of the string parameter x"):
+        call_grammar(TOOL_FORMATS["qwen3coder"], None, choice, prompt="")

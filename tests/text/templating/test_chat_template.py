@@ -1,0 +1,178 @@
+"""Rendering chats."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import pytest
+
+from fastovms.config import DEMO_MODEL
+from fastovms.errors import InvalidField, RequestError
+from fastovms.text.templating.chat_template import ChatTemplate
+
+NOW = datetime(2026, 7, 26, 12, 30)
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def template(source: str, **tokens: str) -> ChatTemplate:
+    return ChatTemplate({"default": source}, tokens, now=lambda: NOW)
+
+
+def test_the_demo_model_has_one():
+    chat_template = ChatTemplate.load(DEMO_MODEL)
+    assert chat_template is not None
+    assert chat_template.render(HELLO) == (
+        "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_model_without_a_template(tmp_path):
+    assert ChatTemplate.load(tmp_path) is None
+    override = tmp_path / "other.jinja"
+    override.write_text("{{ messages[0].content }}!")
+    chat_template = ChatTemplate.load(tmp_path, override)
+    assert chat_template is not None
+    assert chat_template.render(HELLO) == "hello!"
+
+
+def test_named_templates_and_tokens(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(
+            {
+                "bos_token": {"content": "<s>"},
+                "chat_template": [
+                    {"name": "default", "template": "{{ bos_token }}plain"},
+                    {"name": "tool_use", "template": "{{ tools | length }} tools"},
+                ],
+            }
+        )
+    )
+    chat_template = ChatTemplate.load(tmp_path)
+    assert chat_template is not None
+    assert chat_template.render(HELLO) == "<s>plain"
+    assert chat_template.render(HELLO, tools=[{}, {}]) == "2 tools"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ strftime_now('%d %b %Y') }}", "26 Jul 2026"),
+        ("{{ {'b': 'ü<', 'a': 1} | tojson }}", '{"b": "ü<", "a": 1}'),
+        ("{{ {'a': [1]} | tojson(indent=2) }}", '{\n  "a": [\n    1\n  ]\n}'),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "ahellob"),
+        ("  {% if true %}\nx\n  {% endif %}\n", "x\n"),
+        ("{{ missing }}{{ messages[0].name }}", ""),
+        ("{{ kind }}{{ add_generation_prompt }}", "fooTrue"),
+        ('{{ ("[1]" | from_json)[0] }}', "1"),
+    ],
+)
+def test_hugging_face_extensions(source, text):
+    assert template(source).render(HELLO, kwargs={"kind": "foo"}) == text
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{{ raise_exception('only users') }}", "only users"),
+        ("{{ messages[0].content + 1 }}", "can only concatenate str"),
+        ("{{ missing.name }}", "'missing' is undefined"),
+        ("{{ messages.append(1) }}", "access to attribute 'append'"),
+        ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__'"),
+        ("{% for i in range(1000000000) %}{% endfor %}", "Range too big"),
+        ("{{ 'a' * 1000000000 }}", "too large"),
+        ("{{ 9 ** 1000000000 }}", "too large"),
+        ("{{ '%99999d' % 1 }}", "pads a text too much"),
+        (
+            "{% set n = namespace(t='xxxx') %}{% for i in range(40) %}"
+            "{% set n.t = n.t + n.t %}{% endfor %}",
+            "a text of the template is too large",
+        ),
+        (
+            "{% set n = namespace(t='xxxx') %}{% for i in range(40) %}"
+            "{% set n.t = n.t ~ n.t %}{% endfor %}",
+            "a text of the template is too large",
+        ),
+        ("{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}", "the prompt of the template"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
+    ],
+)
+def test_what_a_template_refuses(source, reason):
+    with pytest.raises(RequestError, match="the chat template cannot render") as error:
+        template(source).render(HELLO)
+    assert reason in error.value.message
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(99) %}{% for j in range(99) %}{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(30) }}",
+    ],
+)
+def test_a_template_ends(source, monkeypatch):
+    monkeypatch.setattr("fastovms.text.templating.template_sandbox.MAX_STEPS", 1000)
+    with pytest.raises(RequestError, match="more than 1000 steps"):
+        template(source).render(HELLO)
+    assert template("{% for i in range(999) %}{% endfor %}x").render(HELLO) == "x"
+
+
+def test_operators_do_what_they_always_do():
+    source = (
+        "{{ 1 + 2 }}{{ 'a' + 'b' }}{{ [1] + [2] }}{{ 'x' ~ 1 ~ none ~ [2] }}{{ 'ab' * 2 }}"
+        "{{ 2 ** 3 }}{{ 7 % 4 }}{{ '%02d %s' % (1, 'y') }}{% set t = 'c' ~ 'd' ~ 1 %}{{ t ~ t }}"
+        "{% if 'a' ~ 'b' == 'ab' %}!{% endif %}{{ {'k': 'p' ~ 'q'}.k }}{{ ['r' ~ 's'][0] }}"
+    )
+    assert template(source).render(HELLO) == ("3ab[1, 2]x1None[2]abab8301 ycd1cd1!pqrs")
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "bos_token"])
+def test_variables_of_our_own(name):
+    with pytest.raises(InvalidField, match=name) as error:
+        template("", bos_token="<s>").render(HELLO, kwargs={name: 1})
+    assert error.value.param == f"chat_template_kwargs.{name}"
+
+
+CHATML = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}{{ extra }}"
+TRIMMED = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}</s>{% endfor %}"
+PARTS = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}</s>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "text"),
+    [
+        (CHATML, "The answer ", "[user]hello\n[assistant]The answer "),
+        (TRIMMED, "The answer ", "[user]hello</s>[assistant]The answer"),
+        (CHATML, "", "[user]hello\n[assistant]"),
+        (PARTS, [{"type": "text", "text": "So "}, {"type": "image"}], "hello</s>So "),
+    ],
+)
+def test_the_final_message_is_continued(source, content, text):
+    messages = [*HELLO, {"role": "assistant", "content": content}]
+    if source == PARTS:
+        messages[0] = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
+    chat_template = template(source)
+    assert (
+        chat_template.render(messages, add_generation_prompt=False, continue_final_message=True)
+        == text
+    )
+    assert messages[-1]["content"] == content
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "add_generation_prompt", "reason"),
+    [
+        (CHATML, "a", True, "cannot both be true"),
+        (CHATML, None, False, "no text to continue"),
+        (CHATML, [{"type": "image"}], False, "no text to continue"),
+        ("{{ messages[0].content }}", "a", False, "does not appear"),
+    ],
+)
+def test_what_cannot_be_continued(source, content, add_generation_prompt, reason):
+    messages = [*HELLO, {"role": "assistant", "content": content}]
+    with pytest.raises(RequestError, match=reason) as error:
+        template(source).render(
+            messages, add_generation_prompt=add_generation_prompt, continue_final_message=True
+        )
+    assert error.value.param == "continue_final_message"

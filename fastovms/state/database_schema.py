@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+from fastovms.state.connection import StateConnection
 from fastovms.state.seal import LENGTH, seal
 
 VERSION: Final = 2
@@ -60,7 +61,9 @@ def open_connection(path: str) -> sqlite3.Connection:
     Raises:
         sqlite3.Error: the file cannot be had, or is no such database.
     """
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, factory=StateConnection
+    )
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA journal_mode = WAL")

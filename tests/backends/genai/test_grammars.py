@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 
 import pytest
-from fastovms.backends.process import ChildProcess
 
 from fastovms.backends.genai.grammars import guard_pipeline
+from fastovms.backends.processes.process import ChildProcess
 from fastovms.backends.trials.trial import Trial, Verdict
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar, GrammarKind

@@ -23,7 +23,6 @@ RANKS = (
     {"foundation"},
     {
         "backends.engine_thread",
-        "backends.gguf",
         "backends.processes",
         "engine.model",
         "gguf",
@@ -38,6 +37,7 @@ RANKS = (
     },
     {
         "api.wire",
+        "backends.gguf",
         "backends.images",
         "backends.model_files",
         "backends.trials",

@@ -22,9 +22,7 @@ logger = logging.getLogger(__name__)
 # Reading a refused body to its end keeps the connection; past this size it costs less to close.
 _MAX_DISCARDED_BODY = 64 * 1024
 _CLIENT_CLOSED_REQUEST = 499
-
-# Bytes from which reads wait for their turn.
-_LARGE_READ = 64 * 1024
+_LARGE_READ = 64 * 1024  # bytes from which reads wait for their turn
 
 # Look-ups in an Enum class are slow.
 _OPEN = WireState.OPEN

@@ -20,6 +20,7 @@ from bench.endurance.body_attack.api_bodies import Bodies, BodyRequest, all_endp
 from bench.endurance.canary import Sightings, canary
 from bench.endurance.command import Command
 from bench.endurance.figures import Figure
+from bench.endurance.full_caches import fill_caches
 from bench.endurance.http_attack.connection import AttackConnection
 from bench.endurance.http_attack.sse import judge_body
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
@@ -47,6 +48,8 @@ def run(options: argparse.Namespace) -> Sequence[Figure]:
         _short_by_default(Path(options.model or DEMO_MODEL)) as defaults,
         server_under_test(*_FLAGS, "--generation-config", defaults, *models) as server,
     ):
+        if not options.short:
+            fill_caches(server.url)
         with canary(server.url, MODEL) as sightings:
             attack = _Attack(server, options)
             uvloop.run(attack.run())

@@ -18,6 +18,7 @@ import uvloop
 
 from bench.endurance.command import Command
 from bench.endurance.figures import Figure
+from bench.endurance.full_caches import fill_caches
 from bench.endurance.http_attack.connection import AttackConnection
 from bench.endurance.http_attack.sse import judge_body
 from bench.endurance.load.soak_requests import REQUESTS_AN_HOUR, SoakMix, SoakRequest
@@ -150,6 +151,8 @@ class Soak:
 def run(options: argparse.Namespace) -> Sequence[Figure]:
     """Sends the requests, plots the samples and returns the figures."""
     with server_under_test("--cache-size", "0.1") as server:
+        if not options.short:
+            fill_caches(server.url)
         soak = Soak(server, options, Tally(options.seed))
         uvloop.run(soak.run())
         server.check_alive()

@@ -1,0 +1,67 @@
+"""Fills the caches of a server up to their bounds, so that memory that grows behind it is none of
+theirs."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Final
+
+from bench.endurance.completions import Completion, complete_all
+from bench.endurance.json_client import LOST, JsonClient
+from bench.endurance.server import MODEL
+
+_CROWD: Final = 48
+_NUM_CROWDS: Final = 40
+_LONGEST_PROMPT: Final = 240
+_LARGEST_TOKEN: Final = 500
+
+_NUM_GRAMMARS: Final = 240
+_NUM_ASKING: Final = 8
+_CHOICES: Final = 300
+
+
+def fill_caches(url: str) -> None:
+    """Sends prompts in crowds of every size, so that each block of a KV cache of 0.1 GB is used and
+    OpenVINO prepares as many kernels as it may keep, and more grammars than the server keeps. Takes
+    a minute or two.
+
+    Raises SystemExit: the server does not answer as it should.
+    """
+    rng = Random(0)
+    for _ in range(_NUM_CROWDS):
+        crowd = [_completion(rng) for _ in range(rng.randint(1, _CROWD))]
+        endings = complete_all(url, MODEL, crowd)
+        if not all(ending.is_good for ending in endings):
+            raise SystemExit(f"the caches could not be filled: {endings}")
+    with ThreadPoolExecutor(_NUM_ASKING) as pool:
+        list(pool.map(lambda number: _follow_schema(url, number), range(_NUM_GRAMMARS)))
+
+
+def _completion(rng: Random) -> Completion:
+    length = rng.randint(1, _LONGEST_PROMPT)
+    prompt = [rng.randint(3, _LARGEST_TOKEN) for _ in range(length)]
+    return Completion(prompt, max_tokens=rng.randint(1, 4))
+
+
+def _follow_schema(url: str, number: int) -> None:
+    """Asks for an answer by a schema that nobody else has."""
+    choices = [f"choice {number} {position}" for position in range(_CHOICES)]
+    schema = {"type": "object", "properties": {f"p{number}": {"enum": choices}}}
+    body = {
+        "model": MODEL,
+        "prompt": "a",
+        "max_tokens": 8,
+        "guided_json": json.dumps(schema),
+    }
+    client = JsonClient(url)
+    try:
+        status, answer = client.ask("POST", "/v1/completions", body)
+    except LOST as error:
+        raise SystemExit(f"the caches could not be filled: {error!r}") from None
+    else:
+        if status != 200:
+            raise SystemExit(f"the caches could not be filled: {answer}")
+    finally:
+        client.close()

@@ -23,6 +23,7 @@ from bench.endurance.figures import Figure
 from bench.endurance.full_caches import fill_caches
 from bench.endurance.http_attack.connection import AttackConnection
 from bench.endurance.http_attack.sse import judge_body
+from bench.endurance.own_stalls import own_stalls
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
 from bench.endurance.tally import Budget, Tally, spend_after_warm_up, work_through
 from fastovms.config import DEMO_MODEL
@@ -82,13 +83,16 @@ class _Attack:
         self._base_memory = 0.0
         self._seconds = 0.0
         self._num_bytes = 0
+        self._longest_own_stall = 0.0
 
     async def run(self) -> None:
         options = self._options
         budget = Budget(options.first, options.count, options.seconds, self._tally)
-        self._seconds = await spend_after_warm_up(
-            budget, self._send_all, options.clients, self._note_memory
-        )
+        async with own_stalls() as stalls:
+            self._seconds = await spend_after_warm_up(
+                budget, self._send_all, options.clients, self._note_memory
+            )
+        self._longest_own_stall = stalls.longest
 
     def _note_memory(self) -> None:
         self._base_memory = self._server.resident_memory()
@@ -144,6 +148,12 @@ class _Attack:
             Figure("answers against the rules", tally.num_failures, at_most=0),
             Figure("refused as overload", 100 * overload / tally.num_sent, "%", at_most=1),
             Figure("slowest answer", tally.slowest, "s", at_most=_DEADLINE),
+            Figure("longest stall of the attacking process itself", self._longest_own_stall, "s"),
+            Figure(
+                "longest stall by the server's own metric",
+                server.metrics()["loop_longest_stall_seconds"],
+                "s",
+            ),
             Figure("canary: longest gap", sightings.longest_gap, "s", at_most=_DEADLINE),
             Figure("canary: longest time to a first token", sightings.longest_first, "s"),
             Figure("canary: streams that failed", sightings.num_failures, at_most=0),

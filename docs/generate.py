@@ -211,7 +211,7 @@ def _collectors() -> Mapping[str, Collector]:
     return {
         "Generation": GenerationCollector([generation]),
         "HTTP": http,
-        "The event loop": LoopWatch(bool, float),
+        "The event loop": LoopWatch(bool, float, float),
         "Stored responses": StateCollector(lambda: StateStats(0, 0, 0, True), int),
         "The process": ProcessCollector(registry=None),
         "OpenVINO Model Server's counters, with `--ovms-metrics`": ovms,

@@ -156,7 +156,7 @@ async def _run(
     if store is not None:
         registry.register(StateCollector(store.stats, lambda: runs.num_running))
     loop = asyncio.get_running_loop()
-    loop_watch = LoopWatch(lambda: server.num_connections > 0, time.monotonic)
+    loop_watch = LoopWatch(lambda: server.num_connections > 0, time.monotonic, time.thread_time)
     registry.register(loop_watch)
     trimmer = MemoryTrimmer(find_trim())
     bodies = BodyReader()

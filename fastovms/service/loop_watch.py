@@ -33,13 +33,22 @@ class LoopWatch(Collector):
     Args:
         is_watched: whether anybody would wait. If not, there are fewer looks.
         clock: seconds.
+        thread_clock: seconds for which a processor has run the calling thread.
     """
 
-    def __init__(self, is_watched: Callable[[], bool], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        is_watched: Callable[[], bool],
+        clock: Callable[[], float],
+        thread_clock: Callable[[], float],
+    ) -> None:
         self._is_watched = is_watched
         self._clock = clock
+        self._thread_clock = thread_clock
         self._stalls = Histogram(_BOUNDS)
         self._longest = 0.0
+        self._longest_busy = 0.0
+        self._ran_before = 0.0
         self._due = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -63,15 +72,23 @@ class LoopWatch(Collector):
             "How late the event loop came to a timer at most, since models are served",
             value=self._longest,
         )
+        yield GaugeMetricFamily(
+            "fastovms_loop_longest_busy_seconds",
+            "How much of such a delay was processor time of the event loop's own, at most",
+            value=self._longest_busy,
+        )
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         interval = _INTERVAL if self._is_watched() else _IDLE_INTERVAL
         self._due = self._clock() + interval
+        self._ran_before = self._thread_clock()
         self._timer = loop.call_later(interval, self._look)
 
     def _look(self) -> None:
         stall = max(0.0, self._clock() - self._due)
         self._stalls.observe(stall)
         self._longest = max(self._longest, stall)
+        ran = self._thread_clock() - self._ran_before  # before it was due, too
+        self._longest_busy = max(self._longest_busy, min(stall, ran))
         if self._loop is not None:
             self._wait(self._loop)

@@ -15,6 +15,7 @@ class FakeLoop:
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.ran = 7.0
         self.due = 0.0
         self.call: Callable[[], None] | None = None
 
@@ -25,8 +26,10 @@ class FakeLoop:
     def cancel(self) -> None:
         self.call = None
 
-    def run(self, *, late: float) -> float:
-        """Makes the call, `late` seconds after its time. Returns the seconds that it waited."""
+    def run(self, *, late: float, ran: float = 0.0) -> float:
+        """Makes the call, `late` seconds after its time, while the thread ran for `ran` of them.
+        Returns the seconds that it waited."""
+        self.ran += ran
         waited = self.due - self.now
         self.now = self.due + late
         call, self.call = self.call, None
@@ -38,7 +41,7 @@ class FakeLoop:
 @pytest.fixture
 def watched() -> SimpleNamespace:
     loop, somebody = FakeLoop(), SimpleNamespace(is_there=True)
-    watch = LoopWatch(lambda: somebody.is_there, lambda: loop.now)
+    watch = LoopWatch(lambda: somebody.is_there, lambda: loop.now, lambda: loop.ran)
     registry = CollectorRegistry()
     registry.register(watch)
     watch.start(loop)  # type: ignore[arg-type]
@@ -54,6 +57,18 @@ def test_every_look_counts(watched: SimpleNamespace) -> None:
     assert get(f"{name}_bucket", {"le": "0.05"}) == 4
     assert get(f"{name}_bucket", {"le": "0.5"}) == 5
     assert get("fastovms_loop_longest_stall_seconds") == pytest.approx(0.3)
+
+
+def test_what_keeps_the_loop_itself_is_told_from_what_it_waits_for(
+    watched: SimpleNamespace,
+) -> None:
+    busy = "fastovms_loop_longest_busy_seconds"
+    watched.loop.run(late=0.3, ran=0.02)
+    assert watched.get(busy) == pytest.approx(0.02)
+    watched.loop.run(late=0.1, ran=0.12)  # of which some was before the call was due
+    assert watched.get(busy) == pytest.approx(0.1)
+    watched.loop.run(late=0.0, ran=0.05)
+    assert watched.get(busy) == pytest.approx(0.1)
 
 
 def test_a_loop_that_nobody_waits_for_is_left_alone(watched: SimpleNamespace) -> None:

@@ -161,13 +161,16 @@ def run(options: argparse.Namespace) -> Sequence[Figure]:
                     figures.append(Figure(f"/ping: {name}", ping * 1000, "ms", options.longest))
                     print(f"  {name}: /ping {ping * 1000:.0f} ms", flush=True)
                     gc.collect()
-            stall = server.metrics()["loop_longest_stall_seconds"]
+            metrics = server.metrics()
+            stall = metrics["loop_longest_stall_seconds"]
+            busy = metrics["loop_longest_busy_seconds"]
             memory = server.resident_memory() - base
         if options.trace:
             print(report.read_text() if report.exists() else "no slow turn")
     return [
         *figures,
         Figure("longest stall by the server's own metric", stall * 1000, "ms", options.longest),
+        Figure("of a stall the loop's own time, at most", busy * 1000, "ms", options.busy),
         Figure("longest gap of a stream beside it", seen.longest_gap * 1000, "ms"),
         Figure("longest wait of a body of 70 KB", large.longest_first, "s", LONGEST_FIRST),
         Figure("streams that failed", seen.num_failures + large.num_failures, at_most=0),
@@ -181,7 +184,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at-once", type=int, default=8, help="bodies at the same time")
     parser.add_argument("--rounds", type=int, default=3, help="how often")
     parser.add_argument("--kinds", nargs="*", help="some of the kinds only")
-    parser.add_argument("--longest", type=float, default=50.0, help="ms that a turn may take")
+    parser.add_argument("--longest", type=float, default=250.0, help="ms that a turn may take")
+    parser.add_argument(
+        "--busy", type=float, default=50.0, help="ms of a processor that a turn may take"
+    )
     parser.add_argument("--trace", action="store_true", help="print where slow turns are spent")
 
 

@@ -157,7 +157,7 @@ async def test_references_stand_for_items(make):
 
 async def test_many_references_are_looked_up_in_parts(make, make_state):
     state = make_state()
-    api = make(state=state)
+    api = make(state=state, context=10_000)
     sizes = []
     find = state.store.find_items
 

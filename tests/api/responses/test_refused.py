@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fastovms.api.responses.stored import history
 from fastovms.config import ModelLimits
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.grammar.grammar import dead_end
@@ -251,11 +252,20 @@ async def test_more_messages_than_the_context_has_tokens_are_not_rendered(make, 
     status, answer = await ask(api, "POST", V1, body)
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
     assert answer["error"]["param"] == "input"
-    assert "5000 turns" in answer["error"]["message"]
+    assert "5000 items" in answer["error"]["message"]
     assert not rendered
     status, _ = await ask(api, "POST", V1, {**body, "truncation": "auto"})
     assert status == 200
     assert max(rendered) <= 200
+
+
+async def test_more_items_than_the_context_has_tokens_are_not_even_read(make, monkeypatch):
+    read = []
+    monkeypatch.setattr(history, "read_input", lambda given, reading: read.append(len(given)))
+    body = {**BODY, "input": [{"role": "user", "content": "x"}] * 201}
+    status, answer = await ask(make(context=200), "POST", V1, body)
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert not read
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ async def read_history(
     has_past = fields.previous_id is not None or fields.conversation_id is not None
     if body.input is None and not has_past and not body.instructions:
         raise InvalidField("input is required", param="input")
+    _check_count(body.input, fields, model)
     read = await offload.run(lambda: read_input(body.input, reading), is_long=body_size >= LONG)
     resolved = await _resolved(read.items, tenant, store)
     past: Sequence[StoredItem] = ()
@@ -83,6 +84,15 @@ async def read_history(
         return History([*earlier, *given], given, size, read.skipped)
 
     return await offload.run(build, is_long=size >= LONG)
+
+
+def _check_count(given: str | Sequence[object] | None, fields: Fields, model: ModelInfo) -> None:
+    """Raises InvalidField: no context holds so many items, of which each would become objects that
+    every collection of Python's garbage visits, while all other threads stand still."""
+    if given is None or isinstance(given, str) or fields.truncates:
+        return
+    if len(given) > model.max_model_len:
+        raise context_exceeded(f"the input has {len(given)} items", model, "input")
 
 
 async def _past(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -23,6 +24,18 @@ _ACCEPTED_AT_ONCE: Final = 32
 
 _PAUSE: Final = 1.0
 """Seconds without accepting when the process has no descriptors left."""
+
+
+class _SafeConnection(Connection):
+    """A connection that says when its handshake is over, which its task learns only later."""
+
+    def __init__(self, state: ServerState, on_safe: Callable[[], None]) -> None:
+        super().__init__(state)
+        self._on_safe = on_safe
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._on_safe()
+        super().connection_made(transport)
 
 
 class TlsAcceptor:
@@ -93,9 +106,12 @@ class TlsAcceptor:
 
     async def _shake_hands(self, sock: socket.socket) -> None:
         """The protocol's `connection_made` is called at the end, if it is a good one."""
+        task = asyncio.current_task()
+        assert task is not None
+        on_safe = partial(self._handshakes.pop, task, None)
         try:
             await self._loop.connect_accepted_socket(
-                lambda: Connection(self._state),
+                lambda: _SafeConnection(self._state, on_safe),
                 sock,
                 ssl=self._credentials.context,
                 ssl_handshake_timeout=HANDSHAKE_TIMEOUT,

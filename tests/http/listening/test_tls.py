@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from fastovms.http import Request, Response
 from tests.http.conftest import Start
 from tests.http.more_cases import get
 from tests.paths import TLS
@@ -88,3 +89,20 @@ async def test_a_drain_waits_for_handshakes(start: Start) -> None:
         assert b" 200 OK" in answer
         assert b"Connection: close\r\n" in answer
         await drain
+
+
+async def test_a_request_is_behind_its_own_handshake(start: Start) -> None:
+    running = await start(**CREDENTIALS)
+
+    def num_handshakes(request: Request) -> Response:
+        return Response(200, str(running.server.num_handshakes).encode(), "text/plain")
+
+    running.site.router.add("GET", "/handshakes", num_handshakes)
+
+    def ask() -> bytes:
+        with secure(connect(running.port)) as client:
+            client.sendall(get("/handshakes"))
+            return client.recv(10_000)
+
+    for _ in range(20):
+        assert (await asyncio.to_thread(ask)).endswith(b"\r\n\r\n0")

@@ -15,7 +15,6 @@ from fastovms.api.serving.images import ImageInput
 from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.backend import Backend
 from fastovms.backends.choice import compile_backend
-from fastovms.backends.gguf.gguf import find_gguf, model_directory
 from fastovms.backends.images.image_decoder import ImageDecoder
 from fastovms.backends.model_files.model_info import limit_context, read_model_info, takes_images
 from fastovms.backends.processes.process import ChildProcess
@@ -24,7 +23,8 @@ from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.model.compilation import check_exact
 from fastovms.engine.model.device_memory import available_memory, share_memory
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.file_reader import read_gguf
+from fastovms.gguf.converter import read_contents
+from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.media.loader import ImageLoader
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo, SamplingDefaults
@@ -51,7 +51,7 @@ def check_models(models: Sequence[ModelConfig]) -> None:
         if gguf is None:
             read_info(model)
         else:
-            read_gguf(gguf)
+            read_contents(gguf)
 
 
 def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedModels:

@@ -37,7 +37,6 @@ RANKS = (
     },
     {
         "api.wire",
-        "backends.gguf",
         "backends.images",
         "backends.model_files",
         "backends.trials",

@@ -11,7 +11,7 @@ from openvino import opset13
 from openvino.op import util
 
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.attention_masks import build_masks
+from fastovms.gguf.causal_masks import build_masks
 from fastovms.gguf.file_reader import GgufFile
 from fastovms.gguf.hyperparameters import Hyperparameters
 from fastovms.gguf.rotary import CosSin, cos_sin, rotate, rotation_of, rotation_of_windows
@@ -239,7 +239,8 @@ class _DecoderBuilder:
 
 def _parameter(name: str, rank: int) -> Node:
     kind = ov.Type.i32 if name == "beam_idx" else ov.Type.i64
-    node = opset13.parameter(ov.PartialShape([-1] * rank), kind, name)
+    node = opset13.parameter(ov.PartialShape([-1] * rank), kind)
+    node.set_friendly_name(name)  # by which the paged transformation finds it
     node.output(0).set_names({name})
     return node
 

@@ -1,1 +1,0 @@
-"""GGUF files: what they say about themselves, and their conversion to a model's directory."""

@@ -1,0 +1,84 @@
+"""GGUF files as model directories: converted once a file, and kept in the cache."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import openvino as ov
+
+from fastovms.disk_cache import DiskCache, file_identity, key_of
+from fastovms.errors import ConfigurationError
+from fastovms.gguf.converter import REFUSED
+
+logger = logging.getLogger(__name__)
+
+_CONVERTER: Final = "fastovms.gguf.converter"
+_FORMAT: Final = 2
+"""Of what is made of a file; a new one makes what is cached old."""
+
+
+def find_gguf(path: Path) -> Path | None:
+    """The GGUF file that `path` means: itself, or the only one in a directory without an OpenVINO
+    model. None: it means something else.
+
+    Raises:
+        ConfigurationError: there are several.
+    """
+    if path.is_file():
+        return path if path.suffix == ".gguf" else None
+    if (path / "openvino_model.xml").exists():
+        return None
+    files = sorted(path.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise ConfigurationError(f"{path} has several GGUF files: name one of {names}")
+    return files[0] if files else None
+
+
+def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
+    """The directory of the model that `path` means: itself, or what is made of a GGUF file, which
+    takes seconds the first time.
+
+    Args:
+        scratch: where to make it when it cannot be kept in the cache.
+
+    Raises:
+        ConfigurationError: the file is broken, or of a kind that is not taken.
+    """
+    file = find_gguf(path)
+    if file is None:
+        return path
+    key = key_of(_FORMAT, ov.get_version(), file_identity([file]))
+    directory = cache.find("gguf", key) or cache.put(
+        "gguf", key, lambda target: _convert(file, target)
+    )
+    if directory is None:
+        directory = Path(tempfile.mkdtemp(dir=scratch))
+        _convert(file, directory)
+    return directory
+
+
+def _convert(path: Path, target: Path) -> None:
+    """In a process of its own, with which goes the memory that the weights have taken."""
+    logger.info("converting %s", path)
+    child = subprocess.run(
+        [sys.executable, "-m", _CONVERTER, str(path.resolve()), str(target)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if child.returncode == 0:
+        return
+    lines = [line.strip() for line in child.stderr.splitlines() if line.strip()]
+    reason = " ".join(lines[-1:]) or f"ended with code {child.returncode}"
+    if child.returncode == REFUSED:
+        raise ConfigurationError(reason)
+    if child.returncode < 0:
+        reason = f"was ended by signal {-child.returncode}, as where memory is short"
+    raise ConfigurationError(f"{path} could not be converted: the converter {reason}")

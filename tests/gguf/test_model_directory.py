@@ -1,0 +1,191 @@
+"""GGUF files as model directories that are like others, and served like others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+
+from fastovms.backends.model_files.model_info import read_model_info
+from fastovms.backends.model_files.vocabulary import load_grammar_compiler
+from fastovms.config import EngineConfig
+from fastovms.disk_cache import DiskCache
+from fastovms.engine.engine import Engine
+from fastovms.engine.model.model import PagedModel
+from fastovms.errors import ConfigurationError
+from fastovms.gguf.model_directory import find_gguf, model_directory
+from fastovms.params import Grammar, GrammarKind, SamplingParams
+from fastovms.text.tokens.tokenizer import Tokenizer
+from tests.engine.reference import EXACT, run, run_reference, tokens
+from tests.gguf.numpy_decoder import NumpyDecoder
+from tests.gguf.raw_head import entry, head
+from tests.gguf.tiny_models import BYTE_PAIRS, TOKENS, TinyModel, write_model
+
+VARIANTS = {
+    "llama": TinyModel(types=(Type.Q4_K, Type.Q6_K)),
+    "mistral": TinyModel(types=(Type.Q8_0,), settings={"attention.sliding_window": 9}),
+    "gemma3": TinyModel(
+        "gemma3",
+        types=(Type.Q5_0,),
+        is_tied=True,
+        settings={
+            "attention.sliding_window": 9,
+            "attention.sliding_window_pattern": 3,
+            "rope.freq_base": 1e6,
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def gguf_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("gguf")
+    write_model(base / "my-model.gguf", VARIANTS[request.param])
+    return base / "my-model.gguf"
+
+
+@pytest.fixture(scope="module")
+def model_dir(gguf_file: Path) -> Path:
+    return model_directory(gguf_file, DiskCache(gguf_file.parent / "cache"), gguf_file.parent)
+
+
+def test_what_is_made_of_a_file_is_a_whole_model(model_dir: Path) -> None:
+    info = read_model_info(model_dir)
+    assert (info.vocab_size, info.max_model_len) == (len(TOKENS), 512)
+    assert info.eos_token_ids == {0, 2}
+    assert "messages" in (model_dir / "chat_template.jinja").read_text()
+    names = json.loads((model_dir / "tokenizer_config.json").read_text())
+    assert names == {"bos_token": TOKENS[1], "eos_token": TOKENS[0]}
+
+
+def test_the_paged_engine_computes_what_the_file_says(gguf_file: Path, model_dir: Path) -> None:
+    """In prompts that are longer than the windows, beside each other and token by token."""
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(0, len(TOKENS), size).tolist() for size in (24, 33, 5)]
+    model = PagedModel.load(model_dir, properties=EXACT)
+    model.allocate_cache(50)
+    engine = Engine(model, EngineConfig(), num_blocks=50, max_model_len=512)
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
+    outputs = run(engine, prompts, params)
+    reference = NumpyDecoder(gguf_file)
+    for i, prompt in enumerate(prompts):
+        generated = tokens(outputs[i, 0])
+        expected = reference.log_probabilities([*prompt, *generated])[len(prompt) - 1 : -1]
+        found = [each.logprob for output in outputs[i, 0] for each in output.logprobs or ()]
+        chosen = expected[range(len(generated)), generated]
+        np.testing.assert_allclose(found, chosen, atol=1e-3)
+        assert (expected.max(axis=1) - chosen < 1e-3).all()
+
+
+def test_the_genai_backend_computes_it_as_well(gguf_file: Path, model_dir: Path) -> None:
+    prompt = np.random.default_rng(2).integers(0, len(TOKENS), 24).tolist()
+    (output,) = run_reference(model_dir, [prompt], 8)
+    generated = list(output.generated_ids)
+    expected = NumpyDecoder(gguf_file).log_probabilities([*prompt, *generated])
+    chosen = expected[len(prompt) - 1 : -1][range(len(generated)), generated]
+    assert (expected[len(prompt) - 1 : -1].max(axis=1) - chosen < 1e-3).all()
+
+
+def test_grammars_know_its_tokens(model_dir: Path) -> None:
+    compiler = load_grammar_compiler(model_dir, read_model_info(model_dir))
+    assert compiler is not None
+    grammar = Grammar(GrammarKind.REGEX, "hell (yes|no)")
+    compiler.compile(grammar)
+    state = compiler.start(grammar, 0)
+    forced = [TOKENS[i] for i in state.forced_tokens([])]
+    assert "".join(forced).replace("\u0120", " ") == "hell "
+
+
+def test_texts_come_back(model_dir: Path) -> None:
+    tokenizer = Tokenizer.load(model_dir)
+    assert tokenizer.decode(tokenizer.encode("hello  there")) == "hello  there"
+
+
+def test_a_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    converted: list[Path] = []
+    monkeypatch.setattr(
+        "fastovms.gguf.model_directory._convert", lambda path, target: converted.append(target)
+    )
+    file, cache = tmp_path / "m.gguf", DiskCache(tmp_path / "cache")
+    file.write_bytes(b"1")
+    first = model_directory(file, cache, tmp_path)
+    assert model_directory(file, cache, tmp_path) == first
+    assert len(converted) == 1
+    file.write_bytes(b"22")
+    assert model_directory(file, cache, tmp_path) != first
+    assert len(converted) == 2
+    assert model_directory(file, DiskCache(None), tmp_path) == converted[2]
+    assert converted[2].parent == tmp_path
+
+
+def test_templates_and_defaults_of_sampling_are_kept(tmp_path: Path) -> None:
+    more = {"tokenizer.chat_template.tool_use": "tools", "general.sampling.temp": 0.5}
+    write_model(tmp_path / "m.gguf", TinyModel(tokenizer={**BYTE_PAIRS, **more}))
+    directory = model_directory(tmp_path / "m.gguf", DiskCache(None), tmp_path)
+    assert (directory / "additional_chat_templates" / "tool_use.jinja").read_text() == "tools"
+    assert read_model_info(directory).defaults.temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["a.gguf"], "a.gguf"),
+        (["a.gguf", "openvino_model.xml"], None),
+        (["config.json"], None),
+        ([], None),
+    ],
+)
+def test_a_directory_with_a_single_file_means_that_file(
+    tmp_path: Path, files: list[str], expected: str | None
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    assert find_gguf(tmp_path) == (tmp_path / expected if expected else None)
+    for name in files:
+        assert find_gguf(tmp_path / name) == (tmp_path / name if ".gguf" in name else None)
+
+
+def test_several_files_in_a_directory_are_named(tmp_path: Path) -> None:
+    for name in ("b.gguf", "a.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigurationError, match=r"several GGUF files: name one of a.gguf, b.gguf"):
+        find_gguf(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (TinyModel("mamba"), r"m\.gguf cannot be served: architecture mamba is not taken"),
+        (
+            TinyModel(tokenizer={**BYTE_PAIRS, "tokenizer.ggml.pre": "kimi-k2"}),
+            r"m\.gguf cannot be served: the pre-tokenizer kimi-k2 is not taken",
+        ),
+        (
+            TinyModel(extra={"blk.0.attn_sinks.weight": np.ones(4)}),
+            r"m\.gguf cannot be served: architecture llama is not taken with the tensor",
+        ),
+    ],
+)
+def test_a_model_that_is_not_taken_is_named(tmp_path: Path, model: TinyModel, message: str) -> None:
+    write_model(tmp_path / "m.gguf", model)
+    with pytest.raises(ConfigurationError, match=message):
+        model_directory(tmp_path / "m.gguf", DiskCache(tmp_path / "cache"), tmp_path)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_file_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(head([entry("general.architecture", "llama")]))
+    with pytest.raises(ConfigurationError, match=r"m\.gguf cannot be served: llama.block_count"):
+        model_directory(tmp_path / "m.gguf", DiskCache(None), tmp_path)
+
+
+def test_a_converter_that_dies_is_no_empty_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastovms.gguf.model_directory._CONVERTER", "fastovms.no_such_module")
+    write_model(tmp_path / "m.gguf", TinyModel())
+    with pytest.raises(ConfigurationError, match=r"m\.gguf could not be converted: .*No module"):
+        model_directory(tmp_path / "m.gguf", DiskCache(None), tmp_path)

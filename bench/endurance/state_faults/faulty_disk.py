@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.endurance.state_faults.sqlite_vfs import FileChange, Kind, watched_files
-from fastovms.cli.main import main as cli
+from fastovms.cli import main as cli
 
 CONTROL: Final = "CONTROL"
 _CHANGES: Final = (Kind.WRITE, Kind.SYNC, Kind.TRUNCATE)

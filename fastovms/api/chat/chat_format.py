@@ -11,12 +11,12 @@ import orjson
 from fastovms.api.generation.deltas import SampleDelta, Usage
 from fastovms.api.generation.envelope import Envelope, usage_body
 from fastovms.api.generation.generate import TextGeneration
-from fastovms.api.generation.sse import DONE
 from fastovms.api.request.logprob_formats import chat_logprobs, prompt_logprobs_body
 from fastovms.api.request.token_report import TokenReport
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import error_body
 from fastovms.api.wire.request_schemas import StreamOptions
+from fastovms.api.wire.sse_frames import DONE, END, START, frame
 from fastovms.params import FinishReason, TokenLogprobs
 from fastovms.text.scanning.output import (
     CallArguments,
@@ -206,7 +206,7 @@ class ChatFrames:
         self._are_whole: list[list[bool]] = [[] for _ in range(generation.num_samples)]
         self._untold: list[list[TextToken]] = [[] for _ in range(generation.num_samples)]
         members = orjson.dumps(envelope.members(_CHUNK))[:-1]
-        self._head = b"data: " + members + b',"choices":['
+        self._head = START + members + b',"choices":['
         self._heads = [
             self._head + b'{"index":%d,"delta":' % index for index in range(generation.num_samples)
         ]
@@ -237,10 +237,10 @@ class ChatFrames:
         if not self._include_usage:
             return DONE
         usage = orjson.dumps(usage_body(self._generation.usage))
-        return self._head + b'],"usage":' + usage + b"}\n\n" + DONE
+        return self._head + b'],"usage":' + usage + b"}" + END + DONE
 
     def failure(self, error: Exception) -> bytes:
-        return b"data: " + error_body(error, self._dialect) + b"\n\n" + DONE
+        return frame(error_body(error, self._dialect)) + DONE
 
     def _message(self, piece: Piece) -> bytes:
         """The `delta` that tells of a piece; nothing if none does."""
@@ -291,7 +291,7 @@ class ChatFrames:
             if self._continuous and choice is not None:
                 usage = usage_body(self._generation.usage_of(choice))
             tail += b',"usage":' + orjson.dumps(usage)
-        return tail + b"}\n\n"
+        return tail + b"}" + END
 
     def _make_opening(self, prompt: PromptReport) -> bytes:
         """The first chunk of every choice, in order: that is where clients expect the role."""
@@ -299,12 +299,12 @@ class ChatFrames:
         rest = self._tail
         if self._dialect.handshake:
             message["content"] = None
-            rest = b',"finish_reason":null}]}\n\n'
+            rest = b',"finish_reason":null}]}' + END
         frames = []
         for head in self._heads:
             frames.append(head + orjson.dumps(message) + rest)
             if self._form.prefix:
                 frames.append(head + orjson.dumps({"content": self._form.prefix}) + self._tail)
         if told := prompt.members(self._report):
-            frames[0] = frames[0].removesuffix(b"}\n\n") + b"," + orjson.dumps(told)[1:] + b"\n\n"
+            frames[0] = frames[0].removesuffix(b"}" + END) + b"," + orjson.dumps(told)[1:] + END
         return b"".join(frames)

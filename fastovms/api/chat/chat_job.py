@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,6 @@ from fastovms.api.conversation.chat_grammar import Constraint, constraint, usabl
 from fastovms.api.conversation.chat_messages import Message, read_messages
 from fastovms.api.conversation.chat_parser import parser_maker
 from fastovms.api.conversation.chat_prompt import (
-    LONG_BODY,
     TemplateOptions,
     encode_prompt,
     render_prompt,
@@ -21,6 +19,7 @@ from fastovms.api.conversation.chat_prompt import (
 )
 from fastovms.api.conversation.chat_tools import ToolUse, read_tools
 from fastovms.api.generation.generate import TextGeneration
+from fastovms.api.request import offload
 from fastovms.api.request.generation_request import (
     Terms,
     check_num_choices,
@@ -107,7 +106,7 @@ async def prepare(
             )
         return messages, tools, prompt, constraint(body, tools, text, options, model, config)
 
-    messages, tools, prompt, wanted = await asyncio.to_thread(read) if size >= LONG_BODY else read()
+    messages, tools, prompt, wanted = await offload.run(read, size)
     form = _form(body, messages, tools, options, model, dialect, new_call_id)
     if form.hides_reasoning:
         # What was thought could be read in them.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
 
 from fastovms.api.conversation.chat_messages import read_messages
-from fastovms.api.conversation.chat_prompt import LONG_BODY, render_prompt, template_options
+from fastovms.api.conversation.chat_prompt import render_prompt, template_options
 from fastovms.api.conversation.chat_tools import read_tools
 from fastovms.api.generation.context import ApiContext
+from fastovms.api.request import offload
 from fastovms.api.request.logprob_formats import TokenNames
-from fastovms.api.request.prompts import check_token_range, is_long_text
+from fastovms.api.request.prompts import check_token_range, encoding_cost
 from fastovms.api.request.reading import Body, read_body
 from fastovms.api.serving.images import uncounted
 from fastovms.api.serving.served import ServedModel
@@ -29,9 +29,6 @@ from fastovms.text.tokens.tokenizer import Tokenizer
 MAX_TEXTS: Final = 1024
 MAX_PADDED: Final = 2**20
 """Tokens, padding included, that padding may make of a request's texts."""
-
-_MANY_TOKENS: Final = 2000
-"""From which decoding is done in a thread."""
 
 _MIN_LIMIT: Final = 2**20
 _CHARS_PER_TOKEN: Final = 8
@@ -96,8 +93,7 @@ class Tokenization:
                 }
             )
 
-        is_long = len(request.body) >= LONG_BODY
-        return Response(200, await asyncio.to_thread(answer) if is_long else answer())
+        return Response(200, await offload.run(answer, len(request.body)))
 
     async def _read(
         self, request: Request, schema: type[Body], dialect: Dialect
@@ -116,8 +112,7 @@ class Tokenization:
             text = model.tokenizer.decode(token_ids, skip_special_tokens=False) if token_ids else ""
             return orjson.dumps({"prompt": text})
 
-        is_long = len(token_ids) >= _MANY_TOKENS
-        return Response(200, await asyncio.to_thread(answer) if is_long else answer())
+        return Response(200, await offload.run(answer, len(token_ids)))
 
     async def ovms_tokenize(self, request: Request, dialect: Dialect) -> Response:
         """One list of tokens for one text, a list of lists for several."""
@@ -137,7 +132,7 @@ class Tokenization:
                 rows = padding(rows, model.tokenizer)
             return orjson.dumps({"tokens": rows[0] if len(rows) == 1 else rows})
 
-        return Response(200, await asyncio.to_thread(answer) if is_long_text(texts) else answer())
+        return Response(200, await offload.run(answer, encoding_cost(texts)))
 
 
 def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[str, str, bool]:

@@ -12,12 +12,12 @@ from fastovms.api.completions.echo import Echo
 from fastovms.api.generation.deltas import SampleDelta, Usage
 from fastovms.api.generation.envelope import Envelope, usage_body
 from fastovms.api.generation.generate import TextGeneration
-from fastovms.api.generation.sse import DONE
 from fastovms.api.request.logprob_formats import LogprobArrays, logprob_arrays, prompt_logprobs_body
 from fastovms.api.request.token_report import TokenReport
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import error_body
 from fastovms.api.wire.request_schemas import StreamOptions
+from fastovms.api.wire.sse_frames import DONE, END, START, frame
 from fastovms.params import TokenLogprobs
 
 
@@ -154,7 +154,7 @@ class CompletionFrames:
         self._unopened = [opening.length > 0 for opening in openings]
         self._is_plain = not report.needs_tokens and not self._continuous
         members = orjson.dumps(envelope.members(envelope.dialect.stream_object))
-        self._head = b"data: " + members[:-1] + b',"choices":['
+        self._head = START + members[:-1] + b',"choices":['
         self._choice_heads = [
             self._head + b'{"index":%d,"text":' % index for index in range(len(openings))
         ]
@@ -165,7 +165,7 @@ class CompletionFrames:
         head = self._choice_heads[choice]
         if delta.finish_reason is None and not self._unopened[choice]:
             if not delta.text:
-                return head + b'"","finish_reason":null}]}\n\n'  # OVMS's handshake
+                return head + b'"","finish_reason":null}]}' + END  # OVMS's handshake
             if self._is_plain:
                 return head + orjson.dumps(delta.text) + self._tail
         opening = self._openings[choice] if self._unopened[choice] else None
@@ -188,10 +188,10 @@ class CompletionFrames:
         if not self._include_usage:
             return DONE
         usage = orjson.dumps(usage_body(self._generation.usage))
-        return self._head + b'],"usage":' + usage + b"}\n\n" + DONE
+        return self._head + b'],"usage":' + usage + b"}" + END + DONE
 
     def failure(self, error: Exception) -> bytes:
-        return b"data: " + error_body(error, self._dialect) + b"\n\n" + DONE
+        return frame(error_body(error, self._dialect)) + DONE
 
     def _logprobs(self, delta: SampleDelta, opening: Opening | None) -> bytes:
         arrays = _generated(delta, self._openings[delta.choice].echo, self._report)
@@ -216,4 +216,4 @@ class CompletionFrames:
         tail += members + b"}]"
         if self._include_usage:
             tail += b',"usage":' + orjson.dumps(None if usage is None else usage_body(usage))
-        return tail + b"}\n\n"
+        return tail + b"}" + END

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -18,13 +17,14 @@ from fastovms.api.completions.completion_format import (
 from fastovms.api.completions.completion_job import CompletionJob, prepare
 from fastovms.api.completions.echo import NO_ECHO, make_echo
 from fastovms.api.completions.fim import find_fim_tokens
-from fastovms.api.generation.answer import MUCH, collect, format_cost, respond, stream_answer
+from fastovms.api.generation.answer import collect, format_cost, respond, stream_answer
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import DeltaCallback, SampleDelta, merged
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.ranking import best_samples
 from fastovms.api.generation.scoring import score_prompts
+from fastovms.api.request import offload
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.request.token_report import num_values
 from fastovms.api.serving.served import ServedModel
@@ -115,8 +115,7 @@ class Completions:
             prompts = _prompt_reports(job, model, envelope.dialect, prompt_logprobs)
             return [make_opening(prompt, job.terms.report) for prompt in prompts]
 
-        much = _prompt_cost(job, model) >= MUCH
-        openings = await asyncio.to_thread(make_openings) if much else make_openings()
+        openings = await offload.run(make_openings, _prompt_cost(job, model))
         frames = CompletionFrames(
             envelope,
             generation,

@@ -3,13 +3,14 @@ the request asks for, or either, with reasoning before them."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from fastovms.api.conversation.chat_prompt import TemplateOptions
 from fastovms.api.conversation.chat_tools import ToolUse
+from fastovms.api.request import offload
 from fastovms.api.request.structured import check_length, compile_grammar, grammar_of
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.body import show
@@ -108,7 +109,8 @@ async def usable(
     except (InvalidField, BackendUnavailable) as error:
         if not wanted.is_optional:
             if isinstance(error, InvalidField):
-                raise await asyncio.to_thread(_with_tool, error, wanted.tools) from None
+                named = partial(_with_tool, error, wanted.tools)
+                raise await offload.run(named, offload.MUCH) from None
             raise
         logger.info(_NOT_CONSTRAINED, error)
         return None

@@ -19,9 +19,6 @@ from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.body import show
 from fastovms.errors import InvalidField
 
-LONG_BODY: Final = 2000
-"""Bytes of a request from which its prompt is made in a thread."""
-
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 

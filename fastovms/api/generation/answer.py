@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
 from fastovms.api.generation.deltas import DeltaCallback, SampleDelta
 from fastovms.api.generation.sse import ClientTooSlow, DeltaStream, Frames
+from fastovms.api.request import offload
 from fastovms.api.request.token_report import TokenReport, num_values
 from fastovms.config import ApiConfig
 from fastovms.http.routing.messages import Request, Response
 from fastovms.params import ModelInfo
-
-MUCH: Final = 2000
-"""Tokens and log probabilities from which an answer is formatted in a thread."""
 
 Run = Callable[[DeltaCallback], Awaitable[None]]
 """Generates, telling the callback of every delta."""
@@ -30,7 +26,7 @@ async def collect(run: Run, num_samples: int) -> list[list[SampleDelta]]:
 def format_cost(
     deltas: Sequence[Sequence[SampleDelta]], report: TokenReport, model: ModelInfo
 ) -> int:
-    """What there is to format about generated tokens, to be held against `MUCH`."""
+    """What there is to format about generated tokens: the work for `offload`."""
     num_tokens = sum(len(delta.tokens) for parts in deltas for delta in parts)
     if report.num_logprobs is not None:
         num_tokens *= num_values(report.num_logprobs, model)
@@ -39,7 +35,7 @@ def format_cost(
 
 async def respond(encode: Callable[[], bytes], cost: int) -> Response:
     """The answer that `encode` makes, in a thread when it costs much."""
-    return Response(200, encode() if cost < MUCH else await asyncio.to_thread(encode))
+    return Response(200, await offload.run(encode, cost))
 
 
 async def stream_answer(

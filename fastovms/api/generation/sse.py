@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Final, Protocol
+from typing import Protocol
 
 from fastovms.api.generation.deltas import SampleDelta, merged
 from fastovms.errors import FastovmsError
 from fastovms.http.routing.messages import Stream
-
-DONE: Final = b"data: [DONE]\n\n"
 
 
 class ClientTooSlow(FastovmsError):

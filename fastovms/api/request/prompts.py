@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fastovms.api.request import offload
 from fastovms.api.wire.body import show
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
@@ -16,10 +16,8 @@ from fastovms.text.tokens.tokenizer import Tokenizer
 CONTEXT_EXCEEDED: Final = "context_length_exceeded"
 """The code of errors about what is longer than the context."""
 
-_LONG_TEXT: Final = 2000
 _CALL_COST: Final = 500
-"""Characters from which encoding is done in a thread, so that the event loop never waits for it,
-and as how many of them a call of the tokenizer counts, however short its text."""
+"""As how many characters a call of the tokenizer counts, however short its text."""
 
 _MAX_CHARS_PER_TOKEN: Final = 256
 """More characters a token than any vocabulary reaches on average: a text that is longer than the
@@ -132,13 +130,13 @@ async def encode_prompts(
             encoded.append(Prompt(token_ids, text))
         return encoded
 
-    is_long = is_long_text([prompt for prompt in prompts if isinstance(prompt, str)])
-    return await asyncio.to_thread(encode) if is_long else encode()
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    return await offload.run(encode, encoding_cost(texts))
 
 
-def is_long_text(texts: Collection[str]) -> bool:
-    """Whether to encode them in a thread."""
-    return sum(map(len, texts)) + _CALL_COST * (len(texts) - 1) >= _LONG_TEXT
+def encoding_cost(texts: Collection[str]) -> int:
+    """Returns what encoding the texts costs: the work for `offload`."""
+    return sum(map(len, texts)) + _CALL_COST * (len(texts) - 1)
 
 
 def prompt_name(position: int, num_prompts: int) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from fastovms.api.request.prompts import check_token_range, is_long_text
+from fastovms.api.request import offload
+from fastovms.api.request.prompts import check_token_range, encoding_cost
 from fastovms.api.wire.body import show
 from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.config import ApiConfig
@@ -75,9 +76,8 @@ def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tup
 
 async def encode_bad_words(rules: TokenRules, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """`bad_words_token_ids`, in a thread when the words are long."""
-    if not is_long_text(rules.bad_words):
-        return bad_words_token_ids(rules.bad_words, tokenizer)
-    return await asyncio.to_thread(bad_words_token_ids, rules.bad_words, tokenizer)
+    words = rules.bad_words
+    return await offload.run(partial(bad_words_token_ids, words, tokenizer), encoding_cost(words))
 
 
 def _logit_bias(bias: dict[str, float], model: ModelInfo) -> Iterable[tuple[int, float]]:

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 import orjson
 from msgspec import UNSET
 
-from fastovms.api.generation import offload
 from fastovms.api.generation.context import ApiContext
+from fastovms.api.request import offload
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.responses.create import item_ids, warning_headers
 from fastovms.api.responses.input.input_items import Reading, distinct, read_items
@@ -19,7 +19,7 @@ from fastovms.api.responses.input.responses_schema import (
     ConversationUpdate,
     ItemsRequest,
 )
-from fastovms.api.responses.stored.history import LONG
+from fastovms.api.responses.stored.history import item_cost
 from fastovms.api.responses.stored.list_query import Query, found, list_body
 from fastovms.api.responses.stored.records import to_items
 from fastovms.api.wire.dialect import Dialect
@@ -141,7 +141,7 @@ class Conversations:
             items = distinct(read.items, reading.new_id, taken)
             return to_items(items), warning_headers(read.skipped)
 
-        return await offload.run(read, is_long=len(request.body) >= LONG)
+        return await offload.run(read, item_cost(len(request.body)))
 
     async def _body(self, request: Request) -> bytes:
         id = _id(request)

@@ -11,14 +11,14 @@ from typing import Final
 
 import orjson
 
-from fastovms.api.generation import offload
-from fastovms.api.generation.answer import MUCH, collect, format_cost
+from fastovms.api.generation.answer import collect, format_cost
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import SampleDelta, merged
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.ranking import best_samples
-from fastovms.api.generation.sse import DONE, ClientTooSlow, DeltaSender
+from fastovms.api.generation.sse import ClientTooSlow, DeltaSender
+from fastovms.api.request import offload
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.background import (
     BackgroundRun,
@@ -32,11 +32,12 @@ from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.job import ResponsesJob, count_tokens, prepare
 from fastovms.api.responses.output.echoed_fields import output_form, response_form
 from fastovms.api.responses.output.events import ResponseRun
-from fastovms.api.responses.stored.history import LONG, History, read_history
+from fastovms.api.responses.stored.history import History, item_cost, read_history
 from fastovms.api.responses.stored.records import to_items, to_record
 from fastovms.api.responses.stored.replay import replay
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.sse_frames import DONE
 from fastovms.errors import StateFailed, TooLarge
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.state.store import StoredItem
@@ -69,7 +70,7 @@ class _Task:
 
     async def input_items(self) -> Sequence[StoredItem]:
         items = self.history.input
-        return await offload.run(lambda: to_items(items), is_long=self.history.size >= LONG)
+        return await offload.run(lambda: to_items(items), item_cost(self.history.size))
 
 
 class Responses:
@@ -186,10 +187,10 @@ class Responses:
             for sample in best_samples(samples, terms.candidates):
                 run.push(sample)
 
-        much = format_cost(deltas, terms.report, task.model.info) >= MUCH
-        await offload.run(build, is_long=much)
+        cost = format_cost(deltas, terms.report, task.model.info)
+        await offload.run(build, cost)
         await self._keep(task)
-        data = await offload.run(lambda: orjson.dumps(run.body()), is_long=much)
+        data = await offload.run(lambda: orjson.dumps(run.body()), cost)
         return Response(200, data, headers=task.headers)
 
     async def _stream(self, task: _Task) -> None:

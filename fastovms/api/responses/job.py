@@ -13,14 +13,13 @@ from fastovms.api.conversation.chat_grammar import Constraint, constraint, usabl
 from fastovms.api.conversation.chat_messages import Message
 from fastovms.api.conversation.chat_parser import parser_maker
 from fastovms.api.conversation.chat_prompt import (
-    LONG_BODY,
     TemplateOptions,
     encode_prompt,
     render_prompt,
     template_options,
 )
 from fastovms.api.conversation.chat_tools import ToolUse, read_tools
-from fastovms.api.generation import offload
+from fastovms.api.request import offload
 from fastovms.api.request.generation_request import (
     Terms,
     check_num_choices,
@@ -121,7 +120,7 @@ async def prepare(
             wanted = constraint(body, tools, prompt.text or "", options, model, config)
             return prompt, None if wanted is None else _renamed(wanted, names)
 
-        prompt, wanted = await offload.run(read, is_long=history.size >= LONG_BODY)
+        prompt, wanted = await offload.run(read, history.size)
         [task] = await make_tasks(
             body,
             asked,
@@ -163,7 +162,7 @@ async def count_tokens(
         budget = TokenBudget(None, None)
         images: list[ImageSource] = []
         make = _prompt_maker(body, fields, history, tools, options, model, budget, None, images)
-        prompt = await offload.run(make, is_long=history.size >= LONG_BODY)
+        prompt = await offload.run(make, history.size)
     if images:
         raise uncounted(images[0])
     return len(prompt.token_ids)

@@ -12,6 +12,7 @@ from fastovms.api.responses.output.output_items import OutputBuilder, OutputForm
 from fastovms.api.responses.output.response_object import ResponseForm, State, failed
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import describe
+from fastovms.api.wire.sse_frames import frame
 from fastovms.errors import RequestError
 
 _TERMINAL_EVENTS: Final[Mapping[str, str]] = {
@@ -41,8 +42,7 @@ class EventEncoder:
         name = kind if kind == "error" else f"response.{kind}"
         event = {"type": name, "sequence_number": self._next_number, **members}
         self._next_number += 1
-        data = b"data: " + orjson.dumps(event) + b"\n\n"
-        self._frames.append(b"event: " + name.encode() + b"\n" + data if self._named else data)
+        self._frames.append(frame(orjson.dumps(event), name if self._named else ""))
 
     def take(self) -> list[bytes]:
         """The frames since the last time, one an event."""

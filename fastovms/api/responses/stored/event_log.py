@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import sub
 from typing import Final
 
+from fastovms.api.wire.sse_frames import END
+
 _CHUNK: Final = 64 * 1024
 """Bytes of frames that are compressed together: events of one kind are much alike."""
 
 _LEVEL: Final = 1
 _HEADER: Final = struct.Struct(">II")
 """Of a chunk that is dumped: its frames, its bytes."""
-
-_END: Final = b"\n\n"
-"""Of a frame, and nowhere else in it."""
 
 
 class EventLog:
@@ -59,8 +58,8 @@ class EventLog:
         if start >= self._open_start:
             return self._open[start - self._open_start :]
         index = bisect_right(self._starts, start) - 1
-        frames = zlib.decompress(self._chunks[index]).split(_END)
-        return [frame + _END for frame in frames[start - self._starts[index] : -1]]
+        frames = zlib.decompress(self._chunks[index]).split(END)
+        return [frame + END for frame in frames[start - self._starts[index] : -1]]
 
     def listen(self, key: object, listener: Callable[[], None]) -> None:
         """Calls `listener` whenever there is more, until `forget` is called with the key."""

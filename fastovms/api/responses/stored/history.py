@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from fastovms.api.generation import offload
+from fastovms.api.request import offload
 from fastovms.api.request.prompts import context_exceeded
 from fastovms.api.responses.input.input_items import Item, Reading, distinct, read_input
 from fastovms.api.responses.input.response_fields import Fields
@@ -17,8 +17,8 @@ from fastovms.errors import InvalidField, NotFound
 from fastovms.params import ModelInfo
 from fastovms.state.store import Context, Progress, StateStore, StoredItem
 
-LONG: Final = 64 * 1024
-"""Bytes of items from which they are read, and written, in a thread."""
+_BYTES_PER_UNIT: Final = 32
+"""Bytes of items that are read, or written, in the time of one unit of `offload`."""
 
 _MAX_REFERENCES: Final = 256
 """That are looked up at once: what others ask of the store comes between."""
@@ -47,6 +47,11 @@ class History:
     warnings: Sequence[str] = ()
 
 
+def item_cost(num_bytes: int) -> int:
+    """Returns what reading or writing so many bytes of items costs: the work for `offload`."""
+    return num_bytes // _BYTES_PER_UNIT
+
+
 async def read_history(
     body: ResponsesRequest,
     fields: Fields,
@@ -69,7 +74,7 @@ async def read_history(
     if body.input is None and not has_past and not body.instructions:
         raise InvalidField("input is required", param="input")
     _check_count(body.input, fields, model)
-    read = await offload.run(lambda: read_input(body.input, reading), is_long=body_size >= LONG)
+    read = await offload.run(lambda: read_input(body.input, reading), item_cost(body_size))
     resolved = await _resolved(read.items, tenant, store)
     past: Sequence[StoredItem] = ()
     if has_past:
@@ -83,7 +88,7 @@ async def read_history(
         earlier = [orjson.loads(item.body) for item in past]
         return History([*earlier, *given], given, size, read.skipped)
 
-    return await offload.run(build, is_long=size >= LONG)
+    return await offload.run(build, item_cost(size))
 
 
 def _check_count(given: str | Sequence[object] | None, fields: Fields, model: ModelInfo) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
-from fastovms.api.generation.sse import DONE
 from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.sse_frames import DONE, without_name
 from fastovms.http.routing.messages import HeaderPairs, Request
-
-_DATA: Final = b"data: "
 
 
 async def replay(
@@ -32,7 +29,7 @@ async def replay(
             return
         frames = log.read(next_number)
         next_number += len(frames)
-        data = b"".join(frames if dialect.responses.names_events else map(_unnamed, frames))
+        data = b"".join(frames if dialect.responses.names_events else map(without_name, frames))
         if next_number < log.num_events:
             stream.send(data)
             loop.call_soon(send)  # others get their turn
@@ -49,8 +46,3 @@ async def replay(
         await done
     finally:
         log.forget(stream)
-
-
-def _unnamed(frame: bytes) -> bytes:
-    """Without its `event:` line, if it has one."""
-    return frame[frame.index(_DATA) :]

@@ -1,0 +1,18 @@
+"""Work that may be too long for the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+MUCH: Final = 2000
+"""Units of work from which a thread does it, so that no stream waits for it. A unit is a byte to
+render, a character to encode, a token to decode or a log probability to format."""
+
+
+async def run(work: Callable[[], T], cost: int) -> T:
+    """Does the work, in a thread where it costs `MUCH` units."""
+    return await asyncio.to_thread(work) if cost >= MUCH else work()

@@ -38,7 +38,7 @@ def measure_idle(num_idle: int, num_streams: int, num_tokens: int, num_runs: int
     _raise_file_limit(num_idle)
     server_core, client_core = two_cores()
     with (
-        server_process(_NULL_SERVER, core=server_core) as url,
+        server_process(_NULL_SERVER, core=server_core) as (url, _),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         os.sched_setaffinity(0, {client_core})
@@ -73,7 +73,7 @@ def measure_idle(num_idle: int, num_streams: int, num_tokens: int, num_runs: int
 def measure_health(model: Sequence[str], num_streams: int, num_tokens: int) -> None:
     """How long the answers take, one question at a time, while every stream runs."""
     with (
-        server_process((*_SERVER, "--model-name", "m", *model)) as url,
+        server_process((*_SERVER, "--model-name", "m", *model)) as (url, _),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         target = Target.from_url(f"{url}/v1")

@@ -9,12 +9,12 @@ import argparse
 import asyncio
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from pathlib import Path
 
+from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.app import ServerConfig, run
 from fastovms.backend import BackendStats, OutputCallback
-from fastovms.config import HttpConfig, ServiceConfig
+from fastovms.config import DEMO_MODEL, ChatConfig, HttpConfig, ServiceConfig
 from fastovms.errors import InvalidField
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import (
@@ -28,9 +28,8 @@ from fastovms.params import (
 from fastovms.service.log_lines import LineWriter
 from fastovms.text.tokens.tokenizer import Tokenizer
 
-TOKENIZER = Path(__file__).parents[1] / "tests" / "text" / "fixtures" / "byte_level"
 MAX_MODEL_LEN = 1_000_000
-TEXT = "Once upon a time a small fox lived at the edge of the forest. "
+TEXT = "Once upon a time a small fox lived at the edge of the forest."
 
 
 @dataclass(slots=True)
@@ -119,8 +118,23 @@ class NullBackend:
         self._schedule()
 
 
-def null_models(step_seconds: float) -> ServedModels:
-    tokenizer = Tokenizer.load(TOKENIZER)
+class NullTokenizer(Tokenizer):
+    """Takes no time to encode: a token for each four characters, always the same ones."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [0] * (1 + len(text) // 4)
+
+
+def null_models(step_seconds: float, *, encodes: bool) -> ServedModels:
+    """One model with the demo model's chat template.
+
+    Args:
+        encodes: prompts are encoded by the demo model's tokenizer.
+    """
+    tokenizer = Tokenizer.load(DEMO_MODEL)
+    token_ids = tokenizer.encode(TEXT)
+    if not encodes:
+        tokenizer = NullTokenizer.load(DEMO_MODEL)
     info = ModelInfo(
         name="null",
         created=0,
@@ -128,23 +142,31 @@ def null_models(step_seconds: float) -> ServedModels:
         vocab_size=tokenizer.vocab_size,
         eos_token_ids=frozenset(),
     )
-    backend = NullBackend(info, tokenizer.encode(TEXT), step_seconds)
+    backend = NullBackend(info, token_ids, step_seconds)
     metrics = GenerationMetrics(info.name, backend.stats)
-    return ServedModels([ServedModel(backend, tokenizer, metrics)])
+    chat = ChatModel.load(DEMO_MODEL, ChatConfig())
+    return ServedModels([ServedModel(backend, tokenizer, metrics, chat=chat)])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser("python -m bench.null_server", description=__doc__)
+def arguments(program: str, description: str | None) -> argparse.Namespace:
+    """Those of every server around the null engine."""
+    parser = argparse.ArgumentParser(program, description=description)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--step", type=float, default=0.0, help="seconds a step takes")
-    arguments = parser.parse_args()
+    parser.add_argument("--null-tokenizer", action="store_true", help="prompts cost nothing either")
+    return parser.parse_args()
+
+
+def main() -> None:
+    chosen = arguments("python -m bench.null_server", __doc__)
     config = ServerConfig(
-        TOKENIZER,
-        http=HttpConfig(host=arguments.host, port=arguments.port),
+        DEMO_MODEL,
+        http=HttpConfig(host=chosen.host, port=chosen.port),
         service=ServiceConfig(access_log="off"),
     )
-    run(config, LineWriter(), load=lambda: null_models(arguments.step))
+    encodes = not chosen.null_tokenizer
+    run(config, LineWriter(), load=lambda: null_models(chosen.step, encodes=encodes))
 
 
 if __name__ == "__main__":

@@ -10,11 +10,29 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 from urllib.request import urlopen
 
 START_TIMEOUT = 300.0
 ANSWER_TIMEOUT = 5.0
 STOP_TIMEOUT = 10.0
+
+
+_TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class ServerProcess(NamedTuple):
+    """A server that answers at `url`."""
+
+    url: str
+    pid: int
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What all its threads have taken of processors so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * _TICK
 
 
 def free_port() -> int:
@@ -36,8 +54,8 @@ def ending_with_us(command: Sequence[str]) -> list[str]:
 @contextmanager
 def server_process(
     python_arguments: Sequence[str], *, core: int | None = None, ready_path: str = "/v1/models"
-) -> Iterator[str]:
-    """Runs `python ARGUMENTS --host 127.0.0.1 --port PORT` and yields its URL once it answers.
+) -> Iterator[ServerProcess]:
+    """Runs `python ARGUMENTS --host 127.0.0.1 --port PORT` and yields it once it answers.
 
     Args:
         core: the only core it may use.
@@ -53,7 +71,7 @@ def server_process(
     try:
         url = f"http://127.0.0.1:{port}"
         _wait(process, url + ready_path)
-        yield url
+        yield ServerProcess(url, process.pid)
     finally:
         process.terminate()
         try:

@@ -27,7 +27,7 @@ import openvino_genai
 import uvloop
 
 from bench.client import Load, Target, Timeline, completion, run_load
-from bench.process import server_process
+from bench.process import ServerProcess, server_process
 from bench.report import machine, median, ratio, table
 
 Prompts = list[list[int]]
@@ -168,7 +168,7 @@ def main() -> None:
         parser.error("give either a URL or --serve MODEL_DIR")
     if arguments.compare is not None and arguments.compare[0] != "genai":
         parser.error(f"--compare knows genai, not {arguments.compare[0]}")
-    server: AbstractContextManager[str] = nullcontext(arguments.url)
+    server: AbstractContextManager[ServerProcess | None] = nullcontext()
     if arguments.serve is not None:
         server = server_process(
             ["-m", "fastovms", "serve", str(arguments.serve), *arguments.serve_flag]
@@ -178,8 +178,8 @@ def main() -> None:
     print(f"{arguments.prompt_tokens} prompt and {arguments.output_tokens} output tokens each\n")
     rows: list[list[object]] = []
     ratios: list[tuple[int, str]] = []
-    with server as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        base = url if arguments.serve is None else f"{url}/v1"
+    with server as started, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        base = arguments.url if started is None else f"{started.url}/v1"
         engines: dict[str, Engine] = {"server": Server(base, arguments.model, runner)}
         if arguments.compare is not None:
             engines["genai"] = Genai(Path(arguments.compare[1]))

@@ -186,7 +186,6 @@ async def _run(
             reloads=[
                 server.reload_tls,
                 guard.reload,
-                server.forget_answers,
                 *(lines.reopen for lines in {log, access_lines} if lines is not None),
             ],
             listens_early=not inherited,

@@ -1,4 +1,4 @@
--- Completions under wrk, against any server with OpenAI's API:
+-- Completions or chats, as the URL says, under wrk, against any server with OpenAI's API:
 --
 --   wrk -t 1 -c 32 -d 30s -s bench/wrk/completions.lua http://127.0.0.1:8000/v1/completions \
 --       -- MODEL [MAX_TOKENS] [stream]
@@ -22,9 +22,13 @@ function init(arguments)
   if key then
     wrk.headers["Authorization"] = "Bearer " .. key
   end
+  local prompt = '"prompt":"Once upon a time"'
+  if wrk.path:find("/chat/completions", 1, true) then
+    prompt = '"messages":[{"role":"user","content":"Once upon a time"}]'
+  end
   wrk.body = string.format(
-    '{"model":"%s","prompt":"Once upon a time","max_tokens":%d,"ignore_eos":true,"stream":%s}',
-    model, max_tokens, tostring(stream))
+    '{"model":"%s",%s,"max_tokens":%d,"temperature":0.7,"top_p":0.9,"ignore_eos":true,"stream":%s}',
+    model, prompt, max_tokens, tostring(stream))
   tokens_per_answer = max_tokens
   num_ok = 0
   num_failed = 0

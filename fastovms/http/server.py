@@ -150,11 +150,6 @@ class HttpServer:
         if self._tls is not None:
             self._tls.reload()
 
-    def forget_answers(self) -> None:
-        """Repeats none of the answers so far: who is let in has changed."""
-        if self._state is not None:
-            self._state.head_cache.clear()
-
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 (a part of its meaning)
         """Stops accepting and lets running requests end, for at most `timeout` seconds. Connections
         that are still open then are left to `close`. May be called again, with another timeout."""

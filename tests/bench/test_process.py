@@ -15,8 +15,8 @@ BENCHMARK = """
 import time
 from bench.process import server_process
 
-with server_process(["-m", "bench.null_server"]) as url:
-    print(url, flush=True)
+with server_process(["-m", "bench.null_server"]) as server:
+    print(server.url, flush=True)
     time.sleep(600)
 """
 

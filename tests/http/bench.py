@@ -37,13 +37,9 @@ class Bench:
         self.streams: list[Stream] = []
         self.waits: list[asyncio.Future[Response | None]] = []
         self.cancelled = 0
-        self.num_asked = 0
-        self.refusal: Response | None = None
         self.now = 0.0
         router = Router()
         router.add("GET", "/health", lambda request: Response(200, b"ok", "text/plain"))
-        router.add("GET", "/models", self.models)
-        router.add("HEAD", "/models", self.models)
         router.add("GET", "/large", lambda request: Response(200, b"x" * 300_000, "text/plain"))
         router.add("POST", "/echo", lambda request: Response(200, request.body, "text/plain"))
         router.add("GET", "/wait", self.wait)
@@ -53,16 +49,11 @@ class Bench:
             Dispatcher(
                 router,
                 lambda path, status, message: Response(status, message.encode()),
-                authenticate=lambda request: self.refusal,
             ),
             asyncio.get_running_loop(),
             [self.exchanges.append],
             clock=lambda: self.now,
         )
-
-    def models(self, request: Request) -> Response:
-        self.num_asked += 1
-        return Response(200, b"models", "text/plain", repeatable="x-refused" not in request.headers)
 
     async def wait(self, request: Request) -> Response | None:
         future = asyncio.get_running_loop().create_future()

@@ -35,7 +35,7 @@ class ModelRoutes:
 
 
 def _card_response(content: dict[str, object]) -> Response:
-    return Response(200, orjson.dumps(content), repeatable=True)
+    return Response(200, orjson.dumps(content))
 
 
 def _card(model: ModelInfo, dialect: Dialect) -> dict[str, object]:

@@ -14,7 +14,6 @@ from fastovms.http.connection.stream_writer import ResponseStream
 from fastovms.http.connection.wire import Wire, WireState
 from fastovms.http.parsing.faults import Fault, InputRefused
 from fastovms.http.parsing.framing import Phase, RequestParser
-from fastovms.http.parsing.head import KnownHead
 from fastovms.http.routing.messages import Handler, HeaderPairs, Request, Response, Stream
 
 logger = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class Connection(asyncio.Protocol):
         self._loop = server.loop
         self._config = server.config
         self._wire = Wire(server.config, server.loop, server.outbox)
-        self._parser = RequestParser(server.config, server.body_budget, server.head_cache, self)
+        self._parser = RequestParser(server.config, server.body_budget, self)
         self._deadline = ReadDeadline(
             server.loop, server.config, self._parser, self._on_late, self._on_idle
         )
@@ -170,24 +169,6 @@ class Connection(asyncio.Protocol):
         if is_next:
             self._server.turnstile.wait(self._next_turns)
 
-    def on_known(self, head: KnownHead) -> bool:
-        answer, server, wire = head.answer, self._server, self._wire
-        if answer is None or self._request is not None or self._queue:
-            return False
-        now = self._loop.time()
-        if now >= answer.expires_at or wire.paused or server.draining:
-            return False
-        before, after, status, request, _ = answer
-        request.id = id = server.new_request_id()
-        request.client = wire.client
-        data = before + id.encode() + after
-        wire.post(data)
-        self._num_served += 1
-        self._deadline.set(now + self._config.keep_alive_timeout)
-        if server.observers:
-            server.report(Exchange(request, status, len(data), 0.0, True))
-        return True
-
     def on_fault(self, fault: Fault) -> None:
         if not fault.answered:
             logger.warning("%s: %s", self._wire.client, fault.message)
@@ -284,8 +265,6 @@ class Connection(asyncio.Protocol):
             self._fail(error)
             return
         self._wire.post(data)
-        if response.repeatable and not final:
-            server.writer.repeat(response, request, data, self._loop.time())
         self._finish(completed=True)
 
     def _end_stream(self) -> None:

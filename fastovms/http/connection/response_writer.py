@@ -7,7 +7,6 @@ from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 
-from fastovms.http.parsing.head import KnownHead, RepeatedAnswer
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -47,25 +46,6 @@ class ResponseWriter:
             status, response.content_type, length, request, close, response.headers + extra
         )
         return head if request.method == "HEAD" else head + body
-
-    def repeat(self, response: Response, request: Request, data: bytes, now: float) -> None:
-        """Keeps what `render` made of a repeatable answer, for those who send the same head.
-
-        Args:
-            now: loop time.
-        """
-        head = request.known_head
-        if (
-            not isinstance(head, KnownHead)
-            or request.method != "GET"
-            or not request.client  # a Unix socket, over which more may be asked than over others
-            or "x-request-id" in request.headers.by_name
-        ):
-            return
-        after = b"\r\n\r\n" + response.body
-        before = data[: -len(request.id) - len(after)]  # the id is the last field
-        expires_at = now + 1 - self._clock() % 1
-        head.answer = RepeatedAnswer(before, after, response.status, request, expires_at)
 
     def render_stream_head(
         self,

@@ -15,7 +15,6 @@ from fastovms.http.connection.response_writer import ResponseWriter
 from fastovms.http.connection.turnstile import Turnstile
 from fastovms.http.connection.wire import Outbox
 from fastovms.http.parsing.body_budget import BodyBudget
-from fastovms.http.parsing.head import HeadCache
 from fastovms.http.routing.dispatch import Dispatcher
 from fastovms.http.routing.messages import Request, Response
 from fastovms.quoting import is_id
@@ -80,7 +79,6 @@ class ServerState:
         self.observers = tuple(observers)
         self.writer = ResponseWriter()
         self.body_budget = BodyBudget(config.max_buffered_bodies)
-        self.head_cache = HeadCache()
         self.outbox = Outbox(loop)
         self.turnstile = Turnstile(loop, clock)
         self.read_turnstile = Turnstile(loop, clock)
@@ -116,9 +114,6 @@ class ServerState:
         """The client's id when it is up to 128 visible ASCII characters, else a new one."""
         if given and is_id(given, _MAX_REQUEST_ID):
             return given
-        return self.new_request_id()
-
-    def new_request_id(self) -> str:
         return f"{self._id_prefix}-{next(self._ids):x}"
 
     def report(self, exchange: Exchange) -> None:

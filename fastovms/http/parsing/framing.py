@@ -13,11 +13,8 @@ from fastovms.http.parsing.body_budget import BodyBudget
 from fastovms.http.parsing.body_buffer import BodyBuffer
 from fastovms.http.parsing.faults import Fault, InputRefused, method_fault, parse_fault
 from fastovms.http.parsing.head import (
-    HeadCache,
-    KnownHead,
     body_length,
     expects_continue,
-    is_all_head,
     split_target,
     without_upgrade,
 )
@@ -42,10 +39,6 @@ class RequestSink(Protocol):
 
     def on_request(self, request: Request, keep_alive: bool) -> None:
         """The body is complete too."""
-
-    def on_known(self, head: KnownHead) -> bool:
-        """A request that was parsed before, whole. Returns whether that was all: it is answered,
-        and the other methods are not called for it."""
 
     def on_fault(self, fault: Fault) -> None:
         """The last call."""
@@ -83,11 +76,8 @@ class RequestParser:
     _body: BodyBuffer | None
     _current: Request | None
 
-    def __init__(
-        self, config: HttpConfig, budget: BodyBudget, cache: HeadCache, sink: RequestSink
-    ) -> None:
+    def __init__(self, config: HttpConfig, budget: BodyBudget, sink: RequestSink) -> None:
         self._config = config
-        self._cache = cache
         self._budget = budget
         self._sink: RequestSink | None = sink
         self.phase = _BETWEEN
@@ -96,7 +86,6 @@ class RequestParser:
         self._parser = self._new_parser()
         self._raw_size = 0  # bytes fed since the phase began, as far as the reads tell
         self._num_requests = 0
-        self._last: Request | None = None  # the latest request, if it had no body
         # At the latest complete chunk line: `body_size` and `_raw_size`.
         self._chunk_start = -1
         self._raw_before_chunk = 0
@@ -110,17 +99,6 @@ class RequestParser:
             return
         num_requests = self._num_requests
         try:
-            head = self._cache.get(data) if phase is _BETWEEN else None
-            if head is not None:
-                sink = self._sink
-                assert sink is not None
-                self._num_requests += 1
-                self._raw_size = 0
-                if not sink.on_known(head):
-                    request = head.request()
-                    sink.on_head(request, 0)
-                    sink.on_request(request, True)
-                return
             self._parse(data)
         except httptools.HttpParserCallbackError as error:
             self._stop(error.__context__ or error)
@@ -131,9 +109,6 @@ class RequestParser:
             self._stop(parse_fault(error))
         except (Fault, InputRefused) as error:
             self._stop(error)
-        else:
-            if phase is _BETWEEN and num_requests + 1 == self._num_requests:
-                self._remember(data)
 
     def unfinished(self) -> Request | None:
         """As much as is known of the request that is being read."""
@@ -151,7 +126,6 @@ class RequestParser:
             self._held = 0
         self._sink = None
         self._parser = _INERT
-        self._last = None
         self._begin_message()
 
     # Called by httptools
@@ -231,7 +205,6 @@ class RequestParser:
             request.body = self._body.take()
         self._held = 0  # now the sink's to give back
         self._num_requests += 1
-        self._last = request if self.body_size == 0 else None
         keep_alive = self._parser.should_keep_alive()
         self._begin_message()
         self.phase = _BETWEEN if keep_alive else _DONE
@@ -286,13 +259,6 @@ class RequestParser:
                 offset: int = upgrade.args[0]
                 rest.append(memoryview(part)[offset:])
                 rest.append(self._without_upgrade())
-
-    def _remember(self, data: bytes) -> None:
-        """Caches a head after which the parser stands as before it: nothing follows it, neither
-        now nor by what it says."""
-        request = self._last
-        if request is not None and self.phase is _BETWEEN and is_all_head(request, data):
-            self._cache.put(data, request)
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)

@@ -1,10 +1,9 @@
-"""The checks of a request's head that httptools leaves to its user, and a cache of heads."""
+"""The checks of a request's head that httptools leaves to its user."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from fastovms.http.parsing.faults import Fault
 from fastovms.http.routing.messages import Request
@@ -15,9 +14,6 @@ _ABSOLUTE_TARGET = re.compile(r"https?://([^/?#]+)(/[^?]*)?(?:\?(.*))?", re.IGNO
 
 # Fields of which a second line would leave two readers to disagree (RFC 9110 5.3).
 _SINGLETONS = frozenset(("host", "content-type", "content-encoding", "authorization", "expect"))
-
-# Fields after which a request is more than its head.
-_BODY_FIELDS = frozenset(("content-length", "transfer-encoding", "expect", "upgrade"))
 
 
 def split_target(target: str, method: str) -> tuple[str, str]:
@@ -94,69 +90,3 @@ def without_upgrade(
         if lowered != b"upgrade":
             lines.append(name + b": " + value)
     return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-class RepeatedAnswer(NamedTuple):
-    """What a head was answered, for those who send it again.
-
-    Attributes:
-        before, after: the answer's bytes around the request's id.
-        request: the one that it was given to, for the books; it has the latest id.
-        expires_at: loop time at which the Date field changes, if nothing else does.
-    """
-
-    before: bytes
-    after: bytes
-    status: int
-    request: Request
-    expires_at: float
-
-
-class KnownHead:
-    """A request without a body that was parsed before."""
-
-    __slots__ = ("answer", "headers", "http_version", "method", "query", "raw_path")
-
-    def __init__(self, request: Request) -> None:
-        self.method = request.method
-        self.raw_path = request.raw_path
-        self.query = request.query
-        self.headers = request.headers
-        self.http_version = request.http_version
-        self.answer: RepeatedAnswer | None = None
-
-    def request(self) -> Request:
-        request = Request(
-            self.method, self.raw_path, self.query, self.headers, b"", self.http_version
-        )
-        request.known_head = self
-        return request
-
-
-class HeadCache:
-    """Requests without a body, by their bytes. Pollers, probes and load generators send the same
-    bytes again and again, which parse to the same request every time.
-
-    Holds at most `capacity` heads of at most `max_size` bytes; a full cache starts afresh.
-    """
-
-    def __init__(self, capacity: int = 256, max_size: int = 1024) -> None:
-        self._capacity = capacity
-        self._max_size = max_size
-        self._heads: dict[bytes, KnownHead] = {}
-        self.get = self._heads.get
-
-    def put(self, data: bytes, request: Request) -> None:
-        if len(data) > self._max_size:
-            return
-        if len(self._heads) >= self._capacity:
-            self._heads.clear()
-        self._heads[data] = KnownHead(request)
-
-    def clear(self) -> None:
-        self._heads.clear()
-
-
-def is_all_head(request: Request, data: bytes) -> bool:
-    """Whether the bytes that brought the request ended with its head."""
-    return data.endswith(b"\r\n\r\n") and _BODY_FIELDS.isdisjoint(request.headers.by_name)

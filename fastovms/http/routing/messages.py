@@ -109,7 +109,6 @@ class Request:
         id: the client's X-Request-Id when it is a sane token, else one made here.
         received_at: loop time at the end of the head.
         log_fields: what the handler wants in the access log, such as token counts.
-        known_head: what the connection's layer knows of others with the same bytes.
         tenant: what tells apart those who ask with different keys; "" where none is needed.
     """
 
@@ -121,7 +120,6 @@ class Request:
         "headers",
         "http_version",
         "id",
-        "known_head",
         "method",
         "path",
         "path_params",
@@ -158,7 +156,6 @@ class Request:
         self.path_params: dict[str, str] = {}
         self.received_at = 0.0
         self.tenant = ""
-        self.known_head: object = None
         self._open_stream = open_stream
         self._log_fields: dict[str, object] | None = None
 
@@ -213,18 +210,12 @@ def _network(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete answer. Date, framing and X-Request-Id are added when it is written.
-
-    Attributes:
-        repeatable: whoever sends the same head again may be answered the same for up to a second,
-            unless the server is told to forget it, without asking anybody.
-    """
+    """A complete answer. Date, framing and X-Request-Id are added when it is written."""
 
     status: int
     body: bytes = b""
     content_type: str = "application/json"
     headers: HeaderPairs = ()
-    repeatable: bool = False
 
 
 Handler = Callable[[Request], "Awaitable[Response | None] | Response | None"]

@@ -12,7 +12,6 @@ from fastovms.config import HttpConfig
 from fastovms.http.parsing.body_budget import BodyBudget
 from fastovms.http.parsing.faults import Fault, InputRefused
 from fastovms.http.parsing.framing import Phase, RequestParser
-from fastovms.http.parsing.head import HeadCache, KnownHead
 from fastovms.http.routing.messages import Request
 from tests.http.more_cases import CASES, chunked, get, post
 
@@ -26,12 +25,11 @@ class Recorder:
         self,
         *,
         budget: int = 1 << 30,
-        cache: HeadCache | None = None,
         config: HttpConfig = CONFIG,
     ) -> None:
         self.events: list[tuple[object, ...]] = []
         self.budget = BodyBudget(budget)
-        self.parser = RequestParser(config, self.budget, cache or HeadCache(), self)
+        self.parser = RequestParser(config, self.budget, self)
         self.wanted = True
         self.refuse = False
 
@@ -55,9 +53,6 @@ class Recorder:
                 keep_alive,
             )
         )
-
-    def on_known(self, head: KnownHead) -> bool:
-        return False
 
     def on_fault(self, fault: Fault) -> None:
         # Whether a first line that is no request begins with a method depends on how much of it
@@ -128,47 +123,6 @@ def test_noise_never_breaks_it(pieces: list[bytes]) -> None:
     recorder = Recorder()
     recorder.feed(*pieces)
     assert len(recorder.events) <= 1
-
-
-def test_a_repeated_head_comes_from_the_cache_unchanged() -> None:
-    cache = HeadCache()
-    request = get("/health?x=1", "X-A: b")
-    first = Recorder(cache=cache)
-    first.feed(request)
-    assert cache.get(request) is not None
-    second = Recorder(cache=cache)
-    assert second.feed(request, request) == first.events * 2
-    # A parser that stands inside a message does not look at the cache.
-    inside = Recorder(cache=cache)
-    inside.feed(post(request, target="/echo")[: -len(request)], request)
-    assert inside.events[0][5] == request
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        post(b""),
-        post(b"x"),
-        chunked(b"0\r\n\r\n"),
-        get("/health", "Connection: close"),
-        get("/health", "Expect: 100-continue"),
-        get() + get(),
-        get() + b"G",
-        get("/health", "X-A: " + "b" * 2000),
-    ],
-)
-def test_what_the_cache_does_not_keep(raw: bytes) -> None:
-    cache = HeadCache()
-    Recorder(cache=cache).feed(raw)
-    assert cache.get(raw) is None
-
-
-def test_the_cache_is_bounded() -> None:
-    cache = HeadCache(capacity=3)
-    recorder = Recorder(cache=cache)
-    heads = [get(f"/{number}") for number in range(8)]
-    recorder.feed(*heads)
-    assert 0 < sum(cache.get(head) is not None for head in heads) <= 3
 
 
 def test_the_budget_bounds_all_bodies_together() -> None:

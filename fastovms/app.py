@@ -27,7 +27,7 @@ from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.catalog.finder import ModelFinder
-from fastovms.catalog.hub import Repository, default_root
+from fastovms.catalog.hub import Repository, model_root
 from fastovms.config import (
     ApiConfig,
     HttpConfig,
@@ -87,7 +87,7 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
         ConfigurationError: the model, the device, an address or a file cannot be had.
         EngineFailed: the engine has died or hangs.
     """
-    root = config.repository.path or default_root(os.environ)
+    root = model_root(config.repository.path, os.environ)
     finder = ModelFinder(Repository(root), config.repository)
 
     def find() -> list[ModelConfig]:

@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from fastovms.user_dirs import user_directory
+
 logger = logging.getLogger(__name__)
 
 MAX_SIZE: Final = 20 * 1024**3
@@ -36,20 +38,8 @@ def cache_root(directory: str | None, environ: Mapping[str, str]) -> Path | None
     Directory Specification). None = there is none: `directory` is "", or the user has no home."""
     if directory is not None:
         return Path(directory) if directory else None
-    user_cache = user_cache_directory(environ)
+    user_cache = user_directory("cache", environ)
     return None if user_cache is None else user_cache / "derived"
-
-
-def user_cache_directory(environ: Mapping[str, str]) -> Path | None:
-    """Returns this program's part of the user's cache directory (XDG Base Directory Specification),
-    or None if the user has no home."""
-    base = environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # says the specification: relative paths are to be ignored
-        home = environ.get("HOME", "")
-        if not home:
-            return None
-        base = os.path.join(home, ".cache")
-    return Path(base) / "fastovms"
 
 
 def key_of(*parts: object) -> str:

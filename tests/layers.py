@@ -15,6 +15,7 @@ FOUNDATION = frozenset(
         "metrics",
         "params",
         "quoting",
+        "user_dirs",
     }
 )
 """The files at the package's root that all rooms stand on: one room, called `foundation` here."""

@@ -31,11 +31,11 @@ def cache(tmp_path: Path) -> DiskCache:
         (None, {"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/fastovms/derived"),
         (None, {"XDG_CACHE_HOME": "x", "HOME": "/h"}, "/h/.cache/fastovms/derived"),
         (None, {"HOME": "/h"}, "/h/.cache/fastovms/derived"),
-        (None, {}, None),
+        (None, {"HOME": ""}, "~/.cache/fastovms/derived"),
     ],
 )
 def test_where_the_cache_is(directory, environ, expected):
-    assert cache_root(directory, environ) == (Path(expected) if expected else None)
+    assert cache_root(directory, environ) == (Path(expected).expanduser() if expected else None)
 
 
 def test_an_entry_is_found_again(cache):

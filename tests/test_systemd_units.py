@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from fastovms.catalog.hub import model_root
 from fastovms.cli.aliases import normalize
 from fastovms.cli.flags import add_flags
 from fastovms.cli.settings import sections, settings_of
 from fastovms.config import HttpConfig, ServiceConfig
+from fastovms.disk_cache import cache_root
+from fastovms.state.location import default_directory
 
 UNITS = Path(__file__).parents[1] / "systemd"
 SERVICES = ("fastovms.service", "fastovms@.service")
@@ -79,6 +82,19 @@ def test_the_services_differ_in_their_model_only():
     one, many = ((UNITS / name).read_text().splitlines() for name in SERVICES)
     common = [line for line in one if "fastovms" not in line]
     assert [line for line in many if line in common] == common
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_everything_is_kept_in_directories_of_the_service(service):
+    """Where systemd makes them: of the rest of the system, the sandbox lets nothing be written."""
+    name, value = setting(service, "Environment").split("=")
+    environ = {name: value.replace("%C", "/var/cache")}
+    cache = Path("/var/cache", setting(service, "CacheDirectory"))
+    for path in (cache_root(None, environ), model_root(None, environ)):
+        assert path is not None
+        assert path.is_relative_to(cache)
+    state = f"/var/lib/{setting(service, 'StateDirectory')}"
+    assert default_directory({**environ, "STATE_DIRECTORY": state}) == Path(state)
 
 
 def test_the_environment_file():

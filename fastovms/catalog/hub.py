@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fastovms.errors import ConfigurationError
+from fastovms.user_dirs import NOWHERE, user_directory
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +37,9 @@ def repository_of(model_id: str) -> str:
     return "/".join(model_id.split("/")[:2])
 
 
-def default_root(environ: Mapping[str, str]) -> Path:
-    """Where models are kept unless the operator says otherwise."""
-    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "fastovms" / "models"
+def model_root(path: Path | None, environ: Mapping[str, str]) -> Path:
+    """Returns where models are kept: `path`, or by default in the user's cache directory."""
+    return path or (user_directory("cache", environ) or NOWHERE) / "models"
 
 
 class Repository:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from fastovms.catalog.hub import Repository, default_root, is_model_id
+from fastovms.catalog.hub import Repository, is_model_id, model_root
 from fastovms.cli.config_edit import add_model, list_models, remove_model
 from fastovms.cli.configure import HELD_FLAGS, write_graph
 from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
@@ -159,7 +159,7 @@ def _pull_models(model_ids: Sequence[str], settings: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"a model of a hub is ORG/NAME, not {model_id!r}")
     logging.basicConfig(level="INFO", format="%(message)s")
     config = sections(settings)["repository"]
-    repository = Repository(config.path or default_root(os.environ))
+    repository = Repository(model_root(config.path, os.environ))
     for model_id in model_ids:
         path = repository.pull(model_id, revision=config.revision, overwrite=config.overwrite)
         print(path, flush=True)
@@ -174,7 +174,7 @@ def _tune(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
 
 
 def _list_models(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
-    for name in list_models(settings.get("repository.path", default_root(os.environ))):
+    for name in list_models(model_root(settings.get("repository.path"), os.environ)):
         print(name)
 
 

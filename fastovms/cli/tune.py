@@ -11,7 +11,7 @@ from typing import Final
 
 from fastovms.backends.paged.model_tuning import Report, measure_all
 from fastovms.catalog.finder import ModelFinder
-from fastovms.catalog.hub import Repository, default_root
+from fastovms.catalog.hub import Repository, model_root
 from fastovms.config import ModelSource, RepositoryConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.model.tuning import DECODES, PREFILLS, Times, speed_ratios
@@ -27,7 +27,7 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
     Raises:
         ConfigurationError: there is no such model, or neither it nor the device can do it.
     """
-    root = repository.path or default_root(os.environ)
+    root = model_root(repository.path, os.environ)
     model = ModelFinder(Repository(root), repository).find(source)
     check_models([model])
     cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))

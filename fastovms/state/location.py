@@ -19,6 +19,7 @@ from fastovms.state.database import IN_MEMORY, Bounds, Database
 from fastovms.state.disk_return import DiskReturn, Unusable
 from fastovms.state.sqlite_store import SqliteStore
 from fastovms.state.tables import Clock
+from fastovms.user_dirs import NOWHERE, user_directory
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +70,11 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """systemd's, else the user's (XDG Base Directory Specification)."""
+    """Returns systemd's, as it stands there, else the user's."""
     given = environ.get("STATE_DIRECTORY", "").split(":")[0]
     if given:
         return Path(given)
-    base = environ.get("XDG_STATE_HOME", "")
-    if not base.startswith("/"):
-        base = f"{environ.get('HOME') or '/nonexistent'}/.local/state"
-    return Path(base, "fastovms")
+    return user_directory("state", environ) or NOWHERE / "fastovms"
 
 
 def _open_file(directory: Path, bounds: Bounds, clock: Clock) -> Database:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.catalog.hub import Repository, default_root, is_model_id
+from fastovms.catalog.hub import Repository, is_model_id, model_root
 from fastovms.errors import ConfigurationError
 from tests.fake_hub import FakeHub, files_of, running
 
@@ -55,9 +55,11 @@ def test_model_id(text, expected):
     assert is_model_id(text) is expected
 
 
-def test_default_root():
-    assert default_root({"XDG_CACHE_HOME": "/var/cache/x"}) == Path("/var/cache/x/fastovms/models")
-    assert default_root({}) == Path("~/.cache/fastovms/models").expanduser()
+def test_where_models_are_kept():
+    environ = {"XDG_CACHE_HOME": "/var/cache/x"}
+    assert model_root(None, environ) == Path("/var/cache/x/fastovms/models")
+    assert model_root(None, {}) == Path("~/.cache/fastovms/models").expanduser()
+    assert model_root(Path("models"), environ) == Path("models")
 
 
 def test_a_model_is_pulled_once(hub, repository):

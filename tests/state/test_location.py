@@ -25,11 +25,11 @@ from fastovms.state.store import StoredItem, StoredResponse
         ({"XDG_STATE_HOME": "/s", "HOME": "/root"}, "/s/fastovms"),
         ({"XDG_STATE_HOME": "relative", "HOME": "/root"}, "/root/.local/state/fastovms"),
         ({"HOME": "/root"}, "/root/.local/state/fastovms"),
-        ({}, "/nonexistent/.local/state/fastovms"),
+        ({}, "~/.local/state/fastovms"),
     ],
 )
 def test_default_directory(environ, directory):
-    assert default_directory(environ) == Path(directory)
+    assert default_directory(environ) == Path(directory).expanduser()
 
 
 def open_at(directory: Path | str | None, environ=None):

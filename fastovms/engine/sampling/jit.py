@@ -14,7 +14,7 @@ import numba
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from fastovms.disk_cache import user_cache_directory
+from fastovms.user_dirs import user_directory
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,7 +34,7 @@ def kernel_cache(environ: Mapping[str, str]) -> str:
     cache; "" = numba's default, where the user has neither. That is beside the package, where pip
     would leave it behind, and Python would take it for the package itself."""
     given = environ.get("NUMBA_CACHE_DIR")
-    user_cache = user_cache_directory(environ)
+    user_cache = user_directory("cache", environ)
     return given or ("" if user_cache is None else str(user_cache / "kernels"))
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -35,8 +36,8 @@ def test_a_cache_that_fails_is_done_without(
         ({"HOME": "/h"}, "/h/.cache/fastovms/kernels"),
         ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "/x/fastovms/kernels"),
         ({"HOME": "/h", "NUMBA_CACHE_DIR": "/n"}, "/n"),
-        ({}, ""),
+        ({}, "~/.cache/fastovms/kernels"),
     ],
 )
 def test_kernels_are_kept_outside_of_the_package(environ: dict[str, str], directory: str) -> None:
-    assert compiled.kernel_cache(environ) == directory
+    assert compiled.kernel_cache(environ) == os.path.expanduser(directory)

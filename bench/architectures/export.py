@@ -1,0 +1,165 @@
+"""Makes small models of random weights, exports them as optimum-intel does, and writes down what
+transformers generates with them in float32, one text at a time.
+
+Runs in an environment with what `requirements.txt` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+import torch
+from openvino import opset13
+from optimum.exporters.openvino import main_export
+from transformers import AutoConfig, AutoModelForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parent))
+from configs import ARCHITECTURES
+
+PROMPT_LENGTHS: Final = (5, 110)
+NUM_TOKENS: Final = 24
+
+_GAIN: Final = 1.5
+"""Of a matrix, so that attention is no mean of everything and logits differ."""
+
+_SPREAD: Final = 0.1
+"""Of norms and biases."""
+
+
+def random_model(name: str, vocab_size: int, *, narrow: bool) -> Any:
+    """A model with weights such that what any part of it does wrong shows in the logits. Half
+    precision holds them."""
+    architecture = ARCHITECTURES[name]
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        architecture.model_type, **architecture.config(vocab_size, narrow=narrow)
+    )
+    config.dtype = torch.float32
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape)
+            if parameter.dim() < 2:
+                parameter += _SPREAD * noise
+            else:
+                parameter.copy_(noise * _GAIN / parameter.shape[-1] ** 0.5)
+            parameter.copy_(parameter.half())
+    return model.eval()
+
+
+def make_prompts(vocab_size: int, num_prompts: int) -> list[list[int]]:
+    """Of several lengths; each begins again after a while, so that there is something to draft
+    from."""
+    rng = np.random.default_rng(0)
+    lengths = np.linspace(*PROMPT_LENGTHS, num_prompts).astype(int)
+    return [
+        np.resize(rng.integers(3, vocab_size, max(3, length // 2)), length).tolist()
+        for length in lengths
+    ]
+
+
+def generate(model: Any, prompt: Sequence[int]) -> dict[str, list[Any]]:
+    """The likeliest tokens, one after another, and their log probabilities. Each is computed from
+    the whole text, since what a cache holds may be of another kind than what is asked of it (as
+    with longrope in transformers 5.5)."""
+    output = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=NUM_TOKENS,
+        min_new_tokens=None,
+        do_sample=False,
+        eos_token_id=None,
+        output_logits=True,
+        use_cache=False,
+        return_dict_in_generate=True,
+    )
+    token_ids = output.sequences[0, len(prompt) :].tolist()
+    rows = torch.log_softmax(torch.cat(output.logits).double(), -1)
+    logprobs = [float(row[token_id]) for row, token_id in zip(rows, token_ids, strict=True)]
+    return {"prompt": list(prompt), "token_ids": token_ids, "logprobs": logprobs}
+
+
+def export(
+    name: str, directory: Path, prompts: list[list[int]], vocab_size: int, *, narrow: bool
+) -> None:
+    original = directory / "original"
+    model = random_model(name, vocab_size, narrow=narrow)
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(original)
+    with torch.no_grad():
+        references = [generate(model, prompt) for prompt in prompts]
+    main_export(
+        str(original),
+        output=directory,
+        task="text-generation-with-past",
+        framework="pt",
+        convert_tokenizer=False,
+        stateful=True,
+    )
+    if narrow:
+        pack(directory)
+    (directory / "reference.json").write_text(json.dumps(references))
+
+
+def pack(directory: Path) -> None:
+    """Leaves what a test needs, in few bytes and without any rounding."""
+    graph = directory / "openvino_model.xml"
+    model = ov.Core().read_model(graph).clone()
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Constant" and node.get_element_type() == ov.Type.f32:
+            half = node.data.astype(np.float16)
+            if node.data.size > 1 and np.array_equal(half, node.data):
+                weights = opset13.convert(opset13.constant(half), ov.Type.f32)
+                for target in node.output(0).get_target_inputs():
+                    target.replace_source_output(weights.output(0))
+    ov.save_model(model, directory / "packed.xml", compress_to_fp16=False)
+    del model
+    (directory / "packed.bin").rename(directory / "openvino_model.bin")
+    text = re.sub(r">\s+<", "><", (directory / "packed.xml").read_text())
+    graph.write_text(text + "\n")
+    (directory / "packed.xml").unlink()
+    (directory / "generation_config.json").unlink()
+    shutil.rmtree(directory / "original")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("names", nargs="*", metavar="name", help="in the table (default: all)")
+    parser.add_argument("--vocab-size", type=int, required=True)
+    parser.add_argument("--narrow", action="store_true", help="as small as models in the tests are")
+    parser.add_argument("--num-prompts", type=int, default=16)
+    arguments = parser.parse_args()
+    arguments.directory.mkdir(parents=True, exist_ok=True)
+    packages = ("torch", "transformers", "optimum-intel", "openvino")
+    prompts = make_prompts(arguments.vocab_size, arguments.num_prompts)
+    torch.set_num_threads(1)
+    versions = {package: version(package) for package in packages}
+    (arguments.directory / "versions.json").write_text(json.dumps(versions))
+    for name in arguments.names or ARCHITECTURES:
+        directory = arguments.directory / name.replace(", ", "-").replace(" ", "-")
+        if (directory / "reference.json").exists():
+            continue
+        directory.mkdir(exist_ok=True)
+        try:
+            export(name, directory, prompts, arguments.vocab_size, narrow=arguments.narrow)
+        except Exception as error:
+            traceback.print_exc()
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            (directory / "failure").write_text(reason[0])
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main()

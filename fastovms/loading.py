@@ -16,7 +16,12 @@ from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.backend import Backend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.images.image_decoder import ImageDecoder
-from fastovms.backends.model_files.model_info import limit_context, read_model_info, takes_images
+from fastovms.backends.model_files.model_info import (
+    limit_context,
+    log_missing,
+    read_model_info,
+    takes_images,
+)
 from fastovms.backends.processes.process import ChildProcess
 from fastovms.config import MediaConfig, ModelConfig
 from fastovms.disk_cache import DiskCache, cache_root
@@ -72,7 +77,9 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
             chat = beside.submit(ChatModel.load, model.path, model.chat)
-            reserve = compile_backend(model.path, read_info(model), model.engine, cache)
+            info = read_info(model)
+            log_missing(info)
+            reserve = compile_backend(model.path, info, model.engine, cache)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None

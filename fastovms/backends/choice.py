@@ -9,6 +9,7 @@ from pathlib import Path
 from fastovms.backend import Backend
 from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
+from fastovms.backends.model_files.export_gaps import log_gaps
 from fastovms.backends.model_files.vocabulary import load_grammar_compiler
 from fastovms.backends.paged.draft_backend import read_draft_info
 from fastovms.backends.paged.paged_backend import PagedBackend
@@ -37,6 +38,7 @@ def compile_backend(
         ConfigurationError: no backend that the operator allows can run the model, or the device
             cannot.
     """
+    log_gaps(model)
     if config.backend == "genai" or (config.backend == "auto" and model.takes_images):
         return _genai(model_dir, model, config)
     if model.takes_images:
@@ -85,6 +87,14 @@ def _genai(
         except ConfigurationError as error:
             if instead is None:
                 raise
-            raise ConfigurationError(f"{instead}; and {error}") from error
+            raise ConfigurationError(_both(instead, error)) from error
 
     return reserve
+
+
+def _both(paged: Exception, genai: Exception) -> str:
+    """What two backends say of a model; they may say the same."""
+    reason = str(genai).rpartition(": ")[2]
+    if str(paged).endswith(reason):
+        return f"{paged}; the genai backend cannot run it either"
+    return f"{paged}; and {genai}"

@@ -54,6 +54,7 @@ LENGTH_KEYS: Final = (
     "seq_len",
     "seq_length",
     "n_ctx",
+    "max_seq_len",
     "sliding_window",
 )
 """Where config.json may say how long the context is; the first integer wins, as in OVMS."""
@@ -105,13 +106,10 @@ def read_model_info(
         raise ConfigurationError(f"{config_path} has no vocab_size")
     max_model_len = _first_integer(scopes, LENGTH_KEYS)
     if max_model_len is None or max_model_len < 1:
-        logger.warning("%s names no context length: only the KV cache limits it", config_path)
         max_model_len = UNLIMITED
     eos_token_ids = _eos_token_ids(generation, generation_path)
     for scope in scopes:
         eos_token_ids = eos_token_ids or _eos_token_ids(scope, config_path)
-    if not eos_token_ids:
-        logger.warning("%s names no eos_token_id: answers end at max_tokens only", model_dir)
     return ModelInfo(
         name=name or model_dir.resolve().name,
         created=int(weights_file(model_dir).stat().st_mtime),
@@ -122,6 +120,16 @@ def read_model_info(
         config=config,
         takes_images=takes_images(model_dir),
     )
+
+
+def log_missing(model: ModelInfo) -> None:
+    """Tells what the model's files do not say."""
+    if model.max_model_len == UNLIMITED:
+        logger.warning(
+            "config.json of %s names no context length: only the KV cache limits it", model.name
+        )
+    if not model.eos_token_ids:
+        logger.warning("%s has no eos_token_id: answers end at max_tokens only", model.name)
 
 
 def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:

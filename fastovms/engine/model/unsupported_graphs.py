@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
 import openvino as ov
 
 _EXPORT: Final = "optimum-cli export openvino --task text-generation-with-past"
+
+_ENCODER: Final = "it is an encoder, such as an embedding model, which generates no text"
+
+_STATE_TABLE: Final = re.compile(r"\w+_state_table\b")
+
+_EMBEDDINGS: Final = frozenset({"last_hidden_state", "sentence_embedding", "token_embeddings"})
+"""Outputs of an embedding model."""
 
 _Names = frozenset[str]
 
@@ -25,6 +33,10 @@ _FOREIGN: Final[tuple[tuple[Callable[[_Names], bool], str], ...]] = (
         "it takes images or sound in place of tokens",
     ),
     (
+        lambda names: "token_type_ids" in names and "beam_idx" not in names,
+        _ENCODER,
+    ),
+    (
         lambda names: any(name.startswith("past") for name in names),
         f"it was exported without state; export it again with {_EXPORT}",
     ),
@@ -39,7 +51,10 @@ def why_not_paged(model: ov.Model) -> str | None:
     for is_foreign, reason in _FOREIGN:
         if is_foreign(names):
             return reason
-    if "logits" not in _names(model.outputs):
+    outputs = _names(model.outputs)
+    if outputs & _EMBEDDINGS:
+        return _ENCODER
+    if "logits" not in outputs:
         return "it has no output named logits, so it does not generate text"
     if not model.get_sinks():
         return f"it was exported without state; export it again with {_EXPORT}"
@@ -47,12 +62,17 @@ def why_not_paged(model: ov.Model) -> str | None:
 
 
 def why_not_wholly_paged(model: ov.Model) -> str | None:
-    """What the transformation has left that it should not have, or None."""
-    states = sorted(sink.get_variable_id() for sink in model.get_sinks())
+    """What the transformation has left that it should not have, or None. Some states it makes
+    inputs of, tables of states by sequence."""
+    states = {sink.get_variable_id() for sink in model.get_sinks()}
+    states |= {name for name in _names(model.inputs) if _STATE_TABLE.match(name)}
     if not states:
         return None
-    shown = ", ".join(states[:3]) + (", ..." if len(states) > 3 else "")
-    return f"part of its state is not attention's ({shown}), as in recurrent and hybrid models"
+    shown = ", ".join(sorted(states)[:3]) + (", ..." if len(states) > 3 else "")
+    return (
+        "it is a recurrent or hybrid model: part of its state is not attention's but "
+        f"convolutions' or a recurrence's ({shown})"
+    )
 
 
 def _names(ports: list[ov.Output]) -> _Names:

@@ -57,6 +57,7 @@ def test_a_relative_directory_has_its_own_name(model_dir, monkeypatch):
         ({"seq_len": 31}, 31),
         ({"seq_length": 32}, 32),
         ({"n_ctx": 33}, 33),
+        ({"max_seq_len": 35}, 35),
         ({"sliding_window": 34}, 34),
         ({"max_position_embeddings": None, "n_ctx": 35}, 35),
         ({"max_position_embeddings": "long", "n_ctx": 36}, 36),

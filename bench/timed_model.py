@@ -19,6 +19,7 @@ class TimedModel:
         self._model = model
         self.block_size = model.block_size
         self.bytes_per_block = model.bytes_per_block
+        self.rope_switch_len = model.rope_switch_len
         self.copy_blocks = model.copy_blocks
         self.allocate_cache = model.allocate_cache
         self.seconds = 0.0

@@ -79,13 +79,16 @@ class Engine:
             self.blocks,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.token_budget,
+            rope_switch_len=model.rope_switch_len,
         )
         self.num_steps = 0
         self.admitted: list[str] = []
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
         self.drafting = Drafting(
-            enable_prompt_lookup=config.enable_prompt_lookup is not False, model=draft_model
+            enable_prompt_lookup=config.enable_prompt_lookup is not False,
+            model=draft_model,
+            rope_switch_len=model.rope_switch_len,
         )
         self._model = model
         self._max_model_len = max_model_len

@@ -6,6 +6,7 @@ copy or a prefix hit on the wrong block changes what it says.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -28,18 +29,22 @@ def next_token(context: Sequence[int]) -> int:
     return checksum % VOCAB_SIZE
 
 
-def continue_greedily(prompt: Sequence[int], num_tokens: int) -> list[int]:
+def continue_greedily(
+    prompt: Sequence[int], num_tokens: int, rope_switch_len: int = sys.maxsize
+) -> list[int]:
     context = list(prompt)
     for _ in range(num_tokens):
-        context.append(next_token(context))
+        shift = VOCAB_SIZE * (len(context) > rope_switch_len)
+        context.append(next_token([token_id + shift for token_id in context]) % VOCAB_SIZE)
     return context[len(prompt) :]
 
 
 class FakeModel:
     vocab_size = VOCAB_SIZE
 
-    def __init__(self, block_size: int = 4) -> None:
+    def __init__(self, block_size: int = 4, rope_switch_len: int | None = None) -> None:
         self.block_size = block_size
+        self.rope_switch_len = rope_switch_len
         self.bytes_per_block = 1024
         self.num_tokens_per_step: list[int] = []
         self._cache = np.zeros((0, block_size), np.int64)
@@ -58,9 +63,11 @@ class FakeModel:
         contexts: dict[int, list[int]] = {}
         for s in range(len(inputs.past_lens)):
             table = inputs.block_indices[block_begins[s] : block_begins[s + 1]]
+            # Of a long text all tokens are others.
+            is_long = inputs.sequence_lens[s] > (self.rope_switch_len or sys.maxsize)
             for t in range(token_begins[s], token_begins[s + 1]):
                 block, offset = divmod(int(inputs.position_ids[t]), self.block_size)
-                self._cache[table[block], offset] = inputs.input_ids[t]
+                self._cache[table[block], offset] = inputs.input_ids[t] + is_long * VOCAB_SIZE
             for t in range(token_begins[s], token_begins[s + 1]):
                 length = int(inputs.position_ids[t]) + 1
                 contexts[t] = self._cache[table].reshape(-1)[:length].tolist()
@@ -73,5 +80,5 @@ class FakeModel:
 
     def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
         logits = np.zeros(self.vocab_size, np.float32)
-        logits[next_token(context)] = 30
+        logits[next_token(context) % VOCAB_SIZE] = 30
         return logits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import defaultdict
 
 from fastovms.engine.engine import Engine
@@ -82,8 +83,12 @@ class RandomOperations:
             return
         self._engine.add(request)
         for index in range(params.n):
-            tokens = None if search else continue_greedily(prompt, num_tokens)
+            tokens = None if search else self._continue(prompt, num_tokens)
             self._expected[request_id, index] = tokens
+
+    def _continue(self, prompt: list[int], num_tokens: int) -> list[int]:
+        switch_len = self._engine._model.rope_switch_len
+        return continue_greedily(prompt, num_tokens, switch_len or sys.maxsize)
 
     def _tokens(self, count: int) -> list[int]:
         return [self._rng.randrange(VOCAB_SIZE) for _ in range(count)]

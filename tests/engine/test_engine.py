@@ -21,9 +21,10 @@ def make_engine(
     num_blocks: int = 64,
     max_model_len: int = 64,
     block_size: int = 4,
+    rope_switch_len: int | None = None,
     **config: object,
 ) -> tuple[Engine, FakeModel]:
-    model = FakeModel(block_size)
+    model = FakeModel(block_size, rope_switch_len)
     model.allocate_cache(num_blocks)
     engine = Engine(
         model,
@@ -258,6 +259,7 @@ def test_abort_frees_everything_at_any_stage(steps: int) -> None:
     max_num_seqs=st.integers(1, 8),
     budget=st.integers(1, 40),
     caching=st.booleans(),
+    switch_len=st.one_of(st.none(), st.integers(5, 30)),
 )
 def test_random_operations_never_lose_a_block_or_a_token(
     seed: int,
@@ -265,6 +267,7 @@ def test_random_operations_never_lose_a_block_or_a_token(
     max_num_seqs: int,
     budget: int,
     caching: bool,
+    switch_len: int | None,
 ) -> None:
     engine, _ = make_engine(
         num_blocks=num_blocks,
@@ -272,6 +275,7 @@ def test_random_operations_never_lose_a_block_or_a_token(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         enable_prefix_caching=caching,
+        rope_switch_len=switch_len,
     )
     RandomOperations(engine, random.Random(seed)).run(120)
 
@@ -310,3 +314,13 @@ def test_priorities_order_those_that_wait() -> None:
         params = SamplingParams(temperature=0, max_tokens=3)
         engine.add(GenerationRequest(name, [1, 2], params, priority=priority))
     assert list(dict.fromkeys(name for name, _ in run(engine))) == ["high", "first", "low"]
+
+
+def test_ten_thousand_operations_around_the_length_of_long_texts() -> None:
+    engine, _ = make_engine(
+        num_blocks=40, max_model_len=80, max_num_batched_tokens=32, rope_switch_len=18
+    )
+    RandomOperations(engine, random.Random(0)).run(10_000)
+    assert engine.scheduler.num_preemptions > 1000
+    assert engine.scheduler.num_prefix_cache_hits > 1000
+    assert engine.drafting.num_accepted_tokens > 300

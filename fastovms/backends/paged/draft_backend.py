@@ -7,7 +7,7 @@ from pathlib import Path
 import openvino_genai
 
 from fastovms.backends.model_files.model_info import read_model_info
-from fastovms.backends.paged.window import fit_window
+from fastovms.backends.paged.window import fit_attention
 from fastovms.config import EngineConfig
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.model.model import PagedModel
@@ -30,12 +30,20 @@ def load_draft_model(
     """
     info = read_draft_info(draft_dir, model_dir)
     # As fast as it can be whatever `config.precision` says: drafts change no text.
-    model = PagedModel.load(draft_dir, device=config.device, properties=config.plugin_config)
-    info = fit_window(info, is_applied=model.applies_sliding_window)
+    model = PagedModel.load(
+        draft_dir,
+        device=config.device,
+        properties=config.plugin_config,
+        max_model_len=info.max_model_len,
+    )
+    info = fit_attention(info, model)
+    max_model_len = info.max_model_len
+    if model.rope_switch_len is not None:  # it has no way to begin again
+        max_model_len = min(max_model_len, model.rope_switch_len)
     return DraftModel(
         model,
         num_token_ids=min(model.vocab_size or info.vocab_size, target.vocab_size),
-        max_model_len=info.max_model_len,
+        max_model_len=max_model_len,
         max_num_batched_tokens=config.token_budget,
         cost=_weights_size(draft_dir) / _weights_size(model_dir),
         enable_prefix_caching=config.enable_prefix_caching,

@@ -20,6 +20,7 @@ from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.engine.model import tuning
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
 from fastovms.engine.model.model import ModelFiles, PagedModel
+from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -76,8 +77,21 @@ class Report:
     entry: Path | None
 
 
+def read_files(
+    model_dir: Path, config: EngineConfig, max_model_len: int = DEFAULT_MAX_MODEL_LEN
+) -> ModelFiles:
+    """Raises ConfigurationError: the model cannot be paged, or there is no such device."""
+    return ModelFiles(
+        model_dir,
+        device=config.device,
+        properties=config.plugin_config,
+        exact=config.precision == "exact",
+        max_model_len=max_model_len,
+    )
+
+
 def load_tuned(
-    model_dir: Path,
+    files: ModelFiles,
     config: EngineConfig,
     cache: DiskCache,
     clock: Callable[[], float] = time.perf_counter,
@@ -87,13 +101,12 @@ def load_tuned(
     hand makes one known.
 
     Raises:
-        ConfigurationError: the model or the device cannot do it.
+        ConfigurationError: the device cannot do it.
     """
     start = clock()
-    files = _files(model_dir, config)
     if not config.tune or not cache.is_kept:
         return TunedModel(files.compile(files.choices)[1], None)
-    key = _key(model_dir, config, files)
+    key = _key(config, files)
     entry = cache.find("tuning", key)
     kept = None if entry is None else _read(entry, {choice.name for choice in files.choices})
     if kept is not None:
@@ -123,7 +136,7 @@ def measure_all(
     Raises:
         ConfigurationError: the model or the device cannot do it.
     """
-    files = _files(model_dir, config)
+    files = read_files(model_dir, config)
     models: dict[str, PagedModel] = {}
     for precisions in files.choices:
         try:
@@ -140,16 +153,7 @@ def measure_all(
     assert choice is not None, f"{num_rounds} rounds are too few"
     budget = tuning.choose_token_budget(budgets[choice.name]) or DEFAULT_TOKEN_BUDGET
     finding = Finding(choice.name, budget)
-    return Report(loads, budgets, finding, _keep(cache, _key(model_dir, config, files), finding))
-
-
-def _files(model_dir: Path, config: EngineConfig) -> ModelFiles:
-    return ModelFiles(
-        model_dir,
-        device=config.device,
-        properties=config.plugin_config,
-        exact=config.precision == "exact",
-    )
+    return Report(loads, budgets, finding, _keep(cache, _key(config, files), finding))
 
 
 def _is_worth_measuring(files: ModelFiles, config: EngineConfig) -> bool:
@@ -206,13 +210,13 @@ def _tune_at_start(
 # What is kept
 
 
-def _key(model_dir: Path, config: EngineConfig, files: ModelFiles) -> str:
+def _key(config: EngineConfig, files: ModelFiles) -> str:
     """Of model, machine and whatever else decides what is fastest."""
     names = ("openvino_model.xml", "openvino_model.bin")
     core = ov.Core()
     return key_of(
         _FORMAT,
-        file_identity(model_dir / name for name in names),
+        file_identity(files.model_dir / name for name in names),
         ov.get_version(),
         files.device,
         str(core.get_property(files.device, "FULL_DEVICE_NAME")),

@@ -18,8 +18,9 @@ from fastovms.backends.engine_thread.in_flight import RequestsInFlight, Step, ch
 from fastovms.backends.engine_thread.permits import Permits
 from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_grammar_compiler
 from fastovms.backends.paged.draft_backend import load_draft_model
-from fastovms.backends.paged.model_tuning import load_tuned
-from fastovms.backends.paged.window import fit_window
+from fastovms.backends.paged.graph_check import check_graph
+from fastovms.backends.paged.model_tuning import load_tuned, read_files
+from fastovms.backends.paged.window import fit_attention
 from fastovms.backends.processes.deep_stack import start_thread
 from fastovms.backends.trials.guarded_grammars import guard_compiler
 from fastovms.config import EngineConfig
@@ -107,7 +108,7 @@ class PagedBackend:
         loop.
 
         Args:
-            cache: keeps what is measured of the model. Without one, nothing is.
+            cache: keeps what is found out about the model. Without one, nothing is.
 
         Returns:
             What reserves the caches, given how many bytes of free memory the model may count as
@@ -117,11 +118,14 @@ class PagedBackend:
         Raises:
             ConfigurationError: the model or the device cannot do it.
         """
-        paged_model, token_budget = load_tuned(model_dir, config, cache or DiskCache(None))
+        cache = cache or DiskCache(None)
+        files = read_files(model_dir, config, model.max_model_len)
+        check_graph(files, cache)
+        paged_model, token_budget = load_tuned(files, config, cache)
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=token_budget)
         model = fit_vocabulary(model, paged_model.vocab_size)
-        model = fit_window(model, is_applied=paged_model.applies_sliding_window)
+        model = fit_attention(model, paged_model)
         draft_model = None
         if config.draft_model is not None:
             draft_model = load_draft_model(config.draft_model, model_dir, model, config)

@@ -1,4 +1,4 @@
-"""Models whose layers see only the last tokens."""
+"""Models whose layers do not see all that is before a token."""
 
 from __future__ import annotations
 
@@ -7,9 +7,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fastovms.engine.model.model import PagedModel
 from fastovms.params import ModelInfo
 
 logger = logging.getLogger(__name__)
+
+
+_WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
+"""What config.json may call it."""
+
+_WINDOWED = frozenset({"sliding_attention", "chunked_attention", "local"})
+"""What it calls layers that have one."""
+
+
+def fit_attention(model: ModelInfo, paged_model: PagedModel) -> ModelInfo:
+    """The model with the context in which its attention is computed as it has learned it."""
+    model = fit_window(model, is_applied=paged_model.applies_sliding_window)
+    limit = paged_model.max_exact_len
+    if limit is None or limit.num_tokens >= model.max_model_len:
+        return model
+    logger.warning(
+        "%s is exact for short texts only, as %s: context length reduced from %d to %d tokens",
+        model.name,
+        limit.reason,
+        model.max_model_len,
+        limit.num_tokens,
+    )
+    return replace(model, max_model_len=limit.num_tokens)
 
 
 def fit_window(model: ModelInfo, *, is_applied: bool) -> ModelInfo:
@@ -32,11 +56,12 @@ def sliding_window(config: Mapping[str, Any]) -> int | None:
     """The window that config.json says some layers have, in tokens, or None."""
     scope = config.get("text_config")
     scope = scope if isinstance(scope, dict) else config
-    window = scope.get("sliding_window")
+    window = next((scope[name] for name in _WINDOWS if scope.get(name)), None)
     if not isinstance(window, int) or isinstance(window, bool) or window < 1:
         return None
     layers = scope.get("layer_types")
+    layers = layers if isinstance(layers, list) else scope.get("attention_layers")
     is_used = scope.get("use_sliding_window") is not False and (
-        not isinstance(layers, list) or "sliding_attention" in layers
+        not isinstance(layers, list) or not _WINDOWED.isdisjoint(layers)
     )
     return window if is_used else None

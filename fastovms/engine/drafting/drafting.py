@@ -20,13 +20,22 @@ class Drafting:
     speaks to the draft model if there is one. Beams are not drafted.
     """
 
-    def __init__(self, *, enable_prompt_lookup: bool, model: DraftModel | None) -> None:
+    def __init__(
+        self,
+        *,
+        enable_prompt_lookup: bool,
+        model: DraftModel | None,
+        rope_switch_len: int | None = None,
+    ) -> None:
+        """`rope_switch_len`: see `Model`. No draft leads across it, since what is verified there
+        would be computed as part of a short text."""
         self.num_drafts = 0
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
         self._enable_prompt_lookup = enable_prompt_lookup
         self._drafters: dict[int, SequenceDrafters] = {}
         self._model = model
+        self._rope_switch_len = rope_switch_len
 
     def start(self, sequence: Sequence) -> None:
         """Chooses the drafters of a new sequence."""
@@ -54,7 +63,7 @@ class Drafting:
             token_ids = sequence.token_ids
             if len(token_ids) - sequence.num_computed_tokens != 1 or sequence.group is not None:
                 continue
-            room = min(sequence.token_limit - len(token_ids) - 1, MAX_DRAFT_TOKENS)
+            room = self._room(sequence)
             if sequence.grammar is not None:
                 drafts = array("q", sequence.grammar.forced_tokens(token_ids))
                 sequence.draft_token_ids = drafts[:room]
@@ -72,6 +81,14 @@ class Drafting:
                     wanted.append(WantedDraft(sequence, drafters, min(num_tokens, room)))
         if self._model is not None:
             self._model.propose(wanted)
+
+    def _room(self, sequence: Sequence) -> int:
+        """How many tokens a draft may have."""
+        room = min(sequence.token_limit - sequence.num_tokens - 1, MAX_DRAFT_TOKENS)
+        limit = self._rope_switch_len
+        if limit is None or sequence.num_tokens > limit:
+            return room
+        return min(room, limit - sequence.num_tokens)
 
     def settle(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
         """Takes note that the first `num_drafted` tokens of a draft, for which the step had room,

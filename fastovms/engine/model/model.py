@@ -20,10 +20,12 @@ from fastovms.engine.model.compilation import (
 from fastovms.engine.model.devices import device_memory, find_device, is_gpu
 from fastovms.engine.model.kv_cache import BlockCopy, HostCache, KvCache, RemoteCache, cache_inputs
 from fastovms.engine.model.paging import (
+    DEFAULT_MAX_MODEL_LEN,
     SAMPLED_TOKEN_INDICES,
+    PagedGraph,
     applies_sliding_window,
     is_cache,
-    read_paged_model,
+    read_paged_graph,
 )
 from fastovms.engine.model.raw_logits import RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
@@ -37,6 +39,11 @@ class Model(Protocol):
 
     @property
     def bytes_per_block(self) -> int: ...
+
+    @property
+    def rope_switch_len(self) -> int | None:
+        """Tokens beyond which a sequence is rotated otherwise, and all of it has to be computed
+        anew; None = there is no such length."""
 
     def allocate_cache(self, num_blocks: int) -> None: ...
 
@@ -53,6 +60,8 @@ class PagedModel:
     Attributes:
         vocab_size: width of the logits, or None where the model leaves it open.
         applies_sliding_window: see `paging`.
+        rope_switch_len: see `Model`.
+        max_exact_len: see `PagedGraph`.
         is_on_gpu: whether its cache takes a GPU's memory, not the host's.
     """
 
@@ -62,9 +71,11 @@ class PagedModel:
         *,
         device: str,
         precisions: Precisions,
-        applies_sliding_window: bool,
+        graph: PagedGraph,
     ) -> None:
-        self.applies_sliding_window = applies_sliding_window
+        self.applies_sliding_window = applies_sliding_window(graph.model)
+        self.rope_switch_len = graph.rope_switch_len
+        self.max_exact_len = graph.max_exact_len
         self.is_on_gpu = is_gpu(device)
         self._device = device
         self._precisions = precisions
@@ -90,13 +101,20 @@ class PagedModel:
         device: str = "CPU",
         properties: Mapping[str, object] | None = None,
         exact: bool = False,
+        max_model_len: int = DEFAULT_MAX_MODEL_LEN,
     ) -> PagedModel:
         """Reads and compiles a model directory; see `ModelFiles`.
 
         Raises:
             ConfigurationError: the model or the device cannot do it.
         """
-        files = ModelFiles(model_dir, device=device, properties=properties, exact=exact)
+        files = ModelFiles(
+            model_dir,
+            device=device,
+            properties=properties,
+            exact=exact,
+            max_model_len=max_model_len,
+        )
         return files.compile(files.choices)[1]
 
     def available_memory(self) -> int:
@@ -139,7 +157,10 @@ class ModelFiles:
     """A model directory that has been read and may be compiled in several ways.
 
     Attributes:
-        device: OpenVINO's name of it.
+        model_dir: where it lies.
+        max_model_len: tokens that texts may come to.
+        graph: what was made of it.
+        device: OpenVINO's name of the device.
         choices: the ways worth trying, the presumably fastest first.
         weights_size: of the file, in bytes.
     """
@@ -151,18 +172,22 @@ class ModelFiles:
         device: str = "CPU",
         properties: Mapping[str, object] | None = None,
         exact: bool = False,
+        max_model_len: int = DEFAULT_MAX_MODEL_LEN,
     ) -> None:
         """
         Args:
             properties: OpenVINO's, which override what would be chosen.
             exact: compute in f32 throughout and, on the CPU, each token as if it were alone.
+            max_model_len: tokens that texts may come to.
 
         Raises:
             ConfigurationError: the model cannot be paged, or there is no such device.
         """
         self._core = ov.Core()
+        self.model_dir = model_dir
+        self.max_model_len = max_model_len
         self.device = find_device(self._core, device)
-        self._model = read_paged_model(self._core, model_dir)
+        self.graph = read_paged_graph(self._core, model_dir, max_model_len)
         self.weights_size = (model_dir / "openvino_model.bin").stat().st_size
         self.choices = possible_precisions(
             self._core,
@@ -182,13 +207,8 @@ class ModelFiles:
         Raises:
             ConfigurationError: it takes none.
         """
-        precisions, variants = compile_first(self._core, self._model, self.device, choices)
-        model = PagedModel(
-            variants,
-            device=self.device,
-            precisions=precisions,
-            applies_sliding_window=applies_sliding_window(self._model),
-        )
+        precisions, variants = compile_first(self._core, self.graph.model, self.device, choices)
+        model = PagedModel(variants, device=self.device, precisions=precisions, graph=self.graph)
         return precisions, model
 
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import openvino as ov
 from openvino import opset13
 from openvino._offline_transformations import paged_attention_transformation
 
+from fastovms.engine.model.attention_masks import (
+    Attention,
+    Attentions,
+    UnknownMask,
+    attentions_of,
+)
+from fastovms.engine.model.long_rope import scale_by_sequence
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.unsupported_graphs import why_not_paged, why_not_wholly_paged
 from fastovms.errors import ConfigurationError, UnsupportedModel
@@ -24,15 +33,49 @@ _STEP_INPUTS = frozenset(StepInputs._fields)
 _SLIDING_WINDOW_INPUT = 10
 """Of a PagedAttentionExtension; 0 = none."""
 
+_ALIBI_SLOPES_INPUT = 11
+
+DEFAULT_MAX_MODEL_LEN = 1024
+"""Tokens of a text in which masks are looked at where nobody says how long texts may become."""
+
+_MAX_MASK_LEN = 2**17
+
+_MIN_EXACT_LEN = 16
+"""Tokens of a text that is worth a model."""
+
 _SOURCE = re.compile(r" at /\S+:\d+$")
 
 _ELEMENTWISE = frozenset({"Add", "Convert", "Divide", "Multiply", "Subtract", "Tanh"})
 
 
-def read_paged_model(core: ov.Core, model_dir: Path) -> ov.Model:
-    """Reads `openvino_model.xml` as a model whose inputs are those of `StepInputs` and a key and a
-    value cache per layer. Only the tokens at `sampled_token_indices` are projected to the
+class ExactLength(NamedTuple):
+    num_tokens: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PagedGraph:
+    """A model whose inputs are those of `StepInputs` and a key and a value cache per layer.
+
+    Attributes:
+        rope_switch_len: see `Model`.
+        max_exact_len: tokens that texts may have for the graph to be exact, and why they may not
+            have more; None = any number.
+    """
+
+    model: ov.Model
+    rope_switch_len: int | None
+    max_exact_len: ExactLength | None
+
+
+def read_paged_graph(
+    core: ov.Core, model_dir: Path, max_model_len: int = DEFAULT_MAX_MODEL_LEN
+) -> PagedGraph:
+    """Reads `openvino_model.xml`. Only the tokens at `sampled_token_indices` are projected to the
     vocabulary, if the model has a place to put that input.
+
+    The transformation recognises some forms of masks, and takes every other one for that of full
+    attention. So what the masks say, in texts of up to `max_model_len` tokens, is set afterwards.
 
     Raises:
         ConfigurationError: the model is broken.
@@ -45,27 +88,36 @@ def read_paged_model(core: ov.Core, model_dir: Path) -> ov.Model:
             f"cannot read the model in {model_dir}: {reason_of(error)}"
         ) from error
     reason = why_not_paged(model)
+    attentions = None
     if reason is None:
         try:
+            attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))
             _page(model)
             reason = why_not_wholly_paged(model) or _why_not_fed(model)
         except RuntimeError as error:
             reason = reason_of(error)
     if reason is not None:
         raise UnsupportedModel(f"the model in {model_dir} cannot be served: {reason}")
-    return model
+    rope = scale_by_sequence(model)
+    limits = []
+    if rope.max_len is not None:
+        limits.append(ExactLength(rope.max_len, "the graph scales positions by the longest text"))
+    if attentions is not None:
+        _set_attentions(model, attentions.layers)
+        if attentions.max_len is not None:
+            limits.append(ExactLength(attentions.max_len, "it attends in chunks"))
+    limit = min(limits, default=None)
+    if limit is not None and limit.num_tokens < _MIN_EXACT_LEN:
+        raise UnsupportedModel(
+            f"the model in {model_dir} cannot be served: its attention hides or weighs tokens "
+            "in a way that paged attention has not"
+        )
+    return PagedGraph(model, rope.switch_len, limit)
 
 
 def applies_sliding_window(model: ov.Model) -> bool:
-    """Whether a layer of a paged model sees only the last tokens. The transformation recognises
-    some forms of such masks, and takes every other mask for that of full attention."""
-    layers = [
-        target.get_node()
-        for port in model.inputs
-        if is_cache(port)
-        for target in port.get_target_inputs()
-    ]
-    windows = (layer.input_value(_SLIDING_WINDOW_INPUT).get_node() for layer in layers)
+    """Whether a layer of a paged model sees only the last tokens."""
+    windows = (layer.input_value(_SLIDING_WINDOW_INPUT).get_node() for layer in _layers(model))
     return any(
         window.get_type_name() != "Constant" or int(window.data.sum()) != 0 for window in windows
     )
@@ -80,6 +132,41 @@ def reason_of(error: BaseException) -> str:
     was built is left out."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
+
+
+def _layers(model: ov.Model) -> list[Any]:
+    """The attentions, the first layer's first."""
+    return [
+        target.get_node()
+        for port in model.inputs
+        if str(port.get_any_name()).startswith("key_cache.")
+        for target in port.get_target_inputs()
+    ]
+
+
+def _read_masks(model: ov.Model, max_model_len: int) -> Attentions | None:
+    try:
+        return attentions_of(model, max_model_len)
+    except UnknownMask as error:
+        logger.warning(
+            "the masks of the attention cannot be read%s",
+            "" if error.__cause__ is None else f": {reason_of(error.__cause__)}",
+        )
+        return None
+
+
+def _set_attentions(model: ov.Model, attentions: Sequence[Attention]) -> None:
+    layers = _layers(model)
+    if len(layers) != len(attentions):
+        logger.info("%d layers of %d have been paged", len(layers), len(attentions))
+        return
+    for layer, (window, slopes) in zip(layers, attentions, strict=True):
+        window_input = opset13.constant(window or 0, np.int32)
+        layer.input(_SLIDING_WINDOW_INPUT).replace_source_output(window_input.output(0))
+        if slopes is not None:
+            slopes_input = opset13.constant(np.array(slopes, np.float32))
+            layer.input(_ALIBI_SLOPES_INPUT).replace_source_output(slopes_input.output(0))
+    model.validate_nodes_and_infer_types()
 
 
 def _page(model: ov.Model) -> None:

@@ -24,6 +24,7 @@ class StepInputs(NamedTuple):
         block_indices_begins: int32 [S + 1], where each table starts.
         max_context_len: int32 scalar, the longest sequence after this step.
         sampled_token_indices: int64 [R], positions in [0, T) whose logits are wanted.
+        sequence_lens: int64 [S], the tokens of each sequence, of which a step may compute a part.
     """
 
     input_ids: NDArray[np.int64]
@@ -34,6 +35,12 @@ class StepInputs(NamedTuple):
     block_indices_begins: NDArray[np.int32]
     max_context_len: NDArray[np.int32]
     sampled_token_indices: NDArray[np.int64]
+    sequence_lens: NDArray[np.int64]
+
+    @property
+    def token_sequence_lens(self) -> NDArray[np.int64]:
+        """For each token the length of its sequence: int64 [T]."""
+        return self.sequence_lens.repeat(np.diff(self.subsequence_begins))
 
 
 class StepLayout:
@@ -52,6 +59,7 @@ class StepLayout:
         self._block_indices = array("i")
         self._block_indices_begins = array("i", (0,))
         self._max_context_len = 0
+        self._sequence_lens = array("q")
 
     def add(
         self,
@@ -65,6 +73,7 @@ class StepLayout:
         `token_ids`, and returns the index of the last one in the inputs."""
         input_ids = self._input_ids
         self._past_lens.append(start)
+        self._sequence_lens.append(len(token_ids))
         if end - start == 1:
             input_ids.append(token_ids[start])
             self._position_ids.append(start)
@@ -95,4 +104,5 @@ class StepLayout:
             sampled_token_indices=np.frombuffer(sampled_token_indices, np.int64)
             if sampled_token_indices
             else np.empty(0, np.int64),
+            sequence_lens=np.frombuffer(self._sequence_lens, np.int64),
         )

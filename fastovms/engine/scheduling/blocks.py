@@ -24,6 +24,12 @@ from typing import NamedTuple
 ROOT = 0
 """The node before the first block of every sequence."""
 
+LONG_ROOT = -1
+"""The same of sequences whose positions are rotated as those of long texts: see `long_rope`. Their
+blocks hold other keys for the same tokens."""
+
+_ROOTS = (ROOT, LONG_ROOT)
+
 
 class OutOfBlocks(Exception):
     """No block is free and none can be evicted."""
@@ -45,7 +51,7 @@ def _key(parent_node: int, token_ids: array[int], salt: bytes) -> tuple[int, byt
     """A salt needs to part only the first blocks: what follows them differs by its parent. Tokens
     fill whole words, so that a salt cannot be mistaken for one."""
     tokens = token_ids.tobytes()
-    return parent_node, tokens + salt if parent_node == ROOT else tokens
+    return parent_node, tokens + salt if parent_node in _ROOTS else tokens
 
 
 class BlockManager:
@@ -125,12 +131,14 @@ class BlockManager:
             else:
                 self._free.append(block_id)
 
-    def match_prefix(self, token_ids: array[int], salt: bytes = b"") -> PrefixMatch:
+    def match_prefix(
+        self, token_ids: array[int], salt: bytes = b"", root: int = ROOT
+    ) -> PrefixMatch:
         """Finds the longest cached prefix of full blocks that leaves at least one token to
-        compute, among those registered with `salt`. Takes no reference: call `share` before the
-        next `allocate`."""
+        compute, among those registered with `salt` below `root`. Takes no reference: call
+        `share` before the next `allocate`."""
         matched: list[int] = []
-        node = ROOT
+        node = root
         if self._enable_prefix_caching:
             size = self.block_size
             num_full_blocks = (len(token_ids) - 1) // size

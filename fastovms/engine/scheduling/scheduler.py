@@ -11,7 +11,13 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fastovms.engine.model.kv_cache import BlockCopy
-from fastovms.engine.scheduling.blocks import ROOT, BlockManager, OutOfBlocks, PrefixMatch
+from fastovms.engine.scheduling.blocks import (
+    LONG_ROOT,
+    ROOT,
+    BlockManager,
+    OutOfBlocks,
+    PrefixMatch,
+)
 from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.scheduling.waiting import WaitingQueue
 
@@ -69,11 +75,20 @@ class Scheduler:
 
     A group's sequences stand side by side, decode in the same steps and are preempted together.
     Room for all that a group may come to is taken when its first sequence is admitted.
+
+    Where a model rotates the positions of long texts otherwise (see `long_rope`), a sequence that
+    becomes one of them is preempted as well, and all of it is computed again.
     """
 
     def __init__(
-        self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int
+        self,
+        blocks: BlockManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        rope_switch_len: int | None = None,
     ) -> None:
+        """`rope_switch_len`: see `Model`."""
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.num_preemptions = 0
@@ -83,6 +98,7 @@ class Scheduler:
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self._blocks = blocks
         self._max_num_batched_tokens = max_num_batched_tokens
+        self._rope_switch_len = rope_switch_len
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.add(sequence)
@@ -111,6 +127,7 @@ class Scheduler:
                 who decode again and again. Where these are fewer than those who wait, the crowd
                 goes first. None = no less than the budget.
         """
+        self._restart_outgrown()
         plan = Plan()
         num_decoded = self._plan_decodes(plan)
         plan.num_decodes = len(plan.chunks)
@@ -150,6 +167,7 @@ class Scheduler:
         for s in self.running:
             assert s.num_computed_tokens < s.num_tokens
             assert s.num_computed_tokens <= len(s.block_table) * self._blocks.block_size
+            assert s.prefix_root == ROOT or s.num_tokens > (self._rope_switch_len or 0)
         self._blocks.check(s.block_table for s in sequences)
 
     # Running sequences
@@ -240,25 +258,40 @@ class Scheduler:
         self._blocks.release(source)
 
     def _preempt_last(self) -> None:
-        """Decodes are planned in order of admission, so what is planned already stays. The rest
-        of a group will share the prompt of its first one, as it did before."""
-        first = self.running.pop()
-        self._preempt(first)
-        group = first.group
+        """Decodes are planned in order of admission, so what is planned already stays."""
+        group = self.running[-1].group
         if group is None:
+            self._preempt(self.running[-1])
             return
-        while self.running and self.running[-1].group is group:
-            first = self.running.pop()
-            self._preempt(first)
-        for sequence in group.sequences:
-            sequence.parent = None if sequence is first else first
+        self._preempt_all([s for s in self.running if s.group is group])
+
+    def _preempt_all(self, sequences: list[Sequence]) -> None:
+        """Preempts running sequences, given in order of admission, in which they will wait. The
+        rest of a group will share the prompt of its first one, as it did before."""
+        for sequence in reversed(sequences):
+            self._preempt(sequence)
+        firsts = {s.group: s for s in reversed(sequences) if s.group is not None}
+        for group, first in firsts.items():
+            for sequence in group.sequences:
+                sequence.parent = None if sequence is first else first
+
+    def _restart_outgrown(self) -> None:
+        """A text that has become a long one has nothing computed that it could go on from."""
+        if self._rope_switch_len is None:
+            return
+        self._preempt_all([s for s in self.running if s.prefix_root != self._prefix_root(s)])
+
+    def _prefix_root(self, sequence: Sequence) -> int:
+        """That of a sequence of this length."""
+        limit = self._rope_switch_len
+        return ROOT if limit is None or sequence.num_tokens <= limit else LONG_ROOT
 
     def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
         self._blocks.free(sequence.block_table)
         sequence.status = SequenceStatus.WAITING
         sequence.num_computed_tokens = 0
         sequence.num_registered_blocks = 0
-        sequence.prefix_node = ROOT
         del sequence.draft_token_ids[:]
         self.waiting.put_back(sequence)
         self.num_preemptions += 1
@@ -313,15 +346,16 @@ class Scheduler:
     def _give_blocks(self, sequence: Sequence, plan: Plan) -> bool:
         """Reuses what is computed already and allocates the rest of the sequence's blocks."""
         parent = sequence.parent
-        if parent is not None and parent.status is not SequenceStatus.FINISHED:
+        root = sequence.prefix_root = sequence.prefix_node = self._prefix_root(sequence)
+        if parent is not None and self._is_shared_with(parent, root):
             if parent.num_computed_tokens < sequence.num_prompt_tokens:
                 return False
             return self._fork_from(parent, sequence, plan)
         if sequence.scores_prompt:  # a cached token has no logits
-            match = PrefixMatch([], ROOT)
+            match = PrefixMatch([], root)
         else:
             end = sequence.num_tokens - _num_held_tokens(sequence)
-            match = self._blocks.match_prefix(sequence.token_ids[:end], sequence.cache_salt)
+            match = self._blocks.match_prefix(sequence.token_ids[:end], sequence.cache_salt, root)
         self._blocks.share(match.block_ids)
         num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
         if num_missing > self._blocks.num_free_blocks:
@@ -333,6 +367,10 @@ class Scheduler:
         sequence.num_registered_blocks = len(match.block_ids)
         self._count_prefix(sequence, len(match.block_ids) * self._blocks.block_size)
         return True
+
+    def _is_shared_with(self, parent: Sequence, root: int) -> bool:
+        is_finished = parent.status is SequenceStatus.FINISHED
+        return not is_finished and self._prefix_root(parent) == root
 
     def _fork_from(self, parent: Sequence, sequence: Sequence, plan: Plan) -> bool:
         """Shares the parent's prompt blocks. Only the prompt's last token is computed again, for

@@ -67,6 +67,7 @@ class Sequence:
         num_computed_tokens: tokens whose KV is in the cache (a prefix of `token_ids`).
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
         cache_salt: prefixes are shared only with sequences of the same salt.
+        prefix_root: the prefix cache's node before the first block of `block_table`.
         prefix_node: the prefix cache's node of the last registered full block.
         num_registered_blocks: full blocks of `block_table` that the prefix cache knows.
         draft_token_ids: int64, a guess at what follows, to be verified in the next step.
@@ -91,6 +92,7 @@ class Sequence:
         "params",
         "parent",
         "prefix_node",
+        "prefix_root",
         "processors",
         "prompt_logprobs",
         "rank",
@@ -146,6 +148,7 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.block_table = array("i")
+        self.prefix_root = ROOT
         self.prefix_node = ROOT
         self.num_registered_blocks = 0
 

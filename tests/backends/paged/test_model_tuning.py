@@ -39,7 +39,8 @@ class Machine:
 
     def start(self, cache: DiskCache, config: EngineConfig = CONFIG) -> tuple[str, int | None]:
         del self.compiled[:]
-        model, token_budget = load_tuned(Path("model"), config, cache, self.clock)
+        files = tuning.read_files(Path("model"), config)
+        model, token_budget = load_tuned(files, config, cache, self.clock)
         assert isinstance(model, NamedModel)
         return model.name, token_budget
 
@@ -50,6 +51,7 @@ class NamedModel(TimedModel):
 
 class MachineFiles:
     device = "CPU"
+    model_dir = Path("model")
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

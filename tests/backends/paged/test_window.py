@@ -19,6 +19,9 @@ from fastovms.params import ModelInfo
         ({"sliding_window": 512, "layer_types": ["full_attention", "sliding_attention"]}, 512),
         ({"sliding_window": 512, "layer_types": ["full_attention"] * 2}, None),
         ({"text_config": {"sliding_window": 512}}, 512),
+        ({"window_size": 256, "attention_layers": ["global", "local"]}, 256),
+        ({"window_size": 256, "attention_layers": ["global"]}, None),
+        ({"attention_chunk_size": 512, "layer_types": ["chunked_attention"]}, 512),
         ({"sliding_window": 9, "text_config": {}}, None),
     ],
 )

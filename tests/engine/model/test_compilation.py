@@ -17,7 +17,7 @@ from fastovms.engine.model.compilation import (
     check_exact,
     possible_precisions,
 )
-from fastovms.engine.model.paging import read_paged_model
+from fastovms.engine.model.paging import read_paged_graph
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import ConfigurationError
 
@@ -214,7 +214,7 @@ def test_logits_of_bf16_are_left_as_they_are(
     core = Mock()
     core.get_property.return_value = ov.Type.bf16
     core.compile_model.return_value.inputs = []
-    model = read_paged_model(ov.Core(), tiny_models["tiny"])
+    model = read_paged_graph(ov.Core(), tiny_models["tiny"]).model
     properties = {"INFERENCE_PRECISION_HINT": precision} if precision else {}
     compilation.compile_variants(core, model, "CPU", Precisions("", properties))
     (compiled, *_) = core.compile_model.call_args.args
@@ -237,6 +237,7 @@ def step(*chunks: tuple[int, int, int]) -> StepInputs:
         block_indices_begins=none,
         max_context_len=np.array((past_lens + lengths).max(), np.int32),
         sampled_token_indices=np.zeros(sampled.sum(), np.int64),
+        sequence_lens=past_lens + lengths,
     )
 
 

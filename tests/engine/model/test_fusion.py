@@ -21,7 +21,7 @@ from fastovms.engine.model import compilation
 from fastovms.engine.model.compilation import Precisions, compile_variants
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.model import PagedModel
-from fastovms.engine.model.paging import read_paged_model
+from fastovms.engine.model.paging import read_paged_graph
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from tests.engine.conftest import TINY_SHAPES
 
@@ -98,7 +98,7 @@ class WeightsOfRankThree(LlamaGraph):
 
 def paged(graph: LlamaGraph, directory: Path) -> ov.Model:
     ov.save_model(graph.build(), directory / "openvino_model.xml", compress_to_fp16=False)
-    return read_paged_model(ov.Core(), directory)
+    return read_paged_graph(ov.Core(), directory).model
 
 
 def num_projections(model: ov.Model) -> int:
@@ -108,7 +108,7 @@ def num_projections(model: ov.Model) -> int:
 
 @pytest.mark.parametrize("name", TINY_SHAPES)
 def test_all_layers_of_every_shape(tiny_models: dict[str, Path], name: str) -> None:
-    model = read_paged_model(ov.Core(), tiny_models[name])
+    model = read_paged_graph(ov.Core(), tiny_models[name]).model
     before = num_projections(model)
     num_layers = SHAPES[name].num_hidden_layers
     assert fuse_projections(model) == num_layers
@@ -141,7 +141,7 @@ def test_layers_whose_projections_are_not_alike_stay(
 
 def test_weights_stay_as_compressed_as_they_were(tiny_models: dict[str, Path]) -> None:
     for name, dtype in (("tiny", "u8"), ("tiny-qwen2", "u4"), ("tiny-qwen3", "f16")):
-        model = read_paged_model(ov.Core(), tiny_models[name])
+        model = read_paged_graph(ov.Core(), tiny_models[name]).model
         fuse_projections(model)
         rows = num_rows(SHAPES[name])
         stacked = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from bench.shapes import SHAPES
 from fastovms.engine.model.paging import (
     SAMPLED_TOKEN_INDICES,
     applies_sliding_window,
-    read_paged_model,
+    read_paged_graph,
     reason_of,
 )
 from fastovms.errors import ConfigurationError
@@ -85,6 +86,29 @@ def with_input(name: str) -> ov.Model:
     return ov.Model([with_output(logits)], model.get_sinks(), parameters, "model")
 
 
+def with_mask(change: Callable[[ov.Node, ov.Node], ov.Node]) -> ov.Model:
+    """A model whose masks are changed, given the indices of keys beside them."""
+    model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
+    for layer in model.get_ordered_ops():
+        if layer.get_type_name() == "ScaledDotProductAttention":
+            mask = layer.input_value(3)
+            length = ops.gather(ops.shape_of(mask), np.int64(3), np.int64(0))
+            keys = ops.range(np.int64(0), length, np.int64(1), "i64")
+            changed = change(mask.get_node(), keys)
+            layer.input(3).replace_source_output(changed.output(0))
+    model.validate_nodes_and_infer_types()
+    return model
+
+
+def every_third_key_hidden(mask: ov.Node, keys: ov.Node) -> ov.Node:
+    is_third = ops.equal(ops.mod(keys, np.int64(3)), np.int64(0))
+    return ops.select(is_third, ops.constant(np.float32(-65504)), mask)
+
+
+def bent_bias(mask: ov.Node, keys: ov.Node) -> ov.Node:
+    return ops.add(mask, ops.sqrt(ops.convert(keys, np.float32)))
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -101,11 +125,19 @@ def with_input(name: str) -> ov.Model:
         (lambda: stateless("tokens"), "it has no input named input_ids"),
         (
             lambda: stateless("input_ids", output="last_hidden_state"),
-            "it has no output named logits",
+            "it is an encoder, such as an embedding model",
         ),
+        (lambda: stateless("input_ids", output="scores"), "it has no output named logits"),
+        (lambda: stateless("input_ids", "token_type_ids"), "it is an encoder"),
         (lambda: stateless("input_ids"), "it was exported without state"),
         (recurrent_model, "ScaledDotProductAttention"),
-        (hybrid_model, r"part of its state is not attention's \(conv\.0\)"),
+        (hybrid_model, r"hybrid model: part of its state is not attention's .* \(conv\.0\)"),
+        (lambda: with_mask(every_third_key_hidden), "its attention hides or weighs tokens"),
+        (lambda: with_mask(bent_bias), "its attention hides or weighs tokens"),
+        (
+            lambda: with_input("conv_state_table.0"),
+            r"hybrid model: part of its state is not attention's .* \(conv_state_table\.0\)",
+        ),
         (
             lambda: with_input("token_type_ids"),
             "it needs inputs that a text has not got: token_type_ids",
@@ -118,7 +150,7 @@ def test_a_model_that_cannot_be_paged_is_refused_with_the_reason(
     assert callable(make)
     ov.save_model(make(), tmp_path / "openvino_model.xml")
     with pytest.raises(ConfigurationError, match=reason) as refusal:
-        read_paged_model(ov.Core(), tmp_path)
+        read_paged_graph(ov.Core(), tmp_path)
     assert str(refusal.value).startswith(f"the model in {tmp_path} cannot be served: ")
     assert len(str(refusal.value).splitlines()) == 1
 
@@ -127,7 +159,7 @@ def test_a_model_that_cannot_be_paged_is_refused_with_the_reason(
 def test_only_sampled_tokens_are_projected_by_a_head_of_any_kind(
     tiny_models: dict[str, Path], name: str
 ) -> None:
-    model = read_paged_model(ov.Core(), tiny_models[name])
+    model = read_paged_graph(ov.Core(), tiny_models[name]).model
     assert SAMPLED_TOKEN_INDICES in {port.get_any_name() for port in model.inputs}
 
 
@@ -143,7 +175,7 @@ def test_a_head_is_found_below_what_follows_it(follow: str, tmp_path: Path) -> N
         logits = ops.multiply(ops.add(ops.constant(np.float32([[[1]]])), logits), np.float32(0.5))
     model = ov.Model([with_output(logits)], model.get_sinks(), model.get_parameters(), "model")
     ov.save_model(model, tmp_path / "openvino_model.xml")
-    paged = read_paged_model(ov.Core(), tmp_path)
+    paged = read_paged_graph(ov.Core(), tmp_path).model
     assert SAMPLED_TOKEN_INDICES in {port.get_any_name() for port in paged.inputs}
 
 
@@ -151,4 +183,4 @@ def test_a_head_is_found_below_what_follows_it(follow: str, tmp_path: Path) -> N
 def test_a_sliding_window_is_recognised(window: int | None, expected: bool, tmp_path: Path) -> None:
     shape = replace(SHAPES["tiny"], sliding_window=window)
     ov.save_model(LlamaGraph(shape, 300, seed=0).build(), tmp_path / "openvino_model.xml")
-    assert applies_sliding_window(read_paged_model(ov.Core(), tmp_path)) is expected
+    assert applies_sliding_window(read_paged_graph(ov.Core(), tmp_path).model) is expected

@@ -35,6 +35,7 @@ class Clock:
 class TimedModel:
     block_size = 32
     bytes_per_block = 1
+    rope_switch_len = None
 
     def __init__(self, clock: Clock, cost: Cost) -> None:
         self._clock = clock

@@ -1,0 +1,240 @@
+"""What the masks of an exported model say about its attention.
+
+A mask is part of the graph, and may come from anywhere: windows have several names and forms, and
+biases by distance (ALiBi) are added to it. So it is not read but evaluated, for the queries at some
+positions of a text. Their rows tell which keys each one sees, and with which bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset13
+
+Node = Any
+Floats = NDArray[np.float32]
+
+_ATTENTION: Final = "ScaledDotProductAttention"
+_MASK_INPUT: Final = 3
+_HIDDEN: Final = -1e4
+"""Masks hold -65504, the lowest float32, or minus infinity for keys that are not to be seen."""
+
+_TOLERANCE: Final = 1e-3
+"""Of a bias, in shares of the largest."""
+
+
+class UnknownMask(Exception):
+    """The masks cannot be evaluated."""
+
+
+class Attention(NamedTuple):
+    """What a layer's queries see: the key at their own position and those before it.
+
+    Attributes:
+        window: the number of keys up to the query's own, or None where it sees all.
+        slopes: of each head, what a key's bias grows by from one position to the next, or None
+            where no key has a bias.
+    """
+
+    window: int | None = None
+    slopes: tuple[float, ...] | None = None
+
+
+class Attentions(NamedTuple):
+    """What all layers' queries see.
+
+    Attributes:
+        layers: the first one's first.
+        max_len: tokens of a text up to which this is the whole truth; None = of any.
+    """
+
+    layers: tuple[Attention, ...]
+    max_len: int | None = None
+
+
+def attentions_of(model: ov.Model, max_model_len: int) -> Attentions:
+    """Evaluates the masks of a stateful model, in texts of up to `max_model_len` tokens.
+
+    Raises:
+        UnknownMask: they depend on something else than the lengths of texts.
+    """
+    operations = model.clone().get_ordered_ops()
+    layers = [node for node in operations if node.get_type_name() == _ATTENTION]
+    try:
+        masks = _Masks(layers)
+        return _describe(masks.row, len(layers), max_model_len)
+    except RuntimeError as error:
+        raise UnknownMask from error
+
+
+Row = Callable[[int, int], Floats]
+"""The mask of a layer for the query at a position: [heads or 1, position + 1]."""
+
+
+def _describe(row: Row, num_layers: int, max_model_len: int) -> Attentions:
+    """Reads the row of the last position, which sees most, and checks others against it."""
+    last = max_model_len - 1
+    layers: list[Attention] = []
+    max_len = None
+    for layer in range(num_layers):
+        attention = _attention_of(row(layer, last))
+        if attention is None or not all(
+            _is_seen(row(layer, position), attention)
+            for position in _telling_positions(attention, last)
+        ):
+            attention = Attention()
+            length = _agreed_len(partial(row, layer), last)
+            max_len = min(length, max_len or length)
+        layers.append(attention)
+    return Attentions(tuple(layers), max_len)
+
+
+def _attention_of(row: Floats) -> Attention | None:
+    """None: it is none that keys before the query's own are seen by."""
+    visible = row > _HIDDEN
+    num_visible = int(visible[0].sum())
+    if num_visible == 0:
+        return None
+    window = None if num_visible == row.shape[1] else num_visible
+    seen = row[:, row.shape[1] - num_visible :].astype(np.float64)
+    attention = Attention(window)
+    if num_visible > 1 and np.ptp(seen):
+        slopes = (seen[:, -1] - seen[:, 0]) / (num_visible - 1)
+        attention = Attention(window, tuple(map(float, slopes)))
+    return attention if _is_seen(row, attention) else None
+
+
+def _telling_positions(attention: Attention, last: int) -> list[int]:
+    """Where chunks would look otherwise than windows, and both otherwise than full attention."""
+    window = attention.window or 0
+    positions = {last - 1, last // 2, last - window // 2, window, window - 1, window // 2}
+    return sorted(position for position in positions if 0 <= position < last)
+
+
+def _is_seen(row: Floats, attention: Attention) -> bool:
+    """Whether a row is what such an attention has."""
+    num_keys = row.shape[1]
+    num_visible = min(num_keys, attention.window or num_keys)
+    num_hidden = num_keys - num_visible
+    visible = row > _HIDDEN
+    if visible[:, :num_hidden].any() or not visible[:, num_hidden:].all():
+        return False
+    seen = row[:, num_hidden:].astype(np.float64)
+    slopes = np.array(attention.slopes or (0.0,))
+    expected = slopes[:, None] * (np.arange(num_visible) - num_visible + 1)
+    scale = max(1.0, float(np.abs(seen).max()))
+    return bool(np.allclose(seen - seen[:, -1:], expected, rtol=0, atol=_TOLERANCE * scale))
+
+
+def _agreed_len(row: Callable[[int], Floats], last: int) -> int:
+    """The longest text in which every query sees all that is before it, and nothing else."""
+    low, high = 0, last + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _is_seen(row(middle), Attention()) else (low, middle)
+    return low + 1
+
+
+class _Masks:
+    """The masks' part of a model, compiled."""
+
+    def __init__(self, layers: Sequence[Node]) -> None:
+        outputs: list[Any] = []
+        self._output_of: list[int | None] = []
+        places: dict[tuple[int, int], int] = {}
+        for layer in layers:
+            if layer.get_attributes().get("causal") or layer.get_input_size() <= _MASK_INPUT:
+                self._output_of.append(None)
+                continue
+            mask = layer.input_value(_MASK_INPUT)
+            key = mask.get_node().get_instance_id(), mask.get_index()
+            if key not in places:
+                places[key] = len(outputs)
+                outputs.append(mask)
+            self._output_of.append(places[key])
+        self._compiled = _compile(outputs) if outputs else None
+        self._rows: dict[int, list[Floats]] = {}
+
+    def row(self, layer: int, position: int) -> Floats:
+        output = self._output_of[layer]
+        if output is None:
+            return np.zeros((1, position + 1), np.float32)
+        if position not in self._rows:
+            self._rows[position] = self._evaluate(position)
+        return self._rows[position][output]
+
+    def _evaluate(self, position: int) -> list[Floats]:
+        assert self._compiled is not None
+        inputs = {
+            port: _VALUES[_kind(port)](position, port.get_partial_shape())
+            for port in self._compiled.inputs
+        }
+        outputs = self._compiled(inputs)
+        return [_as_row(outputs[i], position) for i in range(len(outputs))]
+
+
+def _as_row(mask: NDArray[Any], position: int) -> Floats:
+    if mask.dtype == np.bool_:
+        mask = np.where(mask, np.float32(0), np.float32(-np.inf))
+    if mask.ndim == 0:
+        return np.full((1, position + 1), mask, np.float32)
+    heads = mask.shape[-3] if mask.ndim > 2 else 1
+    if mask.shape[-1] != position + 1 or mask.size != heads * (position + 1):
+        raise UnknownMask
+    return mask.reshape(heads, -1).astype(np.float32)
+
+
+_PAST: Final = "past"
+
+_Value = Callable[[int, ov.PartialShape], NDArray[Any]]
+
+_VALUES: Final[Mapping[str, _Value]] = {
+    "input_ids": lambda position, shape: np.zeros((1, 1), np.int64),
+    "attention_mask": lambda position, shape: np.ones((1, position + 1), np.int64),
+    "position_ids": lambda position, shape: np.full((1, 1), position, np.int64),
+    "beam_idx": lambda position, shape: np.zeros(1, np.int32),
+    _PAST: lambda position, shape: _empty_past(position, shape),
+}
+"""What the inputs are for one query, alone in its batch, after `position` keys."""
+
+
+def _kind(port: Any) -> str:
+    kind = str(port.get_any_name()).partition(".")[0]
+    if kind not in _VALUES:
+        raise UnknownMask
+    return kind
+
+
+def _empty_past(position: int, shape: ov.PartialShape) -> Floats:
+    """Only its shape is of interest: the first open dimension is the batch's, the next one the
+    text's."""
+    lengths = iter((1, position))
+    return np.zeros([d.get_length() if d.is_static else next(lengths) for d in shape], np.float32)
+
+
+def _compile(outputs: Sequence[Any]) -> ov.CompiledModel:
+    """What the outputs depend on, with inputs where the model reads its state. Changes the model
+    that they are of."""
+    parameters: list[Node] = []
+    pending, seen = [output.get_node() for output in outputs], set()
+    while pending:
+        node = pending.pop()
+        if node.get_instance_id() in seen:
+            continue
+        seen.add(node.get_instance_id())
+        if node.get_type_name() == "ReadValue":
+            past = opset13.parameter(node.get_output_partial_shape(0), np.float32, name=_PAST)
+            past.output(0).set_names({f"{_PAST}.{len(parameters)}"})
+            for target in node.output(0).get_target_inputs():
+                target.replace_source_output(past.output(0))
+            node = past
+        if node.get_type_name() == "Parameter":
+            parameters.append(node)
+        pending += [value.get_node() for value in node.input_values()]
+    part = ov.Model([opset13.result(output) for output in outputs], parameters, "masks")
+    return ov.Core().compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

@@ -1,0 +1,118 @@
+"""Compares a paged graph with the exported one that it was made of.
+
+What the transformation to paged attention does not know it leaves out in silence. So both graphs
+compute the same short text, in f32 throughout: one at once, the other over blocks and in parts.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from fastovms.engine.model.compilation import Precisions, compile_variants, exact_properties
+from fastovms.engine.model.model import ModelFiles, PagedModel
+from fastovms.engine.model.paging import PagedGraph
+from fastovms.engine.model.raw_logits import as_float32
+from fastovms.engine.model.step_inputs import StepLayout
+
+MAX_TOKENS: Final = 48
+"""Of the text: more than a block has."""
+
+_FIRST_PART: Final = 0.75
+_NUM_COMPARED: Final = 8
+"""The likeliest tokens of each position."""
+
+_NUM_TOKEN_IDS: Final = 1000
+_PROPERTIES: Final = {**exact_properties("CPU", {}), "KV_CACHE_PRECISION": "f32"}
+
+Floats = NDArray[np.float32]
+TokenIds = NDArray[np.int64]
+
+
+def largest_difference(files: ModelFiles) -> float:
+    """Returns by how much log probabilities of likely tokens differ at most. Takes the memory of
+    one compiled model, and as long as compiling two.
+
+    Raises:
+        RuntimeError: one of them cannot be computed.
+    """
+    graph = files.graph
+    limits = [MAX_TOKENS, files.max_model_len]
+    if graph.max_exact_len is not None:
+        limits.append(graph.max_exact_len.num_tokens)
+    if graph.rope_switch_len is not None:
+        limits.append(graph.rope_switch_len)
+    num_tokens = min(limits)
+    starts = [0] if graph.rope_switch_len is None else [0, graph.rope_switch_len]
+    core = ov.Core()
+    plain = core.read_model(files.model_dir / "openvino_model.xml")
+    vocab_size = plain.output("logits").get_partial_shape()[-1]
+    num_token_ids = vocab_size.get_length() if vocab_size.is_static else _NUM_TOKEN_IDS
+    token_ids = np.random.default_rng(0).integers(
+        0, min(num_token_ids, _NUM_TOKEN_IDS), num_tokens, dtype=np.int64
+    )
+    expected = _compute_plain(core, plain, token_ids, starts)
+    del plain  # lest there be two at a time
+    found = _compute_paged(core, graph, token_ids, starts)
+    return max(map(_difference, expected, found))
+
+
+def _compute_plain(
+    core: ov.Core, model: ov.Model, token_ids: TokenIds, starts: Sequence[int]
+) -> list[Floats]:
+    """The logits of a text whose first position is each of `starts`: [tokens, vocab_size]."""
+    request = core.compile_model(model, "CPU", _PROPERTIES).create_infer_request()
+    values: dict[str, NDArray[Any]] = {
+        "input_ids": token_ids[None],
+        "attention_mask": np.ones((1, len(token_ids)), np.int64),
+        "beam_idx": np.zeros(1, np.int32),
+    }
+    results = []
+    for start in starts:
+        values["position_ids"] = np.arange(start, start + len(token_ids))[None]
+        request.reset_state()
+        request.infer({port: values[port.get_any_name()] for port in request.model_inputs})
+        results.append(np.array(request.get_tensor("logits").data[0], np.float32))
+    return results
+
+
+def _compute_paged(
+    core: ov.Core, graph: PagedGraph, token_ids: TokenIds, starts: Sequence[int]
+) -> list[Floats]:
+    precisions = Precisions("f32", _PROPERTIES)
+    variants = compile_variants(core, graph.model, "CPU", precisions)
+    model = PagedModel(variants, device="CPU", precisions=precisions, graph=graph)
+    end = len(token_ids)
+    middle = int(end * _FIRST_PART)
+    blocks = array("i", range(-(-end // model.block_size)))
+    model.allocate_cache(len(blocks))
+    results = []
+    for start in starts:
+        parts = []
+        for first, last in ((0, middle), (middle, end)):
+            layout = StepLayout(model.block_size)
+            layout.add(array("q", token_ids), first, last, blocks)
+            inputs = layout.finish(array("q", range(last - first)))
+            inputs = inputs._replace(
+                position_ids=inputs.position_ids + start, sequence_lens=inputs.sequence_lens + start
+            )
+            parts.append(as_float32(model.infer(inputs)).copy())
+        results.append(np.concatenate(parts))
+    return results
+
+
+def _difference(expected: Floats, found: Floats) -> float:
+    likely = np.argpartition(expected, -_NUM_COMPARED, -1)[:, -_NUM_COMPARED:]
+    a, b = (np.take_along_axis(_log_softmax(x), likely, -1) for x in (expected, found))
+    return float(np.abs(a - b).max())
+
+
+def _log_softmax(logits: Floats) -> Floats:
+    shifted: Floats = logits - logits.max(-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return shifted

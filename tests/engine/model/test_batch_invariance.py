@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bench.determinism import CACHE_TOKENS, Way, make_requests, run, run_alone, ways
+from fastovms.config import EngineConfig
 from fastovms.engine.model.batch_invariance import without_single_rows
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
@@ -109,3 +111,19 @@ def test_crowds_preemption_chunks_drafts_and_the_prefix_cache(
 
 def short_ways(model: PagedModel) -> list[Way]:
     return list(ways(crowds=(2, 19), block_size=model.block_size, num_tokens=200 + NUM_TOKENS))
+
+
+def test_two_thousand_seeded_samples_are_drawn_alike_in_any_crowd(
+    tiny_models: dict[str, Path],
+) -> None:
+    """A draw near a boundary of the cumulative probabilities tips over by the least noise."""
+    model = PagedModel.load(tiny_models["tiny"], exact=True)
+    model.allocate_cache(CACHE_TOKENS // model.block_size)
+    sampled = [request for request in make_requests(4000, 2) if request.params.temperature > 0]
+    requests = [
+        replace(request, prompt_token_ids=request.prompt_token_ids[:24]) for request in sampled
+    ]
+    plain = EngineConfig(enable_prefix_caching=False, enable_prompt_lookup=False)
+    alone = run(model, requests, Way("one at a time", replace(plain, max_num_seqs=1)))
+    assert len(alone) == 2000
+    assert run(model, requests, Way("crowd", replace(plain, max_num_seqs=41))) == alone

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 # Reading a refused body to its end keeps the connection; past this size it costs less to close.
 _MAX_DISCARDED_BODY = 64 * 1024
 _CLIENT_CLOSED_REQUEST = 499
+_MAX_AT_TURNSTILE = 512
 _LARGE_READ = 64 * 1024  # bytes from which reads wait for their turn
 
 # Look-ups in an Enum class are slow.
@@ -161,13 +162,13 @@ class Connection(asyncio.Protocol):
             self._final = not keep_alive
             self._begin(request, admitted)
             return
-        if not is_next and len(self._queue) >= self._config.max_pipelined:
+        if len(self._queue) >= self._max_queued():
             self._server.give_back_body(request)
             request.body = b""
             raise Fault(503, "too many pipelined requests", request=request)
         self._queue.append(_Turn(request, admitted, final=not keep_alive))
         if is_next:
-            self._server.turnstile.wait(self._next_turns)
+            self._wait_for_turn()
 
     def on_fault(self, fault: Fault) -> None:
         if not fault.answered:
@@ -197,10 +198,29 @@ class Connection(asyncio.Protocol):
         self._queue.append(turn)
         self._next_turns()
 
+    def _max_queued(self) -> int:
+        """Of requests that wait for nothing but their turn among other clients', what one read
+        brings is taken."""
+        if self._request is None and not self._wire.paused:
+            return max(_MAX_AT_TURNSTILE, self._config.max_pipelined)
+        return self._config.max_pipelined
+
+    def _wait_for_turn(self) -> None:
+        # Nothing of this client runs, so that its end may be noticed a pass later.
+        self._wire.pause_reading()
+        self._server.turnstile.wait(self._on_turn)
+
+    def _on_turn(self) -> None:
+        self._wire.resume_reading()
+        self._next_turns()
+
     def _next_turns(self) -> None:
         while self._queue and self._request is None and self._wire.writable:
             request, answer, self._final, self._linger = self._queue.popleft()
             self._begin(request, answer)
+            if self._queue and self._request is None and not self._server.turnstile.is_open:
+                self._wait_for_turn()
+                return
         if self._parser.awaiting_continue:
             self._send_continue()
 

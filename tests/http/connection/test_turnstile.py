@@ -65,7 +65,8 @@ async def test_what_comes_later_does_not_overtake() -> None:
     transports[4].receive(post(b"x", target="/slow/pipelined"))
     for _ in range(3):
         await asyncio.sleep(0)
-    assert bench.begun == ["0", "1", "2", "3", "4", "pipelined", "late"]
+    await asyncio.sleep(0)
+    assert bench.begun == ["0", "1", "2", "3", "4", "late", "pipelined"]
     assert statuses(transports[4]) == [200, 200]
 
 
@@ -135,3 +136,20 @@ async def test_small_requests_wait_for_no_large_body() -> None:
     large.receive(post(b"x" * 500_000)[:300_000])
     small.receive(post(b"x", target="/slow/small"))
     assert bench.begun == ["small"]
+
+
+async def test_requests_that_came_at_once_all_have_their_turn_and_let_others_between() -> None:
+    """However slow the machine is: only what waits behind a running one is limited."""
+    bench = SlowBench()
+    many, other = bench.connect(), bench.connect()
+    num_requests = 10 * bench.state.config.max_pipelined
+    many.receive(b"".join(post(b"x", target=f"/slow/{i}") for i in range(num_requests)))
+    assert not many.is_reading()
+    await asyncio.sleep(0)
+    other.receive(post(b"x", target="/slow/other"))
+    for _ in range(num_requests):
+        await asyncio.sleep(0)
+    assert statuses(many) == [200] * num_requests
+    assert many.is_reading()
+    assert bench.begun.index("other") < 10
+    assert bench.state.body_budget.used == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from random import Random
 from typing import Any, Final
 
@@ -14,6 +15,9 @@ _LITERAL: Final = "\ue000"
 
 _SAME_KEY: Final = "\ue001"
 """Ends a key that is written without this end, and so twice."""
+
+_MAX_REPEATED: Final = 4_000_000
+"""Characters, about, that one repetition makes at most."""
 
 _NUMBERS: Final = (
     *(0, 1, -1, 2, 127, 255, 256, 65536, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53, 2**53 + 1),
@@ -137,11 +141,18 @@ def _repeat(container: Any, key: Any, rng: Random) -> None:
     value = container[key]
     times = rng.choice((2, 3, 17, 100, 1100))
     if isinstance(value, str):
-        container[key] = (value or "a") * times
+        container[key] = (value or "a") * _bounded(times, len(value))
     elif isinstance(value, list) and len(value) < 50:
-        container[key] = value * times
+        # Copies, since a later repetition within one that stood here a thousand times would be one
+        # of all of them: two such bodies in a million took gigabytes.
+        times = _bounded(times, len(json.dumps(value)))
+        container[key] = [deepcopy(item) for _ in range(times) for item in value]
     elif isinstance(value, int) and not isinstance(value, bool):
         container[key] = value * 10**times if times < 20 else -value
+
+
+def _bounded(times: int, length: int) -> int:
+    return max(1, min(times, _MAX_REPEATED // max(length, 1)))
 
 
 def _rename(container: Any, key: Any, rng: Random) -> None:

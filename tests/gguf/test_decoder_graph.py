@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from fastovms.engine.model.paging import applies_sliding_window, read_paged_model
+from fastovms.engine.model.paging import applies_sliding_window, read_paged_graph
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.decoder_graph import build_decoder
 from fastovms.gguf.file_reader import read_gguf
@@ -110,7 +110,7 @@ def test_log_probabilities(name: str, tmp_path: Path) -> None:
 def test_paged_attention_sees_the_windows(name: str, tmp_path: Path) -> None:
     write_model(tmp_path / "m.gguf", VARIANTS[name])
     ov.save_model(build(tmp_path / "m.gguf"), tmp_path / "openvino_model.xml")
-    paged = read_paged_model(ov.Core(), tmp_path)
+    paged = read_paged_graph(ov.Core(), tmp_path).model
     assert applies_sliding_window(paged) == (name != "llama")
 
 

@@ -1,4 +1,4 @@
-"""`python -m fastovms`."""
+"""Runs the command line: `python -m fastovms`."""
 
 from __future__ import annotations
 

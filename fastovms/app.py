@@ -1,4 +1,4 @@
-"""Puts the parts together. Knows every part."""
+"""Puts the parts of the server together, and runs it. It knows every part."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ from fastovms.state.location import open_store
 from fastovms.state.state_metrics import StateCollector
 
 _SWITCH_INTERVAL: Final = 0.0005
-"""Seconds. At Python's 5 ms the engine thread may wait a tenth of a step for the GIL."""
+"""Seconds after which a thread must let another one have the GIL. At Python's 5 ms the engine
+thread may wait a tenth of a step for it."""
 
 _LAST_WRITES: Final = 5.0
-"""Seconds in which responses in the background, which then have ended, must have been kept."""
+"""Seconds in which responses in the background, which have ended by then, must have been kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
     """Serves until a signal has drained the server.
 
     Args:
-        log: the log's, for the access log too unless that has a file of its own.
+        log: where the log is written, and the access log too unless that has a file of its own.
 
     Raises:
         ConfigurationError: the model, the device, an address or a file cannot be had.
@@ -103,7 +104,8 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
 
 
 def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModels]) -> None:
-    """As `serve`, whatever the models are."""
+    """Serves the models that `load` loads, as `serve` does; tests and benchmarks serve their own
+    with it."""
 
     def load_and_settle() -> ServedModels:
         models = load()
@@ -208,7 +210,7 @@ def _observers(
     access_lines: LineWriter | None,
     server: Callable[[], HttpServer],
 ) -> list[Observer]:
-    """Who is told of every request."""
+    """Returns who is told of every request that is over."""
     http_metrics = HttpMetrics(server)
     observers: list[Observer] = [http_metrics]
     registry.register(ProcessCollector(registry=None))
@@ -235,7 +237,7 @@ def _context(config: ServerConfig, models: ServedModels, bodies: BodyReader) -> 
 
 @contextmanager
 def _access_log(config: ServiceConfig, log: LineWriter) -> Iterator[LineWriter | None]:
-    """Where the lines of the access log go, if there is one."""
+    """Yields where the lines of the access log go, or None if there is none."""
     if config.access_log == "off":
         yield None
     elif config.access_log_file is None:

@@ -1,4 +1,5 @@
-"""Frozen configuration. Each default stands here and nowhere else; the CLI reads them from here."""
+"""Declares the configuration, frozen. Each default stands here and nowhere else; the CLI reads them
+from here."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
 """The directory of the model that comes with the package."""
 
 DEFAULT_TOKEN_BUDGET: Final = 256
-"""Tokens of one step."""
+"""The most tokens of one step, where nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What is costly to compute and may be lost: a directory that several processes share.
+"""Keeps on disk what is costly to compute and may be lost, in a directory that several processes
+share.
 
 An entry is a directory of its own. It is filled under another name and then renamed, so that
 whoever finds it finds it whole; it is never changed. Nothing breaks when entries vanish or cannot
@@ -25,17 +26,18 @@ from fastovms.user_dirs import user_directory
 logger = logging.getLogger(__name__)
 
 MAX_SIZE: Final = 20 * 1024**3
-"""Bytes. The entries that were not used for longest go first."""
+"""The most bytes of the cache. The entries that were not used for longest go first."""
 
 _UNFINISHED: Final = ".unfinished-"
 _ENTRY_NAME: Final = re.compile(r"[a-z]+-[0-9a-f]{32}")
 _ABANDONED_AFTER: Final = 3600.0
-"""Seconds after which nobody fills an entry any more."""
+"""Seconds after which an entry that is still being filled counts as given up."""
 
 
 def cache_root(directory: str | None, environ: Mapping[str, str]) -> Path | None:
-    """Where the cache is: `directory`, or by default the user's cache directory (XDG Base
-    Directory Specification). None = there is none: `directory` is "", or the user has no home."""
+    """Returns the directory of the cache: `directory`, or by default the user's cache directory
+    (XDG Base Directory Specification). None = there is none: `directory` is "", or the user has no
+    home."""
     if directory is not None:
         return Path(directory) if directory else None
     user_cache = user_directory("cache", environ)
@@ -43,16 +45,15 @@ def cache_root(directory: str | None, environ: Mapping[str, str]) -> Path | None
 
 
 def key_of(*parts: object) -> str:
-    """The same for equal parts, which are of JSON's types."""
+    """Returns a key, the same for equal parts. Parts are of JSON's types."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def file_identity(paths: Iterable[Path]) -> list[object]:
-    """For keys: changes when a file is replaced or written. Files that do not exist count as such.
-
-    By place, size and time, as reading a model's weights would take longer than what is cached
-    saves."""
+    """Returns, for keys, what changes when a file is replaced or written: its place, size and time,
+    as reading a model's weights would take longer than what is cached saves. Files that do not
+    exist count as such."""
     identity: list[object] = []
     for path in paths:
         try:
@@ -64,7 +65,8 @@ def file_identity(paths: Iterable[Path]) -> list[object]:
 
 
 class DiskCache:
-    """Safe between processes and threads. None as the root makes it hold nothing."""
+    """A cache that is safe between processes and threads. With None as its root it holds
+    nothing."""
 
     def __init__(self, root: Path | None, *, max_size: int = MAX_SIZE) -> None:
         self._root = root
@@ -75,7 +77,7 @@ class DiskCache:
         return self._root is not None
 
     def find(self, kind: str, key: str) -> Path | None:
-        """An entry's directory, which now counts as used, or None."""
+        """Returns an entry's directory, which now counts as used, or None."""
         if self._root is None:
             return None
         entry = self._root / f"{kind}-{key}"
@@ -88,11 +90,11 @@ class DiskCache:
     def put(
         self, kind: str, key: str, fill: Callable[[Path], None], *, replace: bool = False
     ) -> Path | None:
-        """Makes an entry, by calling `fill` with an empty directory, and returns its directory.
-        None = it could not be kept. What `fill` raises is raised, but for OSError.
+        """Makes an entry by calling `fill` with an empty directory, and returns its directory; None
+        = it could not be kept. What `fill` raises is raised, but for OSError.
 
         Args:
-            replace: an older entry goes; else it stays, as it was made of the same.
+            replace: whether an older entry goes; else it stays, as it was made of the same.
         """
         if self._root is None:
             return None
@@ -115,7 +117,7 @@ class DiskCache:
         return entry
 
     def discard(self, entry: Path) -> None:
-        """Drops an entry that turned out to be no good."""
+        """Drops an entry that turned out to be of no use."""
         logger.warning("the cache entry %s is broken: dropping it", entry)
         shutil.rmtree(entry, ignore_errors=True)
 
@@ -148,12 +150,13 @@ class DiskCache:
 
 
 def _is_ours(entry: Path) -> bool:
-    """What else lies in a directory that an operator named is not ours to remove."""
+    """Returns whether a name is one of the cache's own. What else lies in a directory that an
+    operator named must not be removed."""
     return entry.name.startswith(_UNFINISHED) or _ENTRY_NAME.fullmatch(entry.name) is not None
 
 
 def _rename(source: Path, target: Path) -> None:
-    """A directory that another process put there meanwhile is as good."""
+    """Renames a filled directory. One that another process put there meanwhile is as good."""
     try:
         source.rename(target)
     except OSError:

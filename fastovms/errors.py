@@ -1,4 +1,5 @@
-"""Exceptions by meaning. What each becomes on the wire is decided in `api`, per dialect."""
+"""Declares exceptions by their meaning. What each becomes on the wire is decided in `api`, per
+dialect."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from fastovms.quoting import encodable
 
 
 class FastovmsError(Exception):
-    """Base of every error that is raised on purpose."""
+    """The base of every error that is raised on purpose."""
 
 
 class ConfigurationError(FastovmsError):
@@ -89,6 +90,6 @@ class BrokenLogits(EngineFailed):
 
 
 def description_of(error: Exception) -> str:
-    """What a client is told of an error that ended its request. Those that are raised on purpose
-    speak for themselves."""
+    """Returns what a client is told of an error that ended its request. Errors that are raised on
+    purpose speak for themselves."""
     return str(error) if isinstance(error, FastovmsError) else f"{type(error).__name__}: {error}"

@@ -1,5 +1,5 @@
-"""A bounded queue that serves clients in turn, so that nobody waits for more than one item of each
-other client."""
+"""Queues items within bounds and serves clients in turn, so that nobody waits for more than one
+item of each other client."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Item = TypeVar("Item")
 
 
 class FairQueue(Generic[Item]):
-    """Not thread-safe.
+    """A bounded queue that takes one item of each client in turn. It is not thread-safe.
 
     Args:
         items: what the items are, in the plural, for messages.
-        per_client: items of one client that may wait.
-        total: items that may wait in all. When there are so many, the newest item of the client
+        per_client: how many items of one client may wait.
+        total: how many items may wait in all. When there are so many, the newest item of the client
             with the most of them makes room for a client with fewer.
     """
 
@@ -55,8 +55,8 @@ class FairQueue(Generic[Item]):
         return displaced
 
     def take(self) -> Item | None:
-        """Removes and returns the next item, or None if nothing waits. The client's next turn
-        comes after everybody else's."""
+        """Removes and returns the next item, or None if nothing waits. The client's next item comes
+        after one of everybody else's."""
         if not self._waiting:
             return None
         client = next(iter(self._waiting))
@@ -85,7 +85,7 @@ class FairQueue(Generic[Item]):
         return items
 
     def check(self) -> None:
-        """Asserts that the books are right."""
+        """Asserts that the books balance."""
         lengths = [len(items) for items in self._waiting.values()]
         assert sum(lengths) == self._num_items <= self._total
         assert all(0 < length <= self._per_client for length in lengths)

@@ -1,4 +1,4 @@
-"""Memory that was freed, and that malloc keeps."""
+"""Gives memory that was freed, and that malloc keeps, back to the system."""
 
 from __future__ import annotations
 

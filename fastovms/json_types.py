@@ -1,4 +1,4 @@
-"""What JSON Schema calls the types of values, and how it refers to its parts."""
+"""Names types of values as JSON Schema does, and follows its references."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _INDEX = re.compile("[0-9]{1,9}")
 
 
 def json_type(value: object) -> str:
-    """Of a value as JSON is read: "integer" for what was written as one."""
+    """Returns the type of a value as JSON is read: "integer" for what was written as one."""
     match value:
         case None:
             return "null"
@@ -29,7 +29,7 @@ def json_type(value: object) -> str:
 
 
 def resolve(reference: str, root: object) -> object:
-    """The part of a document that a reference within it points to (RFC 6901 6).
+    """Returns the part of a document that a reference within it points to (RFC 6901 6).
 
     Raises:
         LookupError: it points to nothing, or elsewhere.

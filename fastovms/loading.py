@@ -1,4 +1,4 @@
-"""Models from their directories to what answers requests."""
+"""Loads models from their directories, with all that answers requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ from fastovms.text.tokens.tokenizer import Tokenizer
 
 
 def read_info(model: ModelConfig) -> ModelInfo:
-    """What the model's files say of it, and the operator. Quick. Raises ConfigurationError."""
+    """Returns what the model's files and the operator say of it. It is quick.
+
+    Raises:
+        ConfigurationError: a file is missing or broken.
+    """
     info = read_model_info(model.path, name=model.name, generation_config=model.generation_config)
     if not model.has_defaults:
         info = replace(info, defaults=SamplingDefaults())
@@ -45,7 +49,7 @@ def read_info(model: ModelConfig) -> ModelInfo:
 
 
 def check_models(models: Sequence[ModelConfig]) -> None:
-    """Finds the commonest mistakes, at once. Raises ConfigurationError."""
+    """Finds the commonest mistakes, at once, and raises ConfigurationError for them."""
     for name, count in Counter(name for model in models for name in model.names).items():
         if count > 1:
             raise ConfigurationError(f"{count} models have the name {name}")
@@ -60,10 +64,8 @@ def check_models(models: Sequence[ModelConfig]) -> None:
 
 
 def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedModels:
-    """Takes seconds: not for the event loop.
-
-    Caches are reserved when all weights are in memory, so that those of automatic size share what
-    is left.
+    """Loads models, which takes seconds: not for the event loop. Caches are reserved when all
+    weights are in memory, so that those of automatic size share what is left.
 
     Raises:
         ConfigurationError: a model or its device cannot do it, or no cache fits.
@@ -94,13 +96,14 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
 
 
 def _image_loader(config: MediaConfig) -> ImageLoader:
-    """Returns one that decodes in processes of its own."""
+    """Returns a loader that decodes in processes of its own."""
     decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.images.image_process"))
     return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
 
 
 def _as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> ModelConfig:
-    """Makes model directories of GGUF files."""
+    """Returns models with directories in the place of their GGUF files, from which it makes
+    them."""
     engine = model.engine
     if engine.draft_model is not None:
         draft_model = model_directory(engine.draft_model, cache, scratch)

@@ -1,4 +1,4 @@
-"""How a record of the log becomes text."""
+"""Formats records of the log as text."""
 
 from __future__ import annotations
 

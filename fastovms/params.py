@@ -1,4 +1,5 @@
-"""The words that all layers share: what to generate, what came out, and for which model."""
+"""Declares the words that all layers share: what to generate, what came out, and for which
+model."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class FinishReason(Enum):
 
 
 class GrammarKind(Enum):
-    """What a grammar's source is. The values name it in messages."""
+    """Says what a grammar's source is. The values name it in messages."""
 
     JSON_SCHEMA = "JSON schema"
     JSON_OBJECT = "JSON object"
@@ -87,7 +88,7 @@ class BeamSearch:
 
 
 ALL_LOGPROBS = -1
-"""In place of a number of top log probabilities: the whole vocabulary's."""
+"""Stands in place of a number of top log probabilities for the whole vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class TokenLogprobs:
 
 
 Image = NDArray[np.uint8]
-"""[height, width, 3], RGB."""
+"""The pixels of an image, uint8 [height, width, 3], RGB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +196,8 @@ class TextPrompt:
 
 
 EndsText = Callable[[int, Iterable[int]], bool]
-"""Whether a text of so many tokens, told from its last one backwards, is complete with that one,
-which is part of it."""
+"""Tells whether a text of so many tokens, told from its last one backwards, is complete with that
+one, which is part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,7 @@ class GenerationOutput:
 
 
 class EngineOutput(NamedTuple):
-    """Whose output it is."""
+    """An output, and whose it is."""
 
     request_id: str
     output: GenerationOutput

@@ -1,4 +1,4 @@
-"""What clients wrote, made safe to repeat to them and to write into logs."""
+"""Makes what clients wrote safe to repeat to them and to write into logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 MAX_QUOTED: Final = 2000
-"""Characters of a message that repeats what a client wrote."""
+"""How many characters a message may have that repeats what a client wrote."""
 
 
 def encodable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Which backend runs a model."""
+"""Chooses which backend runs a model, and compiles the model with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ is known when all models are in memory. Raises ConfigurationError when nothing f
 def compile_backend(
     model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache | None = None
 ) -> Reserve:
-    """Takes seconds: call it off the loop.
+    """Compiles a model, which takes seconds: call it off the loop. Returns what reserves its cache.
 
     Args:
         cache: knows and keeps how a model runs best here; None = nobody does.
@@ -55,7 +55,7 @@ def compile_backend(
 
 
 def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> None:
-    """Raises ConfigurationError for what the pipeline would refuse in words of its own."""
+    """Raises ConfigurationError for drafts that the pipeline would refuse in words of its own."""
     if config.draft_model is None:
         return
     if config.enable_prompt_lookup:
@@ -76,7 +76,7 @@ def _genai(
     *,
     instead: UnsupportedModel | None = None,
 ) -> Reserve:
-    """`instead` is why the paged backend does not run it."""
+    """Loads the genai backend. `instead` is why the paged backend does not run the model."""
     _check_drafts(model_dir, model, config)
     compiler = load_grammar_compiler(model_dir, model)
     grammars = guard_pipeline(None if compiler is None else trial_starter(compiler))

@@ -1,4 +1,4 @@
-"""Models of a Hugging Face hub, kept in a directory of their own.
+"""Keeps models of a Hugging Face hub in a directory of their own, and downloads them.
 
 huggingface_hub does the work, with its environment variables (HF_TOKEN, HF_ENDPOINT,
 HF_HUB_OFFLINE, proxies) and its progress bars.
@@ -24,16 +24,17 @@ _MODEL_ID: Final = re.compile(
 )
 _IR: Final = re.compile(r"openvino_(language_)?model\.xml")
 _TIMEOUT: Final = 30.0
-"""Seconds for the hub to say what it has."""
+"""Seconds in which the hub must say what it has."""
 
 
 def is_model_id(text: str) -> bool:
-    """Whether it may name a model of a hub, "ORG/NAME", or a file of one, "ORG/NAME/FILE.gguf"."""
+    """Returns whether a text may name a model of a hub, "ORG/NAME", or a file of one,
+    "ORG/NAME/FILE.gguf"."""
     return _MODEL_ID.fullmatch(text) is not None and ".." not in text.split("/")
 
 
 def repository_of(model_id: str) -> str:
-    """The "ORG/NAME" of an id."""
+    """Returns the "ORG/NAME" of an id."""
     return "/".join(model_id.split("/")[:2])
 
 
@@ -43,28 +44,29 @@ def model_root(path: Path | None, environ: Mapping[str, str]) -> Path:
 
 
 class Repository:
-    """Models by their ids, each in ORG/NAME below `root`.
-
-    What is there is whole: a model that is being pulled is beside it, in NAME.partial, and a pull
-    that was cut short goes on with the files that it had not finished.
-    """
+    """The models of a hub that are kept here, each in ORG/NAME below `root`. What is there is
+    whole: a model that is being pulled is beside it, in NAME.partial, and a pull that was cut short
+    goes on with the files that it had not finished."""
 
     def __init__(self, root: Path, *, endpoint: str | None = None) -> None:
-        """Args: endpoint: the hub's address; None = as huggingface_hub has it."""
+        """
+        Args:
+            endpoint: the hub's address; None = as huggingface_hub has it.
+        """
         self.root = root
         self._endpoint = endpoint
 
     def find(self, model_id: str) -> Path | None:
-        """Where the model is, or None when it must be pulled first."""
+        """Returns where the model is, or None when it must be pulled first."""
         path = self.root / model_id
         return path if path.exists() else None
 
     def pull(self, model_id: str, *, revision: str | None = None, overwrite: bool = False) -> Path:
-        """Downloads a model that is not there yet. Takes as long as the network does.
+        """Downloads a model that is not there yet, which takes as long as the network does.
 
         Args:
             revision: branch, tag or commit; None = the main branch.
-            overwrite: take what the hub has now in the place of what is there.
+            overwrite: whether to take what the hub has now in the place of what is there.
 
         Raises:
             ConfigurationError: there is no such model, it is not for OpenVINO, or it cannot be had
@@ -92,7 +94,7 @@ class Repository:
         return path
 
     def _download(self, model_id: str, revision: str | None, folder: Path, file: str) -> None:
-        """Args: file: the only one that is wanted; "" = all."""
+        """Downloads the files of a model. `file` is the only one that is wanted; "" = all."""
         # Imported here because it takes a moment that a model at hand need not wait.
         from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.errors import (
@@ -143,7 +145,7 @@ class Repository:
 
 
 def _check_files(model_id: str, files: list[str], file: str) -> None:
-    """Raises ConfigurationError: there is nothing among them that could be served."""
+    """Raises ConfigurationError where the files of a model hold nothing that could be served."""
     ggufs = [name for name in files if name.endswith(".gguf")]
     if file:
         if file not in files:

@@ -1,4 +1,4 @@
-"""The engine: requests in, tokens out, one synchronous step at a time."""
+"""Runs requests over a model: requests in, tokens out, one synchronous step at a time."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Runs requests over a model with `num_blocks` KV blocks. Knows no threads.
+    """Runs requests over a model with `num_blocks` KV blocks, on the thread that calls it.
 
     The caller keeps `request_id`s unique and prompts shorter than `max_model_len`.
 
     Attributes:
-        admitted: the requests that left the queue for the last step, one that was preempted before
-            among them.
+        admitted: the requests that left the queue for the last step, including any that were
+            preempted before.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Engine:
         return bool(self._requests)
 
     def warm_up(self) -> None:
-        """Before the first request: so that it is not slower than those after it."""
+        """Runs the model's first, slow steps before the first request comes."""
         warm_up(self._model, self._max_model_len)
 
     def validate(self, request: GenerationRequest) -> None:
@@ -167,7 +167,7 @@ class Engine:
         self.num_prompt_tokens += num_prompt_tokens
 
     def abort(self, request_id: str, index: int | None = None) -> None:
-        """Ends a request, or one of its samples, without an output. Unknown ones are ignored."""
+        """Ends a request, or one of its samples, without an output. Unknown ids are ignored."""
         search = self._searches.get(request_id)
         if search is not None and index is not None:
             index = index if search.discard(index) else None
@@ -179,7 +179,7 @@ class Engine:
         """Computes one plan and returns what it added, at most one output a sample.
 
         Raises:
-            EngineFailed: the model gives no logits that are numbers any more.
+            EngineFailed: the model's logits are no numbers any more, whatever the prompt.
         """
         self.drafting.propose(self.scheduler.running)
         plan = self.scheduler.plan(self._costs.max_prefill_tokens)
@@ -207,7 +207,7 @@ class Engine:
         row = 0
         for sequence, num_drafts in batch.sampled:
             end = row + 1 + num_drafts
-            if sequence.status is not SequenceStatus.FINISHED:  # by its prompt's scores
+            if sequence.status is not SequenceStatus.FINISHED:  # scoring its prompt has not failed
                 try:
                     outputs += self._advance(sequence, drawn[row:end], logits, row)
                 except Exception as error:  # one request's fault must not cost the others theirs
@@ -248,7 +248,7 @@ class Engine:
         return self._grammars.start(params.grammar, num_prompt_tokens, allowance)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Failure:
-        """Ends the sequence, or the search that it belongs to."""
+        """Ends the sequence, or the whole search that it belongs to."""
         request_id = sequence.request_id
         search = self._searches.get(request_id)
         ended = [sequence] if search is None else list(search.sequences)
@@ -283,7 +283,8 @@ class Engine:
     def _extend(
         self, sequence: Sequence, drawn: list[Drawn], logits: RawLogits, first_row: int
     ) -> EngineOutput:
-        """Takes what was drawn from each of its rows, as long as the draft agrees."""
+        """Appends the tokens drawn from a sequence's rows, as long as its draft agrees with
+        them."""
         params = sequence.params
         drafts = sequence.draft_token_ids
         num_drafts = len(drawn) - 1
@@ -332,21 +333,21 @@ class Engine:
         return EngineOutput(sequence.request_id, output)
 
     def _search(self, sequence: Sequence, logits: NDArray[np.float32]) -> list[EngineOutput]:
-        """Takes one beam's row; with the last beam's the search advances."""
+        """Gives one beam's row to its search, which advances once it has every beam's."""
         search = self._searches[sequence.request_id]
         if not search.take(sequence, logits):
             return []
         return self._outputs_of(sequence.request_id, search.advance(self.scheduler, self._seq_ids))
 
     def _outputs_of(self, request_id: str, outputs: list[GenerationOutput]) -> list[EngineOutput]:
-        """Those of a search, which is over if it has no sequence left."""
+        """Returns the outputs of a search, which is over if it has no sequence left."""
         if not self._searches[request_id].sequences:
             del self._requests[request_id], self._searches[request_id]
         self.num_generated_tokens += sum(output.num_generated_tokens for output in outputs)
         return [EngineOutput(request_id, output) for output in outputs]
 
     def _score_prompts(self, scored: list[ScoredTokens], logits: RawLogits) -> list[Failure]:
-        """Returns those that fail."""
+        """Computes the log probabilities of prompt tokens. Returns the sequences that fail."""
         failures = []
         first_row = 0
         for sequence, start, end in scored:
@@ -375,6 +376,6 @@ class Engine:
 
 
 def _sample_seed(seed: int, index: int) -> int:
-    """Of 64 bits: what sample `index` of a request draws by."""
+    """Returns the 64-bit seed by which sample `index` of a request draws."""
     mixed = np.random.SeedSequence((seed % 2**64, index)).generate_state(1, np.uint64)
     return int(mixed[0])

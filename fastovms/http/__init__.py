@@ -1,7 +1,7 @@
-"""HTTP/1.1 on raw transports: from listening sockets to handlers and back.
+"""Serves HTTP/1.1 on raw transports: from listening sockets to handlers and back.
 
-`HttpServer` serves what a `Router` knows, behind gates that every request passes. It knows no
-model and no JSON.
+`HttpServer` serves what a `Router` knows, behind gates that every request passes. It knows no model
+and no JSON.
 """
 
 from fastovms.http.connection.server_state import Exchange, Observer

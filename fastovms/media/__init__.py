@@ -1,5 +1,6 @@
-"""Images that requests bring: where they come from, what they may cost, and how they are decoded.
+"""Loads images that requests bring: says where they may come from and what they may cost, and
+decodes them.
 
-Knows neither HTTP requests nor models. Every fault is an `InvalidField` that names the part of
+It knows neither HTTP requests nor models. Every fault is an `InvalidField` that names the part of
 the request and tells nothing of the network or the file system.
 """

@@ -1,4 +1,4 @@
-"""Which addresses a client may make the server connect to."""
+"""Says which addresses a client may make the server connect to."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""Leads to the IPv4 address in its last four bytes (RFC 6052)."""
+"""A network whose addresses lead to the IPv4 address in their last four bytes (RFC 6052)."""
 
 
 def is_public(text: str) -> bool:
-    """Whether it is an address of the Internet at large: no private, link-local, loopback,
+    """Returns whether an address is one of the Internet at large: no private, link-local, loopback,
     shared, reserved or multicast one, nor one that leads to such an IPv4 address."""
     try:
         address: Address = ipaddress.ip_address(text.partition("%")[0])

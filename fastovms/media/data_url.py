@@ -1,4 +1,4 @@
-"""`data:` URLs (RFC 2397) with base64."""
+"""Decodes `data:` URLs with base64 (RFC 2397)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from fastovms.errors import InvalidField
 _HEAD: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
 _MAX_HEAD: Final = 256
 _PIECE: Final = 1024 * 1024
-"""Characters, a multiple of four."""
+"""Characters that are decoded at a time; a multiple of four."""
 
 _UNKNOWN_TYPES: Final = ("", "application/octet-stream", "binary/octet-stream")
-"""What clients say that have not looked."""
+"""Media types that clients name when they have not looked."""
 
 _EQUIVALENTS: Final = (
     *((space, "") for space in "\n\r\t "),
     *((f"%{ord(char):02{case}}", char) for char in "+/=" for case in "xX"),
 )
-"""In base64 within a URL: lines may be broken (RFC 2045, 6.8), characters escaped (RFC 3986)."""
+"""What else base64 within a URL may have: broken lines (RFC 2045, 6.8) and escaped characters (RFC
+3986)."""
 
 
 def decode_data_url(url: str, name: str, *, max_bytes: int) -> bytes:
-    """Takes time in proportion to the URL.
+    """Returns the content of a URL, in time proportional to its length.
 
-    Raises InvalidField: it is malformed, of no image, or holds more than `max_bytes`.
+    Raises:
+        InvalidField: it is malformed, of no image, or holds more than `max_bytes`.
     """
     head = _HEAD.match(url[:_MAX_HEAD])
     if head is None:
@@ -48,7 +50,7 @@ def decode_data_url(url: str, name: str, *, max_bytes: int) -> bytes:
 
 
 def _decode(encoded: str, name: str) -> bytes:
-    """In pieces, since each holds the GIL."""
+    """Decodes base64 in pieces, since each holds the GIL."""
     data = bytearray()
     try:
         if "=" in encoded[:-2]:

@@ -1,4 +1,4 @@
-"""Files to pixels."""
+"""Decodes image files to pixels, within limits."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from fastovms.params import Image
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 _DEEP_GREY: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-"""16 bits a pixel, whatever Pillow keeps them in."""
+"""Pillow's names for grey of 16 bits a pixel, in the forms in which it keeps it."""
 
 _JPEGS: Final = ("JPEG", "MPO")
-"""MPO, of cameras, is several in one file."""
+"""Pillow's names for JPEG files. MPO, which cameras write, is several of them in one file."""
 
 _STRIP: Final = 256 * 1024
-"""Pixels."""
+"""How many pixels are copied at a time."""
 
 
 Admit = Callable[[int], None]
-"""Is told the pixels of an image before they are decoded, and raises where there are too many."""
+"""Is told the number of pixels of an image before they are decoded, and raises where there are too
+many."""
 
 Decode = Callable[[bytes, str, int, Admit], Image]
 """Decodes an image as `decode_image` does."""
 
 
 def decode_image(data: bytes, name: str, max_pixels: int, admit: Admit) -> Image:
-    """Returns the image, of shape [height, width, 3].
+    """Decodes an image to uint8 of shape [height, width, 3].
 
     Args:
-        name: of the part of the request that it is in.
+        name: the part of the request that the image came in.
 
     Raises:
-        InvalidField: it is none of `FORMATS`, damaged, or has more than `max_pixels`.
+        InvalidField: it is of none of `FORMATS`, damaged, or has more than `max_pixels`.
     """
     encoded = EncodedImage(data, name, max_pixels=max_pixels)
     admit(encoded.num_pixels)
@@ -47,7 +48,7 @@ def decode_image(data: bytes, name: str, max_pixels: int, admit: Admit) -> Image
 
 
 def is_available() -> bool:
-    """Whether Pillow, of the extra `vision`, is there."""
+    """Returns whether Pillow, of the extra `vision`, is installed."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError:
@@ -59,15 +60,18 @@ class EncodedImage:
     """An image of which only the header has been read.
 
     Attributes:
-        num_pixels: that decoding it will make.
+        num_pixels: how many pixels decoding it will make.
 
     Raises:
-        InvalidField: it is none of `FORMATS`, has more than `max_pixels`, by its header, or more
+        InvalidField: it is of none of `FORMATS`, has more than `max_pixels`, by its header, or more
             scans than a JPEG may have.
     """
 
     def __init__(self, data: bytes, name: str, *, max_pixels: int) -> None:
-        """Args: name: of the part that it came in."""
+        """
+        Args:
+            name: the part of the request that the image came in.
+        """
         if not is_available():
             raise InvalidField(
                 f"{name} cannot be decoded: this server was installed without the extra vision",
@@ -89,10 +93,11 @@ class EncodedImage:
             raise InvalidField(f"{name} must have at most {MAX_SCANS} scans", param=name)
 
     def decode(self) -> Image:
-        """Takes time in proportion to the pixels; Pillow releases the GIL for most of it. May be
-        called once.
+        """Decodes the pixels, in time proportional to their number; Pillow releases the GIL for
+        most of it. It may be called once.
 
-        Raises InvalidField: the file is damaged, or takes more memory than the process may have.
+        Raises:
+            InvalidField: the file is damaged, or takes more memory than the process may have.
         """
         try:
             self._image.load()
@@ -120,7 +125,7 @@ class EncodedImage:
 
 
 def _upright(image: Any) -> Any:
-    """Turned as EXIF says, if that can be understood."""
+    """Turns an image as its EXIF data say, if they can be understood."""
     from PIL import ImageOps
 
     with suppress(Exception):
@@ -129,7 +134,7 @@ def _upright(image: Any) -> Any:
 
 
 def _to_rgb(image: Any) -> Image:
-    """What is transparent becomes white, as in vLLM."""
+    """Makes transparent pixels white, as vLLM does."""
     from PIL import Image as pillow
 
     if image.mode in _DEEP_GREY:
@@ -143,7 +148,7 @@ def _to_rgb(image: Any) -> Image:
 
 
 def _pixels(image: Any) -> Image:
-    """In strips, since copying holds the GIL."""
+    """Copies the pixels in strips, since copying holds the GIL."""
     width, height = image.size
     pixels: Image = np.empty((height, width, 3), np.uint8)
     rows = max(1, _STRIP // width)

@@ -1,4 +1,4 @@
-"""Images from other servers: a small HTTP client that goes only where the operator lets it.
+"""Fetches images from other servers: a small HTTP client that goes only where the operator lets it.
 
 `http.client` and its kin resolve a name when they connect, behind any check of its addresses. Here
 the address that was checked is the one that is connected to.
@@ -35,21 +35,21 @@ _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS: Final = 5
 _MAX_HEAD: Final = 64 * 1024
 _NUM_RESOLVERS: Final = 8
-_CHUNK: Final = 64 * 1024
+_READ_SIZE: Final = 64 * 1024
 _MAX_URL: Final = 8 * 1024
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""A host's addresses, the best first. Raises OSError."""
+"""Returns the addresses of a host and port, the best first. Raises OSError."""
 
 
 class _Failed(Exception):
-    """Why an image cannot be had, for the log: clients are not told, lest they explore the
-    network."""
+    """Says for the log why an image cannot be had. Clients are not told, so that they cannot
+    explore the network."""
 
 
 @dataclass(slots=True)
 class _Answer:
-    """Collects a response. Methods are `httptools`' callbacks."""
+    """Collects a response. Its methods are `httptools`' callbacks."""
 
     max_bytes: int
     status: int = 0
@@ -85,15 +85,15 @@ class _Answer:
 
     @property
     def is_enough(self) -> bool:
-        """Whether nothing more need be read."""
+        """Returns whether nothing more need be read."""
         if self.has_head and self.status != 200:
             return True
         return self.is_complete or self.is_too_large
 
 
 class SystemResolver:
-    """The system's addresses of a host. It is asked in threads of its own, since an answer may take
-    half a minute, which nobody can cut short."""
+    """Asks the system for the addresses of a host, in threads of its own: an answer may take half a
+    minute, which nobody can cut short."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_NUM_RESOLVERS, "media-resolve")
@@ -106,15 +106,16 @@ class SystemResolver:
 
 
 class Fetcher:
-    """
+    """Fetches images within limits.
+
     Args:
         domains: hosts that may be asked, "all" among them for any.
-        allow_redirects: follow them, each checked like the first URL.
-        allow_private: connect to addresses that are not public, too.
+        allow_redirects: whether to follow them, each checked like the first URL.
+        allow_private: whether to connect to addresses that are not public, too.
         timeout: seconds for an image, redirects included.
 
     Raises:
-        ConfigurationError: a domain is none.
+        ConfigurationError: one of the domains is no name of a host.
     """
 
     def __init__(
@@ -139,8 +140,12 @@ class Fetcher:
         self._tls = ssl.create_default_context() if self._domains else None
 
     async def fetch(self, url: str, name: str, *, max_bytes: int) -> bytes:
-        """Raises InvalidField: the domain is not allowed, or the image cannot be had, whatever the
-        reason, within the limits."""
+        """Returns the content of an image.
+
+        Raises:
+            InvalidField: the domain is not allowed, or the image cannot be had, whatever the
+                reason, within the limits.
+        """
         parts = self._check(url, name)
         try:
             async with asyncio.timeout(self._timeout):
@@ -170,7 +175,7 @@ class Fetcher:
         return parts
 
     async def _follow(self, parts: SplitResult, name: str, max_bytes: int) -> _Answer:
-        """The answer that no redirect leads away from."""
+        """Follows redirects and returns the first answer that is none."""
         for _ in range(_MAX_REDIRECTS + 1):
             answer = await self._ask(parts, max_bytes)
             if answer.status == 200:
@@ -196,7 +201,7 @@ class Fetcher:
         for address in await self._addresses(host, port):
             try:
                 reader, writer = await asyncio.open_connection(
-                    address, port, limit=_CHUNK, ssl=tls, server_hostname=tls and host
+                    address, port, limit=_READ_SIZE, ssl=tls, server_hostname=tls and host
                 )
             except OSError as reason:
                 error = reason
@@ -221,7 +226,7 @@ async def _read(reader: asyncio.StreamReader, max_bytes: int) -> _Answer:
     parser = httptools.HttpResponseParser(answer)
     num_read = 0
     while not answer.is_enough:
-        data = await reader.read(_CHUNK)
+        data = await reader.read(_READ_SIZE)
         num_read += len(data)
         if not data:
             if answer.has_head and not answer.has_length:

@@ -1,4 +1,4 @@
-"""How much memory decoded images may take."""
+"""Bounds the memory that decoded images take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fastovms.params import Image
 
 
 class MemoryBudget:
-    """Counts bytes from before an image is decoded until nobody has it any more. Thread-safe."""
+    """Counts bytes from before an image is decoded until nobody has it any more. It is
+    thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -22,7 +23,11 @@ class MemoryBudget:
         return self._used
 
     def take(self, num_bytes: int) -> None:
-        """Raises Overloaded when there is no room now."""
+        """Reserves bytes.
+
+        Raises:
+            Overloaded: there is no room now.
+        """
         with self._lock:
             if self._used + num_bytes > self.max_bytes:
                 raise Overloaded("too many images are being read; try again later")
@@ -33,5 +38,5 @@ class MemoryBudget:
             self._used -= num_bytes
 
     def give_back_with(self, image: Image, num_bytes: int) -> None:
-        """As soon as the last reference to the image has gone."""
+        """Gives bytes back as soon as the last reference to the image has gone."""
         weakref.finalize(image, self.give_back, num_bytes).atexit = False

@@ -1,4 +1,4 @@
-"""What a JPEG file costs beyond its pixels."""
+"""Tells JPEG files that cost more to decode than their pixels."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 from typing import Final
 
 MAX_SCANS: Final = 100
-"""Each takes time in proportion to all pixels of the image, however few bytes it has. Encoders
-write about ten."""
+"""The most scans that an image may have: each takes time in proportion to all pixels, however few
+bytes it has. Encoders write about ten."""
 
 _MARKER: Final = re.compile(rb"\xff+[^\x00\xff]", re.DOTALL)
 _WITHOUT_LENGTH: Final = frozenset((0x01, *range(0xD0, 0xD9)))
-"""TEM, RST0 to RST7 and SOI (ITU T.81, B.1.1.3)."""
+"""The markers that no length follows: TEM, RST0 to RST7 and SOI (ITU T.81, B.1.1.3)."""
 
 _EOI: Final = 0xD9
 _SOS: Final = 0xDA
 
 
 def has_too_many_scans(data: bytes) -> bool:
-    """Whether a decoder would find more than `MAX_SCANS` in it, damaged or not."""
+    """Returns whether a decoder would find more than `MAX_SCANS` in a file, damaged or not."""
     num_scans, at = 0, 0
     # A zero byte follows each 0xFF of coded data, so that the next marker can be searched for.
     while (found := _MARKER.search(data, at)) is not None:

@@ -1,4 +1,4 @@
-"""Parts of requests to images."""
+"""Loads the images of requests: reads or fetches them, then decodes them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ logger = logging.getLogger(__name__)
 
 _NUM_THREADS: Final = 4
 _NUM_AT_ONCE: Final = 4
-"""Images of one request."""
+"""How many images of one request are loaded at a time."""
 
 Result = TypeVar("Result")
 
 
 class ImageSource(NamedTuple):
-    """
+    """Says where an image of a request is to be had.
+
     Attributes:
         url: `data:`, `http:` or `https:`, `file:`, or an absolute path.
-        name: of the part of the request that it is in, for messages.
+        name: the part of the request that it is in, for messages.
         detail: how closely a client wants it looked at. Models decide that themselves.
     """
 
@@ -43,7 +44,7 @@ class ImageSource(NamedTuple):
 
 
 class _Sizes:
-    """Of the images of one request, decoded. Thread-safe."""
+    """Sums the decoded sizes of the images of one request. It is thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -51,7 +52,11 @@ class _Sizes:
         self._lock = Lock()
 
     def add(self, size: int, name: str) -> None:
-        """Raises InvalidField when they can never be in memory together."""
+        """Counts an image.
+
+        Raises:
+            InvalidField: the images can never be in memory together.
+        """
         with self._lock:
             self._total += size
             total = self._total
@@ -64,11 +69,11 @@ class _Sizes:
 
 
 class ImageLoader:
-    """Fetching is done on the event loop, everything that takes the processor or the disk in
-    threads of its own.
+    """Loads images. Fetching is done on the event loop, everything that takes the processor or the
+    disk in threads of its own.
 
     Args:
-        decode: is called in those threads.
+        decode: decodes an image; it is called in those threads.
         close_decoder: ends what `decode` uses.
 
     Raises:
@@ -99,7 +104,7 @@ class ImageLoader:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "media")
 
     async def load(self, sources: Sequence[ImageSource]) -> list[Image]:
-        """The images, in order.
+        """Returns the images, in the order of their sources.
 
         Raises:
             InvalidField: one cannot be had or decoded, or there are too many.
@@ -111,9 +116,9 @@ class ImageLoader:
             raise InvalidField(
                 f"{name} is one image too many: a request may have {config.max_images}", param=name
             )
-        slots = asyncio.Semaphore(_NUM_AT_ONCE)
+        at_once = asyncio.Semaphore(_NUM_AT_ONCE)
         sizes = _Sizes(self._budget.max_bytes)
-        tasks = [asyncio.ensure_future(self._one(source, slots, sizes)) for source in sources]
+        tasks = [asyncio.ensure_future(self._one(source, at_once, sizes)) for source in sources]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -123,19 +128,20 @@ class ImageLoader:
                 tasks.pop().cancel()
 
     def close(self) -> None:
-        """Ends the decoder, and with it what still is decoded. Nothing may be loaded any more."""
+        """Ends the decoder, with whatever it still decodes. Nothing may be loaded after this."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._close_decoder()
 
-    async def _one(self, source: ImageSource, slots: asyncio.Semaphore, sizes: _Sizes) -> Image:
-        async with slots:
+    async def _one(self, source: ImageSource, at_once: asyncio.Semaphore, sizes: _Sizes) -> Image:
+        async with at_once:
             with self._room_to_read(source):
                 data = await self._read(source)
             return await self._in_thread(self._decode, data, source.name, sizes)
 
     @contextmanager
     def _room_to_read(self, source: ImageSource) -> Iterator[None]:
-        """Images in the request itself are in memory already. One alone always has room."""
+        """Reserves memory for the file of an image. One in the request itself is in memory already,
+        and one alone always has room."""
         size = min(self._config.max_image_bytes, self._budget.max_bytes)
         if _scheme(source.url) == "data":
             size = 0

@@ -1,4 +1,4 @@
-"""Files of the server itself, below one directory."""
+"""Reads files of the server itself, below one directory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from fastovms.media.data_url import too_large
 
 
 class LocalFiles:
-    """
+    """Reads the files below one directory.
+
     Args:
         root: the directory that may be read; None = none.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is no directory.
     """
 
     def __init__(self, root: Path | None) -> None:
@@ -26,12 +27,12 @@ class LocalFiles:
         self._root = None if root is None else os.path.realpath(root)
 
     def read(self, url: str, name: str, *, max_bytes: int) -> bytes:
-        """The file at an absolute path, or at a `file:` URL. May take as long as the disk does.
+        """Returns the content of the file at an absolute path, or at a `file:` URL. It may take as
+        long as the disk does.
 
-        Whether a file outside the directory exists cannot be told from what is raised.
-
-        Raises InvalidField: files are not allowed, this one is not, cannot be read, or is too
-        large.
+        Raises:
+            InvalidField: files are not allowed, or this one is not, cannot be read, or is too
+                large. Whether a file outside the directory exists cannot be told from this.
         """
         if self._root is None:
             raise InvalidField(f"{name}: this server reads no local files", param=name)

@@ -1,4 +1,4 @@
-"""Where in a prompt's text an image is to be seen: openvino_genai's tags."""
+"""Checks where in a prompt's text images stand, by openvino_genai's tags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TAG: Final = re.compile(r"<ov_genai_(?:image|video|audio)_(\d*)>?")
 
 
 class ForbiddenTag(InvalidField):
-    """A client wrote what stands for an image.
+    """A client wrote a tag that stands for an image.
 
     Attributes:
         tag: what it wrote.
@@ -26,7 +26,7 @@ def image_tag(index: int) -> str:
 
 
 def without_tags(text: str, num_images: int) -> str:
-    """The text without the tags of its images."""
+    """Returns the text without the tags of its images."""
     for index in range(num_images):
         text = text.replace(image_tag(index), "")
     return text
@@ -40,16 +40,16 @@ def check_tags(
     *,
     needs_all: bool = True,
 ) -> None:
-    """Each image must be in the text once, and nothing else that the model would take for one:
-    texts of clients, whatever way they took into the prompt, cannot be told from it any more.
+    """Checks that each image is in the text once, and nothing else that the model would take for
+    one: texts of clients, whatever way they took into the prompt, cannot be told from it any more.
 
     Args:
-        name: of the field that the text comes from.
+        name: the field that the text comes from.
         reserved: the model's own tags.
-        needs_all: an image may not be missing.
+        needs_all: whether an image may not be missing.
 
     Raises:
-        ForbiddenTag
+        ForbiddenTag: the text has another tag that stands for an image.
         InvalidField: an image is missing.
     """
     found = [match[0] for match in _TAG.finditer(text)]

@@ -1,4 +1,4 @@
-"""What is asked of every request before its key: from which page it comes, and for whom it is.
+"""Lists the checks of every request before its key: from which page it comes, and for whom it is.
 
 Where clients need a key, that is more than any page has. Where they need none, these checks stand
 in for it.
@@ -37,12 +37,12 @@ def gates_for(
     tls: bool,
     is_local: Callable[[], bool],
 ) -> list[Check]:
-    """The checks of a server.
+    """Returns the checks of a server.
 
     Args:
-        tls: clients speak TLS to the server itself.
-        is_local: whether only this machine can reach the server; asked at each request, since it
-            is known when the server is bound.
+        tls: whether clients speak TLS to the server itself.
+        is_local: tells whether only this machine can reach the server; it is asked at each request,
+            since that is known only when the server is bound.
     """
     gates: list[Check] = [OriginCheck(cors, render_error, tls=tls)]
     named = None if config.allowed_hosts is None else config.allowed_hosts.split(",")

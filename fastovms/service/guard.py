@@ -1,4 +1,5 @@
-"""The first check of every request: does its client have a key, and can it be served now?"""
+"""Checks first, for every request, whether its client has a key and whether it can be served
+now."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ class Guard:
         return self._keys is not None
 
     def reload(self) -> None:
-        """Reads the keys again. Raises ConfigurationError, and then keeps the old ones."""
+        """Reads the keys again.
+
+        Raises:
+            ConfigurationError: they cannot be read; the old ones stay in use.
+        """
         self._keys = self._read_keys()
 
     def _read_keys(self) -> ApiKeys | None:

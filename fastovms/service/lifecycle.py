@@ -1,4 +1,5 @@
-"""From start to end: listen, load, serve, and leave without dropping what was accepted."""
+"""Runs a server from start to end: listens, loads, serves, and leaves without dropping what was
+accepted."""
 
 from __future__ import annotations
 
@@ -29,24 +30,22 @@ _EXTENSION: Final = 30.0
 _ENGINE_STOP_TIMEOUT: Final = 5.0
 
 Load = Callable[[], ServedModels]
-"""Takes seconds or minutes, in a thread. Raises ConfigurationError."""
+"""Loads the models, which takes seconds or minutes, in a thread. Raises ConfigurationError."""
 
 
 class Lifecycle:
-    """Runs a server once.
-
-    SIGTERM and SIGINT end it when running requests are done, a second one at once; SIGHUP reloads
-    what can be.
+    """Runs a server once. SIGTERM and SIGINT end it when running requests are done, a second one at
+    once; SIGHUP reloads what can be.
 
     Args:
         on_loaded: adds the routes of the models.
-        reloads: each reads a part of the configuration again, and raises ConfigurationError when
-            that is no good.
-        listens_early: answer 503 while the model loads. Not with inherited sockets: in those,
-            clients wait for the answer that they want, also across a restart.
+        reloads: each reads a part of the configuration again, and raises ConfigurationError when it
+            cannot be used.
+        listens_early: whether to answer 503 while the model loads. Not with inherited sockets: in
+            those, clients wait for the answer that they want, also across a restart.
         announce: called once the models can be asked.
         drains: what else may end by itself at shutdown; each takes the seconds that it has.
-        trouble: what the service manager's status line says besides; "" = nothing.
+        trouble: returns what the service manager's status line says besides; "" = nothing.
     """
 
     def __init__(
@@ -118,7 +117,8 @@ class Lifecycle:
             await asyncio.to_thread(models.close)
 
     async def _load_models(self) -> ServedModels | None:
-        """None = a signal came first; the thread is left to its work."""
+        """Returns the loaded models, or None if a signal came first; the thread is then left to its
+        work."""
         self._notifier.status("loading the model")
         loading = _in_daemon_thread(self._load)
         stopped = asyncio.ensure_future(self._stop.wait())
@@ -161,7 +161,8 @@ class Lifecycle:
             stopped.cancel()
 
     async def _linger_failed(self, failure: str) -> None:
-        """Requests have had their errors; health checks and balancers get time to notice."""
+        """Waits after an engine has failed: requests have had their errors; health checks and
+        balancers get time to notice."""
         logger.critical("the engine has failed: %s", failure)
         self._notifier.status(f"failed: {failure}")
         await _first_of(asyncio.sleep(self._config.failure_grace), self._stop.wait())
@@ -179,7 +180,7 @@ class Lifecycle:
         self._status.phase = Phase.CLOSING
 
     async def _close_all(self, backends: Sequence[Backend]) -> None:
-        """An engine that does not stop is left behind."""
+        """Closes the backends. An engine that does not stop is left behind."""
         closing = [asyncio.ensure_future(backend.close()) for backend in backends]
         await _first_of(asyncio.wait(closing, timeout=_ENGINE_STOP_TIMEOUT), self._stop_now.wait())
         for backend, task in zip(backends, closing, strict=True):
@@ -189,7 +190,8 @@ class Lifecycle:
         await asyncio.gather(*closing, return_exceptions=True)
 
     async def _drain_all(self, seconds: float) -> None:
-        """The server comes first: requests that still arrive may give the others more to do."""
+        """Lets what runs end by itself, the server first: requests that still arrive may give the
+        others more to do."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         for drain in (self._server.drain, *self._drains):
@@ -259,12 +261,14 @@ class Lifecycle:
 def _on_loop(
     loop: asyncio.AbstractEventLoop, handler: Callable[[], None]
 ) -> Callable[[int, FrameType | None], object]:
-    """A signal may come between any two instructions; its handler runs between two callbacks."""
+    """Returns a signal handler that has the loop call `handler`: a signal may come between any two
+    instructions, but this runs between two callbacks."""
     return lambda number, frame: loop.call_soon_threadsafe(handler)
 
 
 def _in_daemon_thread(load: Load) -> asyncio.Future[ServedModels]:
-    """Unlike the threads of an executor, this one keeps nobody from leaving."""
+    """Loads in a thread that, unlike those of an executor, does not keep the process from
+    ending."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ServedModels] = loop.create_future()
 
@@ -284,7 +288,7 @@ def _in_daemon_thread(load: Load) -> asyncio.Future[ServedModels]:
 
 
 async def _first_of(*waits: Coroutine[object, object, object]) -> None:
-    """Returns when one of them does; the others are cancelled."""
+    """Returns when one of these has returned; the others are cancelled."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

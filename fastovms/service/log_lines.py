@@ -20,7 +20,7 @@ class LineWriter:
     they can be written are dropped, and counted.
 
     Args:
-        path: appended to; None = stderr.
+        path: the file that lines are appended to; None = stderr.
 
     Raises:
         ConfigurationError: the file cannot be opened.
@@ -42,7 +42,7 @@ class LineWriter:
         self.write(f"{line}\n")
 
     def write(self, text: str) -> None:
-        """Takes whole lines."""
+        """Queues whole lines."""
         with self._lock:
             if len(self._pending) >= self._max_lines:
                 self._num_dropped += 1
@@ -56,11 +56,14 @@ class LineWriter:
         self._wake.set()
 
     def flush(self) -> None:
-        """Does not wait: `logging` calls it after every line."""
+        """Does nothing, and so never waits: `logging` calls it after every line."""
 
     def reopen(self) -> None:
-        """Opens the file anew, after it was moved away. Raises ConfigurationError, and then goes
-        on with the old one."""
+        """Opens the file anew, after it was moved away.
+
+        Raises:
+            ConfigurationError: it cannot be opened; the old one stays in use.
+        """
         if self._path is None:
             return
         stream: TextIO | None = self._open()

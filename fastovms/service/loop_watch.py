@@ -1,4 +1,4 @@
-"""How long the event loop keeps its callers waiting."""
+"""Measures how long the event loop keeps its callers waiting."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from prometheus_client.registry import Collector
 from fastovms.metrics import Histogram
 
 _INTERVAL: Final = 0.05
-"""Seconds between two looks while somebody is connected: the length of the longest turn that the
-loop is meant to have."""
+"""Seconds between two looks while somebody is connected: the longest pass that the loop is meant to
+make."""
 
 _IDLE_INTERVAL: Final = 1.0
 """Seconds between two looks while nobody is connected: an idle machine may sleep. What happens in
@@ -26,14 +26,14 @@ class LoopWatch(Collector):
     """Asks the loop for a call at a time, and exports how late each call comes.
 
     A call is as late as whatever comes in at that moment: because of a callback that runs, of a
-    thread that holds the GIL, or of a machine that has no core for this process. A turn that takes
-    longer than the time between two looks is seen for its length, less at most that time:
-    50 ms while somebody is connected, and a second where the first connection has just come.
+    thread that holds the GIL, or of a machine that has no core for this process. A pass of the loop
+    that takes longer than the time between two looks is seen for its length, less at most that
+    time: 50 ms while somebody is connected, and a second where the first connection has just come.
 
     Args:
-        is_watched: whether anybody would wait. If not, there are fewer looks.
-        clock: seconds.
-        thread_clock: seconds for which a processor has run the calling thread.
+        is_watched: returns whether anybody would wait. If not, there are fewer looks.
+        clock: tells seconds.
+        thread_clock: tells the seconds for which a processor has run the calling thread.
     """
 
     def __init__(

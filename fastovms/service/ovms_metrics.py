@@ -1,4 +1,4 @@
-"""The request counters of OpenVINO Model Server, for dashboards that know its names."""
+"""Counts requests as OpenVINO Model Server does, for dashboards that know its names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fastovms.http.connection.server_state import Exchange
 
 _OK: Final = 200
 _MALFORMED: Final = 412
-"""Below /v3: the body was refused before a model was asked."""
+"""Statuses below /v3 that mean that the body was refused before a model was asked."""
 
 _ROUTES: Final = frozenset(
     f"{prefix}/{endpoint}"
     for prefix in ("/v1", "/v3", "/v3/v1")
     for endpoint in ("completions", "chat/completions", "responses", "tokenize")
 )
-"""What OVMS has one handler for, whichever the prefix."""
+"""The routes for which OVMS has one handler each, whichever the prefix."""
 
 _TEXTS: Final = {
     "accepted": "Requests that named a model which is served here",
@@ -31,7 +31,7 @@ _TEXTS: Final = {
 
 
 class OvmsMetrics(Collector):
-    """An observer of the requests that a model is to answer. One that names none which is served
+    """An observer of the requests that a model is to answer. A request that names no model served
     here is not counted, as in OVMS: the counters are the models'.
 
     OVMS gives its counters no `_total`, so here they are of unknown type.

@@ -10,12 +10,12 @@ from fastovms.backend import Backend
 
 _INTERVAL: Final = 1.0
 _MAX_INTERVAL: Final = 5.0
-"""Seconds between two looks that count against an engine, at most. A process that was stopped or
+"""The most seconds between two looks that count against an engine. A process that was stopped or
 starved as a whole says nothing about its engine."""
 
 
-class Progress(Protocol):
-    """The numbers of `BackendStats` that are looked at."""
+class StepProgress(Protocol):
+    """The numbers of `BackendStats` by which an engine is judged."""
 
     @property
     def num_running(self) -> int: ...
@@ -41,8 +41,9 @@ class ProgressWatch:
         self._num_steps = 0
         self._in_step_for = 0.0
 
-    def observe(self, progress: Progress, now: float) -> bool:
-        """Whether it has moved since the last look, has nothing to do, or may yet take its time."""
+    def observe(self, progress: StepProgress, now: float) -> bool:
+        """Returns whether the engine has moved since the last look, has nothing to do, or may yet
+        take its time."""
         elapsed = min(now - self._observed_at, _MAX_INTERVAL)
         self._observed_at = now
         has_work = progress.num_running or progress.num_waiting
@@ -62,7 +63,7 @@ class EngineWatch:
         timeout: seconds without a step after which an engine is declared dead; 0 = never.
         on_progress: called after each look that found every engine in order, at least once in
             `interval` seconds then.
-        interval: None = whenever this class likes.
+        interval: seconds between two looks; None = whenever this class likes.
     """
 
     def __init__(
@@ -81,14 +82,15 @@ class EngineWatch:
         self._interval = min(_INTERVAL, interval or _INTERVAL, timeout / 4 or _INTERVAL)
 
     async def run(self) -> str:
-        """Returns why an engine can generate no more, once that is so."""
+        """Waits for a failure, and returns why an engine can generate no more."""
         # A hang is the absence of events, so there is none to wait for.
         while (failure := self.look()) is None:  # noqa: ASYNC110
             await asyncio.sleep(self._interval)
         return failure
 
     def look(self) -> str | None:
-        """One look at each engine. An engine that hangs is told that it has failed."""
+        """Looks at each engine once, and returns why one can generate no more, or None. An engine
+        that hangs is told that it has failed."""
         now = self._clock()
         in_order = True
         for backend, watch in self._watched:

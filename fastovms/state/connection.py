@@ -1,4 +1,4 @@
-"""A connection to SQLite whose faults are always `sqlite3.Error`s."""
+"""Connects to SQLite so that every fault is a `sqlite3.Error`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 
 class StateConnection(sqlite3.Connection):
-    """Tells damage as `sqlite3.DatabaseError`, whatever SQLite's message about it says.
+    """A connection that tells damage as `sqlite3.DatabaseError`, whatever SQLite's message about it
+    says.
 
     SQLite quotes what it found in the file, and a damaged name is no UTF-8: Python (3.11 to 3.14)
     then raises UnicodeDecodeError in place of SQLite's own fault.

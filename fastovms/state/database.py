@@ -1,5 +1,5 @@
-"""The state database: transactions of many operations, and its bounds. Synchronous: a thread of
-its own uses it."""
+"""Runs the transactions of the state database, and keeps it within its bounds. It is synchronous: a
+thread of its own uses it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fastovms.state.tables import Clock, Tables, Totals
 logger = logging.getLogger(__name__)
 
 _EVICTION_STEP: Final = 32
-"""Objects in one transaction."""
+"""How many objects one transaction evicts."""
 
 IN_MEMORY: Final = ":memory:"
-"""Stands for a path where nothing outlives the process."""
+"""Stands for a path where nothing is to outlive the process."""
 
 _DAMAGES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -43,23 +43,23 @@ class Outcome(NamedTuple):
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """SQLite's result code without what it adds to it; 0 = there is none."""
+    """Returns SQLite's result code without its extension; 0 = there is none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 class Database:
-    """One file, or IN_MEMORY, which no other process may use at the same time.
+    """A state in one file, or IN_MEMORY, which no other process may use at the same time.
 
     Objects are evicted in the order of their last use once they are too old, too many or too large
     together. Responses that still run are not.
 
     Args:
-        clock: unix time in seconds; it goes on while no process runs.
+        clock: tells unix time in seconds; it goes on while no process runs.
         on_close: called when the file is no longer used.
         on_damage: called once, when the file turns out to be damaged, with what SQLite says.
 
     Attributes:
-        is_on_disk: what is kept outlives the process.
+        is_on_disk: whether what is kept outlives the process.
 
     Raises:
         sqlite3.Error: the file cannot be had, or is no such database.
@@ -129,14 +129,14 @@ class Database:
         return bool(sizes) and self._is_due()
 
     def seconds_to_expiry(self) -> float | None:
-        """Until the next object is too old; None = there is none."""
+        """Returns the seconds until the next object is too old; None = there is none."""
         oldest = self._tables.oldest_use()
         if oldest is None:
             return None
         return max(0.0, oldest + self._bounds.max_age - self._clock())
 
     def add_all(self, other: Database) -> None:
-        """Adds everything that the other one keeps, in place of what has the same id here.
+        """Adds everything that the other database keeps, in place of what has the same id here.
 
         Raises:
             sqlite3.Error: nothing is added.
@@ -145,7 +145,7 @@ class Database:
             self._tables.add_all(other._tables)
 
     def check(self) -> None:
-        """Raises AssertionError when what is kept contradicts itself. Reads everything."""
+        """Raises AssertionError when what is kept contradicts itself. It reads everything."""
         self._tables.check()
 
     def close(self) -> None:
@@ -153,7 +153,8 @@ class Database:
         self._on_close()
 
     def _write_uses(self) -> None:
-        """Where that fails, later uses are noted all the same."""
+        """Writes down which objects were used. Where that fails, later uses are noted all the
+        same."""
         if not self._tables.has_uses:
             return
         try:
@@ -179,7 +180,11 @@ class Database:
             raise
 
     def _attempt(self, operation: Operation) -> Outcome:
-        """Raises sqlite3.Error where SQLite has ended the whole transaction, as for a full disk."""
+        """Runs one operation, and returns its outcome.
+
+        Raises:
+            sqlite3.Error: SQLite has ended the whole transaction, as for a full disk.
+        """
         totals = self._tables.totals
         self._connection.execute("SAVEPOINT operation")
         try:

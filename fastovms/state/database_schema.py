@@ -1,4 +1,5 @@
-"""The tables of the state database, and how it is opened. Every blob in them is sealed (`seal`)."""
+"""Makes the tables of the state database, and opens it. Every blob in them is sealed (see
+`seal`)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from fastovms.state.connection import StateConnection
 from fastovms.state.seal import LENGTH, seal
 
 VERSION: Final = 2
-"""Of the schema, as `PRAGMA user_version` has it."""
+"""The version of the schema, as `PRAGMA user_version` has it."""
 
 _SCHEMA: Final = f"""
 BEGIN;
@@ -52,11 +53,11 @@ UPDATE items SET body = seal(body);
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
-"""Makes a database of version 1, in which texts had no checksums, one of this version."""
+"""Makes a database of this version out of one of version 1, in which texts had no checksums."""
 
 
 def open_connection(path: str) -> sqlite3.Connection:
-    """A database with the tables in it, which any one thread may use.
+    """Returns a connection to a database with the tables in it, which any one thread may use.
 
     Raises:
         sqlite3.Error: the file cannot be had, or is no such database.

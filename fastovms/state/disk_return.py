@@ -1,4 +1,4 @@
-"""The way to the disk for a state that is kept in memory because its file could not be had."""
+"""Moves a state to the disk that is kept in memory because its file could not be had."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 1.0
 _MAX_DELAY: Final = 60.0
-"""Seconds between two attempts; each delay is twice the one before."""
+"""The most seconds between two attempts; each delay is twice the one before."""
 
 
 class Unusable(Exception):
     """The file of the state cannot be had. The text says why.
 
     Attributes:
-        is_fault: this is a fault of the disk, rather than of whoever chose the directory.
+        is_fault: whether it is a fault of the disk, rather than of whoever chose the directory.
     """
 
     def __init__(self, reason: str, *, is_fault: bool = False) -> None:
@@ -37,7 +37,7 @@ class DiskReturn:
     Args:
         open_file: opens the file; raises Unusable.
         reason: why it cannot be had at first.
-        clock: seconds that only grow.
+        clock: tells seconds that only grow.
 
     Attributes:
         reason: why it cannot be had as of the last attempt.
@@ -60,8 +60,8 @@ class DiskReturn:
         return max(0.0, self._due_at - self._clock())
 
     def attempt(self, memory: Database) -> Database | None:
-        """Returns the file with everything in it that `memory` keeps, or None: it cannot be had,
-        or not everything can be written, and the next attempt comes later."""
+        """Tries to open the file and to move into it everything that `memory` keeps. Returns the
+        file, or None where that failed: then the next attempt comes later."""
         try:
             return self._move(memory)
         except (Unusable, sqlite3.Error) as error:
@@ -73,7 +73,8 @@ class DiskReturn:
         return None
 
     def _move(self, memory: Database) -> Database:
-        """Raises whatever keeps the state from the file, which is closed then."""
+        """Moves everything into the file. Whatever keeps it from there is raised, once the file is
+        closed."""
         database = self._open_file()
         try:
             database.add_all(memory)

@@ -1,4 +1,4 @@
-"""Where the state is kept, and that no other process keeps its own there."""
+"""Finds the place of the state, and makes sure that no other process keeps its own there."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _WRONG_CHOICES: Final = (
     errno.ENAMETOOLONG,
     errno.ENOTDIR,
 )
-"""What the system says of a path that cannot be a directory. Anything else may pass: a disk that is
+"""Errors of the system about a path that cannot be a directory. Any other may pass: a disk that is
 full, read-only (as after an error), not permitted, or of a kind that takes no directories."""
 
 
 def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> SqliteStore | None:
-    """The store that the operator chose; None = nothing is to be kept.
+    """Returns the store that the operator chose; None = nothing is to be kept.
 
     Where nobody chose a directory and the usual one cannot be had, as when another server uses it,
     or where the disk is full, read-only or broken, the state is kept in memory, with a warning,
     until the directory can be had.
 
     Raises:
-        ConfigurationError: the directory that was chosen cannot be one, is another server's, or
-            has a state of another version.
+        ConfigurationError: the directory that was chosen cannot be one, is another server's, or has
+            a state of another version.
     """
     if not config.enable_store:
         return None
@@ -70,7 +70,8 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """Returns systemd's, as it stands there, else the user's."""
+    """Returns systemd's state directory, as the environment has it, else the user's (XDG Base
+    Directory Specification)."""
     given = environ.get("STATE_DIRECTORY", "").split(":")[0]
     if given:
         return Path(given)
@@ -78,7 +79,11 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 
 
 def _open_file(directory: Path, bounds: Bounds, clock: Clock) -> Database:
-    """Raises Unusable."""
+    """Opens the database in a directory, which it locks.
+
+    Raises:
+        Unusable: the file cannot be had.
+    """
     with _faults_told():
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         unlock = partial(os.close, _lock(directory / f"{_FILE}.lock"))
@@ -104,7 +109,8 @@ def _faults_told() -> Iterator[None]:
 
 
 def _lock(path: Path) -> int:
-    """A descriptor that holds the lock as long as it is open, whatever ends the process.
+    """Returns a descriptor that holds the lock as long as it is open; any end of the process closes
+    it.
 
     Raises:
         Unusable: another process has the lock.
@@ -123,8 +129,9 @@ def _lock(path: Path) -> int:
 def _open_database(
     path: Path, bounds: Bounds, clock: Clock, on_close: Callable[[], None]
 ) -> Database:
-    """A file that is no database is set aside: a box must serve again after its disk has failed.
-    So is one that turns out to be damaged later, for the next start to begin a new one.
+    """Opens the database file. One that is no database is set aside: a server must serve again
+    after its disk has failed. So is one that turns out to be damaged later, for the next start to
+    begin a new one.
 
     Raises:
         OSError: the file cannot be had.
@@ -145,7 +152,11 @@ def _open_database(
 
 
 def _set_aside(path: Path, error: sqlite3.Error) -> None:
-    """Renames the files; whoever has them open keeps them. Raises OSError."""
+    """Renames the files; whoever has them open keeps them.
+
+    Raises:
+        OSError: they cannot be renamed.
+    """
     for suffix in ("", "-wal", "-shm"):
         file = path.with_name(f"{path.name}{suffix}")
         try:

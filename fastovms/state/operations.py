@@ -1,4 +1,5 @@
-"""What can be asked of the state database, each within a transaction; see `store.StateStore`."""
+"""Carries out what can be asked of the state database, each within a transaction; see
+`store.StateStore`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from fastovms.state.store import (
     StoredItem,
     StoredResponse,
 )
-from fastovms.state.tables import Kind, Tables
+from fastovms.state.tables import ObjectKind, Tables
 
 
 class Operations:
@@ -28,10 +29,10 @@ class Operations:
         self, tenant: str, response: StoredResponse, conversation_id: str | None
     ) -> None:
         tables = self._tables
-        tables.delete(tenant, Kind.RESPONSE, response.id)
+        tables.delete(tenant, ObjectKind.RESPONSE, response.id)
         key = tables.insert(
             tenant,
-            Kind.RESPONSE,
+            ObjectKind.RESPONSE,
             response.id,
             response.body,
             progress=response.progress,
@@ -46,14 +47,14 @@ class Operations:
     def finish_response(
         self, tenant: str, response: StoredResponse, conversation_id: str | None
     ) -> bool:
-        row = self._tables.find(tenant, Kind.RESPONSE, response.id, "progress")
+        row = self._tables.find(tenant, ObjectKind.RESPONSE, response.id, "progress")
         if row is None or row[0] != Progress.RUNNING:
             return False
         self.add_response(tenant, response, conversation_id)
         return True
 
     def find_response(self, tenant: str, id: str) -> FoundResponse | None:
-        row = self._tables.find(tenant, Kind.RESPONSE, id, "key, body, progress")
+        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, body, progress")
         if row is None:
             return None
         key, body, progress = cast("tuple[int, bytes, int]", row)
@@ -61,11 +62,11 @@ class Operations:
         return FoundResponse(body, self._tables.items(key, Side.OUTPUT), Progress(progress))
 
     def response_events(self, tenant: str, id: str) -> bytes | None:
-        row = self._tables.find(tenant, Kind.RESPONSE, id, "events")
+        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "events")
         return None if row is None else cast("bytes | None", row[0])
 
     def delete_response(self, tenant: str, id: str) -> bool:
-        return self._tables.delete(tenant, Kind.RESPONSE, id)
+        return self._tables.delete(tenant, ObjectKind.RESPONSE, id)
 
     def response_context(self, tenant: str, id: str, max_bytes: int) -> Context | None:
         turns: list[Sequence[StoredItem]] = []
@@ -75,7 +76,9 @@ class Operations:
         head = Progress.FINISHED
         next_id: str | None = id
         while next_id is not None:
-            row = self._tables.find(tenant, Kind.RESPONSE, next_id, "key, previous_id, progress")
+            row = self._tables.find(
+                tenant, ObjectKind.RESPONSE, next_id, "key, previous_id, progress"
+            )
             if row is None:
                 missing_id = next_id
                 break
@@ -96,18 +99,18 @@ class Operations:
         return Context(items, is_whole, missing_id, head)
 
     def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        return self._page(tenant, Kind.RESPONSE, id, page)
+        return self._page(tenant, ObjectKind.RESPONSE, id, page)
 
     # Conversations
 
     def add_conversation(
         self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
     ) -> None:
-        key = self._tables.insert(tenant, Kind.CONVERSATION, id, body)
+        key = self._tables.insert(tenant, ObjectKind.CONVERSATION, id, body)
         self._tables.append(key, items, Side.INPUT)
 
     def find_conversation(self, tenant: str, id: str) -> bytes | None:
-        row = self._tables.find(tenant, Kind.CONVERSATION, id, "key, body")
+        row = self._tables.find(tenant, ObjectKind.CONVERSATION, id, "key, body")
         if row is None:
             return None
         key, body = cast("tuple[int, bytes]", row)
@@ -115,35 +118,35 @@ class Operations:
         return body
 
     def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
-        key = self._key(tenant, Kind.CONVERSATION, id)
+        key = self._key(tenant, ObjectKind.CONVERSATION, id)
         if key is None:
             return False
         self._tables.replace_body(key, body)
         return True
 
     def delete_conversation(self, tenant: str, id: str) -> bool:
-        return self._tables.delete(tenant, Kind.CONVERSATION, id)
+        return self._tables.delete(tenant, ObjectKind.CONVERSATION, id)
 
     def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool:
-        key = self._key(tenant, Kind.CONVERSATION, id)
+        key = self._key(tenant, ObjectKind.CONVERSATION, id)
         if key is None:
             return False
         self._tables.append(key, items, Side.INPUT)
         return True
 
     def conversation_context(self, tenant: str, id: str, max_bytes: int) -> Context | None:
-        key = self._key(tenant, Kind.CONVERSATION, id)
+        key = self._key(tenant, ObjectKind.CONVERSATION, id)
         return None if key is None else self._tables.newest_items(key, max_bytes)
 
     def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        return self._page(tenant, Kind.CONVERSATION, id, page)
+        return self._page(tenant, ObjectKind.CONVERSATION, id, page)
 
     def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None:
-        key = self._key(tenant, Kind.CONVERSATION, id)
+        key = self._key(tenant, ObjectKind.CONVERSATION, id)
         return None if key is None else self._tables.find_item(key, item_id)
 
     def delete_item(self, tenant: str, id: str, item_id: str) -> bool:
-        key = self._key(tenant, Kind.CONVERSATION, id)
+        key = self._key(tenant, ObjectKind.CONVERSATION, id)
         return key is not None and self._tables.delete_item(key, item_id)
 
     # Items of either
@@ -151,12 +154,12 @@ class Operations:
     def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
         return self._tables.find_items(tenant, item_ids)
 
-    def _page(self, tenant: str, kind: Kind, id: str, page: Page) -> ItemPage | None:
+    def _page(self, tenant: str, kind: ObjectKind, id: str, page: Page) -> ItemPage | None:
         key = self._key(tenant, kind, id)
         return None if key is None else self._tables.page(key, page)
 
-    def _key(self, tenant: str, kind: Kind, id: str) -> int | None:
-        """Of an object that is being used."""
+    def _key(self, tenant: str, kind: ObjectKind, id: str) -> int | None:
+        """Returns the key of an object, and takes note that it is used."""
         row = self._tables.find(tenant, kind, id, "key")
         if row is None:
             return None

@@ -1,5 +1,5 @@
-"""Texts with their checksums: SQLite has none of its own, and what a disk has changed must not pass
-for what was kept."""
+"""Puts checksums behind texts: SQLite has none of its own, and what a disk has changed must not
+pass for what was kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, overload
 from fastovms.errors import StateFailed
 
 LENGTH: Final = 4
-"""Bytes that a seal adds to a text."""
+"""How many bytes a seal adds to a text."""
 
 
 @overload
@@ -22,10 +22,10 @@ def seal(text: bytes | None) -> bytes | None:
 
 
 def unseal(sealed: bytes) -> bytes:
-    """Returns the text.
+    """Returns the text without its seal.
 
     Raises:
-        StateFailed: it is not the one that was sealed. Others may be, so that the file is still of
+        StateFailed: it is not the text that was sealed. Others may be, so that the file is still of
             use.
     """
     text = sealed[:-LENGTH]

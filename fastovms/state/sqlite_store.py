@@ -1,4 +1,4 @@
-"""`StateStore` over a `Database`."""
+"""Implements `StateStore` over a `Database`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fastovms.state.store import (
 
 
 class SqliteStore:
-    """See `StateStore`.
+    """Implements `StateStore` over a `Database`.
 
     Args:
         disk_return: moves the state to the disk, if it is in memory only until that can be had.
-        max_queued: operations; who asks for more waits.
-        timeout: seconds that one may take with its wait.
+        max_queued: how many operations may wait; who asks for more waits with them.
+        timeout: seconds that an operation may take, its wait included.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SqliteStore:
         )
 
     def trouble(self) -> str:
-        """Says why the state is in memory though it belongs on the disk; "" = it is where it
+        """Returns why the state is in memory though it belongs on the disk; "" = it is where it
         belongs."""
         reason = self._worker.wants_disk
         return "" if reason is None else f"responses are kept in memory: {reason}"

@@ -1,4 +1,4 @@
-"""Prometheus series of what is kept."""
+"""Exports to Prometheus what is kept."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ _PREFIX: Final = "fastovms_"
 
 
 class StateStats(NamedTuple):
-    """
+    """The numbers of a store.
+
     Attributes:
-        num_objects: responses and conversations.
-        num_bytes: of all of them, as the bound counts them.
-        num_failures: operations that the disk or the database has failed.
-        is_on_disk: what is kept outlives the process.
+        num_objects: how many responses and conversations there are.
+        num_bytes: the bytes of all of them, as the bound counts them.
+        num_failures: how many operations the disk or the database has failed.
+        is_on_disk: whether what is kept outlives the process.
     """
 
     num_objects: int
@@ -31,7 +32,7 @@ class StateCollector(Collector):
 
     Args:
         stats: asked at every scrape.
-        num_background: responses that run in the background.
+        num_background: returns how many responses run in the background.
     """
 
     def __init__(self, stats: Callable[[], StateStats], num_background: Callable[[], int]) -> None:

@@ -1,4 +1,5 @@
-"""The thread that uses the state database, and its way to and from the event loop.
+"""Uses the state database on a thread of its own, and carries operations from and to the event
+loop.
 
 What is asked while a transaction runs goes into the next one together: the more there is to do, the
 fewer commits are made for it.
@@ -23,13 +24,13 @@ from fastovms.state.tables import Totals
 logger = logging.getLogger(__name__)
 
 _MAX_BATCH: Final = 256
-"""Operations in one transaction."""
+"""How many operations one transaction may have."""
 
 _MAX_WAIT: Final = 3600.0
 """Seconds after which the thread looks for what is too old, at the latest."""
 
 _RETRY: Final = 10.0
-"""Seconds after which housekeeping that failed, as an eviction, is tried again."""
+"""Seconds after which housekeeping that failed, such as an eviction, is tried again."""
 
 T = TypeVar("T")
 
@@ -44,11 +45,11 @@ class StateWorker:
 
     Args:
         disk_return: moves the state to the disk, if it is in memory only until that can be had.
-        max_queued: operations; who asks for more waits.
+        max_queued: how many operations may wait; who asks for more waits with them.
         timeout: seconds that an operation may take with its wait, before it counts as failed.
 
     Attributes:
-        num_failures: operations that the database has failed.
+        num_failures: how many operations the database has failed.
     """
 
     def __init__(
@@ -82,19 +83,19 @@ class StateWorker:
 
     @property
     def wants_disk(self) -> str | None:
-        """Why the state is in memory though it belongs on the disk; None = it is where it
+        """Returns why the state is in memory though it belongs on the disk; None = it is where it
         belongs."""
         disk_return = self._disk_return
         return None if disk_return is None else disk_return.reason
 
     async def run(self, operation: Callable[[Operations], T]) -> T:
-        """What the operation returned, once its transaction has been committed. It is done also
-        when the caller is cancelled while it waits in the queue.
+        """Runs an operation, and returns what it returned once its transaction has been committed.
+        It is done also when the caller is cancelled while it waits in the queue.
 
         Raises:
             StateFailed: it changed nothing, or takes longer than the timeout. Once one has done so,
                 others fail at once until the thread has done something: they would only wait.
-            Exception: what it raised; it changed nothing.
+            Exception: what the operation raised; it changed nothing.
         """
         if self._is_stuck:
             raise StateFailed("the state is not written: its disk does not answer")
@@ -109,7 +110,7 @@ class StateWorker:
             ) from None
 
     async def close(self) -> None:
-        """Ends the thread when its queue is empty, and closes the database. Does not wait for a
+        """Ends the thread when its queue is empty, and closes the database. It does not wait for a
         disk that hangs."""
         with self._changed:
             self._closing = True
@@ -129,7 +130,7 @@ class StateWorker:
         return future
 
     def _settle(self, jobs: list[_Job], outcomes: list[Outcome]) -> None:
-        """On the loop."""
+        """Gives jobs their outcomes, on the event loop."""
         self._is_stuck = False
         for job, (result, error) in zip(jobs, outcomes, strict=True):
             self._room.release()
@@ -151,7 +152,7 @@ class StateWorker:
             self._database.close()
 
     def _take(self, wait: float) -> list[_Job] | None:
-        """The next jobs; none when `wait` seconds have passed; None at the end."""
+        """Returns the next jobs; none when `wait` seconds have passed; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closing, wait)
             if self._closing and not self._jobs:
@@ -167,7 +168,7 @@ class StateWorker:
         return outcomes
 
     def _report(self, jobs: list[_Job], outcomes: list[Outcome]) -> bool:
-        """Has the event loop settle the jobs. Returns whether there still is one."""
+        """Has the event loop settle the jobs. Returns whether there still is a loop."""
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self._settle, jobs, outcomes)
@@ -191,7 +192,8 @@ class StateWorker:
         return _RETRY
 
     def _return_to_disk(self) -> float:
-        """Returns after how many seconds to try again."""
+        """Tries to move the state to the disk if it is due. Returns the seconds after which to try
+        again."""
         if self._disk_return is None:
             return _MAX_WAIT
         if seconds := self._disk_return.seconds_left():
@@ -204,7 +206,11 @@ class StateWorker:
         return _MAX_WAIT
 
     def _evict(self) -> float:
-        """Returns after how many seconds to try again. Raises sqlite3.Error."""
+        """Evicts what is due. Returns the seconds after which to try again.
+
+        Raises:
+            sqlite3.Error: nothing is evicted.
+        """
         if self._database.evict():
             return 0.0
         expiry = self._database.seconds_to_expiry()

@@ -1,4 +1,4 @@
-"""The seam between the API and whatever keeps its state: a file now, a shared database perhaps.
+"""Declares what the API asks of whatever keeps its state: a file now, a shared database perhaps.
 
 Objects are JSON texts that the store does not read, with items in an order. Each belongs to a
 tenant, and is not there for any other. An operation that changes something returns when the change
@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 
 class StoredItem(NamedTuple):
-    """One item. `body` is its JSON text, the id included. Ids need not be unique: a client may
-    send an item back under the id that it got it with."""
+    """One item of a response or a conversation. `body` is its JSON text, the id included. Ids need
+    not be unique: a client may send an item back under the id that it got it with."""
 
     id: str
     body: bytes
@@ -30,7 +30,7 @@ class Progress(IntEnum):
 
 
 class Side(Enum):
-    """Which of its items a response was given, and which it has made."""
+    """Tells the items that a response was given from those that it has made."""
 
     INPUT = 0
     OUTPUT = 1
@@ -38,9 +38,10 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """
+    """A response with its items.
+
     Attributes:
-        body: JSON object without its output.
+        body: a JSON object without its output.
         input, output: its items; `input` without those of the responses before it.
         previous_id: the response that it continues.
         events: everything a stream of it has sent, in whatever form the API likes.
@@ -56,7 +57,7 @@ class StoredResponse:
 
 
 class FoundResponse(NamedTuple):
-    """What is told of a stored response: without its input, which may be long."""
+    """A stored response as far as it is told: without its input, which may be long."""
 
     body: bytes
     output: Sequence[StoredItem]
@@ -64,7 +65,7 @@ class FoundResponse(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What came before: the oldest items first.
+    """What came before a response: the items, the oldest first.
 
     Attributes:
         is_whole: False = older items were left out, as asked.
@@ -100,8 +101,9 @@ class UnknownCursor(Exception):
 
 
 class StateStore(Protocol):
-    """Every method may raise `errors.StateFailed`, and `errors.TooLarge` where an object becomes
-    larger; None and False mean: no such object. Whatever reads an object is a use of it."""
+    """Keeps responses and conversations. Every method may raise `errors.StateFailed`, and
+    `errors.TooLarge` where an object becomes larger than one may be; None and False mean: no such
+    object. Whatever reads an object is a use of it."""
 
     # Responses
 
@@ -114,7 +116,8 @@ class StateStore(Protocol):
     async def finish_response(
         self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
     ) -> bool:
-        """As `add_response`, in place of one that was added as RUNNING and has not been deleted."""
+        """Does what `add_response` does, in place of one that was added as RUNNING and has not been
+        deleted."""
 
     async def find_response(self, tenant: str, id: str) -> FoundResponse | None: ...
 
@@ -123,11 +126,15 @@ class StateStore(Protocol):
     async def delete_response(self, tenant: str, id: str) -> bool: ...
 
     async def response_context(self, tenant: str, id: str, *, max_bytes: int) -> Context | None:
-        """Input and output of the response and of all that it continues, of these the newest that
-        have no more than `max_bytes` together. A use of all of them."""
+        """Returns the input and output of the response and of all that it continues, of these the
+        newest that have no more than `max_bytes` together. It is a use of all of them."""
 
     async def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        """Raises UnknownCursor."""
+        """Returns a page of the input of a response, with that of the responses before it.
+
+        Raises:
+            UnknownCursor: `page.after` is none of the items.
+        """
 
     # Conversations
 
@@ -148,7 +155,11 @@ class StateStore(Protocol):
     ) -> Context | None: ...
 
     async def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        """Raises UnknownCursor."""
+        """Returns a page of the items of a conversation.
+
+        Raises:
+            UnknownCursor: `page.after` is none of the items.
+        """
 
     async def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None: ...
 
@@ -157,7 +168,7 @@ class StateStore(Protocol):
     # Items of either
 
     async def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
-        """The newest item of each id, of those that are found."""
+        """Returns the newest item of each id, of those that are found."""
 
     async def close(self) -> None:
         """Ends when everything asked before is done."""

@@ -1,4 +1,4 @@
-"""The rows of the state database, and how much they are together.
+"""Reads and writes the rows of the state database, and counts how much they are together.
 
 An object is a response or a conversation; its items go with it.
 """
@@ -23,41 +23,44 @@ from fastovms.state.store import (
 )
 
 _OVERHEAD: Final = 256
-"""Bytes that an object or an item takes beside its texts, about."""
+"""The bytes that an object or an item takes beside its texts, about."""
 
 _USE_INTERVAL: Final = 60.0
-"""Seconds within which a second use of an object is not noted, so that a long chain is not
-written anew for each of its turns."""
+"""Seconds within which a second use of an object is not noted, so that a long chain of responses is
+not written anew for each one that is added to it."""
 
 _COLUMNS: Final = "tenant, kind, id, progress, previous_id, body, events, size, used_at"
-"""Of an object, without its key."""
+"""The columns of an object, without its key."""
 
 _MAX_VARIABLES: Final = 500
-"""In one statement."""
+"""How many variables one statement may have."""
 
 Clock = Callable[[], float]
 Row = tuple[object, ...]
 T = TypeVar("T")
 
 
-class Kind(IntEnum):
+class ObjectKind(IntEnum):
+    """What an object is, as the column `kind` has it."""
+
     RESPONSE = 0
     CONVERSATION = 1
 
 
 class Totals(NamedTuple):
-    """Objects, and the bytes of them with their items."""
+    """How many objects there are, and the bytes of them with their items."""
 
     num_objects: int
     num_bytes: int
 
 
 class Tables:
-    """Rows of an open database. What makes an object larger raises TooLarge.
+    """The rows of an open database. Its methods raise `TooLarge` where they would make an object
+    larger than `max_object`.
 
     Args:
-        clock: unix time in seconds.
-        max_object: bytes of one object with its items.
+        clock: tells unix time in seconds.
+        max_object: the most bytes of one object with its items.
 
     Attributes:
         totals: what is kept now.
@@ -73,7 +76,7 @@ class Tables:
 
     # Objects
 
-    def find(self, tenant: str, kind: Kind, id: str, columns: str) -> Row | None:
+    def find(self, tenant: str, kind: ObjectKind, id: str, columns: str) -> Row | None:
         row: Row | None = self._execute(
             f"SELECT {columns} FROM objects WHERE tenant = ? AND kind = ? AND id = ?",
             (tenant, kind, id),
@@ -85,7 +88,7 @@ class Tables:
     def insert(
         self,
         tenant: str,
-        kind: Kind,
+        kind: ObjectKind,
         id: str,
         body: bytes,
         *,
@@ -93,7 +96,7 @@ class Tables:
         previous_id: str | None = None,
         events: bytes | None = None,
     ) -> int:
-        """Returns its key."""
+        """Inserts an object and returns its key."""
         body, events = seal(body), seal(events)
         size = _OVERHEAD + len(body) + len(events or b"")
         self._check_size(size)
@@ -113,7 +116,7 @@ class Tables:
         self._execute("UPDATE objects SET body = ? WHERE key = ?", (body, key))
         self._grow(key, len(body) - length)
 
-    def delete(self, tenant: str, kind: Kind, id: str) -> bool:
+    def delete(self, tenant: str, kind: ObjectKind, id: str) -> bool:
         row = self._execute(
             "DELETE FROM objects WHERE tenant = ? AND kind = ? AND id = ? RETURNING size",
             (tenant, kind, id),
@@ -124,7 +127,8 @@ class Tables:
         return True
 
     def note_use(self, keys: Iterable[int]) -> None:
-        """To be written by `write_uses`: what only reads must not fail because a disk is full."""
+        """Takes note that objects were used, for `write_uses` to write down: what only reads must
+        not fail because a disk is full."""
         self._used.update(keys)
 
     @property
@@ -148,14 +152,15 @@ class Tables:
         return used_at
 
     def oldest(self, limit: int) -> list[tuple[int, int, float]]:
-        """(key, size, time of the last use) of each, in that order."""
+        """Returns key, size and time of the last use of the objects that were not used for longest,
+        in that order."""
         return self._execute(
             "SELECT key, size, used_at FROM objects WHERE progress <> 0 ORDER BY used_at LIMIT ?",
             (limit,),
         ).fetchall()
 
     def delete_keys(self, sizes: Mapping[int, int]) -> None:
-        """Args: sizes: by key."""
+        """Deletes objects, given the size of each by its key."""
         self._execute(f"DELETE FROM objects WHERE key IN ({_marks(sizes)})", tuple(sizes))
         count, num_bytes = self.totals
         self.totals = Totals(count - len(sizes), num_bytes - sum(sizes.values()))
@@ -183,7 +188,7 @@ class Tables:
         return list(map(_item, rows))
 
     def newest_items(self, key: int, max_bytes: int) -> Context:
-        """Those that have no more than `max_bytes` together."""
+        """Returns the newest items that have no more than `max_bytes` together."""
         rows = self._execute(
             "SELECT id, body FROM items WHERE object = ? ORDER BY position DESC", (key,)
         )
@@ -210,7 +215,11 @@ class Tables:
         return bool(deleted)
 
     def page(self, key: int, page: Page) -> ItemPage:
-        """Of the items on the input's side. Raises UnknownCursor."""
+        """Returns a page of the items on the input's side.
+
+        Raises:
+            UnknownCursor: `page.after` is none of them.
+        """
         # After the last of several items of one id, so that a list of pages has an end.
         order, comparison, last = ("", ">", "max") if page.ascending else ("DESC", "<", "min")
         start = ""
@@ -235,7 +244,7 @@ class Tables:
     # All together
 
     def find_items(self, tenant: str, item_ids: Sequence[str]) -> dict[str, bytes]:
-        """The newest item of each id."""
+        """Returns the newest item of each id, of those that are found."""
         found: dict[str, bytes] = {}
         for id in dict.fromkeys(item_ids):
             # A cross join is made in the order in which it is written: by the id, and no further
@@ -280,13 +289,13 @@ class Tables:
         )
 
     def count(self) -> Totals:
-        """`totals` again, from the rows. Reads all of them."""
+        """Counts `totals` again, from the rows, all of which it reads."""
         return Totals(
             *self._execute("SELECT count(*), coalesce(sum(size), 0) FROM objects").fetchone()
         )
 
     def check(self) -> None:
-        """Raises AssertionError when what is kept contradicts itself. Reads everything."""
+        """Raises AssertionError when what is kept contradicts itself. It reads everything."""
         assert self._execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert self._execute("PRAGMA foreign_key_check").fetchall() == []
         assert self.totals == self.count()
@@ -306,7 +315,8 @@ class Tables:
         self.totals = self.totals._replace(num_bytes=self.totals.num_bytes + num_bytes)
 
     def _check_size(self, size: int) -> None:
-        """One that is larger than all may be together would only drive out the others."""
+        """Raises TooLarge for an object that is larger than all may be together: it would only
+        drive out the others."""
         if size > self._max_object:
             raise TooLarge(
                 f"what is to be kept has {size} bytes, but all that is kept may have only "

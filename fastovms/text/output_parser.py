@@ -1,4 +1,4 @@
-"""The parser of one request's answer."""
+"""Makes the parser of one request's answer, which finds reasoning and calls in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.tools import Tool, ToolFormat
 
 _LOOK_BACK = 200
-"""Characters of a prompt's end that tell whether reasoning has been opened."""
+"""How many characters of a prompt's end tell whether reasoning has been opened."""
 
 
 def output_parser(
@@ -24,7 +24,7 @@ def output_parser(
     prompt: str,
     tools: Sequence[Tool],
 ) -> OutputParser:
-    """A new parser for one sample.
+    """Returns a new parser for one sample.
 
     Args:
         tool_format: how the model writes calls; None = they are content.
@@ -72,7 +72,8 @@ def _parse(
 
 
 def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None) -> None:
-    """
+    """Checks that a format of calls and one of reasoning can stand in one answer.
+
     Raises:
         ConfigurationError: no model writes both.
     """
@@ -89,13 +90,14 @@ def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFor
 def kept_tags(
     tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None
 ) -> frozenset[str]:
-    """What must not be skipped in the decoded text, though it may be special tokens."""
+    """Returns the texts that must not be skipped in the decoded text, though they may be special
+    tokens."""
     formats = (tool_format, reasoning_format)
     return frozenset(tag for found in formats if found is not None for tag in found.tags)
 
 
 def opens_reasoning(reasoning_format: ReasoningFormat, prompt: str) -> bool:
-    """Whether an answer to the prompt begins within reasoning."""
+    """Returns whether an answer to the prompt begins within reasoning."""
     prompt = prompt[-_LOOK_BACK:].rstrip()
     if reasoning_format.end is not None:
         return not prompt.endswith(reasoning_format.end)

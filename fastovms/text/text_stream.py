@@ -1,4 +1,4 @@
-"""One sample's way from tokens to the text, and the pieces of it, that a client may see."""
+"""Turns a sample's tokens into the text, and the pieces of it, that a client may see."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class TextDelta(NamedTuple):
     Attributes:
         text: new text, often empty.
         stop: the stop string that ended the text; pushes after it add nothing.
-        num_tokens: tokens pushed so far; of those pushed after the one that completed the stop
-            string none is counted.
+        num_tokens: how many tokens were pushed so far, up to the one that completed the stop
+            string.
         pieces: what the parser, if there is one, has found in the text.
     """
 
@@ -32,13 +32,13 @@ class TextStream:
 
     Args:
         stop: non-empty strings.
-        include_stop: keep the stop string at the end of the text.
+        include_stop: whether to keep the stop string at the end of the text.
         min_tokens: a stop string that is complete within so many tokens does not end the text.
-        parser: finds pieces in the text; it is handed the text of one token at a time, so that
-            what it makes of it does not depend on how many come at once.
+        parser: finds pieces in the text; it is handed the text of one token at a time, so that what
+            it makes of it does not depend on how many come at once.
 
     Attributes:
-        num_reasoning_tokens: tokens that the parser has taken for reasoning so far.
+        num_reasoning_tokens: how many tokens the parser has taken for reasoning so far.
     """
 
     __slots__ = (

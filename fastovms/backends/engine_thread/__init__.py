@@ -1,4 +1,5 @@
-"""The thread on which an engine makes its steps, and its way to and from the event loop.
+"""Runs an engine's steps on a thread of their own, and carries requests and tokens to and from the
+event loop.
 
-`EngineLoop` drives any engine; permits bound how many requests wait. It knows no model.
+`run_engine` drives any engine; permits bound how many steps wait for the loop. It knows no model.
 """

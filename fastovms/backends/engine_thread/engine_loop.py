@@ -1,4 +1,4 @@
-"""The loop around an engine: take what is asked of it, make a step, tell what came out."""
+"""Loops around an engine: takes what is asked of it, makes a step, tells what came out."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def run_engine(
     publish: Callable[[Step], None],
     clock: Callable[[], float],
 ) -> None:
-    """Returns after `Close`. What the engine raises in a step ends the loop.
+    """Runs an engine until `Close`. What the engine raises in a step ends the loop.
 
     Args:
-        receive: takes every command there is; waits for the first one if its argument says so.
+        receive: returns every command there is; waits for the first one if its argument says so.
         publish: called after each step, and when commands came without one.
     """
     num_received = 0
@@ -77,7 +77,7 @@ def run_engine(
             else:
                 num_received += command.request.params.n
                 outputs += _add(engine, command.request)
-            del command  # it may have images
+            del command  # frees its images
         started_at = clock()
         admitted: Sequence[str] = ()
         seconds = None
@@ -89,7 +89,7 @@ def run_engine(
 
 
 def _add(engine: SteppedEngine, request: GenerationRequest) -> list[EngineOutput]:
-    """A request that cannot even be queued fails alone."""
+    """Queues a request. One that cannot even be queued fails alone."""
     try:
         engine.add(request)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The requests that an engine has, as the event loop knows them."""
+"""Keeps the requests that an engine has, as the event loop knows them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 
 class Step(NamedTuple):
-    """What an engine tells the loop.
+    """What an engine tells the loop of a step.
 
     Attributes:
         admitted: the requests that left the queue for this step.
-        started_at: on the clock of `RequestsInFlight`.
-        num_received: samples submitted that the engine has got to know.
-        seconds: that the engine's step took; None = it has not made one.
+        started_at: seconds on the clock of `RequestsInFlight`.
+        num_received: how many submitted samples the engine has got to know.
+        seconds: how long the engine's step took; None = it has not made one.
     """
 
     outputs: Sequence[EngineOutput]
@@ -41,12 +41,13 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class _Request:
-    """
+    """A request in flight.
+
     Attributes:
         on_output: whom to tell.
         unfinished: the samples that have not finished.
-        submitted_at: None once it has left the queue.
-        queue_time: how long it was there; None until known, and once it was told.
+        submitted_at: when it joined the queue; None once it has left it.
+        queue_time: how many seconds it was there; None until known, and once it was told.
     """
 
     on_output: OutputCallback
@@ -59,7 +60,7 @@ class RequestsInFlight:
     """Hands every output to whom it concerns. All of it runs on the loop's thread.
 
     Args:
-        max_num_waiting: samples that may wait to run.
+        max_num_waiting: how many samples may wait to run.
         abort: ends a request whose listener has failed.
     """
 
@@ -90,11 +91,15 @@ class RequestsInFlight:
 
     @property
     def _num_waiting(self) -> int:
-        """Samples that do not run yet, those still on their way to the engine included."""
+        """How many samples do not run yet, those still on their way to the engine included."""
         return self._stats.num_waiting + self._num_submitted - self._num_received
 
     def add(self, request: GenerationRequest, on_output: OutputCallback) -> None:
-        """Raises Overloaded when too many samples wait."""
+        """Takes a request in.
+
+        Raises:
+            Overloaded: too many samples wait.
+        """
         if self._num_waiting >= self._max_num_waiting:
             raise Overloaded(
                 f"{self._num_waiting} requests are waiting, which is the limit; try again later"
@@ -106,7 +111,8 @@ class RequestsInFlight:
         self._num_submitted += request.params.n
 
     def discard(self, request_id: str, index: int | None) -> bool:
-        """Silences a request, or one of its samples. False when there is no such request."""
+        """Silences a request, or one of its samples. Returns False when there is no such
+        request."""
         request = self._requests.get(request_id)
         if request is None:
             return False

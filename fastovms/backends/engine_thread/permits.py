@@ -1,4 +1,4 @@
-"""How many of something there may be at a time."""
+"""Bounds how many of something there may be at a time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import queue
 
 
 class Permits:
-    """A semaphore for threads. `threading`'s is written in Python; a step of the engine takes one
-    permit, and the event loop gives it back between two tokens: code that no cache holds."""
+    """A semaphore for threads. `threading`'s is written in Python, which is too slow here: a step
+    of the engine takes one permit, and the event loop gives it back between two tokens, with
+    neither's code in a processor's cache."""
 
     def __init__(self, num: int) -> None:
         self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -15,7 +16,7 @@ class Permits:
             self._free.put(None)
 
     def acquire(self) -> None:
-        """Waits until there is one."""
+        """Waits until there is a permit, and takes it."""
         self._free.get()
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""How much the pipeline is given at once.
+"""Decides how many requests the pipeline is given at once.
 
 When half-read prompts fill the KV cache, the pipeline gives all of them up. So no more prompts are
 admitted than it can hold.
@@ -20,19 +20,19 @@ from fastovms.engine.drafting.draft_policy import MAX_DRAFT_TOKENS
 from fastovms.params import GenerationRequest
 
 _PIXELS_PER_TOKEN: Final = 28 * 28
-"""Of Qwen's models, which see images in their own sizes."""
+"""How many pixels make a token in Qwen's models, which see images in their own sizes."""
 
 _MIN_IMAGE_TOKENS: Final = 256
-"""Of models that see them in one size."""
+"""How many tokens an image has in models that see all of them in one size."""
 
 
 class Need(NamedTuple):
-    """What a request takes of the pipeline, or what that has.
+    """What a request takes of the pipeline, or what the pipeline has.
 
     Attributes:
-        num_seqs: sequences.
-        num_step_tokens: that are computed in a step, once the prompt is, where that counts.
-        num_blocks: of the KV cache.
+        num_seqs: how many sequences.
+        num_step_tokens: how many tokens of a step, once the prompt is computed, where that counts.
+        num_blocks: how many blocks of the KV cache.
     """
 
     num_seqs: int
@@ -47,7 +47,7 @@ class Need(NamedTuple):
 
 
 def longest_context(config: EngineConfig, capacity: Capacity) -> int:
-    """Tokens of one sequence that the cache holds, and its drafts with them."""
+    """Returns how many tokens of one sequence the cache holds beside its drafts."""
     num_drafts = MAX_DRAFT_TOKENS if Assistance.of(config) else 0
     return max(1, capacity.num_tokens - num_drafts)
 
@@ -62,7 +62,8 @@ class Admission:
         self._limits = Need(config.max_num_seqs, token_budget(config), capacity.num_blocks)
 
     def need(self, request: GenerationRequest, num_seqs: int) -> Need:
-        """Args: num_seqs: those of a beam search; samples run one by one."""
+        """Returns what a request needs. `num_seqs` is the number of its beams; samples run one by
+        one."""
         if not self._assistance.prompt_lookup:
             return Need(num_seqs, num_blocks=self._num_blocks(self._num_prompt_tokens(request)))
         num_drafts = num_assistant_tokens(request.params)
@@ -79,7 +80,7 @@ class Admission:
         return num_tokens // self._block_size + 1
 
     def _num_prompt_tokens(self, request: GenerationRequest) -> int:
-        """Those of images are guessed."""
+        """Returns the length of a prompt. How many tokens its images have is guessed."""
         num_tokens = len(request.prompt_token_ids)
         for image in request.prompt.images if request.prompt else ():
             height, width, _ = image.shape
@@ -87,7 +88,8 @@ class Admission:
         return min(num_tokens, self._max_model_len)
 
     def _num_tokens(self, request: GenerationRequest) -> int:
-        """Prompt and output, at most. Nobody knows yet how many tokens images have."""
+        """Returns the most tokens that prompt and output may have. Nobody knows yet how many tokens
+        images have."""
         limit = request.params.max_tokens
         has_images = request.prompt is not None and request.prompt.images
         if limit is None or has_images:
@@ -96,7 +98,7 @@ class Admission:
 
 
 class Room:
-    """What is left for further requests. One alone always has room."""
+    """What is left for further requests. A request that is alone always has room."""
 
     def __init__(self, limits: Need) -> None:
         self._limits = limits

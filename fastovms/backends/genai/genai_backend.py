@@ -1,4 +1,4 @@
-"""The pipeline's process, seen from the event loop."""
+"""Implements `Backend` by the pipeline's process, seen from the event loop."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo,
 logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT: Final = 10.0
-"""Seconds for the step that runs when the backend is closed."""
+"""Seconds that the step may take that runs when the backend is closed."""
 
 _MAX_UNDELIVERED_STEPS: Final = 8
-"""Steps that may wait for the loop, before nothing more is read of what the process sends."""
+"""How many steps may wait for the loop, before nothing more is read of what the process sends."""
 
 _ENCODING_ALLOWANCE: Final = 300.0
-"""Seconds for an image to be encoded. A large one takes a slow machine a minute, in which the
-process can tell nothing."""
+"""Seconds in which an image must be encoded. A large one takes a slow machine a minute, in which
+the process can tell nothing."""
 
 
 class GenaiBackend:

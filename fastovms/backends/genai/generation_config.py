@@ -1,4 +1,4 @@
-"""Sampling parameters in the pipeline's words."""
+"""Puts sampling parameters into the pipeline's words."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def generation_config(
     max_new_tokens: int | None,
     assistance: Assistance,
 ) -> genai.GenerationConfig:
-    """The configuration of sample `index`, or of the beam search.
+    """Returns the configuration of sample `index`, or of the beam search.
 
     Args:
-        max_length: prompt and output together, which the pipeline applies where `max_new_tokens`
-            is None; a prompt that is not shorter is refused either way.
+        max_length: the most tokens of prompt and output together, which the pipeline applies where
+            `max_new_tokens` is None; a prompt that is not shorter is refused either way.
     """
     config = genai.GenerationConfig()
     config.apply_chat_template = False
@@ -59,14 +59,14 @@ def generation_config(
 
 
 def stop_token_ids(params: SamplingParams) -> frozenset[int]:
-    """Every token that ends a sample."""
+    """Returns every token that ends a sample."""
     eos_token_ids = frozenset[int]() if params.ignore_eos else params.eos_token_ids
     return eos_token_ids | params.stop_token_ids
 
 
 def _set_stops(config: genai.GenerationConfig, params: SamplingParams) -> None:
-    """The pipeline's `ignore_eos` disregards every stop token, and where none is named it takes
-    the model's: so it is used only where nothing is to stop a sample."""
+    """Sets what ends a sample. The pipeline's `ignore_eos` disregards every stop token, and where
+    none is named it takes the model's: so it is used only where nothing is to stop a sample."""
     stops = stop_token_ids(params)
     if stops:
         config.stop_token_ids = set(stops)
@@ -100,7 +100,8 @@ def _set_sampling(config: genai.GenerationConfig, params: SamplingParams, seed: 
 def _set_assistance(
     config: genai.GenerationConfig, params: SamplingParams, assistance: Assistance
 ) -> None:
-    """A pipeline with assistance fails on a request that does not say how much of it to have."""
+    """Sets how many tokens to draft. A pipeline with assistance fails on a request that does not
+    say."""
     threshold = params.assistant_confidence_threshold
     if assistance.draft_model and threshold:
         config.assistant_confidence_threshold = threshold
@@ -111,7 +112,11 @@ def _set_assistance(
 
 
 def structured_output(grammar: Grammar) -> genai.StructuredOutputConfig:
-    """Raises ValueError or a JSON error where the source is not what its kind says."""
+    """Returns a grammar in the pipeline's form.
+
+    Raises:
+        ValueError: the source is not what its kind says; JSON errors are among these.
+    """
     if needs_structural_tag(grammar):
         member, value = "structural_tags_config", structural_tag(grammar)
     else:

@@ -1,9 +1,9 @@
-"""The process that tries grammars: `python -m fastovms.backends.genai.grammar_trial DESCRIPTOR
-SECONDS`.
+"""Runs the process that tries grammars with the pipeline's compiler: `python -m
+fastovms.backends.genai.grammar_trial DESCRIPTOR SECONDS`.
 
 A grammar that the pipeline's compiler refuses costs the whole pipeline, and one that is too much
-for it may take for ever or crash. What it refuses does not depend on the model, so the small one
-of the package serves.
+for it may take for ever or crash. What it refuses does not depend on the model, so the small one of
+the package serves.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from fastovms.params import Grammar
 
 _WHOSE: Final = "by the compiler of the genai backend, which runs this model"
 _PLACE: Final = re.compile(r"^\[[0-9:]+\] \S+?:[0-9]+: ")
-"""Where in its source the compiler has found the fault."""
+"""The beginning of the compiler's messages: the place in its own source where it has found the
+fault."""
 
 
 def serve(connection: Connection[Any, Any], seconds: float) -> None:
-    """See `Trial`. After a fault it gets ready again. A grammar that takes more than so many
-    seconds of a processor ends the process."""
+    """Answers grammars as `Trial` asks. After a fault it gets ready again. A grammar that takes
+    more than so many seconds of a processor ends the process."""
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             pipeline = _load()

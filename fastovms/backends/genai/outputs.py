@@ -1,4 +1,4 @@
-"""What the pipeline says, in the words of `Backend`."""
+"""Turns what the pipeline says into the words of `Backend`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fastovms.params import (
 )
 
 TOO_LONG: Final = "'max_length' must be greater"
-"""What the pipeline says of a prompt that is as long as the context."""
+"""The pipeline's message about a prompt that is as long as the context."""
 
 _CLIENTS_FAULTS: Final = (RuntimeError, IndexError, ValueError)
-"""How the pipeline refuses what it is given."""
+"""The exceptions by which the pipeline refuses what it is given."""
 
 _FINISH_REASONS: Final = {
     genai.GenerationFinishReason.STOP: FinishReason.STOP,
@@ -60,7 +60,7 @@ def output_of(
 
 
 def _token_logprobs(token_id: int, logprob: float, num_top: int) -> TokenLogprobs:
-    """The pipeline tells of no other token than the one it has chosen."""
+    """Returns log probabilities of the chosen token; the pipeline tells of no other."""
     return TokenLogprobs(
         token_id,
         logprob,
@@ -75,7 +75,7 @@ def failed(index: int, error: str, refusal: Refusal | None = None) -> Generation
 
 
 def refusal_of(error: Exception, prompt: TextPrompt | None, model: ModelInfo) -> Refusal | None:
-    """What of the request is at fault; None = nothing."""
+    """Returns what of the request is at fault; None = nothing."""
     name = None if prompt is None else prompt.name
     if isinstance(error, RequestError):
         return Refusal(error.message, error.param, error.code)

@@ -1,4 +1,4 @@
-"""What the engine needs of `openvino_genai.ContinuousBatchingPipeline`, and how one is loaded."""
+"""Declares what the engine needs of `openvino_genai.ContinuousBatchingPipeline`, and loads one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GPU_BLOCK_SIZE: Final = 16
 
 
 class Handle(Protocol):
-    """`openvino_genai.GenerationHandle`."""
+    """What is used of `openvino_genai.GenerationHandle`."""
 
     def can_read(self) -> bool: ...
     def read(self) -> dict[int, Any]: ...
@@ -36,7 +36,7 @@ class Handle(Protocol):
 
 
 class Pipeline(Protocol):
-    """`openvino_genai.ContinuousBatchingPipeline`."""
+    """What is used of `openvino_genai.ContinuousBatchingPipeline`."""
 
     def add_request(self, request_id: int, *arguments: Any) -> Handle: ...
     def step(self) -> None: ...
@@ -47,7 +47,7 @@ class Pipeline(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Of the KV cache."""
+    """The size of the KV cache."""
 
     num_blocks: int
     block_size: int
@@ -60,7 +60,7 @@ class Capacity:
 def load_pipeline(
     model_dir: Path, config: EngineConfig, *, available: int
 ) -> tuple[Pipeline, Capacity]:
-    """Takes seconds or minutes.
+    """Loads a pipeline, which takes seconds or minutes.
 
     Args:
         available: bytes of memory that a cache of automatic size takes its share of.
@@ -114,11 +114,11 @@ def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> P
 
 
 def properties_of(config: EngineConfig, device: str, *, weights_size: int) -> dict[str, object]:
-    """OpenVINO's. The smallest models are computed exactly, as by the paged backend, and what a
-    cache of f32 is to hold must be of f32; f32 takes no cache of bf16.
+    """Returns OpenVINO's properties. The smallest models are computed exactly, as by the paged
+    backend, and what a cache of f32 is to hold must be of f32; f32 takes no cache of bf16.
 
     Args:
-        weights_size: of what generates the text, in bytes.
+        weights_size: size in bytes of the part of the model that generates the text.
     """
     given = config.plugin_config
     is_cpu = device == "CPU"
@@ -133,8 +133,8 @@ def properties_of(config: EngineConfig, device: str, *, weights_size: int) -> di
 
 
 def _warm_up(pipeline: Pipeline, assistance: Assistance) -> None:
-    """One token, so that the first request finds everything in place, and a model that cannot run
-    is found out now."""
+    """Generates one token, so that the first request finds everything in place, and a model that
+    cannot run is found out now."""
     config = genai.GenerationConfig()
     config.apply_chat_template = False
     config.max_new_tokens = 1
@@ -149,7 +149,8 @@ def _warm_up(pipeline: Pipeline, assistance: Assistance) -> None:
 
 
 def _num_blocks(pipeline: Pipeline) -> int:
-    """The warm-up has used one of them."""
+    """Returns how many blocks the cache has. The warm-up has used one of them, by which their
+    number is known."""
     return max(1, round(100 / float(pipeline.get_metrics().cache_usage)))
 
 

@@ -1,4 +1,4 @@
-"""The pipeline as an engine that makes steps."""
+"""Presents the pipeline as an engine that makes steps."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A request.
+    """A request and what is known of its samples.
 
     Attributes:
         rank: its place in the queue.
         was_admitted: whether a sample of it has left the queue.
-        is_counted: whether the tokens of its images are.
+        is_counted: whether the tokens of its images are known.
         silenced: samples that nobody wants any more.
     """
 
@@ -66,7 +66,7 @@ class _Run:
     Attributes:
         indices: the samples that it gives.
         need: what it takes of the pipeline.
-        handle: None while it waits.
+        handle: the pipeline's; None while it waits.
     """
 
     job: _Job
@@ -143,7 +143,7 @@ class PipelineEngine:
             insort(self._waiting, run, key=_rank)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
-        """Ends a request, or one of its samples, without an output. Unknown ones are ignored. A
+        """Ends a request, or one of its samples, without an output. Unknown ids are ignored. A
         search goes on until nobody wants any of it."""
         for run in [*self._waiting, *self._running]:
             request = run.job.request
@@ -157,7 +157,7 @@ class PipelineEngine:
             self._cancelled.append(run)
 
     def step(self) -> list[EngineOutput]:
-        """Lets the pipeline make a step. What it raises is its end: it is of no use any more."""
+        """Lets the pipeline make a step. After an exception from here it is of no use any more."""
         outputs = self._admit()
         if self._running or self._cancelled:
             self._pipeline.step()
@@ -195,11 +195,11 @@ class PipelineEngine:
             yield _Run(job, range(index, index + 1), need)
 
     def _admit(self) -> list[EngineOutput]:
-        """Hands over as many as may run at once, but images of one at a time: their encoding keeps
-        everybody else waiting."""
+        """Hands over as many requests as may run at once, but images of one at a time: their
+        encoding keeps everybody else waiting."""
         self.admitted = []
         outputs: list[EngineOutput] = []
-        # What was cancelled keeps its place until the next step has ended.
+        # A cancelled request keeps its place in the pipeline until the next step has ended.
         room = self._admission.room(run.need for run in (*self._running, *self._cancelled))
         while self._waiting and room.has(self._waiting[0].need):
             run = self._waiting.pop(0)
@@ -255,7 +255,8 @@ class PipelineEngine:
         self._running.append(run)
 
     def _not_started(self, run: _Run, error: Exception) -> list[EngineOutput]:
-        """The pipeline checks a request as it takes it, and has then done nothing with it."""
+        """Returns the outputs of a request that the pipeline has refused: it checks one as it takes
+        it, and has then done nothing with it."""
         request = run.job.request
         refusal = refusal_of(error, request.prompt, self._model)
         if refusal is None:
@@ -288,7 +289,7 @@ class PipelineEngine:
         return [EngineOutput(run.job.request.request_id, output) for output in outputs]
 
     def _sample(self, run: _Run, handle: Handle, status: Any) -> Iterator[GenerationOutput]:
-        """What has come since the last step, as one output, if anything has."""
+        """Returns what has come since the last step as one output, if anything has."""
         token_ids: list[int] = []
         logprobs: list[float] = []
         is_finished = status == genai.GenerationStatus.FINISHED
@@ -313,8 +314,8 @@ class PipelineEngine:
             )
 
     def _beams(self, run: _Run, found: dict[int, Any]) -> list[GenerationOutput]:
-        """The `n` best, best first. Of a greedy or sampled text the pipeline does not tell whether
-        its logits were numbers."""
+        """Returns the outputs of a search, the `n` best texts, best first. Of a greedy or sampled
+        text the pipeline does not tell whether its logits were numbers."""
         if any(math.isnan(beam.score) for beam in found.values()):
             return [failed(index, str(BrokenLogits())) for index in run.indices]
         best = sorted(found.values(), key=attrgetter("score"), reverse=True)
@@ -334,7 +335,7 @@ class PipelineEngine:
         return outputs
 
     def _settle(self, run: _Run, handle: Handle, outputs: list[GenerationOutput]) -> None:
-        """Tells how long a prompt with images was."""
+        """Notes how many tokens a prompt with images has."""
         job = run.job
         if not job.has_images:
             return

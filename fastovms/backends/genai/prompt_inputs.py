@@ -1,4 +1,4 @@
-"""Prompts as the pipeline takes them."""
+"""Puts prompts into the form that the pipeline takes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fastovms.params import GenerationRequest, Image
 
 
 class PromptReader:
-    """For a pipeline over tokens, or over texts with images: that one tokenizes texts itself, and
-    puts the special tokens first that begin every text.
+    """Reads prompts for a pipeline over tokens, or for one over texts with images: that one
+    tokenizes texts itself, and puts the special tokens first that begin every text.
 
     Args:
         tokenizer: an `openvino_genai.Tokenizer`.
@@ -26,7 +26,7 @@ class PromptReader:
         self._start_text = self._decode(self._start) if self._start else ""
 
     def arguments(self, request: GenerationRequest) -> tuple[Any, ...]:
-        """What `add_request` takes between id and configuration.
+        """Returns what `add_request` takes between id and configuration.
 
         Raises:
             InvalidField: the prompt is of tokens that no text has.

@@ -1,4 +1,4 @@
-"""What the pipeline cannot do, by the names that clients know."""
+"""Says what the pipeline cannot do, by the names that clients know."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class Assistance:
 
 
 def num_assistant_tokens(params: SamplingParams) -> int:
-    """Tokens that are guessed at a time."""
+    """Returns how many tokens are guessed at a time."""
     return params.num_assistant_tokens or DEFAULT_NUM_ASSISTANT_TOKENS
 
 
 def token_budget(config: EngineConfig) -> int:
-    """Of a step: at least what one sequence with its drafts takes."""
+    """Returns the token budget of a step: at least what one sequence with its drafts takes."""
     if Assistance.of(config).prompt_lookup:
         return max(config.token_budget, MAX_DRAFT_TOKENS + 1)
     return config.token_budget
 
 
 def has_prefix_cache(config: EngineConfig) -> bool:
-    """With a draft model, a sampled sequence that finds something in the prefix cache ends the
-    pipeline: it goes without."""
+    """Returns whether the pipeline has a prefix cache. With a draft model it has none: a sampled
+    sequence that found something in it would end the pipeline."""
     return config.enable_prefix_caching and not Assistance.of(config).draft_model
 
 
@@ -89,7 +89,7 @@ _UNSUPPORTED: Final[tuple[tuple[str, str, _Check], ...]] = (
         lambda p: p.beam_search is not None and p.repetition_penalty != 1,
     ),
 )
-"""Field, what of it, and whether a request wants it."""
+"""The field, what of it is not supported, and whether a request wants it."""
 
 
 def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs: int) -> None:
@@ -116,8 +116,8 @@ def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Raises InvalidField for grammars that the pipeline has no form for. What is wrong with one,
-    compiling it tells."""
+    """Raises InvalidField for grammars that the pipeline has no form for. What is wrong with one is
+    found out by compiling it."""
     if not needs_structural_tag(grammar):
         return
     try:
@@ -131,6 +131,7 @@ def check_grammar(grammar: Grammar) -> None:
 
 
 def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:
-    """Raises InvalidField where requests would share what the salt keeps apart."""
+    """Raises InvalidField where requests would share cached prompts that the salt is to keep
+    apart."""
     if cache_salt is not None and enable_prefix_caching:
         raise InvalidField(f"cache_salt {_REASON}, with its prefix cache on", param="cache_salt")

@@ -1,4 +1,4 @@
-"""What the backend and its process say to each other, beyond commands and steps."""
+"""Declares what the backend and its process say to each other, beyond commands and steps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fastovms.params import ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The first message to the worker. See `load_pipeline`.
+    """The first message to the worker; see `load_pipeline`.
 
     Attributes:
-        log_level: of its lines, which go to stderr.
+        log_level: which of its log lines go to stderr.
     """
 
     model_dir: Path
@@ -26,14 +26,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The answer: the model with the context that its cache can hold."""
+    """The answer to `Load`: the model with the context that its cache can hold."""
 
     model: ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The next step comes when so many images are encoded, which is no sign of a hang."""
+    """Announces that the next step comes when so many images are encoded, which is no sign of a
+    hang."""
 
     num_images: int
 

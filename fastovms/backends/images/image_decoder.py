@@ -1,5 +1,5 @@
-"""Images decoded in other processes: what crashes a decoder costs one image, and the memory that a
-large one takes belongs to somebody who gives it back."""
+"""Has images decoded in other processes: what crashes a decoder costs one image, and the memory
+that a large one takes belongs to somebody who gives it back."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MAX_PROCESSES: Final = 2
 _TIMEOUT: Final = 60.0
 """Seconds that one answer of a process may take."""
 _CLOSE_TIMEOUT: Final = 2.0
-"""Seconds for whoever uses a process to notice that it has been killed."""
+"""Seconds in which whoever uses a process must notice that it has been killed."""
 
 
 class Encoded(NamedTuple):
     """Announces the bytes of an image.
 
     Attributes:
-        name: of the part of the request that it is in.
+        name: the part of the request that it is in.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Encoded(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The header is read. The answer is whether to go on, and then a descriptor of shared memory
-    for three bytes a pixel."""
+    """Says that the header is read. The answer is whether to go on, and then a descriptor of shared
+    memory for three bytes a pixel."""
 
     num_pixels: int
 
 
 class Shape(NamedTuple):
-    """The pixels are in the shared memory."""
+    """Says that the pixels are in the shared memory."""
 
     height: int
     width: int
@@ -55,18 +55,18 @@ Answer = TypeVar("Answer", Opened, Shape)
 
 
 class Refused(NamedTuple):
-    """The image is at fault."""
+    """Says that the image is at fault."""
 
     message: str
 
 
 class ImageDecoder:
-    """Has some processes, each of which decodes one image at a time. Thread-safe: whoever finds all
-    of them busy waits.
+    """Has some processes, each of which decodes one image at a time. It is thread-safe: whoever
+    finds all of them busy waits.
 
     Args:
         start: starts a process. The first is started at once, the others when they are needed.
-        max_processes: that there may be.
+        max_processes: how many there may be.
         timeout: seconds that one answer of a process may take.
     """
 
@@ -92,7 +92,7 @@ class ImageDecoder:
         """Decodes an image as `fastovms.media.decode.decode_image` does.
 
         Raises:
-            InvalidField: it is at fault, also when it ends the process or takes too long.
+            InvalidField: the image is at fault, also when it ends the process or takes too long.
             Overloaded: there is no memory, or no process can be started.
             BackendUnavailable: the decoder is closed.
         """
@@ -113,15 +113,15 @@ class ImageDecoder:
             raise Overloaded(f"no image can be decoded now: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """Kills the processes. What they decode meanwhile fails, and nothing may be decoded any
-        more. Takes at most a few seconds."""
+        """Kills the processes, in a few seconds at most. What they decode meanwhile fails, and
+        nothing may be decoded any more."""
         with self._lock:
             self._is_closed = True
             peers = list(self._peers)
         for peer in peers:
             peer.kill()
         idle = []
-        with suppress(Empty):  # somebody still holds one, whose end is certain
+        with suppress(Empty):  # whoever still holds a process finds it ended
             for _ in range(self._max_processes):
                 idle.append(self._idle.get(timeout=_CLOSE_TIMEOUT))
         for one in idle:

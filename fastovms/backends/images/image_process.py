@@ -1,4 +1,5 @@
-"""The process that decodes images: `python -m fastovms.backends.images.image_process DESCRIPTOR`.
+"""Runs the process that decodes images: `python -m fastovms.backends.images.image_process
+DESCRIPTOR`.
 
 The decoders are native code that meets a client's bytes here first, where a crash costs one image,
 and what they leave in the allocator's hands goes back to the system.
@@ -29,7 +30,7 @@ from fastovms.params import Image
 
 _MAX_MEMORY: Final = 4 * 2**30
 _MAX_SECONDS: Final = 20
-"""Of a processor, for one image. A busy machine is no fault of an image's."""
+"""Seconds of a processor that one image may take. A busy machine is no fault of an image's."""
 
 
 def serve(connection: Connection[Any, Any]) -> None:
@@ -48,7 +49,11 @@ def serve(connection: Connection[Any, Any]) -> None:
 
 
 def _decode(connection: Connection[Any, Any], asked: Encoded) -> None:
-    """Raises InvalidField: it is no image, a damaged one, or too large."""
+    """Decodes one image for the parent.
+
+    Raises:
+        InvalidField: it is no image, a damaged one, or too large.
+    """
     data = connection.recv_bytes()
     encoded = EncodedImage(data, asked.name, max_pixels=asked.max_pixels)
     connection.send(Opened(encoded.num_pixels))

@@ -19,14 +19,12 @@ def load_draft_model(
     draft_dir: Path, model_dir: Path, target: ModelInfo, config: EngineConfig
 ) -> DraftModel:
     """Compiles the draft model for `target` in `model_dir`, on the same device. It has no cache
-    yet.
-
-    What a token costs with it is estimated from the sizes of the weights, since reading them is
-    what takes the time when tokens are generated one after another.
+    yet. What a token costs with it is estimated from the sizes of the weights, since reading them
+    is what takes the time when tokens are generated one after another.
 
     Raises:
-        ConfigurationError: the directory holds no model, the device cannot do it, or its tokens
-            are not the target's.
+        ConfigurationError: the directory holds no model, the device cannot do it, or its tokens are
+            not the target's.
     """
     info = read_draft_info(draft_dir, model_dir)
     # As fast as it can be whatever `config.precision` says: drafts change no text.
@@ -51,7 +49,11 @@ def load_draft_model(
 
 
 def read_draft_info(draft_dir: Path, model_dir: Path) -> ModelInfo:
-    """Raises ConfigurationError: the directory holds no draft model for that in `model_dir`."""
+    """Reads what a draft model's files say of it.
+
+    Raises:
+        ConfigurationError: the directory holds no draft model for the one in `model_dir`.
+    """
     info = read_model_info(draft_dir)
     if info.takes_images:
         raise ConfigurationError(f"the draft model {draft_dir} takes images")
@@ -60,7 +62,8 @@ def read_draft_info(draft_dir: Path, model_dir: Path) -> ModelInfo:
 
 
 def _check_vocabulary(draft_dir: Path, model_dir: Path) -> None:
-    """Models of one family may pad their logits to different sizes; what counts is the tokens."""
+    """Raises ConfigurationError where the tokens differ. Models of one family may pad their logits
+    to different sizes; what counts is the tokens."""
     draft, target = _read_vocabulary(draft_dir), _read_vocabulary(model_dir)
     if draft == target:
         return

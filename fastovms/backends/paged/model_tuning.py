@@ -1,5 +1,5 @@
-"""How to run a model on this machine: as an earlier measurement found, or a short one finds now,
-or by default."""
+"""Finds how to run a model on this machine: as an earlier measurement found, or a short one finds
+now, or by default."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from fastovms.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 MAX_SECONDS: Final = 8.0
-"""That a first start may take longer, for compiling and measuring."""
+"""Seconds that a first start may take longer, for compiling and measuring."""
 
 MAX_COMPILATION: Final = 4.0
+"""The part of `MAX_SECONDS` that compiling may take, for further ways to be tried."""
 MAX_SECONDS_FOR_BUDGET: Final = 2.5
-"""Parts of it."""
+"""The part of `MAX_SECONDS` in which the token budget is measured."""
 
 _ROUNDS: Final = 7
 _FILE: Final = "choice.json"
 _FORMAT: Final = 3
-"""Of what is kept and how it is measured; a new one makes what is kept old."""
+"""The version of what is kept and how it is measured; a new one makes what is kept old."""
 
 _MEMORY_SHARE: Final = 0.5
-"""Of what is free, for weights of further ways to run the model."""
+"""The share of the free memory that may hold weights of further ways to run the model."""
 
 
 class TunedModel(NamedTuple):
-    """`token_budget` is that of a step; None = nothing is known of it."""
+    """A compiled model and the token budget of its steps; None = nothing is known of that."""
 
     model: PagedModel
     token_budget: int | None
@@ -53,8 +54,8 @@ class Finding:
     """How to run a model.
 
     Attributes:
-        name: of the precisions.
-        token_budget: of a step.
+        name: the name of its precisions.
+        token_budget: the most tokens of a step.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Report:
     Attributes:
         loads: times of `LOAD_CASES` by way to run the model, the default first.
         budgets: times of `BUDGET_CASES`, likewise.
-        entry: where the finding is kept, if it is.
+        entry: where the finding is kept; None = it is not.
     """
 
     loads: dict[str, tuning.Times]
@@ -96,12 +97,12 @@ def load_tuned(
     cache: DiskCache,
     clock: Callable[[], float] = time.perf_counter,
 ) -> TunedModel:
-    """Compiles a model in the best known way. Where none is known, and there is a cache to keep
-    it in, a first start measures, unless that is not worth its time: then only a measurement by
-    hand makes one known.
+    """Compiles a model in the best known way. Where none is known, and there is a cache to keep it
+    in, a first start measures, unless that is not worth its time: then only a measurement by hand
+    makes one known.
 
     Raises:
-        ConfigurationError: the device cannot do it.
+        ConfigurationError: the model or the device cannot do it.
     """
     start = clock()
     if not config.tune or not cache.is_kept:
@@ -211,7 +212,7 @@ def _tune_at_start(
 
 
 def _key(config: EngineConfig, files: ModelFiles) -> str:
-    """Of model, machine and whatever else decides what is fastest."""
+    """Returns the key of model, machine and whatever else decides what is fastest."""
     names = ("openvino_model.xml", "openvino_model.bin")
     core = ov.Core()
     return key_of(
@@ -234,7 +235,7 @@ def _keep(cache: DiskCache, key: str, finding: Finding) -> Path | None:
 
 
 def _read(entry: Path, names: Set[str]) -> Finding | None:
-    """None = it is broken; `names` are those that precisions may have."""
+    """Reads a finding; None = it is broken. `names` are those that precisions may have."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
         name, budget = content["name"], content["token_budget"]

@@ -1,4 +1,4 @@
-"""The engine on a thread of its own, handed whole batches of tokens to the event loop."""
+"""Runs the engine on a thread of its own, which hands whole steps' tokens to the event loop."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ from fastovms.params import (
 logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT = 10.0
-"""Seconds for the step that runs when the backend is closed."""
+"""Seconds that the step may take that runs when the backend is closed."""
 
 _MAX_UNDELIVERED_STEPS = 8
-"""Steps the engine may be ahead of the loop. More would only queue tokens nobody can send yet."""
+"""How many steps the engine may be ahead of the loop. More would only queue tokens nobody can send
+yet."""
 
 
 class PagedBackend:
@@ -93,7 +94,7 @@ class PagedBackend:
 
     @classmethod
     def load(cls, model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
-        """For a model that has the machine to itself; see `compile`."""
+        """Loads a model that has the machine to itself; see `compile`."""
         return cls.compile(model_dir, model, config)(available_memory())
 
     @classmethod
@@ -104,16 +105,16 @@ class PagedBackend:
         config: EngineConfig,
         cache: DiskCache | None = None,
     ) -> Callable[[int], PagedBackend]:
-        """Compiles the model, and its draft model if there is one. Takes seconds: call it off the
-        loop.
+        """Compiles the model, and its draft model if there is one, which takes seconds: call it off
+        the loop.
 
         Args:
             cache: keeps what is found out about the model. Without one, nothing is.
 
         Returns:
-            What reserves the caches, given how many bytes of free memory the model may count as
-            its own, which is known when all models are compiled. Raises ConfigurationError when
-            no cache block fits.
+            What reserves the caches, given how many bytes of free memory the model may count as its
+                own, which is known when all models are compiled. It raises ConfigurationError when
+                no cache block fits.
 
         Raises:
             ConfigurationError: the model or the device cannot do it.
@@ -239,7 +240,7 @@ class PagedBackend:
         return await self._grammars.compile(grammar, client)
 
     def check(self, params: SamplingParams) -> None:
-        """There is nothing that it cannot do."""
+        """Accepts every request: there is nothing that this backend cannot do."""
 
     def submit(self, request: GenerationRequest, on_output: OutputCallback) -> None:
         if self._failure is not None:
@@ -279,7 +280,8 @@ class PagedBackend:
     # Event loop
 
     async def _wait_for_thread(self, stopped: asyncio.Future[None]) -> None:
-        """A step that hangs must not keep the process from ending."""
+        """Waits for the engine's thread, but not for ever: a step that hangs must not keep the
+        process from ending."""
         done, _ = await asyncio.wait([stopped], timeout=_CLOSE_TIMEOUT)
         if not done:
             logger.error("the engine is still in a step after %g s: leaving it", _CLOSE_TIMEOUT)

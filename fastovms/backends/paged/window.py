@@ -1,4 +1,5 @@
-"""Models whose layers do not see all that is before a token."""
+"""Shrinks the context of models whose layers see only the last tokens, where the compiled model
+would show them all."""
 
 from __future__ import annotations
 
@@ -37,9 +38,10 @@ def fit_attention(model: ModelInfo, paged_model: PagedModel) -> ModelInfo:
 
 
 def fit_window(model: ModelInfo, *, is_applied: bool) -> ModelInfo:
-    """Within a sliding window all attention is full. So where the compiled model does not apply
-    the window that config.json speaks of, the context shrinks to it, lest the model be asked for
-    what it has not learned."""
+    """Returns what is known of the model, with a context that fits into its sliding window if need
+    be. Within a window all attention is full. So where the compiled model does not apply the window
+    that config.json speaks of, the context shrinks to it, so that the model is not asked for what
+    it has not learned."""
     window = sliding_window(model.config)
     if is_applied or window is None or window >= model.max_model_len:
         return model
@@ -53,7 +55,7 @@ def fit_window(model: ModelInfo, *, is_applied: bool) -> ModelInfo:
 
 
 def sliding_window(config: Mapping[str, Any]) -> int | None:
-    """The window that config.json says some layers have, in tokens, or None."""
+    """Returns the window that config.json says some layers have, in tokens, or None."""
     scope = config.get("text_config")
     scope = scope if isinstance(scope, dict) else config
     window = next((scope[name] for name in _WINDOWS if scope.get(name)), None)

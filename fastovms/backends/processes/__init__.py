@@ -1,4 +1,5 @@
-"""What child processes need: start and end with their parent, bounded resources, deep stacks.
+"""Starts and ends child processes with their parent, bounds their resources, and gives threads deep
+stacks.
 
-It does not know what they are for.
+It does not know what the processes are for.
 """

@@ -1,6 +1,8 @@
-"""Threads in which llguidance runs. It recurses as deep as a grammar is, and an overflow of the
-stack ends the process: so what has passed a trial on a small stack only ever runs on a larger
-one."""
+"""Starts threads in which llguidance runs, with stacks that are deep enough.
+
+It recurses as deep as a grammar is, and an overflow of the stack ends the process: so what has
+passed a trial on a small stack only ever runs on a larger one.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from collections.abc import Callable
 from typing import Final
 
 TRIAL_STACK: Final = 2 * 2**20
-"""Bytes, in which grammars are tried: a JSON schema of the greatest depth needs a tenth of it."""
+"""Bytes of the stack in which grammars are tried: a JSON schema of the greatest depth needs a tenth
+of it."""
 
 _STACK: Final = 16 * TRIAL_STACK
-"""Bytes, in which they are used. Only what is touched takes memory."""
+"""Bytes of the stack in which grammars are used. Only what is touched takes memory."""
 
 
 def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:

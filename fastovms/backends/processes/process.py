@@ -1,4 +1,4 @@
-"""Child processes, and how they are talked to."""
+"""Starts child processes, and talks to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final, Protocol
 
 _END_TIMEOUT: Final = 5.0
-"""Seconds for a process to end once nobody talks to it any more, before it is killed."""
+"""Seconds in which a process must end once nobody talks to it any more, before it is killed."""
 
 
 class Peer(Protocol):
@@ -29,14 +29,12 @@ class Peer(Protocol):
 
 
 class ChildProcess:
-    """A Python module run as a process, which gets the other end of `connection` by the number of
-    a file descriptor in its first argument.
-
-    It ends when the connection does, and no signal that is meant for the server concerns it. What
-    it forks is killed with it.
+    """A Python module run as a process, which gets the other end of `connection` by the number of a
+    file descriptor in its first argument. It ends when the connection does, and no signal that is
+    meant for the server concerns it. What it forks is killed with it.
 
     Args:
-        arguments: that follow the first.
+        arguments: the further arguments of the module.
     """
 
     def __init__(self, module: str, *arguments: str) -> None:
@@ -65,8 +63,8 @@ class ChildProcess:
 
 
 def fate(code: int) -> str:
-    """What has become of a process that ended with this code, which is negative for a signal (see
-    `subprocess.Popen.returncode`)."""
+    """Says what has become of a process that ended with this code, which is negative for a signal
+    (see `subprocess.Popen.returncode`)."""
     if code >= 0:
         return f"has ended with code {code}"
     return f"was ended by {signal.Signals(-code).name}"
@@ -87,7 +85,7 @@ def receive(connection: Connection[Any, Any]) -> Any:
 
 
 def connect_to_parent(argv: list[str]) -> Connection[Any, Any]:
-    """For the child: its end of the connection."""
+    """Returns, in the child, its end of the connection."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     descriptor = int(argv[1])

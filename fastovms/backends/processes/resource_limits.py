@@ -7,7 +7,8 @@ import signal
 from typing import Final
 
 _BUSY_FACTOR: Final = 10
-"""How much longer than its time of a processor something may take where the machine is busy."""
+"""How many times as long as its time of a processor something may take where the machine is
+busy."""
 
 
 def set_soft_limit(limit: int, value: int) -> None:

@@ -1,6 +1,8 @@
-"""Grammars that no compiler of the server meets before they have been tried. A few characters can
-keep a compiler busy for hours, or end the process that it runs in: so each is tried in another
-process first."""
+"""Keeps grammars from the server's compilers until they have been tried.
+
+A few characters can keep a compiler busy for hours, or end the process that it runs in: so each
+grammar is tried in another process first.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from fastovms.grammar.grammar import GrammarCompiler, UnusableGrammar
 from fastovms.params import Grammar
 
 LANE_SECONDS: Final = (0.05, 0.3, 1.5)
-"""Of a processor that a grammar may take in each lane. Nearly all take less than 0.02, and what
-takes the most is compiled here before its client has waited for 5 s."""
+"""Seconds of a processor that a grammar may take in each lane. Nearly all take less than 0.02, and
+what takes the most is compiled here before its client has waited for 5 s."""
 
 _PATIENCE: Final = 12.0
-"""How much longer than that an answer may take where the machine is busy. The process itself gives
-up a little sooner."""
+"""How many times as long an answer may take where the machine is busy. The process itself gives up
+a little sooner."""
 
 _MIN_TIMEOUT: Final = 10.0
 
@@ -32,7 +34,7 @@ StartTrial = Callable[[float], Peer]
 
 
 class PassedGrammars(Protocol):
-    """Keeps the grammars that have passed their trial. Thread-safe."""
+    """Keeps the grammars that have passed their trial. Implementations are thread-safe."""
 
     def find(self, grammar: Grammar) -> Grammar | None:
         """Returns the grammar as a backend takes it, if it is kept."""
@@ -59,11 +61,11 @@ class GuardedGrammars:
         return self._lanes.stats
 
     def start(self) -> None:
-        """Makes the first trial processes ready, in the background."""
+        """Starts the first trial processes, in the background."""
         self._lanes.start()
 
     async def compile(self, grammar: Grammar, client: str) -> Grammar:
-        """See `Backend.compile_grammar`."""
+        """Compiles a grammar; see `Backend.compile_grammar`."""
         found = self._passed.find(grammar)
         if found is not None:
             return found
@@ -76,7 +78,7 @@ class GuardedGrammars:
 
 
 class _Lane:
-    """Tries a grammar with one compiler after the other."""
+    """A lane in which a grammar is tried with one compiler after the other."""
 
     def __init__(
         self, trials: Sequence[Trial], passed: PassedGrammars, refused: RefusedGrammars
@@ -114,7 +116,7 @@ class _Lane:
 
 
 def _checked(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
-    """The verdict, if the grammar has passed.
+    """Returns the verdict, if the grammar has passed.
 
     Raises:
         TakesLonger: there was not the time, and there is a lane with more.
@@ -128,7 +130,7 @@ def _checked(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
 
 
 class _CompiledGrammars:
-    """The grammars that the paged engine's compiler keeps."""
+    """Keeps grammars where the paged engine's compiler does."""
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
@@ -154,13 +156,13 @@ def guard_compiler(
 
 
 def lane_trial(start: StartTrial, seconds: float) -> Trial:
-    """The trial of a lane that allows so many seconds of a processor."""
+    """Returns the trial of a lane that allows so many seconds of a processor."""
     timeout = max(_MIN_TIMEOUT, seconds * _PATIENCE)
     return Trial(lambda: start(seconds), timeout=timeout)
 
 
 def trial_starter(compiler: GrammarCompiler) -> StartTrial:
-    """Starts processes that try grammars as this compiler would compile them."""
+    """Returns what starts processes that try grammars as this compiler would compile them."""
     vocabulary = SmallVocabulary(
         compiler.vocab_size, tuple(sorted(compiler.eos_token_ids)), compiler.special_tokens
     )

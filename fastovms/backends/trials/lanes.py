@@ -24,38 +24,40 @@ Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 _MAX_SECONDS: Final = 4.5
-"""For one grammar, waiting included. Who asks again after this may find it ready."""
+"""Seconds that one grammar may take, waiting included. Who asks again after this may find it
+ready."""
 
 _FIRST: Final = (32, 256)
+"""How many grammars of one client, and of all, may wait for the first lane."""
 _LATER: Final = (8, 32)
-"""How many of one client, and of all, may wait for the first lane and for the others."""
+"""The same for each of the other lanes."""
 
 
 class Lane(Protocol[Result_co]):
-    """Where one grammar at a time is tried. Methods but `kill` are called on the lane's own
+    """A place where one grammar at a time is tried. Methods but `kill` are called on the lane's own
     thread."""
 
     @property
     def num_deaths(self) -> int:
-        """Processes that have not survived their grammar."""
+        """How many processes have not survived their grammar."""
 
     def warm_up(self) -> None:
-        """Makes it ready for the first grammar. Raises nothing."""
+        """Makes the lane ready for the first grammar. It raises nothing."""
 
     def attempt(self, grammar: Grammar, *, is_last: bool) -> Result_co:
         """Tries a grammar, and makes of it what the caller of `TrialLanes.run` wants.
 
         Args:
-            is_last: no other lane has more time.
+            is_last: whether no other lane has more time.
 
         Raises:
-            TakesLonger: it needs more time than this lane has. Not where it is the last.
-            RequestError: it cannot be used.
+            TakesLonger: the grammar needs more time than this lane has, and it is not the last.
+            RequestError: the grammar cannot be used.
             BackendError: it cannot be tried now.
         """
 
     def kill(self) -> None:
-        """Ends what the lane is at."""
+        """Ends what the lane is trying."""
 
     def close(self) -> None:
         """Frees what the lane holds."""
@@ -65,8 +67,8 @@ class _Job(Generic[Result]):
     """A grammar on its way through the lanes, and what comes of it.
 
     Attributes:
-        is_begun: a lane has had it, so that `done` can no longer be cancelled.
-        is_wanted: somebody waits for it.
+        is_begun: whether a lane has had it, so that `done` can no longer be cancelled.
+        is_wanted: whether somebody waits for it.
     """
 
     __slots__ = ("client", "done", "grammar", "is_begun", "is_wanted")
@@ -90,7 +92,7 @@ class TrialLanes(Generic[Result]):
     def __init__(self, lanes: Sequence[Lane[Result]], *, max_seconds: float = _MAX_SECONDS) -> None:
         self._lanes = tuple(lanes)
         self._max_seconds = max_seconds
-        self._changed = threading.Condition()  # holds for everything below
+        self._changed = threading.Condition()  # guards everything below
         limits = [_FIRST, *[_LATER] * (len(lanes) - 1)]
         self._queues: list[FairQueue[_Job[Result]]] = [
             FairQueue("grammars", per_client=per_client, total=total)
@@ -125,8 +127,8 @@ class TrialLanes(Generic[Result]):
             client: who has sent it: all of one client's wait for one another.
 
         Raises:
-            Overloaded: too many wait, or it has waited for too long.
-            RequestError: it cannot be used.
+            Overloaded: too many wait, or this one has waited for too long.
+            RequestError: the grammar cannot be used.
             BackendUnavailable: the lanes are closed, or cannot try anything.
         """
         job: _Job[Result] = _Job(grammar, client)
@@ -163,7 +165,12 @@ class TrialLanes(Generic[Result]):
             lane.kill()
 
     def _enter(self, job: _Job[Result], number: int) -> None:
-        """Puts a job into a lane's queue. Raises Overloaded or BackendUnavailable."""
+        """Puts a job into a lane's queue.
+
+        Raises:
+            Overloaded: too many wait.
+            BackendUnavailable: the lanes are closed.
+        """
         with self._changed:
             if self._is_closed:
                 raise BackendUnavailable("the server is shutting down")
@@ -230,7 +237,7 @@ class TrialLanes(Generic[Result]):
                 job.done.set_exception(error)
         except Exception as error:
             job.done.set_exception(error)
-        except BaseException:  # as Rust's panics are
+        except BaseException:  # a panic of Rust is no Exception
             logger.exception("a grammar's compiler has panicked")
             job.done.set_exception(UnusableGrammar(job.grammar, TOO_MUCH))
 

@@ -1,4 +1,4 @@
-"""Why grammars were refused, and what tells one grammar from another."""
+"""Remembers why grammars were refused, and tells grammars from one another."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MAX_REASON: Final = 1000
 class RefusedGrammars:
     """Remembers why grammars were refused: a tool's schema comes again with every request, whether
     it can be used or not, and to find that out may take seconds. What another trial may see
-    otherwise is not remembered. Thread-safe."""
+    otherwise is not remembered. It is thread-safe."""
 
     def __init__(self) -> None:
         self._reasons: OrderedDict[bytes, str] = OrderedDict()
         self._lock = Lock()
 
     def check(self, grammar: Grammar) -> None:
-        """Raises UnusableGrammar for one that was refused before."""
+        """Raises UnusableGrammar for a grammar that was refused before."""
         key = digest_of(grammar)
         with self._lock:
             reason = self._reasons.get(key)
@@ -37,7 +37,7 @@ class RefusedGrammars:
 
     @contextmanager
     def remembering(self, grammar: Grammar) -> Iterator[None]:
-        """Remembers the grammar if it is refused for certain in the `with` statement."""
+        """Remembers the grammar if it is refused for certain within the `with` statement."""
         try:
             yield
         except UnusableGrammar as error:
@@ -51,6 +51,6 @@ class RefusedGrammars:
 
 
 def digest_of(grammar: Grammar) -> bytes:
-    """What tells a grammar from others, in 32 bytes."""
+    """Returns 32 bytes that tell a grammar from others."""
     parts = (grammar.kind.name, grammar.source, grammar.frame)
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).digest()

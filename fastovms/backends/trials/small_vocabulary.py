@@ -1,5 +1,5 @@
-"""The vocabulary with which grammars are tried: few texts, since a mask takes time in proportion to
-them, but all ids and special tokens of the model, which a grammar may name."""
+"""Makes the vocabulary with which grammars are tried: few texts, since a mask takes time in
+proportion to them, but all ids and special tokens of the model, which a grammar may name."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class SmallVocabulary:
     """The ids and special tokens of a model, from which a tokenizer with few texts is made.
 
     Attributes:
-        vocab_size: of the model.
-        eos_token_ids: of the model, ascending.
+        vocab_size: the model's.
+        eos_token_ids: the model's, ascending.
         special_tokens: ids of the model's by their texts.
     """
 
@@ -30,8 +30,8 @@ class SmallVocabulary:
     special_tokens: dict[str, int]
 
     def tokenizer_json(self) -> str:
-        """A Hugging Face tokenizer.json with the texts of the demo model, as far as there are ids
-        for them."""
+        """Returns a Hugging Face tokenizer.json with the texts of the demo model, as far as there
+        are ids for them."""
         tokenizer = orjson.loads(_TOKENIZER.read_bytes())
         texts = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
         own = {token["content"] for token in tokenizer["added_tokens"]}

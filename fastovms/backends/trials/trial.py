@@ -20,14 +20,14 @@ TOO_SLOW: Final = "it takes too long to compile"
 _OWN_SIGNALS: Final = (
     signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP,
 )  # fmt: skip
-"""By which a compiler ends its own process. Other signals come from outside, as the SIGKILL of a
-system that is out of memory does."""
+"""The signals by which a compiler ends its own process. Others come from outside, as the SIGKILL of
+a system that is out of memory does."""
 
 _SIGNALS: Final = {fate(-number): number for number in signal.Signals}
-"""By which a process was ended, by what is said of its end."""
+"""The signals by which a process was ended, by what is said of its end."""
 
 _START_TIMEOUT: Final = 60.0
-"""Seconds for the process to come up."""
+"""Seconds in which the process must come up."""
 
 
 class Verdict(NamedTuple):
@@ -35,11 +35,11 @@ class Verdict(NamedTuple):
 
     Attributes:
         fault: what is wrong with it; empty = nothing.
-        num_bytes: that the compiled grammar holds, as far as the process has measured it.
-        is_slow: nothing else is wrong with it than the time that it takes.
-        has_died: the process has not survived it.
-        is_certain: another trial would say the same. What has ended this one may otherwise lie
-            outside the grammar: a machine that is busy, or out of memory.
+        num_bytes: how much the compiled grammar holds, as far as the process has measured it.
+        is_slow: whether nothing is wrong with it but the time that it takes.
+        has_died: whether the process has not survived it.
+        is_certain: whether another trial would say the same. What has ended this one may otherwise
+            lie outside the grammar: a machine that is busy, or out of memory.
     """
 
     fault: str = ""
@@ -50,7 +50,8 @@ class Verdict(NamedTuple):
 
 
 def verdict_on_death(number: int | None) -> Verdict:
-    """The verdict on a grammar whose process was ended by this signal; None = in another way."""
+    """Returns the verdict on a grammar whose process was ended by this signal; None = in another
+    way."""
     if number == signal.SIGPROF:  # see `limit_time`
         return Verdict(TOO_SLOW, is_slow=True)
     if number == signal.SIGALRM:
@@ -66,14 +67,14 @@ class Trial:
     """Tries one grammar at a time, on one thread. `kill` alone may be called on others.
 
     The process says None whenever it is ready, gets a number and a `Grammar`, and answers with the
-    number and a `Verdict`. One that has ended is replaced at once.
+    number and a `Verdict`. A process that has ended is replaced at once.
 
     Args:
         start: starts the process.
         timeout: seconds after which a process that says nothing is given up.
 
     Attributes:
-        num_deaths: processes that have not survived their grammar.
+        num_deaths: how many processes have not survived their grammar.
     """
 
     def __init__(self, start: Callable[[], Peer], *, timeout: float) -> None:
@@ -138,7 +139,7 @@ class Trial:
             self._peer = self._start()
 
     def _answer(self, connection: Connection[Any, Any]) -> Verdict | None:
-        """The verdict on the last grammar; None if there is none in time."""
+        """Returns the verdict on the last grammar; None if there is none in time."""
         deadline = time.monotonic() + self._timeout
         while connection.poll(max(0.0, deadline - time.monotonic())):
             message = connection.recv()

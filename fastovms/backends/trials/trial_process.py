@@ -1,5 +1,5 @@
-"""The process that tries grammars: `python -m fastovms.backends.trials.trial_process DESCRIPTOR
-SECONDS NICENESS`.
+"""Runs the process that tries grammars: `python -m fastovms.backends.trials.trial_process
+DESCRIPTOR SECONDS NICENESS`.
 
 It loads a compiler and forks a worker, which tries one grammar after another. Nothing of a client's
 reaches native code but in a worker. When one dies, another is forked within milliseconds.
@@ -30,23 +30,23 @@ from fastovms.grammar.grammar import GrammarCompiler, UnfinishableGrammar, Unusa
 from fastovms.params import Grammar, GrammarKind
 
 _MAX_MEMORY: Final = 512 * 2**20
-"""Bytes of address space beyond what the process has when it is ready."""
+"""Bytes of address space that the process may have beyond what it has when it is ready."""
 
 _MAX_HELD: Final = 48 * 2**20
-"""Bytes that a compiled grammar may hold."""
+"""The most bytes that a compiled grammar may hold."""
 
 _MAX_GROWTH: Final = 64 * 2**20
-"""Bytes that a worker may have grown by before another takes its place."""
+"""The bytes that a worker may have grown by before another takes its place."""
 
 _DONE: Final = 0
 _RENEW: Final = 3
-"""With which a worker ends that is to be replaced."""
+"""The exit status of a worker that is to be replaced."""
 
 _PR_SET_DUMPABLE: Final = 4
 
 
 class _MallocInfo(ctypes.Structure):
-    """See mallinfo2(3)."""
+    """The struct that mallinfo2(3) returns."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -76,7 +76,7 @@ class _Worker:
 
     Args:
         begun: shared with the parent: the number of the grammar that is being tried, or 0.
-        seconds: of a processor that a grammar may take.
+        seconds: how many seconds of a processor a grammar may take.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class _Worker:
         self._heap = _Heap()
 
     def serve(self) -> int:
-        """Returns the exit status."""
+        """Tries grammars, and returns the exit status."""
         most = _max_resident() + _MAX_GROWTH
         with contextlib.suppress(EOFError, ConnectionError):
             while _max_resident() < most:
@@ -112,11 +112,11 @@ class _Worker:
         before = self._heap.num_bytes
         try:
             compiled = self._compiler.compile(grammar)
-        except UnfinishableGrammar:  # perhaps with these tokens alone
+        except UnfinishableGrammar:  # the model's own tokens may yet finish it
             return Verdict()
         except UnusableGrammar as error:
             return Verdict(error.reason)
-        except BaseException as error:  # a panic is no Exception
+        except BaseException as error:  # a panic of Rust is no Exception
             return Verdict(f"{TOO_MUCH} ({type(error).__name__})")
         num_bytes = max(0, self._heap.num_bytes - before)
         del compiled
@@ -135,7 +135,7 @@ def _limit_resources() -> None:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     set_soft_limit(resource.RLIMIT_AS, size + _MAX_MEMORY)
     set_soft_limit(resource.RLIMIT_STACK, TRIAL_STACK)
-    # No core is written of what is meant to die, whatever handles cores here.
+    # No core dump is written of what is meant to die, whatever handles those here.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -168,7 +168,7 @@ def main() -> None:
         eos_token_ids=vocabulary.eos_token_ids,
         max_cached_bytes=0,
     )
-    compiler.compile(Grammar(GrammarKind.JSON_OBJECT, ""))  # what is made once is shared
+    compiler.compile(Grammar(GrammarKind.JSON_OBJECT, ""))  # workers share what is made once
     _limit_resources()
     with contextlib.suppress(ConnectionError):
         serve(connection, compiler, float(sys.argv[2]))

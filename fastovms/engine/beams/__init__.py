@@ -1,5 +1,5 @@
 """Beam search: one request whose samples are the best of many that grow together.
 
-It scores and forks sequences of the scheduler; how a token is drawn otherwise is not its
-matter.
+`BeamRequest` scores and forks sequences of the scheduler as `BeamSearcher` decides. How a token is
+drawn without a search is not known here.
 """

@@ -1,5 +1,7 @@
-"""Group beam search over logits: which beams go on, which texts are complete, and when to stop.
-Pure: it knows positions and tokens, no sequences."""
+"""Decides, from logits alone, which beams of a group beam search go on and when the search ends.
+
+It is pure: it knows positions and token ids, no sequences of the scheduler.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from fastovms.params import BeamSearch, EarlyStopping, EndsText
 
 
 class Continuation(NamedTuple):
-    """A beam of the next step: the position of the beam that it continues, and its token."""
+    """One beam of the next step.
+
+    Attributes:
+        position: which beam of the last step it continues.
+        token_id: the token that it adds.
+    """
 
     parent: int
     token_id: int
@@ -27,7 +34,7 @@ class Hypothesis(NamedTuple):
     Attributes:
         score: sum of log probabilities / length**penalty, by which texts are ranked.
         path: the position of its beam in each of `BeamSearcher.steps`.
-        is_ended: the last token on the path is an end token, which is no part of the text.
+        is_ended: whether the last token on the path is an end token, which is no part of the text.
     """
 
     score: float
@@ -36,18 +43,22 @@ class Hypothesis(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """`score` is a sum of log probabilities less the penalties for lack of diversity."""
+    """A continuation that competes with others of its group.
+
+    Attributes:
+        score: sum of log probabilities, less the penalties for lack of diversity.
+    """
 
     score: float
     continuation: Continuation
 
 
 class _Row(NamedTuple):
-    """What a beam's logits say.
+    """A summary of one beam's logits.
 
     Attributes:
-        log_sum: of all their exponentials.
-        likeliest: the ids of the likeliest tokens, in descending order.
+        log_sum: the logarithm of the sum of their exponentials.
+        likeliest: the ids of the likeliest tokens, in descending order of their logits.
     """
 
     logits: Floats
@@ -59,8 +70,8 @@ class _Group:
     """Beams that compete with each other: up to `width` of them, and `width` complete texts.
 
     Attributes:
-        scores: of its beams, best first.
-        first_position: where its beams begin in the list of all; the others follow it.
+        scores: the scores of its beams, best first.
+        first_position: where its beams begin in the list of all beams; the others follow it.
     """
 
     def __init__(self, width: int) -> None:
@@ -70,7 +81,8 @@ class _Group:
         self.complete: list[Hypothesis] = []
 
     def add(self, hypothesis: Hypothesis) -> None:
-        """Keeps the best, in descending order; of equals those that came first."""
+        """Adds a complete text and keeps the `width` best, in descending order; of equal scores,
+        those that came first."""
         self.complete.append(hypothesis)
         self.complete.sort(key=lambda h: h.score, reverse=True)
         del self.complete[self.width :]
@@ -133,13 +145,14 @@ class BeamSearcher:
         return beams
 
     def best(self, n: int) -> list[Hypothesis]:
-        """The best complete texts of all groups, in descending order; fewer than `n` where so
-        few were possible."""
+        """Returns up to `n` complete texts of all groups, best first. They are fewer where so few
+        were possible."""
         complete = [hypothesis for group in self._groups for hypothesis in group.complete]
         return sorted(complete, key=lambda h: h.score, reverse=True)[:n]
 
     def _candidates(self, group: _Group, rows: list[_Row], taken: list[int]) -> list[_Candidate]:
-        """In descending order; of equals the better beam's first, then the lower token id."""
+        """Returns a group's candidates, best first; of equal scores, first the better beam's, then
+        the lower token id."""
         candidates: list[_Candidate] = []
         for position, score in enumerate(group.scores, group.first_position):
             logits, log_sum, ids = rows[position]
@@ -179,14 +192,15 @@ class BeamSearcher:
         return self._ends_text(len(self.steps) + 1, self._backwards(continuation))
 
     def _backwards(self, continuation: Continuation) -> Iterator[int]:
-        """The tokens of a text that goes on from the last step."""
+        """Yields the tokens of a text that ends at a beam of the last step, last token first."""
         yield continuation.token_id
         for beams in reversed(self.steps):
             continuation = beams[continuation.parent]
             yield continuation.token_id
 
     def _is_done(self, group: _Group) -> bool:
-        """Judged, as the reference does, by the best beam as it was before this step."""
+        """Returns whether a group can find nothing better. As openvino_genai does, it judges by the
+        best beam as it was before this step."""
         if len(group.complete) < group.width:
             return False
         if self._params.early_stopping is EarlyStopping.EARLY:
@@ -210,7 +224,8 @@ class BeamSearcher:
             return float(np.float64(score) / np.float64(length) ** self._params.length_penalty)
 
     def _path_to(self, position: int) -> list[int]:
-        """`position` is that of a beam in the last step, or 0 for the prompt."""
+        """Returns the path to a beam of the last step, given by its position, or to the prompt
+        (0)."""
         path: list[int] = []
         for beams in reversed(self.steps):
             path.append(position)

@@ -1,4 +1,4 @@
-"""A beam search request: sequences that follow a search, and the outputs at its end."""
+"""Runs a beam search request: sequences that follow the search, and the outputs at its end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fastovms.params import EndsText, FinishReason, GenerationOutput, Refusal, T
 
 
 def beam_token_limit(num_prompt_tokens: int, num_beams: int, blocks: BlockManager) -> int:
-    """The length, prompt included, that so many beams can reach when they share nothing but the
-    prompt's full blocks."""
+    """Returns the length in tokens, prompt included, that so many beams can reach when they share
+    nothing but the prompt's full blocks."""
     num_shared = (num_prompt_tokens - 1) // blocks.block_size
     return blocks.block_size * (num_shared + (blocks.num_blocks - num_shared) // num_beams)
 
@@ -37,7 +37,7 @@ class BeamRequest:
         assert root.group is not None
         assert params.beam_search is not None
         end_token_ids = params.stop_token_ids
-        # A complete grammar allows nothing but an end, so there it cannot be ignored.
+        # A complete grammar allows only end tokens, so that these cannot be ignored.
         if params.grammar is not None or not params.ignore_eos:
             end_token_ids |= params.eos_token_ids
         self.sequences = root.group.sequences
@@ -54,23 +54,24 @@ class BeamRequest:
         self._wanted = set(range(params.n))
 
     def discard(self, index: int) -> bool:
-        """Nobody waits for this sample any more. Returns whether any is still wanted."""
+        """Drops a sample that nobody waits for any more. Returns whether any other is still
+        wanted."""
         self._wanted.discard(index)
         return bool(self._wanted)
 
     def take(self, sequence: Sequence, logits: Floats) -> bool:
-        """Takes a beam's raw logits [vocab_size]. True: all beams' are there, and `advance` is
-        due before the next inference overwrites them."""
+        """Takes the raw logits of one beam, [vocab_size]. Returns True once those of all beams are
+        there: then `advance` is due, before the next inference overwrites them."""
         self._rows[sequence.seq_id] = logits
         return len(self._rows) == len(self.sequences)
 
     @np.errstate(all="ignore")  # logits may be infinite
     def advance(self, scheduler: Scheduler, seq_ids: Iterator[int]) -> list[GenerationOutput]:
-        """Moves every beam by a token: forks those that go on in several ways, drops those that
-        do not go on. At the search's end it drops them all and returns the outputs.
+        """Moves every beam by a token: forks those that go on in several ways and drops those that
+        do not go on. Where the search ends, it drops all of them and returns the outputs.
 
         Raises:
-            BrokenLogits: a beam's are.
+            BrokenLogits: the logits of a beam are no numbers.
         """
         rows = [self._rows[sequence.seq_id] for sequence in self.sequences]
         self._rows.clear()
@@ -132,7 +133,8 @@ class BeamRequest:
                 scheduler.finish(parent)
 
     def _outputs(self) -> list[GenerationOutput]:
-        """A grammar may allow fewer texts than were asked for: the rest are empty."""
+        """Returns one output per sample. A grammar may allow fewer texts than were asked for: the
+        other samples are empty."""
         nothing = Hypothesis(0.0, [], is_ended=False)
         hypotheses = self._searcher.best(self._params.n)
         hypotheses += [nothing] * (self._params.n - len(hypotheses))

@@ -1,4 +1,4 @@
-"""Drafts by a draft model: a smaller one of the same vocabulary says what it would say next."""
+"""Drafts tokens with a smaller model of the same vocabulary, the draft model."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ MAX_CONFIDENT_TOKENS = 16
 """The longest draft of a request that only says how sure the draft model must be."""
 
 AUTOMATIC_CONFIDENCE = 0.4
-"""How sure it must be where the request says nothing."""
+"""The probability that a drafted token must have where the request does not say."""
 
 _TOLERATED_MISSES = 3
-"""A wrong prediction says less about the next one than a wrong match of a prompt lookup does."""
+"""Drafts in a row that may be mostly wrong before there is a pause: more than for prompt lookup,
+since a wrong prediction says less about the next one than a wrong match does."""
 
 
 class WantedDraft(NamedTuple):
-    """A draft of up to `num_tokens` tokens, at least 1, for a sequence with these drafters."""
+    """Asks for a draft of up to `num_tokens` tokens, at least 1, for a sequence with these
+    drafters."""
 
     sequence: Sequence
     drafters: SequenceDrafters
@@ -57,10 +59,12 @@ class DraftModel:
     ) -> None:
         """
         Args:
-            num_token_ids: what it shares with the target is 0 <= id < num_token_ids.
+            model: the draft model on its device.
+            num_token_ids: ids below it mean the same token in the draft model and in the target.
             max_model_len: context length in tokens; longer sequences go without drafts.
             max_num_batched_tokens: token budget of a step.
-            cost: of generating a token with it, as a share of what the target takes.
+            cost: time to generate a token with the draft model, as a share of the target's time.
+            enable_prefix_caching: whether prompts reuse what earlier ones have left in its cache.
         """
         self.blocks = BlockManager(0, model.block_size)
         self._model = model
@@ -73,7 +77,7 @@ class DraftModel:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of its KV cache."""
+        """The bytes that one token takes in its KV cache."""
         return self._model.bytes_per_block / self._model.block_size
 
     def allocate_cache(self, num_tokens: int) -> None:
@@ -86,7 +90,7 @@ class DraftModel:
         )
 
     def new_policy(self, params: SamplingParams) -> DraftPolicy:
-        """How long the drafts for one sample of a request shall be."""
+        """Returns a policy that says how long the drafts for one sample of a request are to be."""
         num_tokens = params.num_assistant_tokens
         if num_tokens is None and params.assistant_confidence_threshold is not None:
             num_tokens = MAX_CONFIDENT_TOKENS
@@ -122,7 +126,7 @@ class DraftModel:
         self.blocks.check(follower.block_table for follower in self._followers.values())
 
     def _follow(self, wanted: WantedDraft) -> _Follower | None:
-        """Brings the books on a sequence up to date. None: it goes without drafts."""
+        """Brings the books on a sequence up to date. Returns None where it goes without drafts."""
         sequence, drafters, num_tokens = wanted
         follower = self._followers.get(sequence.seq_id)
         if follower is None:
@@ -159,7 +163,8 @@ class DraftModel:
         return True
 
     def _plan(self, followers: list[_Follower]) -> list[_Chunk]:
-        """Those that have least to compute go first, so that a long prompt holds nobody up."""
+        """Chooses this step's chunks. Sequences that have least to compute go first, so that a long
+        prompt holds nobody up."""
         budget = self._max_num_batched_tokens
         chunks: list[_Chunk] = []
         for follower in sorted(followers, key=lambda f: f.num_uncomputed_tokens):
@@ -193,7 +198,8 @@ class DraftModel:
         ]
 
     def _register_full_blocks(self, follower: _Follower) -> None:
-        """Only blocks of the target's own tokens, which are never taken back."""
+        """Makes the full blocks of the target's own tokens findable; these tokens are never taken
+        back."""
         size = self.blocks.block_size
         num_certain = min(follower.num_computed_tokens, follower.num_verified_tokens)
         for i in range(follower.num_registered_blocks, num_certain // size):
@@ -272,8 +278,8 @@ class _Follower:
         return new_token_ids
 
     def append(self, token_id: int, logits: RawLogits) -> bool:
-        """Drafts a token, if the model is sure enough, and says whether to go on. `token_id` is
-        `kernels.BROKEN` where its logits are."""
+        """Adds a drafted token if the model is sure enough of it, and returns whether to go on
+        drafting. `token_id` is `kernels.BROKEN` where the logits are no numbers."""
         if token_id == BROKEN:
             return False
         if self.threshold > 0 and _confidence(logits, token_id) < self.threshold:
@@ -282,7 +288,8 @@ class _Follower:
         return len(self.token_ids) - self.num_verified_tokens < self.num_wanted
 
     def hand_over(self) -> None:
-        """Gives the draft to the sequence. If there is none, the work was in vain: a miss."""
+        """Gives the draft to the sequence. Where there is none, the policy learns that the work was
+        in vain."""
         sequence, policy = self.sequence, self.drafters.model_policy
         assert policy is not None
         sequence.draft_token_ids = self.token_ids[self.num_verified_tokens :]
@@ -303,6 +310,6 @@ def _confidence_threshold(params: SamplingParams) -> float:
 
 
 def _confidence(logits: RawLogits, likeliest_id: int) -> float:
-    """The probability of the likeliest token."""
+    """Returns the probability of the likeliest token."""
     (highest,) = as_float32(logits[[likeliest_id]])
     return math.exp(float(highest) - log_sum_exp(logits))

@@ -1,31 +1,32 @@
-"""How many tokens to draft for one sequence, whoever makes the drafts."""
+"""Decides how many tokens to draft for one sequence, whoever makes the drafts."""
 
 from __future__ import annotations
 
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
 MAX_DRAFT_TOKENS = 32
-"""Of one sequence in one step, whoever made them."""
+"""The most tokens of one draft, whoever makes it."""
 
 _MIN_AUTOMATIC_TOKENS = 2
 _MAX_AUTOMATIC_TOKENS = 8
 _SHORTEST_PAUSE = 8
 _LONGEST_PAUSE = 256
 _MAX_SEQUENCES_TO_TRY = 2
-"""That run together, and a draft may still be computed just to see whether it is right. A step of
-another length than the one before takes longer, since OpenVINO prepares all its operations anew,
-and so does the next one. With a model of 135M parameters the two cost 1.2 steps of one sequence,
-and 0.7 steps of eight: more than one draft can win for these."""
+"""How many sequences may run together while a draft is computed only to see whether it is right. A
+step of another length than the one before takes longer, since OpenVINO prepares all its operations
+anew, and so does the next one. With a model of 135M parameters the two cost 1.2 steps of one
+sequence, and 0.7 steps of eight: more than one draft can win for these."""
 
 
 class DraftPolicy:
-    """A number that the request fixes, or else one that adapts.
+    """The length of one sequence's drafts: fixed by the request, or adapted to what they are worth.
 
-    It grows while drafts are accepted whole and shrinks when they are mostly wrong. Where they do
-    not pay there is a pause, and then another try: pauses grow until a draft is of use, so that
-    text which cannot be guessed costs next to nothing.
+    An adaptive one grows while drafts are accepted whole and shrinks when they are mostly wrong.
+    Where they do not pay there is a pause, and then another try: pauses grow until a draft is of
+    use, so that text which cannot be guessed costs next to nothing.
 
     Attributes:
-        is_proven: the last draft was of use.
+        is_automatic: whether the length adapts.
+        is_proven: whether the last draft was of use.
     """
 
     def __init__(
@@ -33,8 +34,8 @@ class DraftPolicy:
     ) -> None:
         """
         Args:
-            fixed_num_tokens: what the request says; None = adapt.
-            cost: of drafting a token, as a share of what it costs to generate one without drafts.
+            fixed_num_tokens: the length that the request asks for; None = adapt.
+            cost: time to draft a token, as a share of the time to generate one without drafts.
             tolerated_misses: drafts in a row that may be mostly wrong before there is a pause.
         """
         self.is_automatic = fixed_num_tokens is None
@@ -51,8 +52,8 @@ class DraftPolicy:
         self.is_proven = False
 
     def num_tokens(self, length: int, num_running: int) -> int:
-        """How many to draft now; 0 = none. `num_running` sequences share the step, and the fuller
-        it is, the less a token may be computed in vain. `length` is this sequence's in tokens."""
+        """Returns how many tokens to draft now; 0 = none. `num_running` sequences share the step:
+        the fuller it is, the more a wrong guess costs. `length` is this sequence's in tokens."""
         if not self.is_automatic:
             return self._num_tokens
         if length < self._pause_until:
@@ -66,12 +67,12 @@ class DraftPolicy:
         return self._num_tokens
 
     def may_try(self, num_running: int) -> bool:
-        """Whether a draft may be computed. If not, one can still be compared with what is generated
-        without it, and this be told to `learn`."""
+        """Returns whether a draft may be computed. If not, a guess can still be compared with what
+        is generated without it, and the result given to `learn`."""
         return self.is_proven or not self.is_automatic or num_running <= _MAX_SEQUENCES_TO_TRY
 
     def learn(self, num_drafted: int, num_accepted: int, length: int) -> None:
-        """Tells how much of a draft was right."""
+        """Takes note that `num_accepted` of `num_drafted` tokens were right."""
         if not self.is_automatic:
             return
         self._is_trial = False
@@ -97,6 +98,6 @@ class DraftPolicy:
         self.is_proven = False
 
     def _required(self, num_running: int) -> float:
-        """The share of drafted tokens that must be right. One more token in a step costs the more,
-        in proportion to what a token costs anyway, the fuller the step already is."""
+        """Returns the share of drafted tokens that must be right for drafts to pay: the fuller the
+        step already is, the dearer one more token in it."""
         return min(0.8, 0.1 + 0.0075 * num_running) + self._cost

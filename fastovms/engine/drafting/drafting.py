@@ -1,4 +1,4 @@
-"""Who drafts for which sequence: its grammar, its own text, or the draft model."""
+"""Decides who drafts for which sequence: its grammar, its own text, or the draft model."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Drafting:
         self._drafters[sequence.seq_id] = drafters
 
     def propose(self, running: list[Sequence]) -> None:
-        """Sets the drafts of those that decode in the next step."""
+        """Sets the drafts of those sequences that decode in the next step."""
         wanted: list[WantedDraft] = []
         for sequence in running:
             token_ids = sequence.token_ids

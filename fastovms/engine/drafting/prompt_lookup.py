@@ -1,4 +1,4 @@
-"""Drafts by prompt lookup: what followed the last time the text said what it says now.
+"""Drafts by prompt lookup: guesses what followed when the text last said what it says now.
 
 Drafts never change what is generated: they are verified by sampling each position as usual, and
 kept while they agree.
@@ -12,7 +12,7 @@ from fastovms.engine.drafting.draft_policy import DraftPolicy
 from fastovms.params import SamplingParams
 
 MAX_SEARCHED_TOKENS = 8192
-"""How far back to look; bounds the cost of a search to some ten microseconds."""
+"""How many tokens back to look, which bounds the cost of a search to some ten microseconds."""
 
 DEFAULT_MAX_NGRAM_SIZE = 3
 _MIN_NGRAM_SIZE = 2
@@ -23,7 +23,7 @@ class PromptLookup:
     """Proposes drafts for one sequence.
 
     Attributes:
-        policy: how long they are. Where it adapts, only the longest matches count.
+        policy: says how long they are. Where it adapts, only the longest matches count.
     """
 
     def __init__(self, params: SamplingParams) -> None:
@@ -36,7 +36,7 @@ class PromptLookup:
         self._guess_start = 0
 
     def propose(self, token_ids: array[int], num_running: int) -> array[int]:
-        """A draft of what follows `token_ids`, usually empty."""
+        """Returns a draft of what follows `token_ids`; usually it is empty."""
         if self._guess:
             self._check_guess(token_ids)
         num_tokens = self.policy.num_tokens(len(token_ids), num_running)
@@ -49,12 +49,13 @@ class PromptLookup:
         return draft
 
     def _check_guess(self, token_ids: array[int]) -> None:
-        """What was not computed as a draft is worth one if it was right to its end."""
+        """Compares a guess, made while drafts were too dear to compute, with what was generated,
+        and has the policy learn from it: it counts only if it was right to its end."""
         said = token_ids[self._guess_start : self._guess_start + len(self._guess)]
         if said == self._guess:
             self.policy.learn(len(said), len(said), len(token_ids))
         elif said == self._guess[: len(said)]:
-            return  # so far
+            return  # right so far
         else:
             self.policy.learn(len(self._guess), 0, len(token_ids))
         del self._guess[:]
@@ -69,12 +70,13 @@ class PromptLookup:
 
 
 def _continue_cycle(token_ids: array[int], num_tokens: int) -> array[int]:
-    """What followed last time, and again from there where that reaches the end of the text."""
+    """Returns what followed last time, repeated where it reaches the end of the text."""
     return (token_ids * (num_tokens // len(token_ids) + 1))[:num_tokens]
 
 
 def _find_last(token_ids: array[int], size: int) -> int | None:
-    """Where the text continues after the last earlier occurrence of its final `size` tokens."""
+    """Returns where the text continues after the last earlier occurrence of its final `size`
+    tokens."""
     if len(token_ids) <= size:
         return None
     data = token_ids.tobytes()

@@ -14,8 +14,8 @@ class SequenceDrafters:
 
     Attributes:
         prompt_lookup: guesses from the text so far, or None.
-        model_policy: how much the draft model shall guess where prompt lookup does not, or None.
-        drafted_by: learns how much of the last guess was right, or None.
+        model_policy: says how much the draft model guesses where prompt lookup does not, or None.
+        drafted_by: the policy that learns how much of the last guess was right, or None.
     """
 
     prompt_lookup: PromptLookup | None = None

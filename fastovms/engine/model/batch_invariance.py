@@ -1,4 +1,4 @@
-"""What makes a token's logits the same to the last bit, whatever else a step has in it.
+"""Keeps a token's logits the same to the last bit, whatever else a step has in it.
 
 OpenVINO's CPU kernels sum a row of a matrix product in an order that does not depend on the other
 rows, and attention likewise, but for one case each: a product of a single row, and attention of a
@@ -7,9 +7,9 @@ whose text is alone, or is generated token by token, would differ in its last bi
 in a crowd, or computed anew in chunks. (Measured with OpenVINO 2026.4 and AVX-512, f32 throughout,
 in crowds of 1 to 64 and chunks of 1 to 400 tokens; `bench.determinism` measures it anew.)
 
-Here nothing is single. A sequence with one token gets a second one after it, which is thrown away:
-attention is causal, so the first one does not see it, and the next step overwrites what it leaves
-in the cache.
+The remedy: nothing is ever single. A sequence with one token gets a second one after it, which is
+thrown away: attention is causal, so the first one does not see it, and the next step overwrites
+what it leaves in the cache.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from fastovms.engine.model.step_inputs import StepInputs
 
 
 def without_single_rows(inputs: StepInputs, *, block_size: int, spare_block: int) -> StepInputs:
-    """Doubles the token of each sequence that has only one, and the index of a sampled token that
-    is the only one: then there is a second row of logits that nobody has asked for.
+    """Returns inputs in which nothing is single: the token of each sequence that has only one is
+    doubled, and so is the index of a sampled token that is the only one, so that there is a second
+    row of logits, which nobody reads.
 
     Args:
-        spare_block: one that nobody uses, for the doubles that would be the first in a block.
+        spare_block: an unused block, for doubles that would be the first token in a block.
     """
     begins, block_begins = inputs.subsequence_begins, inputs.block_indices_begins
     is_single = np.diff(begins) == 1
@@ -56,7 +57,7 @@ def without_single_rows(inputs: StepInputs, *, block_size: int, spare_block: int
 
 
 def _widened(begins: NDArray[np.int32], has_one_more: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Where parts begin, when some of them have become longer by one."""
+    """Returns where parts begin once some of them have become longer by one."""
     widened = begins.copy()
     widened[1:] += np.cumsum(has_one_more, dtype=begins.dtype)
     return widened

@@ -1,4 +1,4 @@
-"""Memory that is committed before it is first written.
+"""Has the kernel commit memory before it is first written, in time that nobody waits for.
 
 The kernel commits memory when it is written to, and clears it then. For the KV cache of a prompt
 that took up to a fifth of the prompt's time (in a virtual machine, 2 to 3 ms a MB).
@@ -14,17 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MADV_POPULATE_WRITE = 23
-"""Since Linux 5.14. Leaves what is there as it is."""
+"""An advice to madvise(2) since Linux 5.14: commits pages and keeps what they hold."""
 
 _BYTES_AT_ONCE = 2 * 1024 * 1024
-"""A huge page: some milliseconds."""
+"""How much is committed in one piece: a huge page, which takes some milliseconds."""
 
 _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def commit(memory: NDArray[np.uint8]) -> bool:
-    """Whether the kernel knows how to. The last page may be left out."""
+    """Commits the pages of an array (the last one may be left out) and returns whether the kernel
+    could."""
     page = mmap.PAGESIZE
     start = memory.ctypes.data // page * page
     end = (memory.ctypes.data + memory.nbytes) // page * page
@@ -33,31 +34,35 @@ def commit(memory: NDArray[np.uint8]) -> bool:
 
 
 class CommitAhead:
-    """Commits the first rows of some arrays, and more as these come into use, bit by bit: whoever
-    has nothing else to do calls `advance`."""
+    """Commits the first blocks of some arrays, and further ones as these come into use, piece by
+    piece: whoever has nothing else to do calls `advance`."""
 
-    def __init__(self, memories: Sequence[NDArray[np.uint8]], num_rows_ahead: int) -> None:
-        """`memories` are [num_rows, bytes], all of equally many rows."""
+    def __init__(self, memories: Sequence[NDArray[np.uint8]], num_blocks_ahead: int) -> None:
+        """
+        Args:
+            memories: arrays [num_blocks, bytes], all of equally many blocks.
+            num_blocks_ahead: how many blocks beyond those in use are to be committed.
+        """
         self._memories = memories
-        self._num_rows = len(memories[0]) if memories else 0
-        self._num_rows_ahead = min(num_rows_ahead, self._num_rows)
+        self._num_blocks = len(memories[0]) if memories else 0
+        self._num_blocks_ahead = min(num_blocks_ahead, self._num_blocks)
         self._num_committed = 0
         self._pieces: Iterator[NDArray[np.uint8]] = iter(())
         self._is_possible = True
 
     def advance(self, num_used: int) -> bool:
-        """Commits a little, and says whether there was anything to commit.
+        """Commits a piece, and returns whether there was anything to commit.
 
         Args:
-            num_used: rows that have been written to, the first ones of each array.
+            num_used: how many blocks of each array have been written to; these are the first ones.
         """
         if not self._is_possible:
             return False
         piece = next(self._pieces, None)
         if piece is None:
-            end = min(num_used + self._num_rows_ahead, self._num_rows)
+            end = min(num_used + self._num_blocks_ahead, self._num_blocks)
             num_missing = end - self._num_committed
-            if num_missing <= 0 or num_missing * 2 < self._num_rows_ahead:
+            if num_missing <= 0 or num_missing * 2 < self._num_blocks_ahead:
                 return False
             self._pieces = self._split(max(num_used, self._num_committed), end)
             self._num_committed = end
@@ -67,6 +72,6 @@ class CommitAhead:
 
     def _split(self, start: int, end: int) -> Iterator[NDArray[np.uint8]]:
         for memory in self._memories:
-            num_rows = max(1, _BYTES_AT_ONCE // memory.shape[1])
-            for first in range(start, end, num_rows):
-                yield memory[first : min(first + num_rows, end)]
+            num_blocks = max(1, _BYTES_AT_ONCE // memory.shape[1])
+            for first in range(start, end, num_blocks):
+                yield memory[first : min(first + num_blocks, end)]

@@ -1,13 +1,14 @@
-"""In which precisions a model is compiled.
+"""Chooses the precisions in which a model is compiled, and compiles it.
 
 Compressed weights are multiplied with activations in 8 bits where the CPU can (VNNI), in groups
-that share a scale. In groups of 128 that is up to a quarter faster than in OpenVINO's of 32, and
-no less exact than bf16 (on the demo model, a KL divergence of 0.0003 from f32 throughout, against
+that share a scale. In groups of 128 that is up to a quarter faster than in OpenVINO's of 32, and no
+less exact than bf16 (on the demo model, a KL divergence of 0.0003 from f32 throughout, against
 0.0003 of the genai pipeline's defaults).
 
-Steps of many tokens are fastest in bf16, which does without that, but steps of few are not: there
-the model is compiled twice, for large and for small steps, over one KV cache. Where bf16 is
-computed by AVX-512 and not by AMX, f32 is at least as fast in all decodes, however many there are.
+Steps of many tokens are fastest in bf16, which does without 8-bit activations, but steps of few are
+not: there the model is compiled twice, for large and for small steps, over one KV cache. Where bf16
+is computed by AVX-512 and not by AMX, f32 is at least as fast in all decodes, however many there
+are.
 
 A compiled model is not kept on disk: what OpenVINO 2026.4 exports of a model with paged attention
 it cannot import (the sizes of the heads are lost), also where CACHE_DIR is set, which makes every
@@ -35,38 +36,44 @@ from fastovms.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 KV_CACHE_PRECISIONS = ("f16", "u8")
-"""In order of speed, on most machines."""
+"""Precisions of the KV cache in order of speed on most machines, the fastest first."""
 
 SHARED_KV_CACHE_PRECISION = "u8"
-"""One whose layout is the same whatever the inference precision."""
+"""The precision of a cache that two variants share: its layout is the same whatever the inference
+precision."""
 
 EXACT_KV_CACHE_PRECISIONS = ("f32",)
-"""No other one may win a measurement: what is rounded again shows how a prompt was cut."""
+"""The only cache precision that exact results allow: what is rounded again shows how a prompt was
+cut into chunks."""
 
 MAX_SMALL_STEP = 48
-"""Tokens up to which a step counts as small. With AMX and models of 135M and 500M parameters f32
-takes 0.83 to 0.89 of the time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
+"""The most tokens of a small step. With AMX and models of 135M and 500M parameters f32 takes 0.83
+to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
 
 EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
 """Bytes of weights up to which a model is so small that f32 throughout costs nothing."""
 
 MAX_SMALL_CHUNK = 16
-"""Tokens of a sequence: drafts, and the ends of prompts."""
+"""The most tokens of a sequence, be they drafts or the end of a prompt, in a step that is small
+however many sequences it has."""
 
 MAX_SMALL_PROMPT_CONTEXT = 1024
-"""A step is not small if it has part of a prompt in it and a context longer than that: attention
-of several tokens is faster in bf16. With a model of 135M parameters and 8 sequences that decode, a
-step with 16 tokens of a prompt took, in f32, 0.97 of the time in bf16 at context 0, 1.05 at 1,024,
-1.19 at 2,048 and 1.26 at 4,000."""
+"""The longest context, in tokens, of a small step that has part of a prompt in it: beyond it,
+attention of several tokens is faster in bf16. With a model of 135M parameters and 8 sequences that
+decode, a step with 16 tokens of a prompt took, in f32, 0.97 of the time in bf16 at context 0, 1.05
+at 1,024, 1.19 at 2,048 and 1.26 at 4,000."""
 
 QUANTIZATION_GROUP_SIZE = "128"
-"""Activations that share a scale."""
+"""The number of activations that share a scale."""
 
 MAX_PREPARED_KERNELS = "64"
-"""What the CPU keeps of each compiled model: kernels prepared for shapes that have been computed.
+"""How many kernels, each prepared for shapes that have been computed, the CPU keeps of a compiled
+model.
+
 Nearly every step of a crowd has shapes of its own. After 900 steps of up to 96 sequences the heap
 of the demo model was at 291 MB with OpenVINO's 5,000, and growing; at 232 with 200, 169 with 50 and
-168 with none. The processor time of those steps was 1.00, 1.02, 1.04 and 1.10 of the first."""
+168 with none. The processor time of those steps was 1.00, 1.02, 1.04 and 1.10 of the first.
+"""
 
 _TWO_VARIANTS_SHARE = 0.5
 _PRECISION = "INFERENCE_PRECISION_HINT"
@@ -77,12 +84,16 @@ _EXACT = {_PRECISION: "f32", _QUANTIZATION_GROUP: "0"}
 
 
 def exact_properties(device: str, properties: Mapping[str, object]) -> dict[str, object]:
-    """OpenVINO's for f32 throughout. `properties` override everything."""
+    """Returns OpenVINO's properties for f32 throughout. `properties` override them."""
     return {**(_EXACT if device == "CPU" else {_PRECISION: "f32"}), **properties}
 
 
 def check_exact(properties: Mapping[str, object]) -> None:
-    """Raises ConfigurationError: `properties` leave no f32 throughout."""
+    """Checks that `properties` leave the model in f32 throughout.
+
+    Raises:
+        ConfigurationError: they set another precision.
+    """
     for name, exact in _EXACT.items():
         value = str(properties.get(name, exact))
         if value != exact:
@@ -99,12 +110,13 @@ class Precisions:
     Attributes:
         name: as operators see it.
         large: OpenVINO's properties.
-        small: those for small steps, if they differ: of up to `MAX_SMALL_STEP` tokens, unless they
-            have part of a prompt in them with more than `MAX_SMALL_PROMPT_CONTEXT` before it.
-        max_small_chunk: steps in which no sequence computes more tokens than that are small too,
-            whatever they come to.
-        is_batch_invariant: logits are the same to the last bit whatever a step has in it: see
-            `batch_invariance`.
+        small: properties for small steps, where they differ. A step is small with up to
+            `MAX_SMALL_STEP` tokens, unless it has part of a prompt in it with more than
+            `MAX_SMALL_PROMPT_CONTEXT` before it.
+        max_small_chunk: a step in which no sequence computes more tokens than that is small too,
+            however many tokens it has in all.
+        is_batch_invariant: whether logits are the same to the last bit whatever a step has in it:
+            see `batch_invariance`.
     """
 
     name: str
@@ -114,7 +126,7 @@ class Precisions:
     is_batch_invariant: bool = False
 
     def is_small(self, inputs: StepInputs) -> bool:
-        """Whether a step is one for `small`, if there is that."""
+        """Returns whether a step is one for `small`, if there is that."""
         num_tokens = len(inputs.input_ids)
         # Nobody wants the logits of a prompt's tokens but the last; those of drafts are wanted.
         has_prompt = num_tokens > len(inputs.sampled_token_indices)
@@ -127,7 +139,7 @@ class Precisions:
 
 
 class CompiledVariants(NamedTuple):
-    """The model for large and for small steps; mostly the same one twice."""
+    """The model for large and for small steps; mostly one model stands in both places."""
 
     large: ov.CompiledModel
     small: ov.CompiledModel
@@ -142,11 +154,12 @@ def possible_precisions(
     weights_size: int,
     available: int,
 ) -> list[Precisions]:
-    """What is worth a try, the presumably fastest first. `properties` override everything.
+    """Returns what is worth a try, the presumably fastest first. `properties` override everything.
 
     Args:
-        exact: f32 throughout, and on the CPU batch-invariant, whatever it costs.
-        weights_size: of the model's file, in bytes.
+        exact: whether to compute in f32 throughout, and on the CPU batch-invariantly, whatever it
+            costs.
+        weights_size: size of the model's file, in bytes.
         available: free memory in bytes. Two variants hold the weights twice.
 
     Raises:
@@ -157,7 +170,9 @@ def possible_precisions(
         given = exact_properties(device, properties) if exact else properties
         return _of_one("", given, KV_CACHE_PRECISIONS)
     properties = {_PREPARED_KERNELS: MAX_PREPARED_KERNELS, **properties}
-    if properties.get(_KV_PRECISION) == "bf16":  # the CPU takes it only where it computes in it
+    if (
+        properties.get(_KV_PRECISION) == "bf16"
+    ):  # the CPU takes such a cache only where it computes in bf16
         precision = properties.get(_PRECISION, "f32" if exact else "bf16")
         if precision == "f32":
             raise ConfigurationError(
@@ -192,14 +207,16 @@ def possible_precisions(
 
 
 def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """OpenVINO only tells whether it computes in bf16, not by which instructions."""
+    """Returns whether the CPU has AMX. OpenVINO tells whether it computes in bf16, but not by which
+    instructions."""
     return "amx_bf16" in cpuinfo.read_text().split()
 
 
 def _of_one(
     name: str, properties: Mapping[str, object], kv_cache_precisions: Sequence[str]
 ) -> list[Precisions]:
-    """One variant, with each KV cache precision, or with the one that `properties` has."""
+    """Returns the precisions of a single variant with each KV cache precision, or with the one that
+    `properties` has."""
     if _KV_PRECISION in properties:
         kv_cache_precisions = (str(properties[_KV_PRECISION]),)
     prefix = f"{name}, " if name else ""
@@ -234,7 +251,12 @@ def compile_first(
 def compile_variants(
     core: ov.Core, model: ov.Model, device: str, precisions: Precisions
 ) -> CompiledVariants:
-    """Raises RuntimeError or TypeError: the device refuses something."""
+    """Compiles the model for large steps and, where `precisions` differ, for small ones.
+
+    Raises:
+        RuntimeError: the device refuses something.
+        TypeError: a property is of no type that OpenVINO takes.
+    """
     if precisions.small is None:
         compiled = _compile(core, model.clone(), device, precisions.large)
         return CompiledVariants(compiled, compiled)
@@ -250,7 +272,7 @@ def compile_variants(
 def _compile(
     core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]
 ) -> ov.CompiledModel:
-    """Changes `model` into what is compiled."""
+    """Compiles `model`, which it rewrites for that."""
     if device == "CPU":
         precision = properties.get(_PRECISION, core.get_property(device, _PRECISION))
         # Where AMX computes in half precision OpenVINO has a fusion of its own.
@@ -262,8 +284,8 @@ def _compile(
 
 
 def _with_bf16_logits(model: ov.Model) -> ov.Model:
-    """Leaves logits as they are computed. To make f32 of them takes long: with 256 sequences and
-    152k tokens one twelfth of a step."""
+    """Has the model give its logits in bf16 where it computes them so. To make f32 of them takes
+    long: with 256 sequences and 152k tokens one twelfth of a step."""
     steps = PrePostProcessor(model)
     steps.output("logits").tensor().set_element_type(ov.Type.bf16)
     return steps.build()

@@ -1,4 +1,4 @@
-"""How many KV blocks the machine has room for."""
+"""Says how many KV blocks the machine has room for."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 GIB = 1024**3
 
 FREE_MEMORY_SHARE = 0.5
-"""Of what is free at start. The rest is for activations, prompts and the neighbours."""
+"""The share of the memory free at start that the KV cache may take. The rest is for activations,
+prompts and other programs."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
-    """Bytes that this process can still take: what the kernel can free, within the limit of the
-    container (cgroup v2) if there is one."""
+    """Returns the bytes that this process can still take: what the kernel can free, within the
+    limit of the container (cgroup v2) if there is one."""
     fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
     available = int(fields["MemAvailable"].split()[0]) * 1024
     try:
@@ -31,17 +32,16 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGRO
 def num_cache_blocks(
     cache_size: float, *, bytes_per_block: int, max_useful_blocks: int, available: int
 ) -> int:
-    """Blocks to reserve for `cache_size` GB, or for a share of `available` bytes when it is 0.
-
-    A reservation costs nothing until it is used, but more than `max_useful_blocks` never is.
-    """
+    """Returns how many blocks to reserve for `cache_size` GB, or for a share of `available` bytes
+    when it is 0. A reservation costs nothing until it is used, but more than `max_useful_blocks`
+    never is."""
     size = cache_size * GIB if cache_size else available * FREE_MEMORY_SHARE
     return int(max(0, min(size / bytes_per_block, max_useful_blocks)))
 
 
 def share_memory(cache_sizes: Sequence[float], available: int) -> int:
-    """Bytes of what is free that each cache of automatic size may count as its own, when the
-    others have been given theirs.
+    """Returns how many bytes of the free memory each cache of automatic size may count as its own,
+    once the caches of a fixed size have theirs.
 
     Args:
         cache_sizes: of every cache, in GB; 0 = automatic.

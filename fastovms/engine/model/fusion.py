@@ -1,4 +1,4 @@
-"""Makes one projection of an attention layer's three, to queries, keys and values.
+"""Joins an attention layer's three projections, to queries, keys and values, into one.
 
 Each multiplies the same hidden states by other weights. One multiplication by all of these computes
 the same numbers, but starts the threads once, and takes the activations to 8 bits once. (The two
@@ -20,19 +20,21 @@ Node = Any
 
 _ATTENTION = "PagedAttentionExtension"
 _NUM_PROJECTIONS = 3
-"""Whose results are the first inputs of an attention."""
+"""How many inputs of an attention, the first ones, are results of projections."""
 
 _DECOMPRESSION = frozenset({"Convert", "Multiply", "Reshape", "Subtract"})
 _TIMES_TRANSPOSED = {"transpose_a": False, "transpose_b": True}
 
-_ROWS_OF_WEIGHTS = -2
-_ROWS_OF_BIAS = -1
-"""The axis, counted from the last one, as constants are broadcast."""
+_WIDTH_AXIS_OF_WEIGHTS = -2
+_WIDTH_AXIS_OF_BIAS = -1
+"""The axis along which biases are stacked, counted from the last one, as constants are
+broadcast."""
 
 
 def fuse_projections(model: ov.Model) -> int:
-    """Rewrites a paged model in place; returns in how many layers. Those whose projections are not
-    alike (only one has a bias, or an adapter; they are one already) stay as they are."""
+    """Rewrites a paged model in place and returns the number of layers that it has changed. Layers
+    whose projections are not alike (only one has a bias or an adapter, or they are one already)
+    stay as they are."""
     layers = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
     num_fused = sum(map(_fuse, layers))
     if num_fused:
@@ -41,15 +43,17 @@ def fuse_projections(model: ov.Model) -> int:
 
 
 class _Projection(NamedTuple):
-    """Attributes:
-    matmul: has the weights as its second input, [rows, columns].
-    bias: the addition after it, if it has one.
-    rows: the width of its result.
+    """One of the three multiplications by weights.
+
+    Attributes:
+        matmul: the MatMul node; its second input is the weights, [width, hidden size].
+        bias: the Add node after it, if it has one.
+        width: the number of values that it makes of each token.
     """
 
     matmul: Node
     bias: Node | None
-    rows: int
+    width: int
 
     @property
     def result(self) -> Node:
@@ -57,7 +61,7 @@ class _Projection(NamedTuple):
 
 
 class _Replacement(NamedTuple):
-    """What an input of a node shall be."""
+    """A constant that is to become an input of a node."""
 
     consumer: Node
     position: int
@@ -65,7 +69,7 @@ class _Replacement(NamedTuple):
 
 
 class _NotAlikeError(Exception):
-    """The projections cannot become one."""
+    """The projections of this layer cannot become one."""
 
 
 def _fuse(attention: Node) -> bool:
@@ -84,7 +88,7 @@ def _fuse(attention: Node) -> bool:
     parts = opset13.variadic_split(
         projections[0].result,
         opset13.constant(-1, np.int64),
-        opset13.constant([projection.rows for projection in projections], np.int64),
+        opset13.constant([projection.width for projection in projections], np.int64),
     )
     for part, inputs in zip(parts.outputs(), targets, strict=True):
         for target in inputs:
@@ -93,7 +97,11 @@ def _fuse(attention: Node) -> bool:
 
 
 def _projection_behind(node: Node) -> _Projection:
-    """The only multiplication by weights on the ways to `node`."""
+    """Returns the only multiplication by weights on the ways to `node`.
+
+    Raises:
+        _NotAlikeError: there is none, more than one, or one of another form.
+    """
     matmuls: list[Node] = []
     pending, seen = [node], set()
     while pending:
@@ -121,7 +129,7 @@ def _bias_after(matmul: Node) -> Node | None:
 
 
 def _infer_shapes(projection: Node) -> None:
-    """Anew, from its weights on."""
+    """Has a projection's nodes work out their shapes anew, the weights first."""
     for value in projection.input_values():
         node = value.get_node()
         if node.get_type_name() == "MatMul" or _is_constant(node):
@@ -130,26 +138,26 @@ def _infer_shapes(projection: Node) -> None:
 
 
 def _is_constant(node: Node) -> bool:
-    """Whether it is one, or one that is held compressed."""
+    """Returns whether a node is a constant, held compressed or not."""
     while node.get_type_name() in _DECOMPRESSION:
         node = node.input_value(0).get_node()
     return bool(node.get_type_name() == "Constant")
 
 
 def _stack_projections(projections: Sequence[_Projection]) -> list[_Replacement]:
-    """What gives the first projection the weights of all."""
+    """Returns the replacements that give the first projection the weights of all."""
     matmuls = [projection.matmul for projection in projections]
     biases = [projection.bias for projection in projections]
     inputs = {_identity(matmul.input_value(0)) for matmul in matmuls}
     if len(inputs) != 1 or len({matmul.get_instance_id() for matmul in matmuls}) != len(matmuls):
         raise _NotAlikeError
-    rows = [projection.rows for projection in projections]
-    weights = _stack(matmuls, 1, rows, _ROWS_OF_WEIGHTS)
+    widths = [projection.width for projection in projections]
+    weights = _stack(matmuls, 1, widths, _WIDTH_AXIS_OF_WEIGHTS)
     if not any(biases):
         return weights
     if not all(biases):
         raise _NotAlikeError
-    return weights + _stack(biases, 1, rows, _ROWS_OF_BIAS)
+    return weights + _stack(biases, 1, widths, _WIDTH_AXIS_OF_BIAS)
 
 
 def _identity(output: Any) -> tuple[int, int]:
@@ -157,34 +165,35 @@ def _identity(output: Any) -> tuple[int, int]:
 
 
 def _stack(
-    consumers: Sequence[Node], index: int, rows: Sequence[int], axis: int
+    consumers: Sequence[Node], index: int, widths: Sequence[int], axis: int
 ) -> list[_Replacement]:
-    """What puts the constants behind an input of all consumers, which belong to that many `rows`
-    each, on top of each other behind that of the first consumer. `axis` is that of the rows."""
+    """Stacks the constants behind input `index` of all consumers, and returns the replacements that
+    put the result behind the first consumer. Of each constant, `widths` says how long it is on
+    `axis`."""
     nodes = [consumer.input_value(index).get_node() for consumer in consumers]
     kinds = {node.get_type_name() for node in nodes}
     if kinds == {"Constant"}:
-        return [_Replacement(consumers[0], index, _stack_constants(nodes, rows, axis))]
+        return [_Replacement(consumers[0], index, _stack_constants(nodes, widths, axis))]
     if len(kinds) != 1 or not kinds <= _DECOMPRESSION:
         raise _NotAlikeError
-    if len(nodes[0].output(0).get_target_inputs()) != 1:  # as where layers share their weights
+    if len(nodes[0].output(0).get_target_inputs()) != 1:  # layers share their weights
         raise _NotAlikeError
     if any(node.get_attributes() != nodes[0].get_attributes() for node in nodes):
         raise _NotAlikeError
     if kinds == {"Reshape"}:
-        first = _Replacement(nodes[0], 1, _stack_shapes(nodes, rows))
-        return [first, *_stack(nodes, 0, rows, -len(nodes[0].get_input_shape(0)))]
-    return [r for i in range(nodes[0].get_input_size()) for r in _stack(nodes, i, rows, axis)]
+        first = _Replacement(nodes[0], 1, _stack_shapes(nodes, widths))
+        return [first, *_stack(nodes, 0, widths, -len(nodes[0].get_input_shape(0)))]
+    return [r for i in range(nodes[0].get_input_size()) for r in _stack(nodes, i, widths, axis)]
 
 
-def _stack_constants(constants: Sequence[Node], rows: Sequence[int], axis: int) -> Node:
+def _stack_constants(constants: Sequence[Node], widths: Sequence[int], axis: int) -> Node:
     dtype, shape = constants[0].get_element_type(), list(constants[0].get_output_shape(0))
     axis += len(shape)
-    shapes = [[*shape[:axis], length, *shape[axis + 1 :]] for length in (*rows, sum(rows))]
+    shapes = [[*shape[:axis], length, *shape[axis + 1 :]] for length in (*widths, sum(widths))]
     if any(constant.get_element_type() != dtype for constant in constants):
         raise _NotAlikeError
     if axis >= 0 and [list(c.get_output_shape(0)) for c in constants] == shapes[:-1]:
-        # In bytes, because a number may take half of one.
+        # Stacked as bytes, because two numbers of 4 bits share one.
         stacked = np.concatenate(
             [constant.data.reshape(-1).view(np.uint8) for constant in constants]
         )
@@ -194,10 +203,10 @@ def _stack_constants(constants: Sequence[Node], rows: Sequence[int], axis: int) 
     return constants[0]
 
 
-def _stack_shapes(reshapes: Sequence[Node], rows: Sequence[int]) -> Node:
-    """What to reshape the stacked constants to."""
+def _stack_shapes(reshapes: Sequence[Node], widths: Sequence[int]) -> Node:
+    """Returns the shape to which the stacked constants are reshaped."""
     shapes = [list(reshape.get_output_shape(0)) for reshape in reshapes]
     rest = shapes[0][1:]
-    if shapes != [[length, *rest] for length in rows]:
+    if shapes != [[length, *rest] for length in widths]:
         raise _NotAlikeError
-    return opset13.constant([sum(rows), *rest], np.int64)
+    return opset13.constant([sum(widths), *rest], np.int64)

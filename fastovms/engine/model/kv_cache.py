@@ -1,4 +1,4 @@
-"""Where the keys and values of all blocks lie: in the memory of the host or of a GPU."""
+"""Holds the keys and values of all blocks, in the memory of the host or of a GPU."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ class KvCache(Protocol):
 
     @property
     def tensors(self) -> dict[str, Any]:
-        """By the names of the inputs."""
+        """Returns the tensors by the names of the inputs that they are for."""
 
     def copy_block(self, source: int, target: int) -> None: ...
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
-        """Commits some memory before a block first needs it, and says whether there was any to
-        commit. A few milliseconds of work for who is idle. Blocks are first used in order, and
-        so many of them have been."""
+        """Commits some memory before a block first needs it, and returns whether there was any to
+        commit. It takes some milliseconds and is for idle time. Blocks are first used in order of
+        their numbers; `num_used_blocks` says how many have been."""
 
 
 class HostCache:
-    """In the host's memory, which the kernel commits when it is first written: a reservation
-    costs nothing until then."""
+    """A cache in the host's memory, which the kernel commits when it is first written: a
+    reservation costs nothing until then."""
 
     def __init__(self, inputs: list[CacheInput], num_blocks: int) -> None:
         self.tensors: dict[str, Any] = {}
@@ -90,8 +90,9 @@ class HostCache:
 
 
 class RemoteCache:
-    """In the memory of a GPU, where it is committed at once. Caches have to be remote tensors of
-    the context that the model is compiled in, and are copied there by regions of them."""
+    """A cache in the memory of a GPU, where it is committed at once. Its tensors have to be remote
+    tensors of the context that the model is compiled in, and blocks are copied there by regions of
+    them."""
 
     def __init__(
         self, inputs: list[CacheInput], num_blocks: int, context: ov.RemoteContext

@@ -1,4 +1,4 @@
-"""A compiled paged-attention model with its KV cache."""
+"""Runs a compiled paged-attention model over its KV cache."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ class PagedModel:
         self.is_on_gpu = is_gpu(device)
         self._device = device
         self._precisions = precisions
-        self._large = _Request(variants.large, is_on_gpu=self.is_on_gpu)
+        self._large = _StepRunner(variants.large, is_on_gpu=self.is_on_gpu)
         self._small = self._large
         if variants.small is not variants.large:
-            self._small = _Request(variants.small, is_on_gpu=self.is_on_gpu)
+            self._small = _StepRunner(variants.small, is_on_gpu=self.is_on_gpu)
         self._compiled = variants.large
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
@@ -106,7 +106,7 @@ class PagedModel:
         """Reads and compiles a model directory; see `ModelFiles`.
 
         Raises:
-            ConfigurationError: the model or the device cannot do it.
+            ConfigurationError: the model cannot be paged, or the device cannot run it.
         """
         files = ModelFiles(
             model_dir,
@@ -118,7 +118,7 @@ class PagedModel:
         return files.compile(files.choices)[1]
 
     def available_memory(self) -> int:
-        """Free bytes where the cache will lie."""
+        """Returns the free bytes where the cache will lie."""
         return device_memory(ov.Core(), self._device)
 
     def allocate_cache(self, num_blocks: int) -> None:
@@ -177,8 +177,8 @@ class ModelFiles:
         """
         Args:
             properties: OpenVINO's, which override what would be chosen.
-            exact: compute in f32 throughout and, on the CPU, each token as if it were alone.
-            max_model_len: tokens that texts may come to.
+            exact: whether to compute in f32 throughout and, on the CPU, each token as if it were
+                alone.
 
         Raises:
             ConfigurationError: the model cannot be paged, or there is no such device.
@@ -202,22 +202,23 @@ class ModelFiles:
         return device_memory(self._core, self.device)
 
     def compile(self, choices: Sequence[Precisions]) -> tuple[Precisions, PagedModel]:
-        """Compiles in the first way that the device takes, and says which one that was.
+        """Compiles in the first way that the device takes, and returns the model with the way it
+        was.
 
         Raises:
-            ConfigurationError: it takes none.
+            ConfigurationError: the device takes none.
         """
         precisions, variants = compile_first(self._core, self.graph.model, self.device, choices)
         model = PagedModel(variants, device=self.device, precisions=precisions, graph=self.graph)
         return precisions, model
 
 
-class _Request:
-    """An infer request fed with `StepInputs`.
+class _StepRunner:
+    """An infer request of OpenVINO, fed with `StepInputs`.
 
-    A tensor whose shape is as it was is written into, not set again: to set one takes OpenVINO
-    20 us in a running server, and a step has eight. To ask where the logits are takes 60 us, so on
-    the host OpenVINO is told where to put them.
+    A tensor whose shape is as it was is written into, not set again: to set one takes OpenVINO 20
+    us in a running server, and a step has eight. To ask where the logits are takes 60 us, so on the
+    host OpenVINO is told where to put them.
     """
 
     def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
@@ -255,8 +256,8 @@ class _Request:
         return logits if self._samples_in_graph else logits[inputs.sampled_token_indices]
 
     def _make_room(self, num_rows: int) -> None:
-        """For as many rows, or twice as many as there was room for: a tensor may be shrunk and
-        grown again, up to what it was at first."""
+        """Makes room for so many rows of logits, or for twice as many as there was room for: a
+        tensor may be shrunk and grown again, up to what it was at first."""
         num_rows = max(num_rows, 2 * len(self._room))
         shape = [num_rows, 1, self._output.get_partial_shape()[-1].get_length()]
         room = np.empty(shape, self._dtype)

@@ -1,4 +1,4 @@
-"""Logits as a model computes them."""
+"""Converts logits from the form in which a model computes them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 
 RawLogits = NDArray[np.float32] | NDArray[np.uint16]
-"""[rows, vocab_size], or one row. uint16: the bits of bfloat16, which numpy has no type for. They
-are the upper half of the same number's bits in float32."""
+"""Logits of several positions, [rows, vocab_size], or of one, [vocab_size]; float32, or uint16 for
+the bits of bfloat16, which numpy has no type for. These are the upper half of the same number's
+bits in float32."""
 
 
 def as_float32(logits: RawLogits) -> Floats:
-    """The same numbers: the same array, if it is one of float32."""
+    """Returns the same numbers as float32, without a copy if they are float32 already."""
     if logits.dtype == np.float32:
         return logits.view(np.float32)
     copy = np.empty(logits.shape, np.float32)
@@ -22,7 +23,7 @@ def as_float32(logits: RawLogits) -> Floats:
 
 
 def copy_float32(logits: RawLogits, target: Floats) -> None:
-    """Of the same shape."""
+    """Copies the numbers into a float32 array of the same shape."""
     if logits.dtype == np.float32:
         target[:] = logits
     else:
@@ -32,7 +33,8 @@ def copy_float32(logits: RawLogits, target: Floats) -> None:
 
 
 def as_bits(logits: RawLogits) -> tuple[NDArray[np.int32] | NDArray[np.int16], np.int32]:
-    """As `kernels` takes them: the same memory, and how many bits short of float32 it is."""
+    """Returns the same memory as bits, as `kernels` takes them, and by how many bits each is to be
+    shifted to be a float32."""
     if logits.dtype == np.float32:
         return logits.view(np.int32), np.int32(0)
     return logits.view(np.int16), np.int32(16)

@@ -1,4 +1,5 @@
-"""The inputs of one inference, as paged attention takes them: a ragged batch of sequences."""
+"""Lays out the inputs of one inference, as paged attention takes them: a ragged batch of
+sequences."""
 
 from __future__ import annotations
 

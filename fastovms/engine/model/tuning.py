@@ -2,7 +2,7 @@
 
 All ways are measured in turn, round by round, and compared within rounds: a neighbour's load
 disturbs all of them alike. The first way is the default, and stays unless another one is clearly
-and mostly faster.
+faster in most rounds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fastovms.engine.model.model import Model
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 
 NUM_SEQUENCES: Final = (1, 8, 32)
-"""That decode together. The loads below count alike."""
+"""How many sequences decode together in the measured loads, which all have the same weight."""
 
 TOKEN_BUDGETS: Final = (DEFAULT_TOKEN_BUDGET, 512)
 
 CONTEXT: Final = 192
 PROMPT_CONTEXT: Final = 512
-"""Attention is part of what prompts cost."""
+"""Tokens before a measured chunk of a prompt, so that attention counts in its cost."""
 
 MIN_GAIN: Final = 1.05
 MIN_ROUNDS: Final = 3
@@ -33,7 +33,7 @@ MIN_ROUNDS: Final = 3
 _PROMPT_TOKENS: Final = 128
 _OUTPUT_TOKENS: Final = 64
 _MIN_AGREEMENT: Final = 0.75
-"""Share of the rounds in which the faster one was faster."""
+"""The share of the rounds in which the faster way must have been faster."""
 
 
 class Case(NamedTuple):
@@ -47,19 +47,19 @@ class Case(NamedTuple):
 DECODES: Final = {n: Case(n, CONTEXT, 1) for n in NUM_SEQUENCES}
 PREFILLS: Final = {budget: Case(1, PROMPT_CONTEXT, budget) for budget in TOKEN_BUDGETS}
 LOAD_CASES: Final = (*DECODES.values(), PREFILLS[DEFAULT_TOKEN_BUDGET])
-"""What ways to run a model are compared by."""
+"""The cases by which ways to run a model are compared."""
 BUDGET_CASES: Final = tuple(PREFILLS.values())
 
 Times = dict[Case, list[float]]
-"""Seconds, round by round."""
+"""Seconds that each case took, round by round."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What is best.
+class FastestWay:
+    """The way to run a model that has won a measurement.
 
     Attributes:
-        name: of the way to run the model.
+        name: of the way.
         gain: its speed as a multiple of the default's.
     """
 
@@ -108,8 +108,8 @@ def measure(
     return times
 
 
-def choose(times: Mapping[str, Times]) -> Choice | None:
-    """The best way, from times of `LOAD_CASES`; None = there were not enough rounds."""
+def choose(times: Mapping[str, Times]) -> FastestWay | None:
+    """Returns the best way by the times of `LOAD_CASES`; None = there were not enough rounds."""
     default, *others = times
     if _num_rounds(times[default]) < MIN_ROUNDS:
         return None
@@ -119,11 +119,12 @@ def choose(times: Mapping[str, Times]) -> Choice | None:
         gain = statistics.median(ratios)
         if gain >= max(MIN_GAIN, best_gain) and _mostly_above_one(ratios):
             best, best_gain = name, gain
-    return Choice(best, best_gain)
+    return FastestWay(best, best_gain)
 
 
 def choose_token_budget(times: Times) -> int | None:
-    """The best tokens a step, from times of `BUDGET_CASES`; None = too few rounds."""
+    """Returns the best number of tokens a step by the times of `BUDGET_CASES`; None = there were
+    not enough rounds."""
     if _num_rounds(times) < MIN_ROUNDS:
         return None
     best = TOKEN_BUDGETS[0]
@@ -142,7 +143,8 @@ def _num_rounds(times: Times) -> int:
 
 
 def speed_ratios(times: Times, reference: Times) -> list[float]:
-    """How much faster than the reference, round by round: the geometric mean over the loads."""
+    """Returns, round by round, how much faster than the reference it is: the geometric mean over
+    the loads."""
     ratios = []
     for i in range(_num_rounds(times)):
         logs = [math.log(_load(reference, n, i) / _load(times, n, i)) for n in NUM_SEQUENCES]
@@ -151,7 +153,8 @@ def speed_ratios(times: Times, reference: Times) -> list[float]:
 
 
 def _load(times: Times, num_sequences: int, i: int) -> float:
-    """Seconds that so many requests of a prompt and an answer take when they come together."""
+    """Returns the seconds that so many requests of a prompt and an answer take when they come
+    together."""
     budget = TOKEN_BUDGETS[0]
     prompts = num_sequences * _PROMPT_TOKENS / budget * times[PREFILLS[budget]][i]
     return prompts + _OUTPUT_TOKENS * times[DECODES[num_sequences]][i]
@@ -166,8 +169,8 @@ def _num_blocks(case: Case, block_size: int) -> int:
 
 
 def inputs_of(case: Case, block_size: int) -> StepInputs:
-    """Over the first blocks of the cache. Every vocabulary has the token; neither it nor what is in
-    the cache matters for what a step costs."""
+    """Returns inputs over the first blocks of the cache. Their token is one that every vocabulary
+    has; neither it nor what is in the cache matters for what a step costs."""
     end = case.context + case.num_tokens
     num_blocks = -(-end // block_size)
     layout = StepLayout(block_size)

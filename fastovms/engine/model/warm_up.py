@@ -1,4 +1,4 @@
-"""The first steps of a model, before anybody waits for them."""
+"""Computes the first, slow steps of a model, before anybody waits for them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from fastovms.engine.model.model import Model
 from fastovms.engine.model.tuning import Case, inputs_of
 
 NUM_PROMPT_TOKENS = 64
-"""More than a small step has (see `compilation`), so that both variants of a model are used, and
-few enough for a large model."""
+"""The length of the prompt: more than a small step has (see `compilation`), so that both variants
+of a model are used, and few enough for a large model."""
 
 
 def warm_up(model: Model, max_model_len: int) -> None:
-    """Computes a prompt and a token after it, which nobody wants: OpenVINO lays weights out and
-    compiles kernels when it first needs them, which takes longer than the steps themselves.
-
-    Overwrites the first blocks of the cache, which must be free.
-    """
+    """Computes a prompt and a token after it, and drops the results: OpenVINO lays weights out and
+    compiles kernels when it first needs them, which takes longer than the steps themselves. This
+    overwrites the first blocks of the cache, which must be free."""
     num_prompt_tokens = max(1, min(NUM_PROMPT_TOKENS, max_model_len - 1))
     for case in (Case(1, 0, num_prompt_tokens), Case(1, num_prompt_tokens, 1)):
         model.infer(inputs_of(case, model.block_size))

@@ -1,5 +1,5 @@
-"""Logits to tokens: penalties and bans, drawing, log probabilities, logits that are no numbers.
+"""Makes tokens of logits: penalties and bans, drawing, log probabilities, broken logits.
 
-`Sampler` serves all rows of a step at once, by kernels compiled with numba. It neither plans
-steps nor runs the model.
+`Sampler` serves all rows of a step at once, by kernels compiled with numba. It neither plans steps
+nor runs the model.
 """

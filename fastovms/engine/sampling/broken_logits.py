@@ -1,10 +1,11 @@
-"""Logits that are not numbers: of a request, by an overflow in half precision or a broken prefix,
-or of every request, by a damaged model.
+"""Ends what has logits that are no numbers, and finds out whether a request or the model is to
+blame.
 
-A request whose row is broken (see `kernels`) ends with an error, and what it has computed is not
-found in the prefix cache. Where several end so and none goes on, a prompt of the engine's own tells
-whose fault it is: the model is done for only if that breaks it, too, for no client may end a server
-by what it sends.
+They come of one request, by an overflow in half precision or a broken prefix, or of every request,
+by a damaged model. A request whose row is broken (see `kernels`) ends with an error, and what it
+has computed is not found in the prefix cache. Where several end so and none goes on, the engine
+tries a prompt of its own, and gives the model up only if that one's logits are broken too: no
+client may end a server by what it sends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fastovms.errors import BrokenLogits, EngineFailed
 from fastovms.params import EngineOutput
 
 MAX_STREAK: Final = 3
-"""Sequences that may end so, one after another, before the model is tried."""
+"""How many sequences may end so, one after another, before the model is tried."""
 
 
 def is_broken(row: RawLogits) -> bool:
@@ -32,7 +33,11 @@ def is_broken(row: RawLogits) -> bool:
 
 
 def check_rows(rows: Iterable[RawLogits]) -> None:
-    """Raises BrokenLogits: one of them is broken."""
+    """Checks the logits of some positions, [rows, vocab_size].
+
+    Raises:
+        BrokenLogits: those of one are broken.
+    """
     if any(map(is_broken, rows)):
         raise BrokenLogits
 
@@ -41,8 +46,8 @@ class Failure(NamedTuple):
     """What has ended one sample of a request, or a search.
 
     Attributes:
-        num_sequences: that have ended: more than one of a search.
-        outputs: that tell of it.
+        num_sequences: how many sequences have ended: more than one where it was a search.
+        outputs: what tells the client of it.
     """
 
     error: Exception
@@ -51,7 +56,7 @@ class Failure(NamedTuple):
 
     @property
     def num_broken(self) -> int:
-        """The sequences that have ended by broken logits."""
+        """How many sequences have ended by broken logits."""
         return self.num_sequences if isinstance(self.error, BrokenLogits) else 0
 
 
@@ -60,18 +65,22 @@ class ModelTrial:
     tries the model when there are many."""
 
     def __init__(self, model: Model, blocks: BlockManager) -> None:
-        """`blocks` are those of the model's cache. One of them is needed for the time of a try."""
+        """
+        Args:
+            model: the model to try.
+            blocks: those of the model's cache. One of them is needed for the time of a try.
+        """
         self._model = model
         self._blocks = blocks
         self._streak = 0
 
     def note(self, *, num_sequences: int, num_broken: int) -> None:
-        """Takes note of a step.
+        """Takes note of a step, and tries the model where too many have ended.
 
         Args:
-            num_sequences: those that a token was to be drawn for.
-            num_broken: those that have ended by broken logits, of these and of those whose prompts
-                are scored.
+            num_sequences: how many sequences a token was to be drawn for.
+            num_broken: how many sequences have ended by broken logits, of these and of those whose
+                prompts are scored.
 
         Raises:
             EngineFailed: the model gives no numbers for a prompt of the engine's own.
@@ -83,7 +92,7 @@ class ModelTrial:
             return
         try:
             block_id = self._blocks.allocate()
-        except OutOfBlocks:  # somebody else will fail, or end
+        except OutOfBlocks:  # the next sequence that ends leaves one
             return
         try:
             self._try(block_id)

@@ -1,7 +1,8 @@
-"""How kernels are compiled: all when their file is imported, or read from numba's cache, so that
-nothing is ever compiled in the middle of a step. None holds the interpreter's lock.
+"""Compiles kernels with numba when their file is imported, or reads them from numba's cache, so
+that nothing is ever compiled in the middle of a step.
 
-The cache goes by a kernel's own file: what is inlined must be in the same one.
+No kernel holds the interpreter's lock. The cache goes by a kernel's own file: what is inlined must
+be in the same one.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from fastovms.user_dirs import user_directory
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _BITS = ("int32", "int16")
-"""Of logits: float32, or bfloat16."""
+"""The types of the bits of logits: of float32, and of bfloat16."""
 
 _OPTIONS: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
-    # Sums in any order, but no promise that there are no infinities.
+    # Sums may be computed in any order; numbers may still be infinite.
     "fastmath": {"contract", "reassoc", "nsz", "arcp"},
 }
 
 
 def kernel_cache(environ: Mapping[str, str]) -> str:
     """Returns the directory where compiled kernels are kept: NUMBA_CACHE_DIR, or one in the user's
-    cache; "" = numba's default, where the user has neither. That is beside the package, where pip
-    would leave it behind, and Python would take it for the package itself."""
+    cache directory; "" = numba's default, where the user has neither. That default is beside the
+    package, where pip would leave it behind, and Python would take it for the package itself."""
     given = environ.get("NUMBA_CACHE_DIR")
     user_cache = user_directory("cache", environ)
     return given or ("" if user_cache is None else str(user_cache / "kernels"))
@@ -53,7 +54,7 @@ def kernel(*signatures: str) -> Decorator:
         compiled: Function
         try:
             compiled = numba.njit(list(signatures), cache=True, **_OPTIONS)(function)
-        except Exception:  # a directory, a disk, a file: without a cache it only takes longer
+        except Exception:  # the cache cannot be written: then kernels are compiled anew
             compiled = numba.njit(list(signatures), **_OPTIONS)(function)
         return compiled
 
@@ -61,12 +62,15 @@ def kernel(*signatures: str) -> Decorator:
 
 
 def row_kernel(returns: str, *others: str) -> Decorator:
-    """Of a row of bits, how far they are to be shifted, and others."""
+    """Declares a kernel whose first arguments are one row of logits as bits, [vocab_size], and by
+    how many bits each is to be shifted. `others` are the types of its further arguments."""
     return kernel(*(f"{returns}({bits}[::1], int32, {', '.join(others)})" for bits in _BITS))
 
 
 def rows_kernel(returns: str, *others: str) -> Decorator:
-    """Of several rows."""
+    """Declares a kernel whose first arguments are several rows of logits as bits, [rows,
+    vocab_size], and by how many bits each is to be shifted. `others` are the types of its further
+    arguments."""
     return kernel(*(f"{returns}({bits}[:, ::1], int32, {', '.join(others)})" for bits in _BITS))
 
 
@@ -85,7 +89,7 @@ def _as_bits(_: Any, number: Any) -> Any:
 
 
 as_float = intrinsic(_as_float)
-"""The float32 of 32 bits."""
+"""Reinterprets 32 bits as a float32."""
 
 as_bits = intrinsic(_as_bits)
-"""The 32 bits of a float32."""
+"""Reinterprets a float32 as 32 bits."""

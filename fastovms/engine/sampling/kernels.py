@@ -1,14 +1,14 @@
-"""What is done to every logit of a row, compiled: a token is drawn without ever leaving behind an
-array as long as the vocabulary.
+"""Draws tokens and finds the likeliest ones, by compiled loops over rows of logits.
 
 A row is looked at in groups. The largest logit of each is found first; then only those groups are
 looked at again that hold something of interest. Every filter keeps the beginning of the vocabulary
 in descending order (of equal logits the first ones first), so it is told by where that ends, and
-none has to sort.
+none has to sort or to make an array as long as the vocabulary.
 
 Logits come as their bits, `int32`, or `int16` of bfloat16, and by how many bits these are to be
 shifted to make float32. A row is broken if it holds a NaN or plus infinity, or nothing but minus
 infinity: no token is drawn from it. Minus infinity beside other numbers is a token that cannot be.
+A logit's key is an integer that orders as the logit does; its weight, its part in the softmax.
 """
 
 # The signatures for the compiler are the types, which mypy does not know.
@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 from fastovms.engine.sampling.jit import as_bits, as_float, inlined, kernel, row_kernel, rows_kernel
 
 Bits = NDArray[np.int32] | NDArray[np.int16]
-"""Of rows of logits, or of one."""
+"""The bits of logits, [rows, vocab_size] or [vocab_size]."""
 
 GROUP_SIZE = 256
 
 BROKEN = -1
-"""In place of a token that is drawn from a broken row."""
+"""What stands in place of a token that would be drawn from a broken row."""
 
 _INFINITY = np.int32(0x7F800000)
-"""Its key, and below zero minus infinity's. Those of NaNs, which have either sign, are beyond."""
+"""The key of plus infinity; its negative is that of minus infinity. Those of NaNs lie beyond."""
 
 _LEAST = np.int32(-(2**31))
 _LEAST_LOGIT = np.finfo(np.float32).min
@@ -46,7 +46,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @inlined
 def _in_order(bits):
-    """From the bits of floats, integers in the order of these, the zeros alike; and back."""
+    """Turns the bits of floats into integers that order as the floats do; and back."""
     return bits if bits >= np.int32(0) else _LEAST - bits
 
 
@@ -62,8 +62,8 @@ def _logit(key):
 
 @inlined
 def _weight(logit, highest, scale):
-    """2 ** ((logit - highest) * scale), to about 2e-7 of it. What is next to nothing, or nothing,
-    becomes 2 ** -126: denormal numbers would take up to fifty times as long."""
+    """Returns 2 ** ((logit - highest) * scale), to about 2e-7 of it. What would be less becomes 2
+    ** -126: denormal numbers would take up to fifty times as long."""
     exponent = (logit - highest) * scale
     exponent = exponent if exponent > _LEAST_EXPONENT else _LEAST_EXPONENT
     whole = np.rint(exponent)
@@ -80,7 +80,7 @@ def _weight(logit, highest, scale):
 
 @row_kernel("float32", "int32", "float32", "float32")
 def _sum_from(row, shift, least, highest, scale):
-    """Of the weights of all logits whose key is at least `least`."""
+    """Returns the sum of the weights of all logits whose key is at least `least`."""
     total = np.float32(0)
     for i in range(row.size):
         key = _key(row[i], shift)
@@ -107,7 +107,7 @@ def _total(sums):
 
 @row_kernel("int64", "int64", "int32")
 def _position(row, shift, group, key):
-    """Of the first member of a group that has this key."""
+    """Returns the position of the first member of a group that has this key."""
     start = group * GROUP_SIZE
     for i in range(start, min(start + GROUP_SIZE, row.size)):
         if _key(row[i], shift) == key:
@@ -117,9 +117,8 @@ def _position(row, shift, group, key):
 
 @row_kernel("int64", "int32[::1]", "float32", "float32[::1]")
 def _look(row, shift, maxima, scale, sums):
-    """Fills in the largest key of each group, and what all its members weigh, unless there is no
-    room for that in `sums`. Returns the position of the first of the largest logits; its complement
-    where the row is broken."""
+    """Fills in the largest key of each group, and the sum of its weights if `sums` has room.
+    Returns where the first of the largest logits is; its complement where the row is broken."""
     largest = _LEAST
     least = _INFINITY
     its_group = 0
@@ -134,7 +133,7 @@ def _look(row, shift, maxima, scale, sums):
         if maximum > largest:
             largest, its_group = maximum, group
         if sums.size:
-            # While they are in the cache: against the largest of them, as that of all is not known.
+            # Now, while they are in the cache, by the group's largest: the row's is not known yet.
             sums[group] = _sum_all(members, shift, max(_logit(maximum), _LEAST_LOGIT), scale)
     highest = _logit(largest)
     for group in range(sums.size):
@@ -146,8 +145,8 @@ def _look(row, shift, maxima, scale, sums):
 
 @row_kernel("float64", "int32[::1]", "int32", "int64", "float32", "float32", "float32[::1]")
 def _weigh(row, shift, maxima, last, end, highest, scale, sums):
-    """Fills in what the members of each group weigh, and returns what all do: of those whose key
-    is above `last`, and of those whose key is just this, up to the position `end`."""
+    """Fills in the sum of weights of each group and returns that of all. It counts keys above
+    `last`, and of those that equal it the ones before the position `end`."""
     total = 0.0
     for group in range(maxima.size):
         weight = np.float32(0)
@@ -165,7 +164,7 @@ def _weigh(row, shift, maxima, last, end, highest, scale, sums):
 
 @row_kernel("int64", "float64", "int32", "int64", "float32", "float32", "float32[::1]")
 def _find(row, shift, target, last, end, highest, scale, sums):
-    """Where the running sum of the weights that `_weigh` has summed passes `target`."""
+    """Returns where the running sum of what `_weigh` has counted passes `target`."""
     group, before, running = 0, 0.0, 0.0
     for i in range(sums.size):
         if sums[i] > _NOTHING:
@@ -188,8 +187,8 @@ def _find(row, shift, target, last, end, highest, scale, sums):
 
 @kernel("int64(int64[::1], int64, int64)")
 def _keep(heap, count, value):
-    """Offers a value to a heap of the largest so far, `count` of them yet and the least in front.
-    Returns the new count."""
+    """Offers a value to a heap of the `count` largest so far, the least in front. Returns the new
+    count."""
     if count < heap.size:
         at = count
         while at > 0 and heap[(at - 1) // 2] > value:
@@ -222,7 +221,7 @@ def _kth_maximum(maxima, k):
 
 @row_kernel("int32", "int64")
 def _key_below(row, shift, k):
-    """One that at least k logits reach, and few more do: the first sixteen bits are told apart."""
+    """Returns a key that at least k logits reach, and few more do: it compares sixteen bits."""
     counts = np.zeros(1 << 16, np.int32)
     for i in range(row.size):
         counts[(_key(row[i], shift) >> np.int32(16)) + 32768] += 1
@@ -236,8 +235,8 @@ def _key_below(row, shift, k):
 
 @row_kernel("int64[::1]", "int32[::1]", "int64")
 def _top_ranks(row, shift, maxima, k):
-    """Of the k largest logits, the least in front: the key in the upper half, and in the lower one
-    what is the larger the further in front it is."""
+    """Returns the ranks of the k largest logits, the lowest in front: the key in the upper half,
+    and below it a number that falls with the position."""
     ranks = np.empty(k, np.int64)
     if not k:
         return ranks
@@ -251,14 +250,14 @@ def _top_ranks(row, shift, maxima, k):
                 if key >= least:
                     count = _keep(ranks, count, (np.int64(key) << 32) | (0xFFFFFFFF - i))
             if count == k:
-                # What is equal and further behind is not among them.
+                # An equal logit further behind is not among the k largest.
                 least = max(least, np.int32(ranks[0] >> 32) + np.int32(1))
     return ranks
 
 
 @row_kernel("int64")
 def likeliest(row: Bits, shift: np.int32) -> int:
-    """The position of the first of the largest logits, or `BROKEN`."""
+    """Returns the position of the first of the largest logits, or `BROKEN`."""
     # The bits of positive floats order as they do, and without a sign negative NaNs are the most.
     largest, position = _LEAST, BROKEN
     largest_unsigned, its_group = np.uint32(0), 0
@@ -287,8 +286,8 @@ def likeliest_of_rows(
 
     Args:
         rows: [R, vocab_size].
-        indices: [N], which of them.
-        token_ids: [N], the results.
+        indices: [N], which of the rows.
+        token_ids: [N], receives the results.
     """
     for i in range(indices.size):
         token_ids[i] = likeliest(rows[indices[i]], shift)
@@ -296,7 +295,7 @@ def likeliest_of_rows(
 
 @inlined
 def _mixed(state):
-    """SplitMix64's output function (Steele, Lea and Flood, 2014)."""
+    """Returns the output of SplitMix64 for a state (Steele, Lea and Flood, 2014)."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
@@ -304,7 +303,7 @@ def _mixed(state):
 
 @inlined
 def _uniform(state):
-    """In (0, 1)."""
+    """Returns a number in (0, 1)."""
     return ((_mixed(state) >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
@@ -315,9 +314,9 @@ def _uniform(state):
 def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
     """Filters in the order temperature, top-k, top-p, min-p, and draws from what is left.
 
-    Top-p without finding out which tokens it keeps: one of all is drawn, and is kept if those
-    before it, in descending order, weigh less than `top_p` of the whole. If not, it is out and all
-    after it are, and one of those before it is drawn in its place.
+    Top-p is applied without finding out which tokens it keeps: one of all tokens is drawn, and kept
+    if those before it, in descending order, weigh less than `top_p` of the whole. If not, it is
+    ruled out with all after it, and one of those before it is drawn in its place.
     """
     scale = np.float32(_LOG2_E / temperature)
     is_cut = 0 < top_k < row.size
@@ -369,11 +368,11 @@ def draw_rows(
 
     Args:
         rows: [R, vocab_size].
-        indices: [N], which of them.
+        indices: [N], which of the rows.
         settings: [N, 4], temperature (not 0), top-k (0: off), top-p, min-p.
         seeds: [N]. A seed and a position decide on what is drawn, as far as the logits leave open.
-        positions: [N].
-        token_ids: [N], the results.
+        positions: [N], of the tokens that are drawn.
+        token_ids: [N], receives the results.
     """
     num_groups = (rows.shape[1] + GROUP_SIZE - 1) // GROUP_SIZE
     maxima = np.empty(num_groups, np.int32)
@@ -389,8 +388,8 @@ def draw_rows(
 
 @row_kernel("Tuple((float64, int64[::1]))", "int64")
 def log_sum_exp_and_top(row: Bits, shift: np.int32, k: int) -> tuple[float, NDArray[np.int64]]:
-    """The logarithm of the sum of all exponentials, 0 where nothing is possible; and the ranks of
-    the k largest logits, or of all, in no order: see `_top_ranks`."""
+    """Returns the logarithm of the sum of all exponentials, 0 where nothing is possible; and the
+    ranks of the k largest logits, or of all, in no order: see `_top_ranks`."""
     num_groups = (row.size + GROUP_SIZE - 1) // GROUP_SIZE
     maxima = np.empty(num_groups, np.int32)
     sums = np.empty(num_groups, np.float32)

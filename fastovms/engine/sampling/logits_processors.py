@@ -1,8 +1,8 @@
-"""What a request does to its logits before a token is drawn: bias, bans and penalties.
+"""Changes a request's logits before a token is drawn: bias, bans and penalties.
 
-A processor is made per sequence, from a table, only if the request asks for it. It changes one
-row in place, from the sequence's tokens as they are then: it may remember how far it has read
-them, because tokens are never taken back. What it remembers it copies for a fork, in `__copy__`.
+A processor is made per sequence, from a table, only if the request asks for it. It changes one row
+in place, from the sequence's tokens as they are then: it may remember how far it has read them,
+because tokens are never taken back. What it remembers it copies for a fork, in `__copy__`.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class MinTokens:
 
 
 class Penalties:
-    """Repetition penalty over prompt and output, then frequency and presence penalties over the
-    output (the order and the reach of vLLM and of openvino_genai)."""
+    """Applies the repetition penalty over prompt and output, then the frequency and presence
+    penalties over the output (in the order and with the reach of vLLM and of openvino_genai)."""
 
     def __init__(self, params: SamplingParams, prompt_token_ids: array[int]) -> None:
         self._repetition = np.float32(params.repetition_penalty)
@@ -143,7 +143,7 @@ _PROCESSORS: tuple[tuple[_Wanted, _Maker], ...] = (
 def logits_processors(
     params: SamplingParams, prompt_token_ids: array[int]
 ) -> tuple[LogitsProcessor, ...]:
-    """The processors that a request needs, for one of its samples; usually none."""
+    """Returns the processors that a request needs for one of its samples; usually none."""
     return tuple(make(params, prompt_token_ids) for wanted, make in _PROCESSORS if wanted(params))
 
 

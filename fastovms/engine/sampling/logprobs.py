@@ -1,4 +1,5 @@
-"""Log probabilities of the model's raw logits: of a chosen token, and of the likeliest ones."""
+"""Computes log probabilities from a model's raw logits: of a chosen token, and of the likeliest
+ones."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from fastovms.params import ALL_LOGPROBS, TokenLogprobs
 
 
 def log_sum_exp(row: RawLogits) -> float:
-    """What turns the logits of a row into log probabilities when it is taken from them; 0 where
-    nothing is possible."""
+    """Returns the logarithm of the sum of all exponentials of a row; 0 where nothing is possible. A
+    logit less it is a log probability."""
     return log_sum_exp_and_top(row, 0)[0]
 
 
 def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64]]:
-    """The same, and the positions of the k largest logits (or of all), in descending order; of
-    equal ones the first ones first."""
+    """Returns the same as `log_sum_exp`, and the positions of the k largest logits (or of all), in
+    descending order; of equal ones the first ones first."""
     log_sum, ranks = kernels.log_sum_exp_and_top(*as_bits(row), k)
     ranks[::-1].sort()
     return log_sum, 0xFFFFFFFF - (ranks & 0xFFFFFFFF)
@@ -26,8 +27,8 @@ def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64
 
 @np.errstate(all="ignore")  # logits may be infinite
 def token_logprobs(logits: RawLogits, token_id: int, num_top: int) -> TokenLogprobs:
-    """What the model's own logits, [vocab_size], say about `token_id` and its `num_top`
-    (or `ALL_LOGPROBS`) likeliest rivals, which come in descending order."""
+    """Returns what the model's own logits, [vocab_size], say about `token_id` and its `num_top` (or
+    `ALL_LOGPROBS`) likeliest rivals, which come in descending order."""
     size = logits.size
     if num_top == ALL_LOGPROBS or num_top >= size:
         num_top = size

@@ -1,4 +1,4 @@
-"""From logits to token ids, for the rows of a step."""
+"""Draws tokens from the rows of logits of a step."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.errors import BrokenLogits
 
 Drawn = int | Exception | None
-"""What comes of a row of logits: a token id; the error that ends the row's request; or None as long
-as the row waits for the token before it, on which its penalties or its grammar depend.
+"""What is drawn from a row of logits: a token id; the error that ends the row's request; or None as
+long as the row waits for the token before it, on which its penalties or its grammar depend.
 
 The error is `BrokenLogits` where the model's own logits are no distribution (see
 `broken_logits.is_broken`). A row of which the request's settings have left no token is no error:
-there the text ends."""
+there the text ends.
+"""
 
 GREEDY_TEMPERATURE = 1e-5
-"""At and below it the likeliest token is taken: dividing by less only overflows."""
+"""The temperature at and below which the likeliest token is taken: dividing by less only
+overflows."""
 
 _THREAD_BYTES = 2 * 1024 * 1024
-"""Of logits: less is drawn from before another thread has begun."""
+"""Bytes of logits that are worth another thread: fewer are drawn from before it has begun."""
 
 _GREEDY_THREAD_BYTES = 8 * 1024 * 1024
-"""The same, where only the likeliest are looked for."""
+"""The same where only the likeliest tokens are looked for."""
 
-_CHUNKS_PER_THREAD = 4
-"""That are taken one by one: not all rows take equally long."""
+_SHARES_PER_THREAD = 4
+"""Into how many shares the work of a thread is divided. Threads take them one by one, since not all
+rows take equally long."""
 
 _MAX_THREADS = 8
 
 _COPIED_BYTES = 16 * 1024 * 1024
-"""Of logits: what is copied at a time, so that it stays in a cache."""
+"""Bytes of logits that are copied at a time: few enough to stay in a processor's cache."""
 
 
 class Sampler:
@@ -53,17 +56,19 @@ class Sampler:
 
     def __init__(self, num_threads: int | None = None) -> None:
         self._num_threads = min(num_threads or len(os.sched_getaffinity(0)), _MAX_THREADS)
-        # The caller is one. The others are started when there is work for them.
+        # The calling thread is one. The others start when there is work for them.
         self._others = ThreadPoolExecutor(max(1, self._num_threads - 1), "sampler")
         self._copies: Floats = np.empty((0, 0), np.float32)
 
     def draw(self, sampled: Iterable[SampledTokens], logits: RawLogits) -> list[Drawn]:
-        """Draws a token from each row. None where `draw_next` is to do it, row by row; and of
-        sequences in a group, which draw in a way of their own.
+        """Draws a token from each row. It leaves None where `draw_next` is to do it, row by row,
+        and for sequences in a group, which draw in a way of their own.
 
         Args:
-            logits: [R, vocab_size], R as many as are sampled. Those that a sequence's processors
-                change are modified, unless it wants them as they were: for log probabilities.
+            sampled: the sequences, in the order of their rows.
+            logits: [R, vocab_size], R as many rows as are sampled. Rows that a sequence's
+                processors change are modified, unless the request wants log probabilities, which
+                are of the rows as they were.
         """
         is_float32 = logits.dtype == np.float32
         rows = _Rows()
@@ -122,7 +127,7 @@ class Sampler:
     def _draw(
         self, rows: _Rows, changed: list[_ChangedRow], logits: RawLogits, drawn: list[Drawn]
     ) -> None:
-        """Those of the rows that processors change are float32."""
+        """Draws from the rows, once processors have changed theirs, which are float32."""
         errors = self._change(changed, logits) if changed else {}
         if rows.greedy:
             self._run(likeliest_of_rows, logits, rows.greedy, (), _GREEDY_THREAD_BYTES, drawn)
@@ -132,8 +137,8 @@ class Sampler:
             drawn[row] = errors.get(row) or _checked(drawn[row], logits[row], sequence)
 
     def _change(self, rows: list[_ChangedRow], logits: RawLogits) -> dict[int, Exception]:
-        """Has processors change the rows that are not broken. One request's fault must not cost
-        the others theirs: it is returned, by the row."""
+        """Has processors change the rows that are not broken, and returns the errors by row: one
+        request's fault must not cost the others theirs."""
         indices = array("q", (row for row, _ in rows))
         found: list[Drawn] = [None] * len(logits)
         self._run(likeliest_of_rows, logits, indices, (), _GREEDY_THREAD_BYTES, found)
@@ -160,7 +165,7 @@ class Sampler:
         thread_bytes: int,
         drawn: list[Drawn],
     ) -> None:
-        """Has a kernel draw from some rows: on several threads, where they are so many bytes."""
+        """Has a kernel draw from some rows, on several threads where they have enough bytes."""
         bits, shift = as_bits(logits)
         token_ids = np.empty(len(indices), np.int64)
         arguments = (np.frombuffer(indices, np.int64), *others, token_ids)
@@ -178,7 +183,7 @@ class Sampler:
     ) -> None:
         """Calls `work` with slices of equally long arguments, on several threads."""
         length = len(arguments[0])
-        size = -(-length // (num_threads * _CHUNKS_PER_THREAD))
+        size = -(-length // (num_threads * _SHARES_PER_THREAD))
         waiting = iter(range(0, length, size))
 
         def run() -> None:
@@ -188,16 +193,16 @@ class Sampler:
         running = [self._others.submit(run) for _ in range(num_threads - 1)]
         try:
             run()
-        finally:  # nobody reads logits that the next step overwrites
+        finally:  # no thread may still read logits when the next step overwrites them
             for other in running:
                 other.result()
 
 
 class _Rows:
-    """Rows of logits that tokens are drawn from, parted by how.
+    """Rows of logits that tokens are drawn from, parted by the way in which they are.
 
     Attributes:
-        greedy: int64, those whose likeliest token is taken.
+        greedy: int64, rows whose likeliest token is taken.
         random: int64, the others.
     """
 
@@ -209,7 +214,7 @@ class _Rows:
         self._positions = array("q")
 
     def add(self, row: int, sequence: Sequence, num_tokens: int) -> None:
-        """`num_tokens` the sequence has before the one that is drawn."""
+        """Adds a row of a sequence that has `num_tokens` tokens before the one that is drawn."""
         params = sequence.params
         if params.temperature <= GREEDY_TEMPERATURE:
             self.greedy.append(row)
@@ -220,7 +225,8 @@ class _Rows:
         self._positions.append(num_tokens)
 
     def arguments(self) -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.int64]]:
-        """Of `draw_rows`, for the random ones."""
+        """Returns the arguments of `draw_rows` for the random rows: settings, seeds and
+        positions."""
         return (
             np.frombuffer(self._settings, np.float64).reshape(-1, 4),
             np.frombuffer(self._seeds, np.uint64),
@@ -236,8 +242,9 @@ class _ChangedRow(NamedTuple):
 
 
 def _checked(token_id: Drawn, logits: RawLogits, sequence: Sequence) -> Drawn:
-    """Where the request has ruled out everything, and this token, too, its text ends. It may have
-    made an infinity of a number, too: that is the likeliest then."""
+    """Returns the token to append. Where the request's own settings have ruled out every token,
+    this one too, that is the end of the text. Where they have made a logit infinite, it is the
+    likeliest."""
     if isinstance(token_id, BrokenLogits):
         token_id = int(logits.argmax())
     assert isinstance(token_id, int)

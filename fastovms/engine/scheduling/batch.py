@@ -19,15 +19,15 @@ class ScoredTokens(NamedTuple):
 
 
 class SampledTokens(NamedTuple):
-    """A sequence that catches up in this step, and how many of its draft tokens follow: it has
-    one row of logits more than that."""
+    """A sequence that catches up in this step, and how many draft tokens of it follow: it has one
+    row of logits more than that."""
 
     sequence: Sequence
     num_drafts: int
 
 
 class Batch(NamedTuple):
-    """A step's inputs, and what the rows of its logits are for: first those of `sampled`, then
+    """A step's inputs, and what the rows of its logits are for: first the rows of `sampled`, then
     one for each token of `scored`."""
 
     inputs: StepInputs
@@ -64,8 +64,8 @@ def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
 
 
 def _scored_tokens(sequence: Sequence, start: int, end: int) -> ScoredTokens:
-    """The logits at position p score the token at p + 1. Tokens scored before a preemption are
-    not scored again."""
+    """Returns which prompt tokens a chunk scores: the logits at position p score the token at p +
+    1. Tokens scored before a preemption are not scored again."""
     first = max(start + 1, len(sequence.prompt_logprobs))
     last = min(end, sequence.num_prompt_tokens - 1)
     return ScoredTokens(sequence, first, max(first, last + 1))

@@ -1,4 +1,4 @@
-"""The owner of the KV blocks: reference counts, prefix cache, least recently used eviction.
+"""Owns the KV blocks: reference counts, prefix cache, eviction of the least recently used.
 
 A block is in exactly one of these states:
 
@@ -8,9 +8,9 @@ A block is in exactly one of these states:
 * free: `ref_count == 0` and worthless. Blocks that were used before are taken first, so that the
   lazily committed cache tensors grow only when they must.
 
-The prefix cache is a tree flattened into one dictionary. A full block is found under
-(node of the block before it, its tokens), and finding it yields its own node. Nodes are never
-reused, so equal keys mean equal token prefixes: there is no hash that could collide.
+The prefix cache is a tree flattened into one dictionary. A full block is found under (node of the
+block before it, its tokens), and finding it yields its own node. Nodes are never reused, so equal
+keys mean equal token prefixes: there is no hash that could collide.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class _CacheEntry(NamedTuple):
 
 
 def _key(parent_node: int, token_ids: array[int], salt: bytes) -> tuple[int, bytes]:
-    """A salt needs to part only the first blocks: what follows them differs by its parent. Tokens
-    fill whole words, so that a salt cannot be mistaken for one."""
+    """Returns the key of a block in the prefix cache. Only the first block's holds the salt: those
+    after it differ by their parent. Tokens fill whole words, so that a salt cannot be mistaken for
+    one."""
     tokens = token_ids.tobytes()
     return parent_node, tokens + salt if parent_node in _ROOTS else tokens
 
@@ -73,12 +74,12 @@ class BlockManager:
 
     @property
     def num_touched_blocks(self) -> int:
-        """Blocks that have ever been handed out: those with the lowest numbers."""
+        """How many blocks have ever been handed out: those with the lowest numbers."""
         return self._num_touched
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that `allocate` can hand out, evictable ones included."""
+        """How many blocks `allocate` can hand out, evictable ones included."""
         return self.num_blocks - self._num_touched + len(self._free) + len(self._cached)
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -123,7 +124,7 @@ class BlockManager:
         del block_table[:]
 
     def release(self, block_id: int) -> None:
-        """Drops one reference."""
+        """Drops one reference to a block."""
         self._ref_counts[block_id] -= 1
         if self._ref_counts[block_id] == 0:
             if block_id in self._keys:
@@ -154,11 +155,12 @@ class BlockManager:
     def register(
         self, block_id: int, parent_node: int, token_ids: array[int], salt: bytes = b""
     ) -> int:
-        """Makes a full, computed block in use findable and returns its node.
+        """Makes a full, computed block in use findable and returns its node. `token_ids` are the
+        block's own.
 
-        `token_ids` are the block's own. When another block holds the same prefix already, that
-        one stays the cached one and its node is returned. A block that was registered below a
-        node whose own block has been evicted since, where nobody finds it, moves here.
+        When another block holds the same prefix already, that one stays the cached one and its node
+        is returned. A block whose old key nobody can reach any more, since the block before it has
+        been evicted, is found under the new key alone.
         """
         if not self._enable_prefix_caching:
             return ROOT

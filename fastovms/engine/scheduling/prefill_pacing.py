@@ -1,4 +1,4 @@
-"""How long a prompt may hold up those who decode, learned from the steps so far."""
+"""Learns from past steps how many tokens of prompts a step may have beside running streams."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections import deque
 from typing import Final
 
 MAX_SLOWDOWN: Final = 2.0
-"""Of a step with part of a prompt in it, against one without. Below the 2.5 that gaps between
-tokens may have at their 99th percentile, since every estimate errs."""
+"""How much longer a step with part of a prompt in it may take than one without. It is below 2.5,
+which gaps between tokens may reach at their 99th percentile, since every estimate errs."""
 
 _MEMORY: Final = 9
-"""Steps of a kind whose median counts: a machine with neighbours has outliers."""
+"""How many steps of a kind are remembered. Their median counts: a machine with neighbours has
+outliers."""
 
 
 class StepCosts:
@@ -22,12 +23,12 @@ class StepCosts:
         self._prefill_token_seconds: deque[float] = deque(maxlen=_MEMORY)
 
     def learn(self, *, num_decodes: int, num_prefill_tokens: int, seconds: float) -> None:
-        """Takes note of a step."""
+        """Takes note of what a step cost, in seconds."""
         if num_prefill_tokens == 0:
             self._decode_seconds.append(seconds)
         elif num_decodes == 0:
-            # Of steps that have nothing else, part is not the tokens' own: too much, until
-            # better is known.
+            # A step costs something whatever it computes. Counted as the tokens' own it is too
+            # much, but it is all that is known before the first step of decodes.
             if not self._decode_seconds:
                 self._prefill_token_seconds.append(seconds / num_prefill_tokens)
         elif self._decode_seconds:
@@ -35,7 +36,8 @@ class StepCosts:
             self._prefill_token_seconds.append(own / num_prefill_tokens)
 
     def max_prefill_tokens(self) -> int | None:
-        """None = as many as the budget allows."""
+        """Returns how many tokens of prompts the next step may have; None = as many as the budget
+        allows."""
         if not self._decode_seconds or not self._prefill_token_seconds:
             return None
         token_seconds = statistics.median(self._prefill_token_seconds)

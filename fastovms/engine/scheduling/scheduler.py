@@ -1,4 +1,4 @@
-"""What to compute in the next step: a token budget shared by running decodes, unfinished prompts
+"""Decides what the next step computes: a token budget shared by running decodes, unfinished prompts
 and newcomers, in that order."""
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup, Sequenc
 from fastovms.engine.scheduling.waiting import WaitingQueue
 
 MAX_SCORED_TOKENS = 64
-"""A chunk of a prompt that wants log probabilities: each of its tokens costs a row of logits."""
+"""The most tokens of a chunk of a prompt whose tokens are scored: each costs a row of logits."""
 
 
 MIN_PREFILL_TOKENS = 16
-"""Of a step beside decodes that want to go on: fewer cost nearly as much time as these."""
+"""The fewest tokens of prompts beside decodes: fewer cost nearly as much time as these."""
 
 
 class Chunk(NamedTuple):
@@ -41,9 +41,9 @@ class Plan:
     """One step: block copies first, then every chunk in one inference.
 
     Attributes:
-        num_decodes: chunks of sequences that decode; they come first.
-        num_prefill_tokens: of all other chunks.
-        admitted: what left the queue for it, after a preemption not for the first time.
+        num_decodes: how many chunks are of sequences that decode; they come first.
+        num_prefill_tokens: how many tokens all other chunks have.
+        admitted: the sequences that left the queue for it, including those preempted before.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -62,7 +62,7 @@ def _is_in_step(group: SequenceGroup) -> bool:
 
 
 def _num_held_tokens(sequence: Sequence) -> int:
-    """Of a group that is not yet in step, each sequence holds back its last token."""
+    """Returns how many tokens it holds back: the last one, in a group not yet in step."""
     return int(sequence.group is not None and len(sequence.group.sequences) > 1)
 
 
@@ -119,13 +119,13 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def plan(self, max_prefill_tokens: Callable[[], int | None] = lambda: None) -> Plan:
-        """Chooses the next step's chunks. Allocates their blocks, preempting where it must.
+        """Chooses the next step's chunks and allocates their blocks, preempting where it must.
 
         Args:
-            max_prefill_tokens: tells what prompts may have of the step, whatever the budget, while
-                a long one is among them: one that takes several steps, and so would hold up those
-                who decode again and again. Where these are fewer than those who wait, the crowd
-                goes first. None = no less than the budget.
+            max_prefill_tokens: returns how many tokens of prompts the step may have, whatever the
+                budget; None = no fewer than the budget. It is asked only while a prompt of several
+                steps is among them and at least as many sequences decode as do not: else the crowd
+                goes first.
         """
         self._restart_outgrown()
         plan = Plan()
@@ -173,7 +173,7 @@ class Scheduler:
     # Running sequences
 
     def _plan_decodes(self, plan: Plan) -> int:
-        """Each gets one token; further ones (drafts, mostly) share what is left of the budget."""
+        """Plans a token for each decoding sequence; drafts share the rest of the budget."""
         num_planned = 0
         spare = self._max_num_batched_tokens - len(self.running)
         if self.waiting or not all(map(_is_decoding, self.running)):
@@ -201,7 +201,7 @@ class Scheduler:
         return max(1, min(num_tokens, room - sequence.num_computed_tokens - 1))
 
     def _has_long_prompt(self) -> bool:
-        """Whether the next step might compute part of one."""
+        """Returns whether the next step might compute part of a long prompt."""
         prefilling = [s for s in self.running if not _is_decoding(s)]
         if not prefilling and self.waiting:
             prefilling = [self._next_waiting()]
@@ -222,14 +222,14 @@ class Scheduler:
         return num_tokens
 
     def _running_in_order(self) -> Iterator[Sequence]:
-        """Iterates while preemption shortens the list from its end."""
+        """Yields the running sequences while preemption shortens their list from its end."""
         i = 0
         while i < len(self.running):
             yield self.running[i]
             i += 1
 
     def _make_writable(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
-        """Sees to it that the sequence owns the blocks of its next tokens, alone.
+        """Sees to it that the sequence alone owns the blocks of its next tokens.
 
         False: it was preempted itself, for want of blocks.
         """
@@ -258,7 +258,7 @@ class Scheduler:
         self._blocks.release(source)
 
     def _preempt_last(self) -> None:
-        """Decodes are planned in order of admission, so what is planned already stays."""
+        """Preempts the sequence admitted last; those planned already came before it."""
         group = self.running[-1].group
         if group is None:
             self._preempt(self.running[-1])
@@ -276,7 +276,7 @@ class Scheduler:
                 sequence.parent = None if sequence is first else first
 
     def _restart_outgrown(self) -> None:
-        """A text that has become a long one has nothing computed that it could go on from."""
+        """Preempts texts that have become long ones: nothing computed is of use to them."""
         if self._rope_switch_len is None:
             return
         self._preempt_all([s for s in self.running if s.prefix_root != self._prefix_root(s)])
@@ -324,14 +324,14 @@ class Scheduler:
             budget -= self._plan_chunk(sequence, plan, budget)
 
     def _next_waiting(self) -> Sequence:
-        """What is left of a group comes before everyone else: until all of it runs, none does."""
+        """Returns the next to admit: what is left of a group, until all of it runs, comes first."""
         group = self.running[-1].group if self.running else None
         others = group.sequences if group is not None else ()
         is_waiting = (s for s in others if s.status is SequenceStatus.WAITING)
         return next(is_waiting, self.waiting.first)
 
     def _num_reserved_seqs(self) -> int:
-        """How many the running ones may come to."""
+        """Returns how many sequences the running ones may come to."""
         groups = {s.group for s in self.running if s.group is not None}
         num_single = sum(s.group is None for s in self.running)
         return num_single + sum(group.size for group in groups)
@@ -389,7 +389,7 @@ class Scheduler:
         return True
 
     def _count_prefix(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """What a sample takes over from the first one of its request is no hit."""
+        """Counts prefix cache hits. What a sample takes over from its request's first is none."""
         sequence.num_computed_tokens = num_cached_tokens
         if sequence.parent is not None:
             sequence.num_cached_tokens = sequence.parent.num_cached_tokens

@@ -1,4 +1,5 @@
-"""A sequence: the tokens of one sample, how many of them are computed, and where their KV lies."""
+"""Keeps a sequence: the tokens of one sample, how many of them are computed, and where their KV
+lies."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class LogitsProcessor(Protocol):
 
 
 class SequenceGrammar(LogitsProcessor, Protocol):
-    """The grammar of one sample: what of it the engine uses.
+    """What the engine uses of the grammar of one sample.
 
     Attributes:
         error: why the grammar cannot go on; empty while all is well.
@@ -121,10 +122,12 @@ class Sequence:
         """Makes the sample of a request that waits to be computed.
 
         Args:
+            request: what was asked for.
             index: which of the request's samples it is.
             token_limit: the length in tokens, prompt included, at which the sequence ends.
             seed: of 64 bits, what its tokens are drawn by.
             rank: its place among those that wait.
+            grammar: where the sample stands in its grammar, if it has one.
             parent: the sample that computes the prompt for this one, if there is one.
             processors: what changes its logits, in this order, before its grammar does.
         """
@@ -153,8 +156,8 @@ class Sequence:
         self.num_registered_blocks = 0
 
     def fork(self, seq_id: int) -> Sequence:
-        """A copy with the same tokens, computed as far, in the same group (whose list does not
-        know it yet); it owns no blocks."""
+        """Returns a copy with the same tokens, computed as far, in the same group (whose list does
+        not know it yet); it owns no blocks."""
         child = copy.copy(self)
         child.seq_id = seq_id
         child.token_ids = self.token_ids[:]
@@ -189,10 +192,10 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     def append(self, token_id: int) -> FinishReason | None:
-        """Adds a sampled token and says whether it was the last one."""
+        """Adds a sampled token. Returns why the sequence ends with it, or None where it goes on."""
         self.token_ids.append(token_id)
         params = self.params
-        # A complete grammar allows nothing but an end, so there it cannot be ignored.
+        # A complete grammar allows only end tokens, so that these cannot be ignored.
         if token_id in params.eos_token_ids and not (params.ignore_eos and self.grammar is None):
             return FinishReason.STOP
         if token_id in params.stop_token_ids:

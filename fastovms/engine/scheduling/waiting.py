@@ -1,4 +1,4 @@
-"""The sequences that wait to run, in the order in which they will."""
+"""Keeps the sequences that wait to run, in the order in which they will."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from fastovms.engine.scheduling.sequence import Sequence
 _rank = attrgetter("rank")
 
 PLACES_PER_PRIORITY = 256
-"""How many later arrivals a request lets pass for each step of priority between them. Finite, so
-that nobody starves however much of higher priority keeps coming."""
+"""How many later arrivals a request lets pass for each level of priority between them. It is
+finite, so that nobody starves however much of higher priority keeps coming."""
 
 MAX_PRIORITY = 64
-"""Priorities beyond it, either way, count as this."""
+"""The highest priority that counts, in either direction; one beyond it counts as this."""
 
 
 def rank_of(arrival: int, priority: int) -> int:
-    """The place of a request in the queue: the lower, the earlier. `arrival` counts requests."""
+    """Returns the place of a request in the queue: the lower, the earlier. `arrival` counts
+    requests."""
     clamped = max(-MAX_PRIORITY, min(priority, MAX_PRIORITY))
     return arrival + clamped * PLACES_PER_PRIORITY
 
 
 class WaitingQueue:
-    """Ordered by rank; equal ranks (the samples of one request) in order of arrival."""
+    """The waiting sequences, ordered by rank; equal ranks (the samples of one request) by
+    arrival."""
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []
@@ -45,7 +47,7 @@ class WaitingQueue:
         self._sequences.insert(bisect_right(self._sequences, sequence.rank, key=_rank), sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Puts one that ran already before its equals."""
+        """Puts a sequence that ran already before its equals."""
         self._sequences.insert(bisect_left(self._sequences, sequence.rank, key=_rank), sequence)
 
     def remove(self, sequence: Sequence) -> None:

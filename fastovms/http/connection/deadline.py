@@ -1,4 +1,4 @@
-"""A moment by which something must have happened."""
+"""Calls back when something has not happened in time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ NEVER = math.inf
 
 
 class Deadline:
-    """Calls back at a moment that is moved often, nearly always to a later one.
+    """A deadline that is moved often, nearly always to a later moment.
 
-    Moving it back leaves the timer alone: it fires early and is aimed again. So a connection that
-    serves many requests sets a timer once in a while, not once a request.
+    Moving it leaves the timer alone, which fires early then and is aimed again. So a connection
+    that serves many requests sets a timer once in a while, not once a request.
     """
 
     __slots__ = ("_callback", "_loop", "_timer", "_timer_at", "_when")
@@ -26,7 +26,7 @@ class Deadline:
         self._timer_at = NEVER
 
     def set(self, when: float) -> None:
-        """Moves the deadline; `when` is loop time."""
+        """Moves the deadline to `when`, in seconds of the loop's clock."""
         self._when = when
         if when < self._timer_at:
             if self._timer is not None:
@@ -38,7 +38,7 @@ class Deadline:
         self._when = NEVER
 
     def close(self) -> None:
-        """Clears it for good and forgets the callback."""
+        """Clears the deadline for good and forgets the callback."""
         self._when = NEVER
         self._callback = None
         if self._timer is not None:

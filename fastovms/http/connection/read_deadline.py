@@ -1,4 +1,4 @@
-"""How long a connection waits for what its client has begun to send, or might."""
+"""Bounds how long a connection waits for what its client has begun to send, or might."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from fastovms.http.parsing.framing import Phase, RequestParser
 
 
 class ReadDeadline(Deadline):
-    """Is absolute: further bytes do not move it, only the end of what it waits for does.
+    """A deadline for the client's input. It is absolute: further bytes do not move it, only the end
+    of what it waits for does.
 
     Args:
         on_late: called with the reason when a request was begun and is not complete in time.
         on_idle: called when none was begun.
 
     Attributes:
-        phase: the parser's, as far as it was followed.
+        phase: the phase of the parser that was followed last.
     """
 
     __slots__ = ("_body_started", "_config", "_on_idle", "_on_late", "_parser", "phase")
@@ -44,7 +45,7 @@ class ReadDeadline(Deadline):
         del self._on_late, self._on_idle  # breaks reference cycles
 
     def follow(self) -> None:
-        """The parser has come to another phase."""
+        """Takes note that the parser has come to another phase, which has a deadline of its own."""
         self.phase = phase = self._parser.phase
         if phase is Phase.HEAD:
             self.set(self._loop.time() + self._config.head_timeout)

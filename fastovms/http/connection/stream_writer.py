@@ -1,4 +1,4 @@
-"""The streamed answer to one request: chunked, or ended by the connection's end."""
+"""Writes the streamed answer to one request: chunked, or ended by the connection's end."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ResponseStream:
     """Implements `messages.Stream`.
 
     Args:
-        ping: send an SSE comment whenever an event stream has been silent for a while.
+        ping: whether to send an SSE comment whenever an event stream has been silent for a while.
 
     Attributes:
-        is_last: the connection ends with it. Decided when the head is sent.
+        is_last: whether the connection ends with it. This is decided when the head is sent.
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class ResponseStream:
         self._wire.cut(reset=not self._chunked)
 
     def release(self) -> None:
-        """Marks the end; called by the connection too, when the client has gone."""
+        """Marks the stream as over; the connection calls it too, when the client has gone."""
         self.closed = True
         self.on_writable = None
         if self._ping_timer is not None:
@@ -145,7 +145,8 @@ class ResponseStream:
         )
 
     def _on_silence(self) -> None:
-        """Runs once an interval at most: `send` only notes the time."""
+        """Sends a comment if nothing was sent for an interval. It runs once an interval at most:
+        `send` only notes the time."""
         wait = self._last_sent + self._ping_interval - self._loop.time()
         if wait <= 0:
             if self.writable:

@@ -8,29 +8,31 @@ from collections.abc import Callable
 from typing import Final
 
 PASS_SECONDS: Final = 0.01
-"""What the requests that begin in one pass of the loop may take together, but for the last."""
+"""Seconds that the requests that begin in one pass of the loop may take together, the last one not
+counted."""
 
 TASK_SECONDS: Final = 0.0005
-"""What the first step of a handler's task counts as. It runs behind the pass's requests, so that
-its time cannot be measured when the next of them asks."""
+"""Seconds that the first step of a handler's task counts as. It runs after the pass's requests, so
+that its time cannot be measured when the next of them asks."""
 
 
 READ_SECONDS: Final = 0.001
-"""What a large read counts as that goes on: up to 256 KB, which are copied thrice into memory that
-the kernel commits then."""
+"""Seconds that a further read of a large body counts as: up to 256 KB, which are copied thrice into
+memory that the kernel commits then."""
 
 
 class Turnstile:
     """Lets requests begin, or large bodies be read on, until a pass of the loop has spent its time
     on them. Those that wait begin in later passes, in the order in which they came.
 
-    The loop reads from every connection that has something before it sees to anything else, such
-    as the tokens of running streams, and a request takes most of a millisecond until the engine
-    has it: hundreds at once would hold up everybody. So would a few bodies of many megabytes, of
-    which one pass reads all that the kernel has.
+    The loop reads from every connection that has something before it sees to anything else, such as
+    the tokens of running streams, and a request takes most of a millisecond until the engine has
+    it: hundreds at once would hold up everybody. So would a few bodies of many megabytes, of which
+    one pass reads all that the kernel has.
 
     Args:
-        clock: seconds. That of the loop would not do, which stands still during a pass.
+        clock: tells seconds. The loop's own clock would not do, since it stands still during a
+            pass.
     """
 
     __slots__ = ("_clock", "_end", "_is_new_pass", "_loop", "_waiting")
@@ -44,7 +46,7 @@ class Turnstile:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request may begin now; if not, it is to `wait`."""
+        """Returns whether a request may begin now; if not, it is to `wait`."""
         if self._waiting:
             return False
         if self._is_new_pass:
@@ -57,11 +59,11 @@ class Turnstile:
         self._waiting.append(begin)
 
     def count_task(self) -> None:
-        """A request that has begun goes on as a task."""
+        """Counts a request that has begun and goes on as a task."""
         self._end -= TASK_SECONDS
 
     def count_read(self) -> None:
-        """A connection that has begun is read from behind the pass."""
+        """Counts a connection whose large body is read on after this pass."""
         self._end -= READ_SECONDS
 
     def _start_pass(self) -> None:

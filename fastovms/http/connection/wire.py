@@ -1,5 +1,5 @@
-"""The sending side of a connection: when bytes are written, what happens when the client does not
-take them, and the ways in which a connection ends."""
+"""Sends a connection's bytes: when they are written, what happens when the client does not take
+them, and the ways in which a connection ends."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ _INT = struct.Struct("i")
 # Seconds for the end of a TLS connection to reach its client.
 _TLS_FAREWELL = 0.2
 
-# uvloop's own low-water mark is 16 bytes.
+# uvloop's own low-water mark would be 16 bytes.
 _HIGH_WATER = 64 * 1024
 _LOW_WATER = 16 * 1024
 
 
 class WireState(Enum):
-    """OPEN carries answers. LINGERING has sent the last one and waits for the client, having read
-    it, to close (RFC 9112 9.6). CLOSING waits for the transport. CLOSED is over."""
+    """The states of the sending side.
+
+    OPEN carries answers. LINGERING has sent the last one and waits for the client, having read it,
+    to close (RFC 9112 9.6). CLOSING waits for the transport. CLOSED is over.
+    """
 
     OPEN = auto()
     LINGERING = auto()
@@ -71,7 +74,7 @@ class Wire:
     """Wraps a transport.
 
     Attributes:
-        paused: the client reads more slowly than it is written to.
+        paused: whether the client reads more slowly than it is written to.
         num_written: bytes, over the connection's life.
     """
 
@@ -111,7 +114,7 @@ class Wire:
             self.client = f"{host}:{peer[1]}"
 
     def detach(self) -> None:
-        """The connection is lost."""
+        """Takes note that the connection is lost."""
         self.state = WireState.CLOSED
         self._transport = None
         self._unsent = b""
@@ -124,7 +127,7 @@ class Wire:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Goes on after `pause_reading`, where there still is something to read from."""
+        """Goes on reading after `pause_reading`, where the connection still stands."""
         transport = self._transport
         if transport is not None and not transport.is_closing() and not transport.is_reading():
             transport.resume_reading()
@@ -137,14 +140,14 @@ class Wire:
 
     @property
     def buffered(self) -> int:
-        """Bytes that the kernel has not yet taken."""
+        """How many bytes the kernel has not yet taken."""
         if self._transport is None:
             return 0
         return len(self._unsent) + self._transport.get_write_buffer_size()
 
     @property
     def has_unread(self) -> bool:
-        """Whether the kernel holds bytes of the client that the loop has not yet read."""
+        """Returns whether the kernel holds bytes of the client that the loop has not yet read."""
         return self.state is _OPEN and bool(self._num_queued(termios.FIONREAD))
 
     def post(self, data: bytes) -> None:
@@ -198,9 +201,10 @@ class Wire:
         return self._count_taken() > self._num_taken
 
     def _count_taken(self) -> int:
-        """A number that grows as the client takes what was written. For TCP it is what the client's
-        host has acknowledged: the kernel alone may hold megabytes, which on a slow line hide for
-        longer than a deadline that there is progress, and below TLS lies a buffer more."""
+        """Returns a number that grows as the client takes what was written. For TCP it is what the
+        client's host has acknowledged: the kernel alone may hold megabytes, which on a slow line
+        hide for longer than a deadline that there is progress, and TLS has a buffer more below
+        it."""
         assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
         if sock is None or sock.family == socket.AF_UNIX:
@@ -211,8 +215,8 @@ class Wire:
     # Ends
 
     def finish(self, *, linger: bool) -> None:
-        """Ends the connection after what was written; `linger` = while the client may still be
-        sending, when closing at once would reset the connection under the answer."""
+        """Ends the connection after what was written. With `linger` the client may still be
+        sending, and closing at once would reset the connection before it has the answer."""
         if self.state is not _OPEN or self._transport is None:
             return
         self.flush()
@@ -251,15 +255,15 @@ class Wire:
         self._transport.abort()
 
     def on_eof(self) -> None:
-        """The client has closed its side; asyncio closes the transport next."""
+        """Takes note that the client has closed its side; asyncio closes the transport next."""
         if self.state is not WireState.CLOSED:
             self.flush()
             self.state = WireState.CLOSING
             self._wait_for_reader(self._config.close_timeout)
 
     def _close(self) -> None:
-        """A transport never finishes closing towards a client that does not read, hence the
-        deadline."""
+        """Closes the transport, by a deadline, since it never finishes closing towards a client
+        that does not read."""
         assert self._transport is not None
         self.state = WireState.CLOSING
         self._wait_for_reader(self._config.close_timeout)
@@ -268,20 +272,21 @@ class Wire:
             self._loop.call_later(_TLS_FAREWELL, self._end_if_taken)
 
     def _end_if_taken(self) -> bool:
-        """Ends a connection whose client has got everything. TLS would wait for it to close as
-        well, which RFC 8446 6.1 does not ask for, and an idle client does not look. Returns
-        whether it has ended."""
+        """Ends a connection whose client has got everything, and returns whether it has. TLS would
+        wait for the client to close as well, which RFC 8446 6.1 does not ask for, and an idle
+        client does not look."""
         if self._transport is not None and self.state is WireState.CLOSING and self._is_taken():
             self._transport.abort()
             return True
         return False
 
     def _is_taken(self) -> bool:
-        """Whether nothing of what was written lies here or in the kernel any more."""
+        """Returns whether nothing of what was written lies here or in the kernel any more."""
         return not self.buffered and self._num_queued(termios.TIOCOUTQ) == 0
 
     def _num_queued(self, request: int) -> int | None:
-        """Bytes in that queue of the kernel which an ioctl request asks for; None = unknown."""
+        """Returns the bytes in the queue of the kernel that an ioctl request asks for; None =
+        unknown."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         if sock is None:
             return None

@@ -1,4 +1,4 @@
-"""Bearer keys (RFC 6750 2.1)."""
+"""Checks bearer keys (RFC 6750 2.1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
 
 
 class ApiKeys:
-    """A check that refuses requests without one of the keys, and notes whose the others are.
+    """A check that refuses requests without one of the keys, and notes whose key each of the others
+    has.
 
     Args:
         exempt: paths that anybody may ask, such as health; a trailing slash is overlooked.
@@ -58,8 +59,9 @@ class ApiKeys:
 def read_api_keys(
     path: Path | None, environ: Mapping[str, str], given: Sequence[str] = ()
 ) -> list[str]:
-    """The given keys and those of a file, one a line (blank lines and those that begin with # are
-    skipped), else the one in the environment's API_KEY or VLLM_API_KEY; empty = no authentication.
+    """Returns the given keys and those of a file, one a line (blank lines and those that begin with
+    # are skipped), else the one in the environment's API_KEY or VLLM_API_KEY; empty = no
+    authentication.
 
     Raises:
         ConfigurationError: the file cannot be read, or holds no key or one with a blank in it.

@@ -1,5 +1,7 @@
-"""What scripts from other origins may do (the Fetch standard's CORS protocol), with the settings of
-OpenVINO Model Server: lists separated by commas, "*" for anything."""
+"""Says what scripts from other origins may do (the Fetch standard's CORS protocol).
+
+The settings are those of OpenVINO Model Server: lists separated by commas, "*" for anything.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ class CorsPolicy:
         origins: "*", or origins such as "https://example.org, http://localhost:3000"; "" = none.
         methods, headers: "*", or names. With "*", what a preflight asks for is granted by name,
             since browsers leave the Authorization header out of a wildcard.
-        credentials: let scripts send cookies. Only for listed origins: browsers refuse it
+        credentials: whether scripts may send cookies. Only for listed origins: browsers refuse it
             together with the wildcard.
 
     Attributes:
@@ -42,7 +44,7 @@ class CorsPolicy:
         return self.any_origin or origin in self._origins
 
     def response_fields(self, request: Request) -> HeaderPairs:
-        """The fields of any answer."""
+        """Returns the fields that any answer to this request has."""
         origin = request.headers.by_name.get("origin")
         if self.any_origin:
             if origin is None:
@@ -56,7 +58,8 @@ class CorsPolicy:
         return (allowed, _EXPOSED, *_VARIES, *self._credentials)
 
     def preflight_fields(self, request: Request) -> HeaderPairs | None:
-        """The further fields of the answer to a preflight; None = this OPTIONS request is none."""
+        """Returns the further fields of the answer to a preflight; None = this OPTIONS request is
+        none."""
         asked = request.headers.by_name
         method = asked.get("access-control-request-method")
         if method is None or "origin" not in asked:

@@ -26,7 +26,7 @@ class HostCheck:
 
     Args:
         names: what the server may be called beside localhost, without ports.
-        applies: asked at each request.
+        applies: tells, asked at each request, whether to check at all.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class HostCheck:
 
 
 def machine_names(hostname: str, hosts_file: Path = Path("/etc/hosts")) -> set[str]:
-    """The machine's name, without and with its domain, as far as they lead to this machine without
-    a name server: from the host name, and from the lines of /etc/hosts that have it."""
+    """Returns the machine's name, without and with its domain, as far as they lead to this machine
+    without a name server: from the host name, and from the lines of /etc/hosts that have it."""
     names = {hostname.lower(), hostname.lower().partition(".")[0]}
     try:
         lines = hosts_file.read_text(errors="replace").splitlines()
@@ -76,7 +76,7 @@ def machine_names(hostname: str, hosts_file: Path = Path("/etc/hosts")) -> set[s
 
 
 def is_local(sock: socket.socket) -> bool:
-    """Whether only this machine can reach a bound socket."""
+    """Returns whether only this machine can reach a bound socket."""
     if sock.family == socket.AF_UNIX:
         return True
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
@@ -87,7 +87,8 @@ def is_local(sock: socket.socket) -> bool:
 
 
 def _is_ipv4(name: str) -> bool:
-    """Whether it is an address, in any of the forms that clients send unchanged, such as 127.1."""
+    """Returns whether a host is an IPv4 address, in any of the forms that clients send unchanged,
+    such as 127.1."""
     try:
         socket.inet_aton(name)
     except OSError:

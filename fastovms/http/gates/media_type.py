@@ -7,15 +7,17 @@ import dataclasses
 from fastovms.http.routing.messages import ErrorRenderer, Request, Response
 
 FORM_TYPES = frozenset(("application/x-www-form-urlencoded", "multipart/form-data", "text/plain"))
-"""What pages may send anywhere without asking first
+"""The types that pages may send anywhere without asking first
 (https://fetch.spec.whatwg.org/#cors-safelisted-request-header)."""
 
 _UNASKED = "application/x-www-form-urlencoded"
-"""What curl and urllib say of any body unless told otherwise, so that it means nothing."""
+"""The type that curl and urllib name for any body unless told otherwise, so that it means
+nothing."""
 
 
 class JsonOnly:
-    """A check for routes that take JSON. A request that names no type is taken at its word."""
+    """A check for routes that take JSON. A request that names no type passes: its body is read as
+    JSON."""
 
     def __init__(self, render_error: ErrorRenderer) -> None:
         self._render_error = render_error
@@ -46,5 +48,5 @@ class JsonOnly:
 
 
 def essence(content_type: str) -> str:
-    """Type and subtype, without parameters, in lower case (RFC 9110 8.3.1)."""
+    """Returns type and subtype, without parameters, in lower case (RFC 9110 8.3.1)."""
     return content_type.partition(";")[0].strip().lower()

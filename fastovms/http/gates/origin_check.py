@@ -17,8 +17,9 @@ class OriginCheck:
     """A check of every request, preflights included.
 
     Args:
-        policy: which other origins may ask.
-        tls: clients speak TLS to this server itself. Where they do not, a proxy in front may.
+        policy: says which other origins may ask.
+        tls: whether clients speak TLS to this server itself. Where they do not, a proxy in front
+            may.
     """
 
     def __init__(self, policy: CorsPolicy, render_error: ErrorRenderer, *, tls: bool) -> None:
@@ -55,12 +56,14 @@ class OriginCheck:
 
 
 _OWN_SITES = ("same-origin", "none")
-"""A page of this server, and what a person typed or had bookmarked. "same-site" is not among them:
-it may be another port of the same machine, with another server behind it."""
+"""The values of Sec-Fetch-Site of a page of this server, and of what a person typed or had
+bookmarked. "same-site" is not among them: it may be another port of the same machine, with another
+server behind it."""
 
 
 def _is_followed_link(request: Request) -> bool:
-    """Whether a whole browser window is about to show the answer, which no other page then sees."""
+    """Returns whether a whole browser window is about to show the answer, which no other page then
+    sees."""
     fields = request.headers.by_name
     return (
         request.method == "GET"

@@ -1,4 +1,4 @@
-"""Where connections come from: addresses, sockets of systemd, TLS and its handshakes.
+"""Accepts connections: addresses, sockets of systemd, TLS and its handshakes.
 
 It hands connections to the protocol and reads no request.
 """

@@ -1,4 +1,5 @@
-"""Where a server listens: the text an operator writes, and the sockets it stands for."""
+"""Reads the addresses that an operator writes, and describes bound sockets as clients write
+them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from fastovms.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class TcpAddress:
-    """`host` "" = every interface of both families."""
+    """An address of TCP. A `host` of "" means every interface of both families."""
 
     host: str
     port: int
@@ -35,7 +36,7 @@ def parse_address(text: str) -> Address:
     """Reads "host:port", "[ipv6]:port", "*:port" or "unix:/path".
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: the text is none of these.
     """
     scheme, separator, path = text.partition(":")
     if scheme == "unix" and separator:
@@ -59,7 +60,7 @@ def join_host_port(host: str, port: int) -> str:
 
 
 def describe(sock: socket.socket, *, tls: bool) -> str:
-    """A socket's own address as a client would write it: "http://127.0.0.1:8000"."""
+    """Returns a socket's own address as a client would write it: "http://127.0.0.1:8000"."""
     name = sock.getsockname()
     if sock.family == socket.AF_UNIX:
         path = name.decode(errors="replace") if isinstance(name, bytes) else name

@@ -1,4 +1,4 @@
-"""Accepts TLS connections and keeps an eye on those that still shake hands.
+"""Accepts TLS connections and bounds those that still shake hands.
 
 `loop.create_server` tells of a TLS connection only when its handshake is over, so that nothing
 would bound the connections of clients that begin one and leave it at that.
@@ -20,14 +20,14 @@ from fastovms.http.listening.tls import HANDSHAKE_TIMEOUT, SHUTDOWN_TIMEOUT, Tls
 logger = logging.getLogger(__name__)
 
 _ACCEPTED_AT_ONCE: Final = 32
-"""Connections that are taken from a queue before the loop sees to something else."""
+"""How many connections are taken from a queue before the loop sees to something else."""
 
 _PAUSE: Final = 1.0
 """Seconds without accepting when the process has no descriptors left."""
 
 
 class _SafeConnection(Connection):
-    """A connection that says when its handshake is over, which its task learns only later."""
+    """A connection that tells when its handshake is over, which its task learns only later."""
 
     def __init__(self, state: ServerState, on_safe: Callable[[], None]) -> None:
         super().__init__(state)
@@ -42,7 +42,7 @@ class TlsAcceptor:
     """Serves listening sockets until it is told to stop.
 
     There may be as many handshakes at a time as connections. One more ends the oldest: an honest
-    client is through within milliseconds, so that those which wait for long are seldom missed.
+    client is through within milliseconds, so that the oldest one is hardly ever an honest client's.
     """
 
     def __init__(self, state: ServerState, credentials: TlsCredentials) -> None:
@@ -54,17 +54,21 @@ class TlsAcceptor:
 
     @property
     def num_handshakes(self) -> int:
-        """Connections that have been accepted and are not yet safe."""
+        """How many connections have been accepted and have not finished their handshake."""
         return len(self._handshakes)
 
     def listen(self, sock: socket.socket) -> None:
-        """Begins to accept at a bound, non-blocking socket. Raises OSError: it cannot listen."""
+        """Begins to accept at a bound, non-blocking socket.
+
+        Raises:
+            OSError: it cannot listen.
+        """
         sock.listen(self._state.config.backlog)
         self._listening.add(sock)
         self._loop.add_reader(sock, self._accept, sock)
 
     def close(self) -> None:
-        """Stops accepting. Handshakes go on."""
+        """Stops accepting; handshakes that run go on."""
         for sock in self._listening:
             self._loop.remove_reader(sock)
         self._listening.clear()
@@ -105,7 +109,7 @@ class TlsAcceptor:
             self._loop.add_reader(listening, self._accept, listening)
 
     async def _shake_hands(self, sock: socket.socket) -> None:
-        """The protocol's `connection_made` is called at the end, if it is a good one."""
+        """Shakes hands, and calls the protocol's `connection_made` if that succeeds."""
         task = asyncio.current_task()
         assert task is not None
         on_safe = partial(self._handshakes.pop, task, None)

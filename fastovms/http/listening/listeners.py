@@ -1,4 +1,4 @@
-"""Bound sockets: TCP of both families, Unix sockets that replace only dead ones, and those that
+"""Binds sockets: TCP of both families, Unix sockets that replace only dead ones, and those that
 systemd hands over."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Listener:
     """A bound socket.
 
     Attributes:
-        url: for people and clients.
+        url: its address, for people and clients.
         path: of a Unix socket bound here, to be removed at the end.
     """
 
@@ -85,7 +85,7 @@ def bind_all(config: HttpConfig, inherited: Sequence[socket.socket] = ()) -> lis
 
 
 def raise_file_limit(needed: int) -> None:
-    """Raises the limit of open files to the hard one; says so when even that is too low."""
+    """Raises the limit of open files to the hard one, and warns when even that is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -156,7 +156,8 @@ def _bind_unix(path: Path, config: HttpConfig) -> Listener:
 
 
 def _check_unix_path(path: Path) -> None:
-    """Refuses a path that is taken: only a socket that nobody answers is replaced."""
+    """Raises ConfigurationError for a path that is taken: only a socket that nobody answers is
+    replaced."""
     if len(os.fsencode(path)) > _MAX_UNIX_PATH:
         raise ConfigurationError(
             f"cannot listen on unix:{path}: too long, {_MAX_UNIX_PATH} bytes at most"

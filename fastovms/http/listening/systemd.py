@@ -1,5 +1,5 @@
-"""Talking to systemd: the sockets it hands over (sd_listen_fds(3)) and what it is told
-(sd_notify(3))."""
+"""Talks to systemd: takes the sockets it hands over (sd_listen_fds(3)), and tells it the state of
+the server (sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
 def inherited_sockets(environ: MutableMapping[str, str], pid: int) -> list[socket.socket]:
-    """The listening sockets of a socket unit. Takes the variables out of the environment, so that
-    child processes do not believe the sockets theirs.
+    """Returns the listening sockets of a socket unit, and takes the variables out of the
+    environment, so that child processes do not believe the sockets theirs.
 
     Raises:
         ConfigurationError: a descriptor is not what it should be.
@@ -62,17 +62,17 @@ class Notifier:
             self.watchdog_interval = int(microseconds) / 2e6
 
     def ready(self, status: str = "") -> None:
-        """The model is loaded and the sockets answer; also the end of a reload."""
+        """Says that the model is loaded and the sockets answer, or that a reload is over."""
         self._send("READY=1", *self._new_status(status))
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
+        """Sets the line that `systemctl status` shows."""
         lines = self._new_status(text)
         if lines:
             self._send(*lines)
 
     def reloading(self) -> None:
-        """Begins a reload (Type=notify-reload); `ready` ends it."""
+        """Says that a reload begins (Type=notify-reload); `ready` ends it."""
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
 
@@ -80,12 +80,12 @@ class Notifier:
         self._send("STOPPING=1", *self._new_status(status))
 
     def watchdog(self) -> None:
-        """Says that work makes progress. Not to be called when it does not."""
+        """Says that work makes progress. It must not be called when it does not."""
         self._send("WATCHDOG=1")
 
     def extend_timeout(self, seconds: float) -> None:
-        """Asks for so long from now, for a start or stop that takes its time. To be repeated
-        before it runs out."""
+        """Asks for more time from now, for a start or stop that takes long. To be repeated before
+        that runs out."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def _new_status(self, text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The TLS side of a listener."""
+"""Keeps the certificate of TLS listeners, and reads it anew on demand."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import ssl
 from fastovms.errors import ConfigurationError
 
 HANDSHAKE_TIMEOUT = 10.0
-"""Seconds."""
+"""Seconds that a handshake may take."""
 SHUTDOWN_TIMEOUT = 3600.0
-"""Seconds for the last answer too, which the wire has a nearer deadline for."""
+"""Seconds that the end of a TLS connection may take, the last answer included, for which `Wire` has
+a nearer deadline."""
 
 
 class TlsCredentials:
@@ -32,7 +33,7 @@ class TlsCredentials:
         """Reads the files again, for connections made from now on.
 
         Raises:
-            ConfigurationError: they are no good; the old ones stay in use.
+            ConfigurationError: they cannot be used; the old ones stay in use.
         """
         self._new_context()  # a failed load would leave the live context without a usable key
         self._load(self.context)

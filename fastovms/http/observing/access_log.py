@@ -1,4 +1,4 @@
-"""One line a request, as text or JSON."""
+"""Writes the access log: one line a request, as text or JSON."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from fastovms.quoting import one_line
 
 
 class AccessLog:
-    """An observer that writes lines.
-
-    The query is left out, and so are all headers: clients put secrets into both.
+    """An observer that writes lines. The query is left out, and so are all headers: clients put
+    secrets into both.
 
     Args:
         form: "text" or "json".
         write: takes a line without its end.
-        clock: unix time in seconds.
+        clock: tells unix time in seconds.
     """
 
     def __init__(
@@ -57,7 +56,8 @@ def _json(fields: dict[str, object]) -> str:
 
 
 def _text(fields: dict[str, object]) -> str:
-    """The common fields first, bare; the rest as name=value."""
+    """Returns the line as text: first the values of the common fields, then the others as
+    name=value."""
     common = ("time", "client", "method", "path", "status", "bytes", "duration_ms")
     head = " ".join(str(fields.pop(name)) for name in common)
     rest = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())

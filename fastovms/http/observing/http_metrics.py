@@ -1,4 +1,4 @@
-"""Prometheus series of the HTTP side."""
+"""Counts requests, connections and bytes for Prometheus."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DURATION_BUCKETS: Final = (
 
 
 class Levels(Protocol):
-    """What the server holds at the moment (implemented by `server.HttpServer`)."""
+    """What the server holds at the moment; `server.HttpServer` implements it."""
 
     @property
     def num_connections(self) -> int: ...

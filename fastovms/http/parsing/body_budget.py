@@ -1,10 +1,10 @@
-"""What all request bodies together may take of the memory, and each client of that."""
+"""Shares out, by client, the memory that all request bodies together may take."""
 
 from __future__ import annotations
 
 
 class BodyBudget:
-    """Counts bytes, and shares them out by client.
+    """Counts the bytes of request bodies and shares their memory out by client.
 
     A client may hold no more than what is then left for all others: half of everything where it is
     alone, a third where another one holds a third, and so on. So there is always something left for
@@ -12,7 +12,7 @@ class BodyBudget:
     is the dynamic threshold by which switches share their buffers: Choudhury and Hahne, 1998.)
 
     Attributes:
-        used: by the bodies that are being read, wait for their turn or are being answered.
+        used: bytes of the bodies that are being read, wait to begin or are being answered.
     """
 
     def __init__(self, limit: int) -> None:
@@ -21,7 +21,8 @@ class BodyBudget:
         self.used = 0
 
     def take(self, client: str, size: int) -> bool:
-        """Returns whether the client has got so many bytes, which may be more than there are."""
+        """Reserves bytes for a client, and returns whether it may have them. `size` may be more
+        than there are in all."""
         held = self._held.get(client, 0) + size
         used = self.used + size
         if held > self._limit - used:
@@ -37,6 +38,6 @@ class BodyBudget:
         self.used -= size
 
     def check(self) -> None:
-        """Asserts that the books are right."""
+        """Asserts that the books balance."""
         assert all(held > 0 for held in self._held.values())
         assert sum(self._held.values()) == self.used <= self._limit

@@ -1,4 +1,4 @@
-"""The content of a body while it arrives."""
+"""Collects the content of a body while it arrives."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Final
 
 MAPPED: Final = 1024 * 1024
-"""Bytes from which a body gets a mapping of memory of its own."""
+"""The size in bytes from which a body gets a mapping of memory of its own."""
 
 
 class BodyBuffer:
-    """Collects the pieces of a body without ever copying all of it at once: joining 60 MB takes
-    50 ms, mostly of the kernel that commits memory, and the event loop stands still meanwhile.
+    """Collects the pieces of a body without ever copying all of it at once: joining 60 MB takes 50
+    ms, mostly of the kernel that commits memory, and the event loop stands still meanwhile.
 
     A large body lies in a mapping of its own, which the kernel can enlarge without copying, and
     which goes back to the system as soon as nobody needs the body any more.
@@ -38,7 +38,7 @@ class BodyBuffer:
         self._mapping.write(piece)
 
     def take(self) -> bytes | mmap:
-        """Returns the content. The buffer is not used after it."""
+        """Returns the content. The buffer must not be used after it."""
         mapping, pieces = self._mapping, self._pieces
         if mapping is None:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,4 +1,4 @@
-"""Why input is not read any further."""
+"""Names the reasons why input is not read any further."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Fault(Exception):
 
     Attributes:
         request: the one at fault, as far as it was read.
-        answered: False = close without a word.
+        answered: False = the connection is closed without an answer.
     """
 
     def __init__(
@@ -41,14 +41,15 @@ class InputRefused(Exception):
 
 
 def parse_fault(error: httptools.HttpParserError) -> Fault:
-    """What the parser's refusal means to the client."""
+    """Returns what the parser's refusal means to the client."""
     if str(error).startswith("Pause on PRI"):
         return Fault(505, "HTTP/2 is not supported here")
     return Fault(400, f"malformed request: {error}")
 
 
 def method_fault(line: bytes | None) -> Fault:
-    """A method that the parser does not know, or no method at all (RFC 9110 9.1).
+    """Returns the fault of a method that the parser does not know, or of no method at all (RFC 9110
+    9.1).
 
     Args:
         line: the beginning of the request line, or None when nobody knows where that is.

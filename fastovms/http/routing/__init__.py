@@ -1,4 +1,4 @@
-"""What a handler sees of HTTP, and how a request finds its handler.
+"""Finds the handler of a request, and says what a handler sees of HTTP.
 
 `Request`, `Response`, `Stream` and `Router` know nothing of sockets or framing.
 """

@@ -18,10 +18,11 @@ from fastovms.http.routing.router import MethodNotAllowed, Router
 
 
 class CrossOrigin(Protocol):
-    """What browsers of other origins may do (implemented by `cors.CorsPolicy`)."""
+    """What browsers of other origins may do; `cors.CorsPolicy` implements it."""
 
     def preflight_fields(self, request: Request) -> HeaderPairs | None:
-        """None = this OPTIONS request is no preflight."""
+        """Returns the further fields of the answer to a preflight; None = this OPTIONS request is
+        none."""
 
     def response_fields(self, request: Request) -> HeaderPairs: ...
 
@@ -57,8 +58,8 @@ class Dispatcher:
         self.cross_origin = cross_origin
 
     def admit(self, request: Request) -> Handler | Response:
-        """Who answers. Sets the request's `route` and `path_params`, and takes the root path off
-        its path."""
+        """Decides who answers. It sets the request's `route` and `path_params`, and takes the root
+        path off its path."""
         if self._root_path:
             request.set_path(self._below_root(request.raw_path))
         for gate in self._gates:
@@ -91,14 +92,15 @@ class Dispatcher:
         return handler
 
     def error(self, path: str, status: int, message: str, headers: HeaderPairs = ()) -> Response:
-        """An error of this layer in the form of the path's dialect."""
+        """Returns an error of this layer in the form of the path's dialect."""
         response = self._render_error(self._below_root(path), status, message)
         if headers:
             response = dataclasses.replace(response, headers=response.headers + headers)
         return response
 
     def _below_root(self, path: str) -> str:
-        """The path behind the root, as often as it stands there: a second look finds no more."""
+        """Returns the path behind the root, which is taken off as often as it stands there, so that
+        a second look finds no more."""
         root, start = self._root_path, 0
         if not root:
             return path
@@ -110,7 +112,7 @@ class Dispatcher:
         return path[start:] or "/"
 
     def _options(self, request: Request) -> Response:
-        """RFC 9110 9.3.7."""
+        """Answers OPTIONS (RFC 9110 9.3.7)."""
         allowed = self._router.allowed(request.raw_path)
         if allowed is None:
             return self.error(request.path, 404, f"no such path: {request.path}")

@@ -10,7 +10,8 @@ from fastovms.http.routing.messages import Handler
 
 
 class Match(NamedTuple):
-    """`pattern` is the route as registered."""
+    """What answers a path: the handler, the pattern as it was registered, and the pattern's
+    parameters."""
 
     handler: Handler
     pattern: str
@@ -60,7 +61,8 @@ class Router:
     """Routes by pattern. Fixed paths come before patterns, patterns in the order of `add`.
 
     Attributes:
-        more_to_come: so that an unknown path may yet be any of them.
+        more_to_come: whether routes are still being added, so that an unknown path may yet be one
+            of them.
     """
 
     def __init__(self) -> None:
@@ -97,7 +99,7 @@ class Router:
             yield from ((method, known.text) for method in handlers if method != "HEAD")
 
     def match(self, method: str, raw_path: str) -> Match | MethodNotAllowed | None:
-        """None = no such path."""
+        """Returns the route of a path; None = there is no such path."""
         fixed = self._fixed.get(raw_path)
         if fixed is None:
             segments = raw_path.split("/")
@@ -111,7 +113,8 @@ class Router:
         return found if found is not None else MethodNotAllowed(_allow(fixed))
 
     def allowed(self, raw_path: str) -> str | None:
-        """The Allow value of a path; None = no such path. "*" stands for the whole server."""
+        """Returns the Allow field's value for a path; None = there is no such path. "*" stands for
+        the whole server."""
         outcome = None if raw_path == "*" else self.match("OPTIONS", raw_path)
         if isinstance(outcome, MethodNotAllowed):
             return outcome.allowed

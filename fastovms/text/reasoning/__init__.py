@@ -49,11 +49,13 @@ _MARKERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("qwen3", ("<think>",)),
     ("qwen3", ("content.split('</think>')",)),
 )
-"""What a template that teaches a format holds, all of it; the first match wins."""
+"""The texts by which a template that teaches a format is known: it holds all of them. The first
+match wins."""
 
 
 def detect_reasoning_format(template: str) -> ReasoningFormat | None:
-    """The format that a chat template, given as its source, knows thoughts in."""
+    """Returns the format in which a chat template, given as its source, knows thoughts; None =
+    none."""
     for name, markers in _MARKERS:
         if all(marker in template for marker in markers):
             return REASONING_FORMATS[name]

@@ -1,4 +1,4 @@
-"""Reasoning in messages of its own, as gpt-oss and Onyx write it."""
+"""Describes reasoning in messages of its own, as gpt-oss and Onyx write it."""
 
 from __future__ import annotations
 

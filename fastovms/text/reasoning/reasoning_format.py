@@ -1,4 +1,4 @@
-"""What a format of reasoning consists of."""
+"""Says what a format of reasoning consists of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fastovms.text.scanning.rules import Rules
 from fastovms.text.scanning.scanner import Scanner, Steps
 
 Parse = Callable[[Scanner, Output, bool], Steps[None]]
-"""Reads an answer up to the end of its reasoning. The flag: it begins within reasoning."""
+"""Reads an answer up to the end of its reasoning. The flag says whether the answer begins within
+reasoning."""
 
 WriteRules = Callable[[Rules, bool], str]
 """Writes the rules of reasoning; returns the expression of what comes before the answer. The flag:
@@ -27,10 +28,10 @@ class ReasoningFormat:
         tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
             the decoded text.
         parse: finds the reasoning; or the form of messages that reasoning is a kind of.
-        rules: what constrains it: it has to end before a constrained answer begins.
+        rules: writes what reasoning may be: it has to end before a constrained answer begins.
         begin: what opens reasoning. A prompt that ends with it leaves the answer within.
-        end: str | None = None
-    open_answer: writes the rules of the markup, if any, between reasoning and content.
+        end: what closes reasoning, where one text always does; else None.
+        open_answer: writes the rules of the markup between reasoning and content, if there is any.
     """
 
     name: str

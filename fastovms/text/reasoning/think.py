@@ -10,12 +10,13 @@ from fastovms.text.scanning.rules import Rules, one_of
 from fastovms.text.scanning.scanner import Scanner, Steps
 
 Tags = tuple[str, str]
-"""What reasoning begins and ends with."""
+"""A tag that begins reasoning and one that ends it."""
 
 THINK: Tags = ("<think>", "</think>")
 
 _BLANK_LINES = "/\\n{0,2}/"
-"""Between reasoning and a constrained answer. Without a bound some models write nothing else."""
+"""The expression of the blank lines between reasoning and a constrained answer. Without a bound
+some models write nothing else."""
 
 
 def think_format(
@@ -25,11 +26,14 @@ def think_format(
     answer: Tags | None = None,
     is_assumed: bool = False,
 ) -> ReasoningFormat:
-    """
+    """Returns a format of reasoning between tags.
+
     Args:
-        pairs: what reasoning may be written between; where a prompt has begun it, the first.
-        answer: what the answer behind reasoning may be written between.
-        is_assumed: answers are reasoning from the beginning, unless the prompt has ended it.
+        pairs: the tags that reasoning may stand between; where a prompt has begun it, the first
+            pair.
+        answer: the tags that the answer behind reasoning may stand between.
+        is_assumed: whether answers are reasoning from the beginning, unless the prompt has ended
+            it.
     """
     begin, end = pairs[0]
     return ReasoningFormat(

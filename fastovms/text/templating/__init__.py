@@ -1,4 +1,4 @@
-"""Chat templates: found in a model's files, checked, and rendered in a sandbox.
+"""Finds chat templates in a model's files, checks them, and renders them in a sandbox.
 
 `ChatTemplate` turns messages and tools into a prompt. It does not know tokens, or what a model
 answers.

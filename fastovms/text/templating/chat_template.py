@@ -1,4 +1,4 @@
-"""Chat templates: messages to the prompt that the model was trained on."""
+"""Renders chat templates: turns messages into the prompt that the model was trained on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fastovms.text.templating.template_sandbox import Sandbox
 
 _RESERVED: Final = {"messages", "tools", "documents", "add_generation_prompt"}
 _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Put behind the final message to find its end. transformers' own word."""
+"""What is put behind the final message to find its end. It is transformers' own word."""
 
 
 _TRIED_TOOL: Final = {
@@ -45,8 +45,8 @@ class ChatTemplate:
     """The templates of one model. Rendering is pure; a long chat belongs in a thread.
 
     Attributes:
-        source: of the template used without tools.
-        tool_source: of the one used with tools; that by which formats are detected.
+        source: the template used without tools.
+        tool_source: the template used with tools, by which formats are detected.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class ChatTemplate:
         Args:
             templates: sources by name; at least one.
             tokens: `bos_token` and so on.
-            content_format: "string" or "openai", a list of parts, for the content of messages;
-                "auto" = what the template reads.
-            now: the local time.
+            content_format: the form of the content of messages: "string", or "openai" for a list of
+                parts; "auto" = what the template reads.
+            now: tells the local time.
 
         Raises:
             ConfigurationError: a template is malformed.
@@ -90,8 +90,8 @@ class ChatTemplate:
         content_format: str = "auto",
         now: Callable[[], datetime] = datetime.now,
     ) -> ChatTemplate | None:
-        """The model's templates, or `override`, a file or a template itself; None if the model has
-        none.
+        """Returns the model's templates, or `override`, a file or a template itself; None if the
+        model has none.
 
         Raises:
             ConfigurationError: a file is broken or a template malformed.
@@ -105,7 +105,11 @@ class ChatTemplate:
         return cls(templates, special_tokens(model_dir), content_format=content_format, now=now)
 
     def replaced(self, source: str) -> ChatTemplate:
-        """Another template for the same model. Raises RequestError: it is malformed."""
+        """Returns another template for the same model.
+
+        Raises:
+            RequestError: it is malformed.
+        """
         try:
             return ChatTemplate(
                 {DEFAULT: source}, self._tokens, content_format=self._content_format, now=self._now
@@ -123,14 +127,15 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, Any]] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt. Special tokens are in it; encode it without adding any.
+        """Returns the prompt. Special tokens are in it; encode it without adding any.
 
         Args:
-            messages: in OpenAI's form: tool arguments as JSON text, content as text, None or a
-                list of parts.
+            messages: in OpenAI's form: tool arguments as JSON text, content as text, None or a list
+                of parts.
             tools: in OpenAI's form, `{"type": "function", "function": {...}}`.
-            add_generation_prompt: end with the beginning of the assistant's answer.
-            continue_final_message: end with the final message's content; excludes the former.
+            add_generation_prompt: whether to end with the beginning of the assistant's answer.
+            continue_final_message: whether to end with the final message's content; excludes the
+                former.
             kwargs: further variables: `chat_template_kwargs`.
 
         Raises:
@@ -215,7 +220,7 @@ class _Prepared:
 def _with_tag(
     messages: Sequence[Message], adapted: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The tag behind the last text of the final message."""
+    """Returns the messages with the tag behind the last text of the final one."""
     has_content = messages and messages[-1].get("content") is not None
     content = adapted[-1]["content"] if has_content else None
     if isinstance(content, str):
@@ -232,8 +237,8 @@ def _with_tag(
 
 
 def _cut_at_tag(text: str) -> str:
-    """A template that trims messages has trimmed the tag's space too; then the text ends where
-    its last word does."""
+    """Returns the prompt up to the tag. A template that trims messages has trimmed the tag's space
+    too; then the text ends where its last word does."""
     at = text.rfind(_CONTINUE.strip())
     if at < 0:
         raise RequestError(

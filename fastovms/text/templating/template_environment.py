@@ -1,4 +1,4 @@
-"""Jinja as Hugging Face's chat templates expect it."""
+"""Sets Jinja up as Hugging Face's chat templates expect it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from fastovms.text.templating.template_sandbox import Sandbox
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks what the model wrote, for training. Here it is its body."""
+    """Reads `{% generation %}`, which marks what the model wrote, for training. Here only its body
+    counts."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -25,7 +26,11 @@ class GenerationTag(Extension):
 
 
 def make_environment(now: Callable[[], datetime]) -> Sandbox:
-    """Args: now: the local time, for `strftime_now`."""
+    """Returns the environment in which templates are compiled.
+
+    Args:
+        now: tells the local time, for `strftime_now`.
+    """
     environment = Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -45,7 +50,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Unlike Jinja's own, which escapes for HTML and sorts."""
+    """Returns a value as JSON, unlike Jinja's own filter, which escapes for HTML and sorts."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

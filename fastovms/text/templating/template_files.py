@@ -1,4 +1,4 @@
-"""Where a model directory keeps its chat templates and the tokens that they name."""
+"""Finds a model's chat templates, and the tokens that they name, in its directory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _SPECIAL_TOKENS: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def find_templates(model_dir: Path) -> dict[str, str]:
-    """Sources by name, `DEFAULT` among them where there is one; as transformers looks for them.
-
-    Files of their own go before what JSON files hold.
+    """Returns the sources by name, `DEFAULT` among them where there is one; it looks for them as
+    transformers does. Files of their own go before what JSON files hold.
 
     Raises:
         ConfigurationError: a file is broken.
@@ -35,7 +34,8 @@ def find_templates(model_dir: Path) -> dict[str, str]:
 
 
 def _named(value: object) -> dict[str, str]:
-    """`chat_template` is one source, or a list of objects or an object of named ones."""
+    """Returns sources by name. `chat_template` is one source, or named ones: a list of objects, or
+    an object."""
     if isinstance(value, str):
         return {DEFAULT: value}
     if isinstance(value, list):
@@ -49,7 +49,7 @@ def _named(value: object) -> dict[str, str]:
 
 
 def special_tokens(model_dir: Path) -> dict[str, Any]:
-    """What templates call `bos_token` and so on: tokenizer_config.json goes before
+    """Returns what templates call `bos_token` and so on: tokenizer_config.json goes before
     special_tokens_map.json."""
     found: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -68,14 +68,15 @@ def special_tokens(model_dir: Path) -> dict[str, Any]:
 
 
 def _token(value: object) -> str | None:
-    """A token is written as its text or as an object with it."""
+    """Returns a token's text. A token is written as its text or as an object with it."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 def read_text(path: Path) -> str:
-    """
+    """Reads a file of UTF-8.
+
     Raises:
         ConfigurationError: the file cannot be read.
     """
@@ -86,7 +87,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Nothing if there is no such file.
+    """Reads a JSON object; an empty one if there is no such file.
 
     Raises:
         ConfigurationError: the file cannot be read or holds no object.

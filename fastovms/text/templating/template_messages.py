@@ -1,4 +1,4 @@
-"""Messages in the form that a template reads, which is found out by rendering some."""
+"""Puts messages into the form that a template reads, which is found out by rendering some."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 Message = Mapping[str, Any]
 TryRender = Callable[[Sequence[Message]], str | None]
-"""Renders messages with a tool; None if the template refuses them."""
+"""Renders messages with a tool; returns None if the template refuses them."""
 
 _TEXT = "some-text"
 _OTHER_TEXT = "other-text"
@@ -29,16 +29,17 @@ class TemplateForm:
     """What a template reads.
 
     Attributes:
-        content_parts: content as a list of parts only; else strings.
-        iterates_parts: lists of parts are read, so that parts which are no text have a place.
-        argument_objects: the arguments of calls as objects; else as JSON text, which keeps them
-            as the model wrote them.
-        null_content: None for the content of a message that has only calls; else "".
-        developer_role: messages of the developer; else they are the system's.
-        several_system_messages: each of them; else they are made one.
-        thinking: reasoning is read from `thinking` too, as gpt-oss and LFM2 have it.
-        short_ids: the ids of calls have nine letters and digits, as Mistral has it.
-        system_tools: tools are read from the system message, as JSON text, as Phi 4 has it.
+        content_parts: whether content has to be a list of parts; else it has to be a string.
+        iterates_parts: whether lists of parts are read, so that parts which are no text have a
+            place.
+        argument_objects: whether the arguments of calls are objects; else they are JSON text, which
+            keeps them as the model wrote them.
+        null_content: whether the content of a message that has only calls is None; else it is "".
+        developer_role: whether there are messages of the developer; else they are the system's.
+        several_system_messages: whether there may be several; else they are made one.
+        thinking: whether reasoning is read from `thinking` too, as gpt-oss and LFM2 have it.
+        short_ids: whether the ids of calls have nine letters and digits, as Mistral has it.
+        system_tools: whether tools are read from the system message, as JSON text, as Phi 4 has it.
     """
 
     content_parts: bool = False
@@ -53,7 +54,8 @@ class TemplateForm:
 
 
 def find_form(source: str, render: TryRender) -> TemplateForm:
-    """As llama.cpp does it, by rendering; the names of roles and members by looking for them."""
+    """Finds out what a template reads: by rendering, as llama.cpp does; the names of roles and
+    members by looking for them in the source."""
     part = [{"type": "text", "text": _TEXT}]
     takes_strings = _TEXT in (render([_user(_TEXT)]) or "")
     as_parts = render([_user(part)]) or ""
@@ -87,7 +89,7 @@ def find_form(source: str, render: TryRender) -> TemplateForm:
 def adapt(
     messages: Sequence[Message], form: TemplateForm, tools: Sequence[Message] = ()
 ) -> list[dict[str, Any]]:
-    """Copies of messages in OpenAI's form, changed to what the template reads."""
+    """Returns copies of messages in OpenAI's form, changed to what the template reads."""
     adapted = [_adapt(message, form) for message in messages]
     if not form.several_system_messages:
         adapted = _merged(adapted)
@@ -100,7 +102,8 @@ def adapt(
 
 
 def join_text(content: object) -> object:
-    """Text parts as one string, a line each, as vLLM and OVMS have it; else the content itself."""
+    """Returns text parts as one string, a line each, as vLLM and OVMS have it; other content as it
+    is."""
     if not isinstance(content, list):
         return content
     texts = [_text(part) for part in content]
@@ -156,14 +159,15 @@ def _adapt_call(call: Message, form: TemplateForm) -> dict[str, Any]:
 
 
 def _short_id(call_id: str) -> str:
-    """The same for the same id, so that a result finds its call."""
+    """Returns a short id, the same one for the same id, so that a result finds its call."""
     if len(call_id) == _SHORT_ID and call_id.isalnum():
         return call_id
     return sha256(call_id.encode(errors="replace")).hexdigest()[:_SHORT_ID]
 
 
 def _parsed(arguments: object) -> object:
-    """What is no JSON object stays text, for the template to make of it what it can."""
+    """Returns the object that a JSON text holds. What is no JSON object stays text, for the
+    template to make of it what it can."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -174,7 +178,7 @@ def _parsed(arguments: object) -> object:
 
 
 def _merged(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One system message at the beginning in place of all."""
+    """Returns messages with one system message at the beginning in place of all."""
     system = [m for m in messages if m.get("role") == "system"]
     texts = [join_text(m.get("content")) for m in system]
     if len(system) < 2 or not all(isinstance(text, str) for text in texts):

@@ -1,4 +1,4 @@
-"""A sandbox for templates: they reach nothing outside and do not run away."""
+"""Renders templates in a sandbox: they reach nothing outside and do not run away."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_PRODUCT = 1_000_000
-"""Items of a repeated string or list, and bits of a power."""
+"""The most items of a repeated string or list, and bits of a power."""
 
 MAX_LENGTH = 64 * 1024 * 1024
-"""Characters of a text, the prompt among them."""
+"""The most characters of a text, the prompt among them."""
 
 MAX_STEPS = 10_000_000
-"""Passes through loops and macros while one prompt is rendered. Some templates look at every
-message for each of them."""
+"""The most passes through loops and macros while one prompt is rendered. Some templates look at
+every message for each of them."""
 
 
 _WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{5})")
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Nothing is changed, nothing outside is reached, no operator makes something huge, no loop
-    goes on for ever. Templates of one environment may be rendered in several threads."""
+    """An environment in which nothing is changed, nothing outside is reached, no operator makes
+    something huge, and no loop goes on for ever. Templates of one environment may be rendered in
+    several threads."""
 
     intercepted_binops = frozenset(("*", "**", "+", "%"))
 
@@ -36,7 +37,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._thread = local()
 
     def render(self, template: Template, variables: Mapping[str, Any]) -> str:
-        """
+        """Renders a template.
+
         Raises:
             TemplateError: the template refuses the variables, or does too much.
             Exception: whatever else its expressions raise.
@@ -51,7 +53,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return "".join(pieces)
 
     def step(self) -> None:
-        """Is called by templates at each pass through a loop or a macro."""
+        """Counts a pass through a loop or a macro; templates call it at each."""
         self._thread.num_steps += 1
         if self._thread.num_steps > MAX_STEPS:
             raise SecurityError(f"the template takes more than {MAX_STEPS} steps")
@@ -71,7 +73,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def join(self, *values: Any) -> str:
-        """What `~` does."""
+        """Joins texts, as the operator `~` does."""
         texts = [str(value) for value in values]
         _check("a text", sum(map(len, texts)), MAX_LENGTH)
         return "".join(texts)
@@ -83,7 +85,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         filename: str | None,
         defer_init: bool = False,
     ) -> str:
-        """Jinja's hook for what becomes of a parsed template."""
+        """Makes code of a parsed template (a hook of Jinja's), once the checks are put into it."""
         for block in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
             assert isinstance(block, nodes.For | nodes.Macro | nodes.CallBlock)
             block.body.insert(0, nodes.ExprStmt(_call("step", [])))
@@ -105,7 +107,7 @@ def _replace_joins(node: nodes.Node) -> None:
 
 
 def _call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
-    """The expression of a call to a method of the environment."""
+    """Returns the expression of a call to a method of the environment."""
     return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
 
 

@@ -1,4 +1,4 @@
-"""Incremental detokenization: token ids in, text out, never half a character.
+"""Turns token ids into text as they come, never half a character.
 
 For any split of a sequence of ids, the concatenated pieces equal `Tokenizer.decode` of the whole.
 """
@@ -22,12 +22,14 @@ class Detokenizer(Protocol):
 
 
 class LocatingDetokenizer(Detokenizer, Protocol):
-    """One that tells where in the text the tokens begin, if they are pushed one at a time."""
+    """A detokenizer that tells where in the text the tokens begin, if they are pushed one at a
+    time."""
 
     @property
     def starts(self) -> Sequence[str]:
-        """For each push whose beginning the last push or flush has made certain, in order: the text
-        before it, from the end of what had been returned until then."""
+        """Returns positions, one for each push whose beginning the last push or flush has made
+        certain, in order: characters of the text before it, counted from the end of what had been
+        returned until then."""
 
 
 class DecodedBytes(NamedTuple):
@@ -66,7 +68,8 @@ def decode_utf8(data: bytes, *, final: bool) -> DecodedBytes:
 
 
 def _sequence_length(lead: int) -> int:
-    """Bytes that a lead byte announces, itself included; 1 for a byte that cannot lead."""
+    """Returns how many bytes a lead byte announces, itself included; 1 for a byte that cannot
+    lead."""
     if lead >> 5 == 0b110:
         return 2
     if lead >> 4 == 0b1110:
@@ -77,7 +80,8 @@ def _sequence_length(lead: int) -> int:
 
 
 def _sequence_end(data: bytes, start: int) -> int:
-    """Where the sequence of a lead byte is over: it need not have all that the byte announces."""
+    """Returns where the sequence of a lead byte is over: it need not have all that the byte
+    announces."""
     end = start + 1
     limit = min(start + _sequence_length(data[start]), len(data))
     while end < limit and data[end] >> 6 == 0b10:
@@ -86,12 +90,12 @@ def _sequence_end(data: bytes, start: int) -> int:
 
 
 class TableDetokenizer:
-    """Joins the bytes of the tokens; constant time a token.
+    """Joins the bytes of the tokens, in constant time a token.
 
     Args:
         token_bytes: what each id contributes; ids beyond the table contribute nothing.
-        strip_leading_space: drop one space from the beginning of the text, which SentencePiece
-            vocabularies put in front of the first word.
+        strip_leading_space: whether to drop one space from the beginning of the text, which
+            SentencePiece vocabularies put in front of the first word.
     """
 
     __slots__ = ("_begins", "_incomplete", "_strip", "_token_bytes", "starts")
@@ -128,8 +132,8 @@ class TableDetokenizer:
         return text
 
     def _locate(self, data: bytes, text: str) -> None:
-        """Tells where pushes began in the sequence that `data` opens with, once it is in `text`:
-        as one character, which the push that ends it makes, or as one for each byte."""
+        """Notes where pushes began in the sequence that `data` opens with, once it is in `text`: as
+        one character, which the push that ends it makes, or as one for each byte."""
         self.starts = ()
         if text and self._begins:
             num_bytes = _sequence_end(data, 0)
@@ -139,12 +143,12 @@ class TableDetokenizer:
 
 
 class WindowDetokenizer:
-    """Decodes a window of the last tokens again and again: slower, for any detokenizer.
+    """Decodes a window of the last tokens again and again: slower, but for any tokenizer.
 
-    Text is held back for as long as a later token may change it: an incomplete character becomes
-    a whole one, and the clean-up of spaces that some models ask for turns " n't" into "n't".
-    The bytes of its tokens are not known: of several in a row that are no characters all are said
-    to begin where the first one does.
+    Text is held back for as long as a later token may change it: an incomplete character becomes a
+    whole one, and the clean-up of spaces that some models ask for turns " n't" into "n't". The
+    bytes of its tokens are not known: of several in a row that are no characters all are said to
+    begin where the first one does.
     """
 
     __slots__ = ("_decode", "_held", "_num_released", "_trim_at", "_window", "starts")
@@ -181,8 +185,8 @@ class WindowDetokenizer:
         return piece
 
     def _standing(self, text: str) -> str:
-        """What was held back, without the replacement characters at its end that are not in `text`
-        as well or may still become a character there."""
+        """Returns what was held back, without the replacement characters at its end that are not in
+        `text` as well or may still become a character there."""
         whole = self._held.rstrip(REPLACEMENT)
         following = text[len(whole) :]
         num_invalid = len(following) - len(following.lstrip(REPLACEMENT))

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from fastovms.text.tokens.detokenizer import Detokenizer
 
 _MAX_TOKENS_OF_CHARACTER = 4
-"""One a byte."""
+"""The most tokens of one character: one for each byte."""
 
 _NUM_TOKENS_BEFORE = 32
-"""Read before the last ones that a stop string may come of: some may have no text, and the first
-of a text may be written otherwise than in the middle of it."""
+"""How many tokens are read before the last ones that a stop string may come of: some may have no
+text, and the first of a text may be written otherwise than in the middle of it."""
 
 
 class StopResult(NamedTuple):
@@ -40,7 +40,7 @@ class StopMatcher:
 
     def __init__(self, stop: Sequence[str], include: bool = False) -> None:
         assert all(stop), "a stop string is empty"
-        self._searches = [_Search(text) for text in stop]
+        self._searches = [_PieceSearch(text) for text in stop]
         self._include = include
         self._held = ""
         self._stop: str | None = None
@@ -49,7 +49,8 @@ class StopMatcher:
         """Adds text. After a stop string everything is dropped and the result repeats the stop.
 
         Args:
-            ends: one that is complete in this text ends it; else it is passed over.
+            ends: whether a stop string that is complete in this text ends it; else it is passed
+                over.
         """
         if self._stop is not None:
             return StopResult("", self._stop)
@@ -90,12 +91,12 @@ def completes_stop(
     num_tokens: int,
     backwards: Iterable[int],
 ) -> bool:
-    """Whether a stop string is complete in the text of a list of tokens but was not before the
-    last one, nor within the first `min_tokens`. For texts that grow in several ways: nothing is
-    remembered of them, and only their end is read.
+    """Returns whether a stop string is complete in the text of a list of tokens but was not before
+    the last one, nor within the first `min_tokens`. It is for texts that grow in several ways:
+    nothing is remembered of them, and only their end is read.
 
     Args:
-        num_tokens: of the text.
+        num_tokens: how many tokens the text has.
         backwards: these, the last one first.
     """
     num_read = _NUM_TOKENS_BEFORE + _MAX_TOKENS_OF_CHARACTER * max(map(len, stop))
@@ -107,12 +108,12 @@ def completes_stop(
     return any(text.find(s, max(0, len(passed_over) - len(s) + 1)) >= 0 for s in stop)
 
 
-class _Search:
-    """Knuth-Morris-Pratt search for one string over text that comes in pieces.
+class _PieceSearch:
+    """Searches for one string in text that comes in pieces, as Knuth, Morris and Pratt do.
 
     `num_matched` is the length of the longest beginning of the pattern that the text seen so far
-    ends with. The failure table grows with it, so that a huge pattern costs nothing until the
-    text follows it.
+    ends with. The failure table grows with it, so that a huge pattern costs nothing until the text
+    follows it.
     """
 
     __slots__ = ("_failure", "num_matched", "pattern")
@@ -124,7 +125,7 @@ class _Search:
         self._failure = [0, 0]
 
     def advance(self, text: str, end: int) -> int | None:
-        """Reads `text[:end]`; the position behind the first occurrence, or None."""
+        """Reads `text[:end]`, and returns the position behind the first occurrence, or None."""
         pattern, failure = self.pattern, self._failure
         num_matched = self.num_matched
         position = 0

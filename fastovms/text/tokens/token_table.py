@@ -1,4 +1,5 @@
-"""The bytes of every token, from the vocabulary, checked against the model's own detokenizer."""
+"""Tables the bytes of every token, from the vocabulary, checked against the model's own
+detokenizer."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class TokenTable:
     Attributes:
         token_bytes: by id; empty where the vocabulary has a gap.
         special_token_ids: ids that contribute nothing when special tokens are skipped.
-        strip_leading_space: one space is dropped from the beginning of a text.
+        strip_leading_space: whether one space is dropped from the beginning of a text.
     """
 
     token_bytes: Sequence[bytes]
@@ -45,7 +46,7 @@ class TokenTable:
     strip_leading_space: bool = False
 
     def skipping_special_tokens(self, keep: Collection[bytes] = ()) -> TokenTable:
-        """The table of texts without special tokens, those in `keep` excepted."""
+        """Returns the table of texts without special tokens, those in `keep` excepted."""
         special = self.special_token_ids
         token_bytes = [
             b"" if token_id in special and data not in keep else data
@@ -54,7 +55,11 @@ class TokenTable:
         return replace(self, token_bytes=token_bytes)
 
     def detokenizer(self, *, continues: bool = False) -> TableDetokenizer:
-        """Args: continues: the tokens go on with a text rather than begin one."""
+        """Returns a detokenizer for one sample.
+
+        Args:
+            continues: whether the tokens go on with a text rather than begin one.
+        """
         strip = self.strip_leading_space and not continues
         return TableDetokenizer(self.token_bytes, strip_leading_space=strip)
 
@@ -64,7 +69,7 @@ class TokenTable:
 
 
 def find_special_tokens(vocab_size: int, decode: DecodeBatch) -> frozenset[int]:
-    """Ids whose text disappears when special tokens are skipped."""
+    """Returns the ids whose text disappears when special tokens are skipped."""
     texts = decode([[token_id] for token_id in range(vocab_size)], True)
     silent = [token_id for token_id, text in enumerate(texts) if not text]
     shown = decode([[token_id] for token_id in silent], False) if silent else []
@@ -77,7 +82,8 @@ def build_token_table(
     probes: Sequence[list[int]],
     decode: DecodeBatch,
 ) -> TokenTable | None:
-    """The table that gives the same texts as `decode`, or None if no known shape does.
+    """Returns the table that gives the same texts as `decode`, or None if no known kind of
+    vocabulary does.
 
     Every token is tried, in random sequences, where characters are torn apart and bytes are
     invalid, and so is each of the probes, the tokens of `PROBE_TEXTS`.
@@ -105,28 +111,28 @@ def build_token_table(
 
 
 def _sentencepiece_bytes(piece: bytes) -> bytes:
-    """Byte tokens stand for one byte, U+2581 for a space."""
+    """Returns the bytes of a piece: byte tokens stand for one byte, U+2581 for a space."""
     if match := _BYTE_TOKEN.fullmatch(piece):
         return bytes.fromhex(match[1].decode())
     return piece.replace("\N{LOWER ONE EIGHTH BLOCK}".encode(), b" ")
 
 
-class _Sample(NamedTuple):
+class _DecodedText(NamedTuple):
     token_ids: list[int]
     text: str
     text_without_special_tokens: str
 
 
-def _samples(batches: list[list[list[int]]], decode: DecodeBatch) -> list[_Sample]:
+def _samples(batches: list[list[list[int]]], decode: DecodeBatch) -> list[_DecodedText]:
     return [
-        _Sample(*sample)
+        _DecodedText(*sample)
         for batch in batches
         for sample in zip(batch, decode(batch, False), decode(batch, True), strict=True)
     ]
 
 
 def _random_sequences(vocab_size: int) -> list[list[int]]:
-    """Sequences of one length that have every token in them."""
+    """Returns sequences of one length that have every token in them."""
     rng = random.Random(0)
     vocab = range(vocab_size)
     num_sequences = max(MIN_NUM_SEQUENCES, math.ceil(vocab_size / SEQUENCE_LENGTH))

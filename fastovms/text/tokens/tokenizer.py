@@ -1,4 +1,4 @@
-"""The model's tokenizer: text to token ids and back."""
+"""Wraps the model's tokenizer: text to token ids and back."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Tokenizer:
 
     @classmethod
     def load(cls, model_dir: Path) -> Tokenizer:
-        """
+        """Loads the tokenizer of a model's directory.
+
         Raises:
             ConfigurationError: a file is missing or broken.
         """
@@ -77,7 +78,7 @@ class Tokenizer:
             ) from error
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text. Special tokens written out in the text are recognised.
+        """Returns the token ids of a text. Special tokens written out in the text are recognised.
 
         Raises:
             RequestError: the text has a lone surrogate, which is no character.
@@ -94,7 +95,7 @@ class Tokenizer:
         return token_ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of a whole sequence. Ids outside the vocabulary contribute nothing."""
+        """Returns the text of a whole sequence. Ids outside the vocabulary contribute nothing."""
         return self._decode_batch([list(token_ids)], skip_special_tokens)[0]
 
     def detokenizer(
@@ -104,11 +105,11 @@ class Tokenizer:
         continues: bool = False,
         keep: frozenset[str] = frozenset(),
     ) -> LocatingDetokenizer:
-        """An incremental `decode` for one sample.
+        """Returns an incremental `decode` for one sample.
 
         Args:
-            continues: the sample goes on with a text. A space that the vocabulary's first token
-                brings is then kept, where the kind of the detokenizer is known.
+            continues: whether the sample goes on with a text. A space that the vocabulary's first
+                token brings is then kept, where the kind of the detokenizer is known.
             keep: special tokens that are not skipped, by their text. There is one table for each
                 set, so that sets must be few. A detokenizer of an unknown kind then skips none.
         """
@@ -128,8 +129,8 @@ class Tokenizer:
         return table
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What one token contributes to a text, special tokens as they are written. It need not
-        be whole characters. Ids outside the vocabulary contribute nothing."""
+        """Returns what one token contributes to a text, special tokens as they are written. It need
+        not be whole characters. Ids outside the vocabulary contribute nothing."""
         if token_id >= self.vocab_size:
             return b""
         if self._table is not None:
@@ -137,8 +138,8 @@ class Tokenizer:
         return self.decode([token_id], skip_special_tokens=False).encode()
 
     def find_tokens(self, pieces: Sequence[str]) -> list[int | None]:
-        """The ids of tokens by their names in the vocabulary; None for those it does not have.
-        Reads the whole vocabulary, which takes some ten milliseconds."""
+        """Returns the ids of tokens by their names in the vocabulary; None for those it does not
+        have. It reads the whole vocabulary, which takes some ten milliseconds."""
         vocab: dict[bytes, int] = self._tokenizer.get_vocab()
         return [vocab.get(piece.encode()) for piece in pieces]
 

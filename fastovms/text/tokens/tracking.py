@@ -1,4 +1,4 @@
-"""Which tokens a text was made of, and where in it each of them begins."""
+"""Tells which tokens a text was made of, and where in it each of them begins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastovms.params import TokenLogprobs
 from fastovms.text.tokens.detokenizer import LocatingDetokenizer
 
 Measure = Callable[[str], int]
-"""The length of a text: `len` counts characters, `utf8_length` bytes."""
+"""Measures a text: `len` counts characters, `utf8_length` bytes."""
 
 
 class TextToken(NamedTuple):
@@ -21,7 +21,7 @@ class TextToken(NamedTuple):
     Attributes:
         offset: length of the text before it. A token that only completes a character begins where
             the character does.
-        logprobs: if the request asked for them.
+        logprobs: its log probabilities, if the request asked for them.
     """
 
     token_id: int
@@ -34,10 +34,8 @@ def utf8_length(text: str) -> int:
 
 
 class TrackingDetokenizer:
-    """A `Detokenizer` around another one that keeps the tokens until their text is released.
-
-    What a stop matcher behind it makes of the text is told to `take`.
-    """
+    """A `Detokenizer` around another one that keeps the tokens until their text is released. `take`
+    is told what a stop matcher behind it makes of the text."""
 
     __slots__ = (
         "_inner",
@@ -56,11 +54,11 @@ class TrackingDetokenizer:
         self._num_decoded = 0
         self._num_released = 0
         self._pending: list[TextToken] = []
-        # Those that began within a character of which it is not certain yet what it becomes.
+        # Pushes that began within a character which is not yet certain.
         self._unlocated: deque[tuple[int, TokenLogprobs | None]] = deque()
 
     def expect(self, logprobs: Iterable[TokenLogprobs]) -> None:
-        """The log probabilities of the tokens that will be pushed next; there may be more."""
+        """Adds the log probabilities of the tokens that will be pushed next; there may be more."""
         self._logprobs = iter(logprobs)
 
     def push(self, token_ids: Sequence[int]) -> str:
@@ -88,11 +86,9 @@ class TrackingDetokenizer:
         self._num_decoded += self._measure(piece)
 
     def take(self, text: str, *, ended: bool = False) -> list[TextToken]:
-        """The tokens whose text begins in `text`, the part of it that is released now.
-
+        """Returns the tokens whose text begins in `text`, the part of it that is released now.
         `ended` says that the text ends here by itself: tokens without text go with it. A stop
-        string instead leaves behind the tokens that begin where it has cut.
-        """
+        string instead leaves behind the tokens that begin where it has cut."""
         self._num_released += self._measure(text)
         num_taken = len(self._pending)
         if not ended:

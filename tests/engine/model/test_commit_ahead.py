@@ -54,11 +54,11 @@ def test_more_are_committed_as_rows_come_into_use() -> None:
     assert committed * 5 < others
 
 
-@pytest.mark.parametrize("num_rows_ahead", [0, 1, 10 * NUM_ROWS])
+@pytest.mark.parametrize("num_blocks_ahead", [0, 1, 10 * NUM_ROWS])
 @pytest.mark.parametrize("num_used", [1, NUM_ROWS, 10 * NUM_ROWS])
-def test_arrays_may_end_before(num_used: int, num_rows_ahead: int) -> None:
+def test_arrays_may_end_before(num_used: int, num_blocks_ahead: int) -> None:
     arrays = memories()
-    ahead = CommitAhead(arrays, num_rows_ahead)
+    ahead = CommitAhead(arrays, num_blocks_ahead)
     advance(ahead)
     advance(ahead, num_used)
     assert advance(ahead, num_used) == 0

@@ -15,7 +15,7 @@ from fastovms.engine.model.tuning import (
     BUDGET_CASES,
     LOAD_CASES,
     MIN_ROUNDS,
-    Choice,
+    FastestWay,
     choose,
     choose_token_budget,
     measure,
@@ -64,7 +64,7 @@ def noisy(cost: Cost, seed: int, noise: float) -> Cost:
     return lambda *sizes: cost(*sizes) * rng.uniform(1, 1 + noise)
 
 
-def best(costs: dict[str, Cost], max_seconds: float = 1e9) -> Choice | None:
+def best(costs: dict[str, Cost], max_seconds: float = 1e9) -> FastestWay | None:
     clock = Clock()
     models = {name: TimedModel(clock, cost) for name, cost in costs.items()}
     return choose(measure(models, LOAD_CASES, clock, max_seconds=max_seconds, max_rounds=9))

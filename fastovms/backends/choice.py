@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import openvino as ov
+
 from fastovms.backend import Backend
 from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
@@ -13,9 +15,11 @@ from fastovms.backends.model_files.export_gaps import log_gaps
 from fastovms.backends.model_files.vocabulary import load_grammar_compiler
 from fastovms.backends.paged.draft_backend import read_draft_info
 from fastovms.backends.paged.paged_backend import PagedBackend
+from fastovms.backends.paged.window import fit_length
 from fastovms.backends.trials.guarded_grammars import trial_starter
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
+from fastovms.engine.model.paging import read_max_transformed_len
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
 
@@ -78,6 +82,10 @@ def _genai(
 ) -> Reserve:
     """Loads the genai backend. `instead` is why the paged backend does not run the model."""
     _check_drafts(model_dir, model, config)
+    if not model.takes_images:
+        model = fit_length(
+            model, read_max_transformed_len(ov.Core(), model_dir, model.max_model_len)
+        )
     compiler = load_grammar_compiler(model_dir, model)
     grammars = guard_pipeline(None if compiler is None else trial_starter(compiler))
 

@@ -34,7 +34,7 @@ def load_draft_model(
         properties=config.plugin_config,
         max_model_len=info.max_model_len,
     )
-    info = fit_attention(info, model)
+    info = fit_attention(info, model.graph)
     max_model_len = info.max_model_len
     if model.rope_switch_len is not None:  # it has no way to begin again
         max_model_len = min(max_model_len, model.rope_switch_len)

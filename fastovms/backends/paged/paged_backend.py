@@ -121,12 +121,12 @@ class PagedBackend:
         """
         cache = cache or DiskCache(None)
         files = read_files(model_dir, config, model.max_model_len)
+        model = fit_attention(model, files.graph)
         check_graph(files, cache)
         paged_model, token_budget = load_tuned(files, config, cache)
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=token_budget)
         model = fit_vocabulary(model, paged_model.vocab_size)
-        model = fit_attention(model, paged_model)
         draft_model = None
         if config.draft_model is not None:
             draft_model = load_draft_model(config.draft_model, model_dir, model, config)

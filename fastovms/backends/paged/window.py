@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fastovms.engine.model.model import PagedModel
+from fastovms.engine.model.paging import ExactLength, PagedGraph, applies_sliding_window
+from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo
 
 logger = logging.getLogger(__name__)
@@ -21,12 +22,26 @@ _WINDOWED = frozenset({"sliding_attention", "chunked_attention", "local"})
 """What it calls layers that have one."""
 
 
-def fit_attention(model: ModelInfo, paged_model: PagedModel) -> ModelInfo:
-    """The model with the context in which its attention is computed as it has learned it."""
-    model = fit_window(model, is_applied=paged_model.applies_sliding_window)
-    limit = paged_model.max_exact_len
+MIN_EXACT_LEN = 16
+"""Tokens of a text that is worth a model."""
+
+
+def fit_attention(model: ModelInfo, graph: PagedGraph) -> ModelInfo:
+    """The model with the context in which its attention is computed as it has learned it.
+
+    Raises:
+        ConfigurationError: there is hardly any.
+    """
+    model = fit_length(model, graph.max_exact_len)
+    return fit_window(model, is_applied=applies_sliding_window(graph.model))
+
+
+def fit_length(model: ModelInfo, limit: ExactLength | None) -> ModelInfo:
+    """Raises ConfigurationError: hardly any text is as short as that."""
     if limit is None or limit.num_tokens >= model.max_model_len:
         return model
+    if limit.num_tokens < MIN_EXACT_LEN:
+        raise ConfigurationError(f"{model.name} cannot be served: {limit.reason}")
     logger.warning(
         "%s is exact for short texts only, as %s: context length reduced from %d to %d tokens",
         model.name,

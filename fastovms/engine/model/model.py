@@ -23,7 +23,6 @@ from fastovms.engine.model.paging import (
     DEFAULT_MAX_MODEL_LEN,
     SAMPLED_TOKEN_INDICES,
     PagedGraph,
-    applies_sliding_window,
     is_cache,
     read_paged_graph,
 )
@@ -59,9 +58,8 @@ class PagedModel:
 
     Attributes:
         vocab_size: width of the logits, or None where the model leaves it open.
-        applies_sliding_window: see `paging`.
+        graph: what it was compiled of.
         rope_switch_len: see `Model`.
-        max_exact_len: see `PagedGraph`.
         is_on_gpu: whether its cache takes a GPU's memory, not the host's.
     """
 
@@ -73,9 +71,8 @@ class PagedModel:
         precisions: Precisions,
         graph: PagedGraph,
     ) -> None:
-        self.applies_sliding_window = applies_sliding_window(graph.model)
+        self.graph = graph
         self.rope_switch_len = graph.rope_switch_len
-        self.max_exact_len = graph.max_exact_len
         self.is_on_gpu = is_gpu(device)
         self._device = device
         self._precisions = precisions

@@ -40,8 +40,8 @@ DEFAULT_MAX_MODEL_LEN = 1024
 
 _MAX_MASK_LEN = 2**17
 
-_MIN_EXACT_LEN = 16
-"""Tokens of a text that is worth a model."""
+_LONGEST_TEXT = "its graph scales positions by the longest text of all that run"
+_OTHER_MASK = "its attention hides or weighs tokens as paged attention does not"
 
 _SOURCE = re.compile(r" at /\S+:\d+$")
 
@@ -101,26 +101,48 @@ def read_paged_graph(
     rope = scale_by_sequence(model)
     limits = []
     if rope.max_len is not None:
-        limits.append(ExactLength(rope.max_len, "the graph scales positions by the longest text"))
+        limits.append(ExactLength(rope.max_len, _LONGEST_TEXT))
     if attentions is not None:
         _set_attentions(model, attentions.layers)
         if attentions.max_len is not None:
-            limits.append(ExactLength(attentions.max_len, "it attends in chunks"))
-    limit = min(limits, default=None)
-    if limit is not None and limit.num_tokens < _MIN_EXACT_LEN:
-        raise UnsupportedModel(
-            f"the model in {model_dir} cannot be served: its attention hides or weighs tokens "
-            "in a way that paged attention has not"
-        )
-    return PagedGraph(model, rope.switch_len, limit)
+            limits.append(ExactLength(attentions.max_len, _OTHER_MASK))
+    return PagedGraph(model, rope.switch_len, min(limits, default=None))
+
+
+def read_max_transformed_len(
+    core: ov.Core, model_dir: Path, max_model_len: int
+) -> ExactLength | None:
+    """Tokens that texts may have where a model is transformed to paged attention and nothing more,
+    as the genai pipeline does; None = any number, or nothing is known of it."""
+    try:
+        model = core.read_model(model_dir / "openvino_model.xml")
+        attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))
+        _transform(model)
+    except RuntimeError:
+        return None
+    rope = scale_by_sequence(model)
+    rope_len = rope.max_len or rope.switch_len
+    limits = [] if rope_len is None else [ExactLength(rope_len, _LONGEST_TEXT)]
+    if attentions is not None:
+        if attentions.max_len is not None:
+            limits.append(ExactLength(attentions.max_len, _OTHER_MASK))
+        layers = _layers(model)
+        for layer, (window, slopes) in zip(layers, attentions.layers, strict=False):
+            if slopes is not None and layer.input_value(_ALIBI_SLOPES_INPUT).get_shape() == [0]:
+                limits.append(ExactLength(1, _OTHER_MASK))
+            if window is not None and not _has_window(layer):
+                limits.append(ExactLength(window, _OTHER_MASK))
+    return min(limits, default=None)
 
 
 def applies_sliding_window(model: ov.Model) -> bool:
     """Whether a layer of a paged model sees only the last tokens."""
-    windows = (layer.input_value(_SLIDING_WINDOW_INPUT).get_node() for layer in _layers(model))
-    return any(
-        window.get_type_name() != "Constant" or int(window.data.sum()) != 0 for window in windows
-    )
+    return any(map(_has_window, _layers(model)))
+
+
+def _has_window(layer: Any) -> bool:
+    window = layer.input_value(_SLIDING_WINDOW_INPUT).get_node()
+    return window.get_type_name() != "Constant" or int(window.data.sum()) != 0
 
 
 def is_cache(port: Any) -> bool:
@@ -169,7 +191,7 @@ def _set_attentions(model: ov.Model, attentions: Sequence[Attention]) -> None:
     model.validate_nodes_and_infer_types()
 
 
-def _page(model: ov.Model) -> None:
+def _transform(model: ov.Model) -> None:
     paged_attention_transformation(
         model,
         use_block_indices_inputs=False,
@@ -180,6 +202,10 @@ def _page(model: ov.Model) -> None:
         allow_adaptive_rkv=False,
         allow_qq_bias=False,
     )
+
+
+def _page(model: ov.Model) -> None:
+    _transform(model)
     projection = _vocabulary_projection(model)
     if projection is None:
         logger.warning("no vocabulary projection found: every prompt token will pay for its logits")

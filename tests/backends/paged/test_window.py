@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.backends.paged.window import fit_window, sliding_window
+from fastovms.backends.paged.window import fit_length, fit_window, sliding_window
+from fastovms.engine.model.paging import ExactLength
+from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo
 
 
@@ -40,3 +42,21 @@ def test_a_window_that_the_graph_does_not_apply_limits_the_context(
     model = ModelInfo("m", 0, 1000, 100, frozenset(), config=config)
     assert fit_window(model, is_applied=is_applied).max_model_len == expected
     assert ("context length reduced from 1000 to its 100" in caplog.text) is (expected == 100)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "expected"), [(16, 16), (999, 999), (1000, 1000), (5000, 1000)]
+)
+def test_the_context_shrinks_to_what_is_exact(
+    caplog: pytest.LogCaptureFixture, num_tokens: int, expected: int
+) -> None:
+    model = ModelInfo("m", 0, 1000, 100, frozenset())
+    assert fit_length(model, None) is model
+    assert fit_length(model, ExactLength(num_tokens, "so it is")).max_model_len == expected
+    assert ("as so it is: context length reduced" in caplog.text) is (expected < 1000)
+
+
+def test_a_model_for_hardly_any_text_is_refused() -> None:
+    model = ModelInfo("m", 0, 1000, 100, frozenset())
+    with pytest.raises(ConfigurationError, match="m cannot be served: so it is"):
+        fit_length(model, ExactLength(15, "so it is"))

@@ -13,9 +13,11 @@ from openvino import opset13 as ops
 
 from bench.graph import LlamaGraph
 from bench.shapes import SHAPES
+from fastovms.backends.paged.window import MIN_EXACT_LEN
 from fastovms.engine.model.paging import (
     SAMPLED_TOKEN_INDICES,
     applies_sliding_window,
+    read_max_transformed_len,
     read_paged_graph,
     reason_of,
 )
@@ -34,6 +36,9 @@ from tests.engine.conftest import TINY_SHAPES
 )
 def test_what_is_wrong_without_a_trace(message: str, reason: str) -> None:
     assert reason_of(RuntimeError(message)) == reason
+
+
+MODELS = Path(__file__).parents[2] / "models" / "architectures"
 
 
 def parameter(name: str, dtype: type = np.int64) -> ov.Node:
@@ -132,8 +137,6 @@ def bent_bias(mask: ov.Node, keys: ov.Node) -> ov.Node:
         (lambda: stateless("input_ids"), "it was exported without state"),
         (recurrent_model, "ScaledDotProductAttention"),
         (hybrid_model, r"hybrid model: part of its state is not attention's .* \(conv\.0\)"),
-        (lambda: with_mask(every_third_key_hidden), "its attention hides or weighs tokens"),
-        (lambda: with_mask(bent_bias), "its attention hides or weighs tokens"),
         (
             lambda: with_input("conv_state_table.0"),
             r"hybrid model: part of its state is not attention's .* \(conv_state_table\.0\)",
@@ -184,3 +187,39 @@ def test_a_sliding_window_is_recognised(window: int | None, expected: bool, tmp_
     shape = replace(SHAPES["tiny"], sliding_window=window)
     ov.save_model(LlamaGraph(shape, 300, seed=0).build(), tmp_path / "openvino_model.xml")
     assert applies_sliding_window(read_paged_graph(ov.Core(), tmp_path).model) is expected
+
+
+@pytest.mark.parametrize("change", [every_third_key_hidden, bent_bias])
+def test_masks_of_another_form_leave_hardly_any_text(
+    change: Callable[[ov.Node, ov.Node], ov.Node], tmp_path: Path
+) -> None:
+    ov.save_model(with_mask(change), tmp_path / "openvino_model.xml")
+    exact = read_paged_graph(ov.Core(), tmp_path).max_exact_len
+    assert exact is not None
+    assert exact.num_tokens < MIN_EXACT_LEN
+    assert read_max_transformed_len(ov.Core(), tmp_path, 1024) == exact
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("phi3-longrope", 64),
+        ("llama4-attention-chunks", 24),
+        ("gpt_neo-window", 24),
+        ("mpt-ALiBi", 1),
+        ("falcon-ALiBi", 1),
+        ("bloom-ALiBi", None),
+        ("mistral-window", None),
+        ("gemma3", None),
+        ("gpt2", None),
+    ],
+)
+def test_what_the_transformation_alone_leaves_out(name: str, expected: int | None) -> None:
+    exact = read_max_transformed_len(ov.Core(), MODELS / name, 160)
+    assert (None if exact is None else exact.num_tokens) == expected
+
+
+def test_of_a_model_that_is_not_transformed_nothing_is_known(tmp_path: Path) -> None:
+    assert read_max_transformed_len(ov.Core(), tmp_path, 160) is None
+    ov.save_model(recurrent_model(), tmp_path / "openvino_model.xml")
+    assert read_max_transformed_len(ov.Core(), tmp_path, 160) is None

@@ -43,6 +43,26 @@ class InvalidField(RequestError):
     """A field has a wrong type or a value outside its range."""
 
 
+class FieldFault(InvalidField):
+    """A field is at fault that the client may know by another name than who finds the fault.
+
+    Attributes:
+        field: its name in `SamplingParams`, or among the arguments of a chat template.
+    """
+
+    def __init__(self, field: str, after: str, *, before: str = "") -> None:
+        """The message is the field's name with what stands before and after it."""
+        super().__init__(f"{before}{field}{after}", param=field)
+        self.field = field
+        self._around = before, after
+
+    def named(self, words: str) -> InvalidField:
+        """Returns the same fault of a field that the client calls so. What follows the first word
+        says how the field came to ask for it."""
+        before, after = self._around
+        return InvalidField(f"{before}{words}{after}", param=words.split(" ")[0])
+
+
 class NotFound(RequestError):
     """What the request names is not there, or is somebody else's."""
 

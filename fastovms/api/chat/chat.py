@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 
 from fastovms.api.chat.chat_format import ChatFrames, chat_body
-from fastovms.api.chat.chat_job import ChatJob, prepare
+from fastovms.api.chat.chat_job import ChatJob, names_of, prepare
 from fastovms.api.generation.answer import collect, format_cost, respond, stream_answer
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import merged
@@ -16,7 +16,6 @@ from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.ranking import best_samples
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.request.token_report import num_values
-from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import ChatRequest
 from fastovms.http.routing.messages import Request, Response
@@ -34,52 +33,34 @@ class ChatCompletions:
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
         """Raises RequestError or BackendError while the answer has not begun."""
         context = self._context
-        body, model = await context.read(request, ChatRequest, dialect)
-        job = await prepare(
-            body,
-            len(request.body),
-            model,
-            dialect,
-            context.config,
-            client=request.sender,
-            new_call_id=self._new_call_id,
-        )
-        terms = job.terms
+        preparation = await context.read(request, ChatRequest, dialect, names_of)
+        job = await prepare(preparation, self._new_call_id)
         new_id = context.new_id()
-        envelope = context.envelope("chatcmpl-", new_id, body, model, dialect)
-        needs_tokens = terms.report.needs_tokens or terms.candidates.are_ranked
+        envelope = context.envelope("chatcmpl-", new_id, preparation)
         generation = TextGeneration(
-            model,
+            preparation.model,
             [job.task],
+            job.options,
             request_id=new_id,
-            stopping=terms.stopping,
-            skip_special_tokens=terms.skip_special_tokens,
             log_fields=request.log_fields,
-            queueing=terms.queueing,
+            measure=dialect.text_length,
             new_parser=job.new_parser,
-            keep=model.chat.tags,
-            track=dialect.text_length if needs_tokens else None,
         )
-        answer = self._stream if is_streamed(body) else self._complete
+        answer = self._stream if is_streamed(preparation.body) else self._complete
         with generation:
-            return await answer(request, job, model, envelope, generation)
+            return await answer(request, job, envelope, generation)
 
     def _new_call_id(self) -> str:
         return self._context.new_id()[-_CALL_ID_LENGTH:]
 
     async def _complete(
-        self,
-        request: Request,
-        job: ChatJob,
-        model: ServedModel,
-        envelope: Envelope,
-        generation: TextGeneration,
+        self, request: Request, job: ChatJob, envelope: Envelope, generation: TextGeneration
     ) -> Response:
-        report = job.terms.report
+        report, model = job.options.report, job.preparation.model
         deltas = await collect(generation.run, generation.num_samples)
 
         def encode() -> bytes:
-            samples = best_samples([merged(parts) for parts in deltas], job.terms.candidates)
+            samples = best_samples([merged(parts) for parts in deltas], job.options.candidates)
             prompt = job.prompt_report(generation)
             body = chat_body(envelope, samples, prompt, job.form, report, generation.usage)
             return orjson.dumps(body)
@@ -90,18 +71,13 @@ class ChatCompletions:
         return await respond(encode, cost)
 
     async def _stream(
-        self,
-        request: Request,
-        job: ChatJob,
-        model: ServedModel,
-        envelope: Envelope,
-        generation: TextGeneration,
+        self, request: Request, job: ChatJob, envelope: Envelope, generation: TextGeneration
     ) -> None:
         frames = ChatFrames(
             envelope,
             generation,
-            job.terms.stream_options,
-            job.terms.report,
+            job.options.stream_options,
+            job.options.report,
             job.form,
             job.prompt_report(generation),
         )

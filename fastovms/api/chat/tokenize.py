@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from fastovms.api.conversation.chat_messages import read_messages
-from fastovms.api.conversation.chat_prompt import render_prompt, template_options
+from fastovms.api.conversation.chat_prompt import TemplateFields, render_prompt, template_options
 from fastovms.api.conversation.chat_tools import read_tools
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request import offload
@@ -140,19 +140,19 @@ def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[
     the request says otherwise: a template writes them itself."""
     if body.prompt is not None:
         return body.prompt, "prompt", body.add_special_tokens is not False
-    options = template_options(
-        model,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
+    fields = TemplateFields(
+        body.add_generation_prompt,
+        body.continue_final_message,
         source=body.chat_template,
         kwargs=body.chat_template_kwargs,
     )
+    options = template_options(model, fields)
     images: list[ImageSource] | None = None if model.images is None else []
     messages = read_messages(body.messages, dialect, images)
     if images:
         raise uncounted(images[0])
     tools = read_tools(body.tools, None, None, dialect)
-    text = render_prompt(messages, tools.shown, options, model)
+    text = render_prompt(messages, tools, options, model)
     return text, "messages", body.add_special_tokens is True
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import UNSET
 
 from fastovms.api.completions.fim import FimTokens
-from fastovms.api.request.generation_request import (
-    Terms,
+from fastovms.api.request.generation_options import (
+    GenerationOptions,
     check_num_choices,
     check_numbers,
-    make_tasks,
-    terms,
+    generation_options,
 )
-from fastovms.api.request.prompt_images import check_images
-from fastovms.api.request.prompt_task import PromptTask
+from fastovms.api.request.preparation import FieldNames, Preparation
+from fastovms.api.request.prompt_task import ModelInput, PromptTask, make_tasks
 from fastovms.api.request.prompts import (
     Prompt,
+    PromptEncoder,
     Truncation,
     check_text,
     encode_prompts,
@@ -29,11 +29,10 @@ from fastovms.api.request.structured import compile_grammar, grammar_of
 from fastovms.api.request.token_budget import TokenBudget, token_budget
 from fastovms.api.request.token_report import TokenReport, token_report
 from fastovms.api.serving.images import ImageInput
-from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import CompletionRequest
-from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
+from fastovms.media.tags import check_tags
 from fastovms.params import ALL_LOGPROBS, TextPrompt
 
 
@@ -46,79 +45,74 @@ class CompletionJob:
         num_prompt_logprobs: top log probabilities of the prompts' tokens that the report needs.
     """
 
-    terms: Terms
+    preparation: Preparation[CompletionRequest]
+    options: GenerationOptions
     prompts: Sequence[Prompt]
     tasks: Sequence[PromptTask]
-    echo: bool
+    is_echoed: bool
     num_prompt_logprobs: int | None
 
     @property
     def generates(self) -> bool:
         """Whether anything is, or only the prompts count."""
-        return self.terms.budget.max_tokens != 0
+        return self.options.budget.max_tokens != 0
 
 
-async def prepare(
-    body: CompletionRequest,
-    model: ServedModel,
-    dialect: Dialect,
-    config: ApiConfig,
-    fim: FimTokens | None,
-    *,
-    client: str,
-) -> CompletionJob:
-    """Long texts are encoded in a thread.
+async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None) -> CompletionJob:
+    """Checks a request and makes what runs it. Long texts are encoded in a thread.
 
     Args:
         fim: the model's tokens for a suffix, if it has them.
-        client: who asks.
 
     Raises:
         RequestError: a field is at fault.
         BackendError: the grammar cannot be compiled now.
     """
-    check_numbers(body, dialect)
-    grammar = grammar_of(body, config)
-    report = token_report(body, body.logprobs, "logprobs", model, config)
-    _check_echo(body, fim)
-    asked = terms(body, _budget(body, model, dialect), report, model, dialect, config)
-    texts = split_prompts(body.prompt, model.info, config, truncation=asked.truncation)
-    check_num_choices(len(texts), asked.candidates, config)
+    body, model = request.body, request.model
+    check_numbers(request)
+    grammar = grammar_of(request)
+    report = token_report(request, body.logprobs)
+    _check_suffix(body, fim)
+    options = generation_options(request, report, _budget(request))
+    texts = split_prompts(body.prompt, model.info, request.config, truncation=options.truncation)
+    check_num_choices(request, options.candidates, len(texts))
     if model.images is not None:
-        _check_texts(texts, model.images, dialect)
-    prompts, inputs = await _encode(body, texts, model, asked.truncation, fim)
+        _check_texts(texts, model.images, request.dialect)
+    prompts, inputs = await _encode(request, texts, options.truncation, fim)
     num_prompt_logprobs = _num_prompt_logprobs(body, report)
     if grammar is not None:
-        grammar = await compile_grammar(grammar, model, client)
-    tasks = await make_tasks(
-        body,
-        asked,
-        inputs,
-        [prompt_name(position, len(prompts)) for position in range(len(prompts))],
-        model,
-        dialect,
-        config,
-        grammar=grammar,
-        echo=body.echo is True,
-        num_prompt_logprobs=num_prompt_logprobs,
-    )
+        grammar = await compile_grammar(grammar, model, request.client)
+    is_echoed = body.echo is True
+    given = ModelInput(inputs, grammar, num_prompt_logprobs, is_echoed)
+    tasks = await make_tasks(request, options, given)
     if model.images is not None and not body.suffix and body.add_special_tokens is not False:
         tasks = [
             task._replace(prompt=None if prompt.text is None else TextPrompt(prompt.text))
             for task, prompt in zip(tasks, prompts, strict=True)
         ]
-    return CompletionJob(asked, prompts, tasks, body.echo is True, num_prompt_logprobs)
+    return CompletionJob(request, options, prompts, tasks, is_echoed, num_prompt_logprobs)
 
 
-def _budget(body: CompletionRequest, model: ServedModel, dialect: Dialect) -> TokenBudget:
+def names_of(body: CompletionRequest) -> FieldNames:
+    """Returns what a completion's request calls its fields."""
+    return FieldNames(
+        prompt="prompt",
+        max_tokens="max_tokens",
+        logprobs="logprobs",
+        prompt_logprobs=(
+            "echo with logprobs" if body.prompt_logprobs is None else "prompt_logprobs"
+        ),
+    )
+
+
+def _budget(request: Preparation[CompletionRequest]) -> TokenBudget:
+    body = request.body
     requested = None if body.max_tokens is UNSET else body.max_tokens
     if requested == 0 and not body.echo:
         raise InvalidField(
             "max_tokens must be at least 1, not 0, unless echo is true", param="max_tokens"
         )
-    return token_budget(
-        requested, model, dialect, name="max_tokens", default=dialect.default_max_tokens
-    )
+    return token_budget(request, requested, request.dialect.default_max_tokens)
 
 
 def _check_texts(texts: Sequence[str | list[int]], images: ImageInput, dialect: Dialect) -> None:
@@ -128,7 +122,7 @@ def _check_texts(texts: Sequence[str | list[int]], images: ImageInput, dialect: 
         raise RequestError("completions are not for a model that takes images; chats are")
     for position, text in enumerate(texts):
         if isinstance(text, str):
-            check_images(text, 0, prompt_name(position, len(texts)), images)
+            check_tags(text, 0, prompt_name(position, len(texts)), images.reserved)
 
 
 def _num_prompt_logprobs(body: CompletionRequest, report: TokenReport) -> int | None:
@@ -141,7 +135,7 @@ def _num_prompt_logprobs(body: CompletionRequest, report: TokenReport) -> int | 
     return max(numbers, default=None)
 
 
-def _check_echo(body: CompletionRequest, fim: FimTokens | None) -> None:
+def _check_suffix(body: CompletionRequest, fim: FimTokens | None) -> None:
     if not body.suffix:
         return
     if body.echo:
@@ -155,30 +149,23 @@ def _check_echo(body: CompletionRequest, fim: FimTokens | None) -> None:
 
 
 async def _encode(
-    body: CompletionRequest,
+    request: Preparation[CompletionRequest],
     texts: Sequence[str | list[int]],
-    model: ServedModel,
     truncation: Truncation | None,
     fim: FimTokens | None,
 ) -> tuple[list[Prompt], list[Sequence[int]]]:
     """The prompts, and what the model gets for each of them."""
+    body, tokenizer, model = request.body, request.model.tokenizer, request.model.info
     add_special_tokens = body.add_special_tokens is not False
-    tokenizer = model.tokenizer
     if not body.suffix:
-        prompts = await encode_prompts(
-            texts,
-            tokenizer,
-            model.info,
-            add_special_tokens=add_special_tokens,
-            truncation=truncation,
-        )
+        encoder = PromptEncoder(tokenizer, model, add_special_tokens, truncation)
+        prompts = await encode_prompts(texts, encoder)
         return prompts, [prompt.token_ids for prompt in prompts]
     assert fim is not None
-    check_text(body.suffix, "suffix", model.info)
-    prompts = await encode_prompts(
-        texts, tokenizer, model.info, add_special_tokens=False, truncation=truncation
-    )
-    [suffix] = await encode_prompts([body.suffix], tokenizer, model.info, add_special_tokens=False)
+    check_text(body.suffix, "suffix", model)
+    bare = PromptEncoder(tokenizer, model, add_special_tokens=False)
+    prompts = await encode_prompts(texts, replace(bare, truncation=truncation))
+    [suffix] = await encode_prompts([body.suffix], bare)
     # What begins every text of the model, if anything does, begins this one too.
     start = tokenizer.encode("", add_special_tokens=add_special_tokens)
     return prompts, [[*start, *fim.join(prompt.token_ids, suffix.token_ids)] for prompt in prompts]

@@ -14,7 +14,7 @@ from fastovms.api.completions.completion_format import (
     completion_body,
     make_opening,
 )
-from fastovms.api.completions.completion_job import CompletionJob, prepare
+from fastovms.api.completions.completion_job import CompletionJob, names_of, prepare
 from fastovms.api.completions.echo import NO_ECHO, make_echo
 from fastovms.api.completions.fim import find_fim_tokens
 from fastovms.api.generation.answer import collect, format_cost, respond, stream_answer
@@ -27,7 +27,6 @@ from fastovms.api.generation.scoring import score_prompts
 from fastovms.api.request import offload
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.request.token_report import num_values
-from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import CompletionRequest
 from fastovms.http.routing.messages import Request, Response
@@ -46,23 +45,19 @@ class Completions:
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
         """Raises RequestError or BackendError while the answer has not begun."""
         context = self._context
-        body, model = await context.read(request, CompletionRequest, dialect)
+        preparation = await context.read(request, CompletionRequest, dialect, names_of)
+        body, model = preparation.body, preparation.model
         fim = self._fim[model.info.name]
-        job = await prepare(body, model, dialect, context.config, fim, client=request.sender)
-        terms = job.terms
+        job = await prepare(preparation, fim)
         new_id = context.new_id()
-        envelope = context.envelope("cmpl-", new_id, body, model, dialect)
-        needs_tokens = terms.report.needs_tokens or terms.candidates.are_ranked
+        envelope = context.envelope("cmpl-", new_id, preparation)
         generation = TextGeneration(
             model,
             job.tasks,
+            job.options,
             request_id=new_id,
-            stopping=terms.stopping,
-            skip_special_tokens=terms.skip_special_tokens,
             log_fields=request.log_fields,
-            queueing=terms.queueing,
-            continues_prompt=True,
-            track=dialect.text_length if needs_tokens else None,
+            measure=dialect.text_length,
         )
         prompt_logprobs: PromptLogprobs | None = None
         if job.num_prompt_logprobs is not None and (is_streamed(body) or not job.generates):
@@ -71,57 +66,55 @@ class Completions:
                 [task.token_ids for task in job.tasks],
                 job.num_prompt_logprobs,
                 request_id=f"{new_id}-score",
-                queueing=terms.queueing,
+                queueing=job.options.queueing,
             )
             prompt_logprobs = [score.logprobs for score in scores]
             generation.note_scored([score.num_cached_tokens for score in scores])
         answer = self._stream if is_streamed(body) else self._complete
         with generation:
-            return await answer(request, job, model, envelope, generation, prompt_logprobs)
+            return await answer(request, job, envelope, generation, prompt_logprobs)
 
     async def _complete(
         self,
         request: Request,
         job: CompletionJob,
-        model: ServedModel,
         envelope: Envelope,
         generation: TextGeneration,
         prompt_logprobs: PromptLogprobs | None,
     ) -> Response:
-        report = job.terms.report
+        report, model = job.options.report, job.preparation.model
         deltas = await collect(partial(_generate, job, generation), generation.num_samples)
         if prompt_logprobs is None and job.num_prompt_logprobs is not None:
             prompt_logprobs = generation.prompt_logprobs
 
         def encode() -> bytes:
-            samples = best_samples([merged(parts) for parts in deltas], job.terms.candidates)
-            prompts = _prompt_reports(job, model, envelope.dialect, prompt_logprobs)
+            samples = best_samples([merged(parts) for parts in deltas], job.options.candidates)
+            prompts = _prompt_reports(job, prompt_logprobs)
             body = completion_body(envelope, samples, prompts, report, generation.usage)
             return orjson.dumps(body)
 
-        cost = format_cost(deltas, report, model.info) + _prompt_cost(job, model)
+        cost = format_cost(deltas, report, model.info) + _prompt_cost(job)
         return await respond(encode, cost)
 
     async def _stream(
         self,
         request: Request,
         job: CompletionJob,
-        model: ServedModel,
         envelope: Envelope,
         generation: TextGeneration,
         prompt_logprobs: PromptLogprobs | None,
     ) -> None:
         def make_openings() -> list[Opening]:
-            prompts = _prompt_reports(job, model, envelope.dialect, prompt_logprobs)
-            return [make_opening(prompt, job.terms.report) for prompt in prompts]
+            prompts = _prompt_reports(job, prompt_logprobs)
+            return [make_opening(prompt, job.options.report) for prompt in prompts]
 
-        openings = await offload.run(make_openings, _prompt_cost(job, model))
+        openings = await offload.run(make_openings, _prompt_cost(job))
         frames = CompletionFrames(
             envelope,
             generation,
-            job.terms.stream_options,
-            job.terms.report,
-            openings=[opening for opening in openings for _ in range(job.terms.candidates.n)],
+            job.options.stream_options,
+            job.options.report,
+            openings=[opening for opening in openings for _ in range(job.options.candidates.n)],
         )
         await stream_answer(
             request,
@@ -144,34 +137,32 @@ async def _generate(
 
 
 def _prompt_reports(
-    job: CompletionJob,
-    model: ServedModel,
-    dialect: Dialect,
-    prompt_logprobs: PromptLogprobs | None,
+    job: CompletionJob, prompt_logprobs: PromptLogprobs | None
 ) -> list[PromptReport]:
-    with_logprobs = job.terms.report.num_logprobs is not None and prompt_logprobs is not None
+    model, dialect = job.preparation.model, job.preparation.dialect
+    with_logprobs = job.options.report.num_logprobs is not None and prompt_logprobs is not None
     reports = []
     for position, (prompt, task) in enumerate(zip(job.prompts, job.tasks, strict=True)):
         logprobs = () if prompt_logprobs is None else prompt_logprobs[position]
         echo = NO_ECHO
-        if job.echo:
+        if job.is_echoed:
             echo = make_echo(
                 prompt,
                 logprobs if with_logprobs else None,
                 model.tokenizer,
                 dialect.text_length,
-                skip_special_tokens=job.terms.skip_special_tokens,
+                skip_special_tokens=job.options.skip_special_tokens,
             )
         reports.append(PromptReport(echo, task.token_ids, logprobs))
     return reports
 
 
-def _prompt_cost(job: CompletionJob, model: ServedModel) -> int:
+def _prompt_cost(job: CompletionJob) -> int:
     """What there is to format about the prompts: their tokens and log probabilities."""
-    if not job.echo and job.num_prompt_logprobs is None:
+    if not job.is_echoed and job.num_prompt_logprobs is None:
         return 0
     num_tokens = sum(len(task.token_ids) for task in job.tasks)
     if job.num_prompt_logprobs is None:
         needs_decoding = any(prompt.text is None for prompt in job.prompts)
         return num_tokens if needs_decoding else 0
-    return num_tokens * num_values(job.num_prompt_logprobs, model.info)
+    return num_tokens * num_values(job.num_prompt_logprobs, job.preparation.model.info)

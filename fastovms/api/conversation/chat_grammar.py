@@ -11,11 +11,10 @@ from typing import NamedTuple
 from fastovms.api.conversation.chat_prompt import TemplateOptions
 from fastovms.api.conversation.chat_tools import ToolUse
 from fastovms.api.request import offload
+from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.structured import check_length, compile_grammar, grammar_of
-from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.body import show
 from fastovms.api.wire.request_schemas import GenerationFields
-from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.grammar.json_schema import check_schema
 from fastovms.params import Grammar
@@ -42,12 +41,7 @@ class Constraint(NamedTuple):
 
 
 def constraint(
-    body: GenerationFields,
-    tools: ToolUse,
-    prompt: str,
-    options: TemplateOptions,
-    model: ServedModel,
-    config: ApiConfig,
+    request: Preparation[GenerationFields], tools: ToolUse, prompt: str, options: TemplateOptions
 ) -> Constraint | None:
     """The constraint on one request's answer, if there is one. Takes time in proportion to the
     schemas.
@@ -58,17 +52,18 @@ def constraint(
 
     Raises InvalidField: fields contradict each other, or are malformed.
     """
-    tool_format, reasoning_format = model.chat.tool_format, model.chat.reasoning_format
+    chat = request.model.chat
+    tool_format, reasoning_format = chat.tool_format, chat.reasoning_format
     if reasoning_format is not None and options.kwargs.get("enable_thinking") is False:
         reasoning_format = reasoning_format if opens_reasoning(reasoning_format, prompt) else None
-    asked = grammar_of(body, config)
+    asked = grammar_of(request)
     if tools.is_required:
         if tool_format is None:
             raise InvalidField(
                 "tool_choice can only be auto or none: how this model writes calls is not known",
                 param="tool_choice",
             )
-        if asked is not None and not asked.param.startswith("response_format"):
+        if asked is not None and not asked.param.startswith(request.names.response_format):
             raise InvalidField(
                 f"{asked.param} cannot be used when tool_choice requires a call", param=asked.param
             )
@@ -90,12 +85,9 @@ def constraint(
 
 
 async def usable(
-    wanted: Constraint | None, model: ServedModel, config: ApiConfig, client: str
+    request: Preparation[GenerationFields], wanted: Constraint | None
 ) -> Grammar | None:
     """The grammar, made ready; None where there is none, or an optional one is of no use.
-
-    Args:
-        client: who has sent it.
 
     Raises:
         InvalidField: it cannot be used.
@@ -104,8 +96,8 @@ async def usable(
     if wanted is None:
         return None
     try:
-        check_length(wanted.grammar, config)
-        return await compile_grammar(wanted.grammar, model, client)
+        check_length(wanted.grammar, request.config)
+        return await compile_grammar(wanted.grammar, request.model, request.client)
     except (InvalidField, BackendUnavailable) as error:
         if not wanted.is_optional:
             if isinstance(error, InvalidField):

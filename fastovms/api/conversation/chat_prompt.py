@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fastovms.api.conversation.chat_messages import Message
-from fastovms.api.request.prompt_images import check_images
+from fastovms.api.conversation.chat_tools import ToolUse
+from fastovms.api.request.preparation import Preparation
+from fastovms.api.request.prompt_images import tags_named
 from fastovms.api.request.prompts import (
     Prompt,
+    PromptEncoder,
     Truncation,
     check_text,
     context_exceeded,
-    encode_text,
 )
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.body import show
-from fastovms.errors import InvalidField
+from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.errors import FieldFault, InvalidField
+from fastovms.media.loader import ImageSource
+from fastovms.media.tags import check_tags, without_tags
 
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -37,24 +42,26 @@ class TemplateOptions:
     source: str | None = None
 
 
-def template_options(
-    model: ServedModel,
-    *,
-    add_generation_prompt: bool | None,
-    continue_final_message: bool | None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
-    source: str | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    reasoning_effort: str | None = None,
-    enable_thinking: bool | None = None,
-) -> TemplateOptions:
-    """The fields of a request that its template is concerned with.
+class TemplateFields(NamedTuple):
+    """The fields of a request that its template is concerned with, as the client has sent them."""
 
-    What the request says goes before the operator's defaults, and its `chat_template_kwargs`
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: Sequence[Mapping[str, Any]] | None = None
+    source: str | None = None
+    kwargs: Mapping[str, Any] | None = None
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+
+
+def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptions:
+    """What the request says goes before the operator's defaults, and its `chat_template_kwargs`
     before other fields. An effort switches thinking on or off, as in vLLM.
 
     Raises InvalidField.
     """
+    source, add_generation_prompt = given.source, given.add_generation_prompt
+    reasoning_effort = given.reasoning_effort
     config = model.chat.config
     if source is not None and not config.trust_request_chat_template:
         raise InvalidField(
@@ -70,9 +77,9 @@ def template_options(
     if reasoning_effort is not None:
         chosen = {"reasoning_effort": reasoning_effort}
         chosen["enable_thinking"] = reasoning_effort != "none"
-    if enable_thinking is not None:
-        chosen["enable_thinking"] = enable_thinking
-    variables = {**config.default_chat_template_kwargs, **chosen, **(kwargs or {})}
+    if given.enable_thinking is not None:
+        chosen["enable_thinking"] = given.enable_thinking
+    variables = {**config.default_chat_template_kwargs, **chosen, **(given.kwargs or {})}
     name = "add_generation_prompt"
     if name in variables:
         if not isinstance(variables[name], bool):
@@ -81,7 +88,7 @@ def template_options(
                 f"{field_name} must be true or false, not {show(variables[name])}", param=field_name
             )
         add_generation_prompt = variables.pop(name)
-    continues = continue_final_message is True
+    continues = given.continue_final_message is True
     if continues and add_generation_prompt:
         raise InvalidField(
             "continue_final_message and add_generation_prompt cannot both be true",
@@ -92,7 +99,7 @@ def template_options(
         if add_generation_prompt is None
         else add_generation_prompt,
         continue_final_message=continues,
-        documents=documents or (),
+        documents=given.documents or (),
         kwargs=variables,
         source=source,
     )
@@ -100,11 +107,15 @@ def template_options(
 
 def render_prompt(
     messages: Sequence[Message],
-    tools: Sequence[Mapping[str, Any]],
+    tools: ToolUse,
     options: TemplateOptions,
     model: ServedModel,
+    name: str = "messages",
 ) -> str:
     """The prompt's text. Takes time in proportion to the messages.
+
+    Args:
+        name: of the field that the messages come from.
 
     Raises RequestError: the model has no template, the template refuses the messages, or there are
     more of them than the context has tokens.
@@ -112,16 +123,15 @@ def render_prompt(
     template = model.chat.template
     if template is None:
         raise InvalidField(
-            f"messages cannot be used: model {model.info.name} {model.chat.missing}",
-            param="messages",
+            f"{name} cannot be used: model {model.info.name} {model.chat.missing}", param=name
         )
     if len(messages) > model.info.max_model_len:
-        raise context_exceeded(f"the chat has {len(messages)} turns", model.info, "messages")
+        raise context_exceeded(f"the chat has {len(messages)} turns", model.info, name)
     if options.source is not None:
         template = template.replaced(options.source)
     return template.render(
         messages,
-        tools=tools,
+        tools=tools.shown,
         add_generation_prompt=options.add_generation_prompt,
         continue_final_message=options.continue_final_message,
         documents=options.documents,
@@ -129,35 +139,57 @@ def render_prompt(
     )
 
 
-def encode_prompt(
-    text: str,
-    model: ServedModel,
-    truncation: Truncation | None,
-    *,
-    add_special_tokens: bool,
-    num_images: int = 0,
-    loses_images: bool = False,
-) -> Prompt:
-    """Takes time in proportion to the text.
+@dataclass(frozen=True, slots=True)
+class PromptMaker:
+    """Makes the prompt of one request's messages.
 
-    Args:
-        loses_images: messages may have been dropped with theirs.
-
-    Raises InvalidField: empty, far too long, or not with the images that it is to have.
+    Attributes:
+        options: of the template.
+        truncation: of the prompt's tokens; None = all are kept.
+        may_lose_images: messages may have been dropped with theirs.
+        images: those of the messages, in whose texts tags stand for them.
     """
-    if not text:
-        raise InvalidField("messages: the chat template makes nothing of them", param="messages")
-    check_text(text, "messages", model.info)
-    token_ids = encode_text(
-        check_images(
-            text, num_images, "messages", model.images, truncation, loses_images=loses_images
-        ),
-        "messages",
-        model.tokenizer,
-        model.info,
-        add_special_tokens=add_special_tokens,
-        truncation=truncation,
-    )
-    if truncation is not None and len(token_ids) > truncation.max_tokens:
-        return Prompt(truncation.cut(token_ids), text)
-    return Prompt(token_ids, text)
+
+    request: Preparation[GenerationFields]
+    tools: ToolUse
+    options: TemplateOptions
+    truncation: Truncation | None = None
+    may_lose_images: bool = False
+    images: list[ImageSource] = field(default_factory=list)
+
+    def make(self, messages: Sequence[Message]) -> Prompt:
+        """Takes time in proportion to the messages.
+
+        Raises RequestError: what `render_prompt` raises, and InvalidField: the prompt is empty, far
+        too long, or has not the images that it is to have.
+        """
+        request, name = self.request, self.request.names.prompt
+        model, special = request.model, request.body.add_special_tokens is True
+        try:
+            text = render_prompt(messages, self.tools, self.options, model, name)
+        except FieldFault as fault:
+            raise request.names.named(fault) from fault
+        if not text:
+            raise InvalidField(f"{name}: the chat template makes nothing of them", param=name)
+        check_text(text, name, model.info)
+        encoder = PromptEncoder(model.tokenizer, model.info, special, self.truncation)
+        with tags_named(request.body):
+            told = self._without_images(text)
+        token_ids: Sequence[int] = encoder.encode(told, name)
+        if self.truncation is not None:
+            token_ids = self.truncation.cut(token_ids)
+        return Prompt(token_ids, text)
+
+    def _without_images(self, text: str) -> str:
+        """Raises InvalidField: what a client wrote would be taken for an image, one has got lost,
+        or tokens are to be cut from a prompt with images."""
+        images, num_images = self.request.model.images, len(self.images)
+        if images is None:
+            return text
+        name, needs_all = self.request.names.prompt, not self.may_lose_images
+        check_tags(text, num_images, name, images.reserved, needs_all=needs_all)
+        if num_images and self.truncation is not None:
+            raise InvalidField(
+                "truncate_prompt_tokens cannot be used with images", param="truncate_prompt_tokens"
+            )
+        return without_tags(text, num_images)

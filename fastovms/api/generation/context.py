@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fastovms.api.generation.envelope import Envelope
+from fastovms.api.request.preparation import FieldNames, Preparation
 from fastovms.api.request.reading import read_body
 from fastovms.api.request.sampling import is_streamed, request_id
-from fastovms.api.serving.served import ServedModel, ServedModels
+from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import GenerationFields
@@ -34,15 +35,21 @@ class ApiContext:
     bodies: BodyReader
 
     async def read(
-        self, request: Request, schema: type[Body], dialect: Dialect
-    ) -> tuple[Body, ServedModel]:
-        """As `read_body` does. Whether the answer is streamed is noted, too."""
+        self,
+        request: Request,
+        schema: type[Body],
+        dialect: Dialect,
+        names_of: Callable[[Body], FieldNames],
+    ) -> Preparation[Body]:
+        """Reads a body and finds its model, and notes whether the answer is streamed. Raises
+        RequestError, as `read_body` does."""
         body, model = await read_body(request, schema, self.models, dialect, self.bodies)
         request.log_fields["stream"] = is_streamed(body)
-        return body, model
+        size, names, client = len(request.body), names_of(body), request.sender
+        return Preparation(body, size, model, dialect, self.config, names, client)
 
     def envelope(
-        self, prefix: str, new_id: str, body: GenerationFields, model: ServedModel, dialect: Dialect
+        self, prefix: str, new_id: str, preparation: Preparation[GenerationFields]
     ) -> Envelope:
         """
         Args:
@@ -50,9 +57,9 @@ class ApiContext:
             new_id: the rest of it, unless the client has given one.
         """
         return Envelope(
-            id=f"{prefix}{request_id(body, new_id)}",
+            id=f"{prefix}{request_id(preparation.body, new_id)}",
             created=int(self.unix_time()),
-            model=model.info.name,
+            model=preparation.model.info.name,
             system_fingerprint=self.system_fingerprint,
-            dialect=dialect,
+            dialect=preparation.dialect,
         )

@@ -16,8 +16,9 @@ from typing import Final, Self
 
 from fastovms.api.generation.deltas import DeltaCallback, SampleDelta, Usage
 from fastovms.api.generation.submission import submit_all
+from fastovms.api.request.generation_options import GenerationOptions
 from fastovms.api.request.prompt_task import PromptTask
-from fastovms.api.request.sampling import Queueing, Stopping
+from fastovms.api.request.sampling import Stopping
 from fastovms.api.serving.served import ServedModel
 from fastovms.errors import BackendError, BackendUnavailable, EngineFailed, RequestError
 from fastovms.metrics import FinishedRequest
@@ -64,33 +65,30 @@ class TextGeneration:
         self,
         model: ServedModel,
         tasks: Sequence[PromptTask],
+        options: GenerationOptions,
         *,
         request_id: str,
-        stopping: Stopping,
-        skip_special_tokens: bool,
         log_fields: dict[str, object],
-        queueing: Queueing,
-        continues_prompt: bool = False,
+        measure: Measure,
         new_parser: Callable[[], OutputParser] | None = None,
-        keep: frozenset[str] = frozenset(),
-        track: Measure | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """
         Args:
             log_fields: always hold the tokens counted so far: whoever cancels a request reads them
                 at once.
-            continues_prompt: the text goes on with the prompt's, instead of beginning a new one.
-            new_parser: makes the parser of one sample's text.
-            keep: special tokens that are shown though others are skipped.
-            track: report the tokens with the text, with offsets in this unit.
+            measure: the unit in which the offsets of tokens count.
+            new_parser: makes the parser of one sample's text; None = the text goes on with the
+                prompt's, instead of beginning a new one.
         """
+        stopping, queueing = options.stopping, options.queueing
+        self._parses = new_parser is not None
         self._backend = model.backend
         new_detokenizer = partial(
             model.tokenizer.detokenizer,
-            skip_special_tokens=skip_special_tokens,
-            continues=continues_prompt,
-            keep=keep,
+            skip_special_tokens=options.skip_special_tokens,
+            continues=not self._parses,
+            keep=model.chat.tags if self._parses else frozenset(),
         )
         ends_text = partial(completes_stop, new_detokenizer, stopping.strings, stopping.min_tokens)
         self._requests = [
@@ -106,12 +104,11 @@ class TextGeneration:
             for position, task in enumerate(tasks)
         ]
         self._includes_stop = stopping.include
-        self._parses = new_parser is not None
         self._samples = [
             _new_sample(
                 new_detokenizer(),
                 stopping,
-                track,
+                measure if options.needs_tokens else None,
                 None if new_parser is None else new_parser(),
             )
             for task in tasks

@@ -95,40 +95,64 @@ def split_prompts(
     return prompts
 
 
+@dataclass(frozen=True, slots=True)
+class PromptEncoder:
+    """Texts to the token ids of a prompt.
+
+    Attributes:
+        truncation: texts that are far longer are encoded in part; None = they are refused.
+    """
+
+    tokenizer: Tokenizer
+    model: ModelInfo
+    add_special_tokens: bool
+    truncation: Truncation | None = None
+
+    def encode(self, text: str, name: str) -> list[int]:
+        """Takes time in proportion to the text.
+
+        Args:
+            name: of the text's field.
+
+        Raises InvalidField (`context_length_exceeded`) for one that is far too long.
+        """
+        truncation = self.truncation
+        limit = self.model.max_model_len if truncation is None else truncation.max_tokens + _CUT
+        num_chars = limit * _USUAL_CHARS_PER_TOKEN
+        keeps_end = truncation is not None and truncation.keeps_end
+        part = text[-num_chars:] if keeps_end else text[:num_chars]
+        token_ids = self.tokenizer.encode(part, add_special_tokens=self.add_special_tokens)
+        if len(part) == len(text):
+            return token_ids
+        if len(token_ids) <= limit + _CUT:
+            return self.tokenizer.encode(text, add_special_tokens=self.add_special_tokens)
+        if truncation is None:
+            raise context_exceeded(f"the prompt has more than {limit} tokens", self.model, name)
+        return token_ids
+
+    def prompt(self, given: str | list[int], name: str) -> Prompt:
+        """Returns a prompt that is truncated where it has to be. Raises as `encode` does."""
+        text = given if isinstance(given, str) else None
+        token_ids = given if isinstance(given, list) else self.encode(given, name)
+        if self.truncation is not None and len(token_ids) > self.truncation.max_tokens:
+            return Prompt(self.truncation.cut(token_ids))
+        return Prompt(token_ids, text)
+
+
 async def encode_prompts(
-    prompts: Sequence[str | list[int]],
-    tokenizer: Tokenizer,
-    model: ModelInfo,
-    *,
-    add_special_tokens: bool,
-    truncation: Truncation | None = None,
+    prompts: Sequence[str | list[int]], encoder: PromptEncoder
 ) -> list[Prompt]:
     """Encodes the prompts that are text, on a thread when there is much of it.
 
     Raises InvalidField (`context_length_exceeded`) for a text that is far too long;
-    `budget.fit_max_tokens` finds the others.
+    `token_budget.fit_max_tokens` finds the others.
     """
 
     def encode() -> list[Prompt]:
-        encoded = []
-        for position, prompt in enumerate(prompts):
-            name = prompt_name(position, len(prompts))
-            text = prompt if isinstance(prompt, str) else None
-            if isinstance(prompt, str):
-                token_ids: Sequence[int] = encode_text(
-                    prompt,
-                    name,
-                    tokenizer,
-                    model,
-                    add_special_tokens=add_special_tokens,
-                    truncation=truncation,
-                )
-            else:
-                token_ids = prompt
-            if truncation is not None and len(token_ids) > truncation.max_tokens:
-                token_ids, text = truncation.cut(token_ids), None
-            encoded.append(Prompt(token_ids, text))
-        return encoded
+        return [
+            encoder.prompt(prompt, prompt_name(position, len(prompts)))
+            for position, prompt in enumerate(prompts)
+        ]
 
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     return await offload.run(encode, encoding_cost(texts))
@@ -142,30 +166,6 @@ def encoding_cost(texts: Collection[str]) -> int:
 def prompt_name(position: int, num_prompts: int) -> str:
     """How error messages call a prompt."""
     return "prompt" if num_prompts == 1 else f"prompt[{position}]"
-
-
-def encode_text(
-    text: str,
-    name: str,
-    tokenizer: Tokenizer,
-    model: ModelInfo,
-    *,
-    add_special_tokens: bool,
-    truncation: Truncation | None,
-) -> list[int]:
-    """Raises InvalidField (`context_length_exceeded`) for one that is far too long."""
-    limit = model.max_model_len if truncation is None else truncation.max_tokens + _CUT
-    num_chars = limit * _USUAL_CHARS_PER_TOKEN
-    keeps_end = truncation is not None and truncation.keeps_end
-    part = text[-num_chars:] if keeps_end else text[:num_chars]
-    token_ids = tokenizer.encode(part, add_special_tokens=add_special_tokens)
-    if len(part) == len(text):
-        return token_ids
-    if len(token_ids) > limit + _CUT:
-        if truncation is not None:
-            return token_ids
-        raise context_exceeded(f"the prompt has more than {limit} tokens", model, name)
-    return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
 def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:

@@ -1,25 +1,20 @@
-"""Checks the generation fields of a request and turns them into `SamplingParams`.
-
-Precedence: the request, then the model's generation_config.json, then the dialect's constants.
-"""
+"""Checks the generation fields of a request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
-from fastovms.api.request.candidates import Candidates
-from fastovms.api.request.token_rules import TokenRules
 from fastovms.api.wire.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.ids import check_id
 from fastovms.api.wire.request_schemas import GenerationFields, StreamOptions
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
-from fastovms.params import ALL_LOGPROBS, Grammar, ModelInfo, SamplingParams
+from fastovms.params import ALL_LOGPROBS
 
 NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "prompt_embeds": (),
@@ -38,8 +33,6 @@ MAX_NGRAM_SIZE: Final = 16
 """Drafts never change a text, so that larger numbers may be lowered to what can still pay."""
 
 _MAX_CACHE_SALT: Final = 128
-
-Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,73 +163,3 @@ def request_id(body: GenerationFields, default: str) -> str:
     if given is None:
         return default
     return check_id(given, "request_id")
-
-
-def sampling_params(
-    body: GenerationFields,
-    dialect: Dialect,
-    model: ModelInfo,
-    *,
-    candidates: Candidates,
-    num_prompt_tokens: int,
-    max_tokens: int | None,
-    rules: TokenRules,
-    bad_words_token_ids: tuple[tuple[int, ...], ...],
-    grammar: Grammar | None,
-    logprobs: int | None,
-    prompt_logprobs: int | None,
-) -> SamplingParams:
-    """`body` must have passed `check_ranges`.
-
-    Raises InvalidField for fields that contradict each other.
-    """
-    defaults = model.defaults
-    min_tokens = body.min_tokens or 0
-    most = model.max_model_len - num_prompt_tokens if max_tokens is None else max_tokens
-    if min_tokens > most:
-        raise InvalidField(
-            f"min_tokens must be at most max_tokens ({most}), not {min_tokens}", param="min_tokens"
-        )
-    num_drafts = body.num_assistant_tokens
-    if body.assistant_confidence_threshold is not None:
-        if num_drafts:
-            raise InvalidField(
-                "assistant_confidence_threshold cannot be used with num_assistant_tokens",
-                param="assistant_confidence_threshold",
-            )
-        num_drafts = None  # beside a threshold, OpenVINO's 0 leaves the number to it
-    ngram_size = body.max_ngram_size
-    top_k = _first(body.top_k, defaults.top_k, dialect.default_top_k)
-    temperature = _first(body.temperature, defaults.temperature, 1.0)
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=0.0 if candidates.is_greedy else temperature,
-        top_p=_first(body.top_p, defaults.top_p, 1.0),
-        top_k=top_k if 0 < top_k < model.vocab_size else 0,
-        min_p=_first(body.min_p, defaults.min_p, 0.0),
-        seed=body.seed,
-        n=candidates.num_samples,
-        ignore_eos=bool(body.ignore_eos),
-        eos_token_ids=model.eos_token_ids,
-        stop_token_ids=rules.stop_token_ids,
-        min_tokens=min_tokens,
-        repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty, 1.0),
-        frequency_penalty=_first(body.frequency_penalty, defaults.frequency_penalty, 0.0),
-        presence_penalty=_first(body.presence_penalty, defaults.presence_penalty, 0.0),
-        logit_bias=rules.logit_bias,
-        allowed_token_ids=rules.allowed_token_ids,
-        bad_words_token_ids=bad_words_token_ids,
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        grammar=grammar,
-        beam_search=candidates.beam_search,
-        num_assistant_tokens=None if num_drafts is None else min(num_drafts, MAX_DRAFT_TOKENS),
-        max_ngram_size=None if ngram_size is None else min(ngram_size, MAX_NGRAM_SIZE),
-        assistant_confidence_threshold=body.assistant_confidence_threshold,
-    )
-
-
-def _first(requested: Number | None, models: Number | None, constant: Number) -> Number:
-    if requested is not None:
-        return requested
-    return constant if models is None else models

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from fastovms.api.request.preparation import FieldNames, Preparation
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.body import show
 from fastovms.api.wire.request_schemas import GenerationFields
@@ -23,15 +24,16 @@ Reader = Callable[[Any, str], str | None]
 """A field's value and name to the grammar's source; None where the value asks for nothing."""
 
 
-def grammar_of(body: GenerationFields, config: ApiConfig) -> Grammar | None:
+def grammar_of(request: Preparation[GenerationFields]) -> Grammar | None:
     """The constraint that a request asks for, not yet compiled.
 
     Raises InvalidField: more than one, too long, or of a wrong form.
     """
+    body = request.body
     if body.guided_whitespace_pattern is not None:
         raise _unsupported("guided_whitespace_pattern")
     found = [
-        *_response_format(body.response_format),
+        *_response_format(request.response_format, request.names),
         *_structured_outputs(body.structured_outputs),
         *_guided(body),
     ]
@@ -44,7 +46,7 @@ def grammar_of(body: GenerationFields, config: ApiConfig) -> Grammar | None:
     if not found:
         return None
     grammar = found[0]
-    check_length(grammar, config)
+    check_length(grammar, request.config)
     return grammar
 
 
@@ -157,10 +159,10 @@ def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[Grammar]:
         yield from _read(constraint, value.get(constraint), f"{field}.{constraint}")
 
 
-def _response_format(value: Mapping[str, Any] | None) -> Iterator[Grammar]:
+def _response_format(value: Mapping[str, Any] | None, names: FieldNames) -> Iterator[Grammar]:
     if value is None:
         return
-    field = "response_format"
+    field = names.response_format
     kind = value.get("type")
     if kind == "text":
         return
@@ -170,15 +172,14 @@ def _response_format(value: Mapping[str, Any] | None) -> Iterator[Grammar]:
             f"{field}.type must be one of text, {', '.join(_FORMATS)}, not {show(kind)}",
             param=f"{field}.type",
         )
-    yield read(value, field)
+    yield read(value, names.json_schema if kind == "json_schema" else field)
 
 
 def _format_json_object(value: Mapping[str, Any], field: str) -> Grammar:
     return Grammar(GrammarKind.JSON_OBJECT, "", field)
 
 
-def _format_json_schema(value: Mapping[str, Any], field: str) -> Grammar:
-    name = f"{field}.json_schema"
+def _format_json_schema(value: Mapping[str, Any], name: str) -> Grammar:
     schema = value.get("json_schema")
     if not isinstance(schema, dict):
         raise InvalidField(f"{name} must be an object, not {show(schema)}", param=name)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.prompts import Truncation, context_exceeded
-from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.body import show
-from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
@@ -20,23 +19,19 @@ class TokenBudget(NamedTuple):
         requested: what the request says; None = nothing.
         max_tokens: what applies, the context apart; None = what it leaves, 0 = nothing is
             generated.
-        name: of the field.
         may_be_cut: `max_tokens` is lowered to what the context leaves, rather than refused.
     """
 
     requested: int | None
     max_tokens: int | None
-    name: str = "max_tokens"
     may_be_cut: bool = True
 
 
 def token_budget(
+    request: Preparation[GenerationFields],
     requested: int | None,
-    model: ServedModel,
-    dialect: Dialect,
+    default: int | None = None,
     *,
-    name: str,
-    default: int | None,
     may_reach_limit: bool = False,
 ) -> TokenBudget:
     """
@@ -46,6 +41,7 @@ def token_budget(
 
     Raises InvalidField: more than the operator allows, where the dialect has that refused.
     """
+    model, dialect, name = request.model, request.dialect, request.names.max_tokens
     limit = model.limits.max_tokens_limit
     if requested is None:
         max_tokens = default or model.info.defaults.max_new_tokens or limit
@@ -60,11 +56,11 @@ def token_budget(
         max_tokens = limit
     # The operator's limit counts as if the request had named it; the model's default does not.
     is_models = requested is None and max_tokens != limit
-    return TokenBudget(requested, max_tokens, name, dialect.clamps_max_tokens or is_models)
+    return TokenBudget(requested, max_tokens, dialect.clamps_max_tokens or is_models)
 
 
 def fit_max_tokens(
-    num_prompt_tokens: int, budget: TokenBudget, model: ModelInfo, *, name: str
+    request: Preparation[GenerationFields], budget: TokenBudget, num_prompt_tokens: int, name: str
 ) -> int | None:
     """`budget.max_tokens` as the context allows it.
 
@@ -73,7 +69,7 @@ def fit_max_tokens(
 
     Raises InvalidField (`context_length_exceeded`) with the counts.
     """
-    max_tokens = budget.max_tokens
+    max_tokens, model = budget.max_tokens, request.model.info
     room = model.max_model_len - num_prompt_tokens
     if num_prompt_tokens == 0:
         raise InvalidField(f"{name} must have at least one token", param=name)
@@ -92,14 +88,14 @@ def fit_max_tokens(
     default = ", the default" if budget.requested is None else ""
     raise context_exceeded(
         f"the request needs {num_prompt_tokens + max_tokens} tokens ({num_prompt_tokens} in the "
-        f"prompt and {budget.name} {max_tokens}{default})",
+        f"prompt and {request.names.max_tokens} {max_tokens}{default})",
         model,
-        budget.name,
+        request.names.max_tokens,
     )
 
 
 def truncation(
-    body: GenerationFields, model: ModelInfo, max_tokens: int | None, *, clamps: bool
+    body: GenerationFields, model: ModelInfo, max_tokens: int | None, clamps: bool
 ) -> Truncation | None:
     """Raises InvalidField for a number beyond the context, or an unknown side."""
     side = body.truncation_side

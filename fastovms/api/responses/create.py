@@ -19,6 +19,7 @@ from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.ranking import best_samples
 from fastovms.api.generation.sse import ClientTooSlow, DeltaSender
 from fastovms.api.request import offload
+from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.background import (
     BackgroundRun,
@@ -29,13 +30,12 @@ from fastovms.api.responses.background import (
 from fastovms.api.responses.input.input_items import NewId, Reading
 from fastovms.api.responses.input.response_fields import Fields, read_fields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
-from fastovms.api.responses.job import ResponsesJob, count_tokens, prepare
+from fastovms.api.responses.job import ResponsesJob, count_tokens, names_of, prepare
 from fastovms.api.responses.output.echoed_fields import output_form, response_form
 from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.stored.history import History, item_cost, read_history
 from fastovms.api.responses.stored.records import to_items, to_record
 from fastovms.api.responses.stored.replay import replay
-from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.sse_frames import DONE
 from fastovms.errors import StateFailed, TooLarge
@@ -58,7 +58,6 @@ class _Task:
     fields: Fields
     history: History
     job: ResponsesJob
-    model: ServedModel
     generation: TextGeneration
     run: ResponseRun
     streams: bool
@@ -83,19 +82,18 @@ class Responses:
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
         """Raises RequestError or BackendError while the answer has not begun."""
         context, state = self._context, self._state
-        body, model = await context.read(request, ResponsesRequest, dialect)
+        preparation = await context.read(request, ResponsesRequest, dialect, names_of)
+        body = preparation.body
         fields = read_fields(body, dialect, keeps=state is not None)
         if fields.background and state is not None:
             state.runs.check_room()
-        history = await self._history(request, body, fields, model, dialect)
-        job = await prepare(
-            body, fields, history, model, dialect, context.config, client=request.sender
-        )
+        history = await self._history(preparation, fields, request.tenant)
+        job = await prepare(preparation, fields, history)
         new_id = context.new_id()
-        envelope = context.envelope(_id_prefix(body, dialect), new_id, body, model, dialect)
+        envelope = context.envelope(_id_prefix(body, dialect), new_id, preparation)
         if state is not None and fields.store and body.request_id is not None:
             await _check_free(state, request.tenant, envelope.id)
-        task = self._task(request, body, new_id, envelope, fields, history, job, model)
+        task = self._task(request, new_id, envelope, fields, history, job)
         if fields.background:
             assert state is not None
             return await self._in_background(task, state)
@@ -107,87 +105,67 @@ class Responses:
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
         """The tokens that a request's prompt would have. Raises RequestError."""
-        body, model = await self._context.read(request, ResponsesRequest, dialect)
-        fields = read_fields(body, dialect, keeps=self._state is not None)
-        history = await self._history(request, body, fields, model, dialect)
-        count = await count_tokens(body, fields, history, model, dialect)
+        preparation = await self._context.read(request, ResponsesRequest, dialect, names_of)
+        fields = read_fields(preparation.body, dialect, keeps=self._state is not None)
+        history = await self._history(preparation, fields, request.tenant)
+        count = await count_tokens(preparation, fields, history)
         counted = {"object": "response.input_tokens", "input_tokens": count}
         return Response(200, orjson.dumps(counted))
 
     async def _history(
-        self,
-        request: Request,
-        body: ResponsesRequest,
-        fields: Fields,
-        model: ServedModel,
-        dialect: Dialect,
+        self, preparation: Preparation[ResponsesRequest], fields: Fields, tenant: str
     ) -> History:
-        state = self._state
-        return await read_history(
-            body,
-            fields,
-            len(request.body),
-            request.tenant,
-            None if state is None else state.store,
-            model.info,
-            Reading(dialect, item_ids(self._context, dialect), model.images is not None),
-        )
+        dialect, takes_images = preparation.dialect, preparation.model.images is not None
+        reading = Reading(dialect, item_ids(self._context, dialect), takes_images)
+        store = None if self._state is None else self._state.store
+        return await read_history(preparation, fields, reading, tenant, store)
 
     def _task(
         self,
         request: Request,
-        body: ResponsesRequest,
         new_id: str,
         envelope: Envelope,
         fields: Fields,
         history: History,
         job: ResponsesJob,
-        model: ServedModel,
     ) -> _Task:
         context, dialect = self._context, envelope.dialect
-        form = output_form(
-            body, fields, job, model, dialect, item_ids(context, dialect), self._new_call_id
-        )
-        terms = job.terms
-        needs_tokens = terms.report.needs_tokens or terms.candidates.are_ranked
+        form = output_form(job, fields, item_ids(context, dialect), self._new_call_id)
         generation = TextGeneration(
-            model,
+            job.preparation.model,
             [job.task],
+            job.options,
             request_id=new_id,
-            stopping=terms.stopping,
-            skip_special_tokens=terms.skip_special_tokens,
             # The access log's line is written before a response in the background has ended.
             log_fields={} if fields.background else request.log_fields,
-            queueing=terms.queueing,
+            measure=len,
             new_parser=job.new_parser,
-            keep=model.chat.tags,
-            track=len if needs_tokens else None,
         )
+        streams = is_streamed(job.preparation.body)
         run = ResponseRun(
-            response_form(body, fields, job, envelope),
+            response_form(job, fields, envelope),
             form,
             dialect,
             usage=lambda: generation.usage,
             unix_time=context.unix_time,
-            tells=is_streamed(body) or fields.background,
+            tells=streams or fields.background,
             for_all=fields.background,
         )
-        streams = is_streamed(body)
-        return _Task(request, dialect, fields, history, job, model, generation, run, streams)
+        return _Task(request, dialect, fields, history, job, generation, run, streams)
 
     def _new_call_id(self) -> str:
         return f"call_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
 
     async def _complete(self, task: _Task) -> Response:
-        generation, run, terms = task.generation, task.run, task.job.terms
+        generation, run, job = task.generation, task.run, task.job
         deltas = await collect(generation.run, generation.num_samples)
 
         def build() -> None:
             samples = [merged(parts) for parts in deltas]
-            for sample in best_samples(samples, terms.candidates):
+            for sample in best_samples(samples, job.options.candidates):
                 run.push(sample)
 
-        cost = format_cost(deltas, terms.report, task.model.info)
+        cost = format_cost(deltas, job.options.report, job.preparation.model.info)
         await offload.run(build, cost)
         await self._keep(task)
         data = await offload.run(lambda: orjson.dumps(run.body()), cost)

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-import msgspec
-
-from fastovms.api.conversation.chat_grammar import Constraint, constraint, usable
-from fastovms.api.conversation.chat_messages import Message
-from fastovms.api.conversation.chat_parser import parser_maker
-from fastovms.api.conversation.chat_prompt import (
-    TemplateOptions,
-    encode_prompt,
-    render_prompt,
-    template_options,
-)
+from fastovms.api.conversation.chat_grammar import constraint
+from fastovms.api.conversation.chat_prompt import PromptMaker, TemplateFields, template_options
+from fastovms.api.conversation.chat_task import ReadChat, chat_task, parser_maker
 from fastovms.api.conversation.chat_tools import ToolUse, read_tools
 from fastovms.api.request import offload
-from fastovms.api.request.generation_request import (
-    Terms,
+from fastovms.api.request.generation_options import (
+    GenerationOptions,
     check_num_choices,
     check_numbers,
-    make_tasks,
-    terms,
+    generation_options,
 )
-from fastovms.api.request.prompt_images import kept_images, tags_named, with_images
+from fastovms.api.request.preparation import FieldNames, Preparation
+from fastovms.api.request.prompt_images import kept_images
 from fastovms.api.request.prompt_task import PromptTask
-from fastovms.api.request.prompts import Prompt, Truncation
+from fastovms.api.request.prompts import Prompt
 from fastovms.api.request.sampling import num_logprobs
 from fastovms.api.request.token_budget import TokenBudget, token_budget
 from fastovms.api.request.token_report import token_report
@@ -42,22 +34,13 @@ from fastovms.api.responses.stored.history import History
 from fastovms.api.serving.images import uncounted
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import Dialect
-from fastovms.config import ApiConfig
-from fastovms.errors import InvalidField, RequestError
+from fastovms.errors import InvalidField
 from fastovms.media.loader import ImageSource
 from fastovms.text.scanning.output import OutputParser
 
 _USUAL_ANSWER_SHARE: Final = 8
 """Where older messages may be dropped, one part in so many of the context is kept free for an
 answer of no stated length."""
-
-_CHAT_NAMES: Final = {
-    "messages": "input",
-    "response_format.json_schema": "text.format",
-    "response_format": "text.format",
-    "reasoning_effort": "reasoning.effort",
-}
-"""Fields of chats that stand for fields of responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +51,8 @@ class ResponsesJob:
         warnings: what of the request is passed over.
     """
 
-    terms: Terms
+    preparation: Preparation[ResponsesRequest]
+    options: GenerationOptions
     task: PromptTask
     tools: ToolUse
     new_parser: Callable[[], OutputParser]
@@ -76,154 +60,101 @@ class ResponsesJob:
 
 
 async def prepare(
-    body: ResponsesRequest,
-    fields: Fields,
-    history: History,
-    model: ServedModel,
-    dialect: Dialect,
-    config: ApiConfig,
-    *,
-    client: str,
+    request: Preparation[ResponsesRequest], fields: Fields, history: History
 ) -> ResponsesJob:
-    """Long contexts are rendered and encoded in a thread.
-
-    Args:
-        client: who asks.
+    """Checks a request and makes what runs it. Long contexts are rendered and encoded in a thread.
 
     Raises:
         RequestError: a field is at fault.
         BackendError: the grammar cannot be compiled now.
     """
-    if fields.response_format is not None:
-        body = msgspec.structs.replace(body, response_format=fields.response_format)
-    names = _own_names(has_format=fields.response_format is not None)
-    with _named_as_responses(names):
-        check_numbers(body, dialect)
-        top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", config) or 0
-        report = token_report(
-            body, top_logprobs if fields.logprobs else None, "top_logprobs", model, config
-        )
-        budget = _budget(body, model, dialect)
-        asked = terms(body, budget, report, model, dialect, config)
-        check_num_choices(1, asked.candidates, config)
-        warnings: list[str] = []
-        tools = _tools(body, dialect, warnings)
-        options = _template_options(body, fields, history, model)
-        images: list[ImageSource] = []
-        make = _prompt_maker(
-            body, fields, history, tools, options, model, budget, asked.truncation, images
-        )
+    request = _with_format(request, fields)
+    body = request.body
+    check_numbers(request)
+    top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", request.config) or 0
+    report = token_report(request, top_logprobs if fields.logprobs else None)
+    options = generation_options(request, report, _budget(request))
+    check_num_choices(request, options.candidates)
+    warnings: list[str] = []
+    maker = _prompt_maker(request, fields, history, warnings)
+    maker = replace(maker, truncation=options.truncation)
 
-        def read() -> tuple[Prompt, Constraint | None]:
-            with tags_named(body):
-                prompt = make()
-            wanted = constraint(body, tools, prompt.text or "", options, model, config)
-            return prompt, None if wanted is None else _renamed(wanted, names)
-
-        prompt, wanted = await offload.run(read, history.size)
-        [task] = await make_tasks(
-            body,
-            asked,
-            [prompt.token_ids],
-            ["input"],
-            model,
-            dialect,
-            config,
-            grammar=await usable(wanted, model, config, client),
-            echo=False,
-            num_prompt_logprobs=None,
-        )
-        if fields.truncates and images:
+    def read() -> ReadChat:
+        prompt = _make_prompt(request, maker, history, options.budget)
+        wanted = constraint(request, maker.tools, prompt.text or "", maker.options)
+        images: Sequence[ImageSource] = maker.images
+        if images and maker.may_lose_images:
             prompt, images = kept_images(prompt, images)
-        task = await with_images(
-            task,
-            prompt,
-            images,
-            model.images,
-            asked.truncation,
-            name="input",
-            stop_strings=asked.stopping.strings,
-        )
-    new_parser = parser_maker(asked, tools, prompt.text or "", model, dialect)
-    return ResponsesJob(asked, task, tools, new_parser, warnings)
+        return ReadChat(prompt, maker.tools, images, wanted)
+
+    chat = await offload.run(read, history.size)
+    task = await chat_task(request, options, chat)
+    new_parser = parser_maker(request, options, chat)
+    return ResponsesJob(request, options, task, chat.tools, new_parser, warnings)
 
 
 async def count_tokens(
-    body: ResponsesRequest,
-    fields: Fields,
-    history: History,
-    model: ServedModel,
-    dialect: Dialect,
+    request: Preparation[ResponsesRequest], fields: Fields, history: History
 ) -> int:
-    """Of the prompt that `prepare` would make. Raises RequestError."""
-    with _named_as_responses(_own_names(has_format=False)):
-        tools = _tools(body, dialect, [])
-        options = _template_options(body, fields, history, model)
-        budget = TokenBudget(None, None)
-        images: list[ImageSource] = []
-        make = _prompt_maker(body, fields, history, tools, options, model, budget, None, images)
-        prompt = await offload.run(make, history.size)
-    if images:
-        raise uncounted(images[0])
+    """Counts the tokens of the prompt that `prepare` would make. Raises RequestError."""
+    maker = _prompt_maker(request, fields, history, [])
+    make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
+    prompt = await offload.run(make, history.size)
+    if maker.images:
+        raise uncounted(maker.images[0])
     return len(prompt.token_ids)
 
 
+def names_of(body: ResponsesRequest) -> FieldNames:
+    """Returns what a response's request calls its fields, where it has no `text.format`."""
+    return FieldNames("input", "max_output_tokens", "top_logprobs")
+
+
+def _with_format(
+    request: Preparation[ResponsesRequest], fields: Fields
+) -> Preparation[ResponsesRequest]:
+    """Has `text.format`, where it asks for something, stand in for `response_format`."""
+    if fields.response_format is None:
+        return request
+    names = replace(request.names, response_format="text.format", json_schema="text.format")
+    return replace(request, names=names, text_format=fields.response_format)
+
+
 def _prompt_maker(
-    body: ResponsesRequest,
-    fields: Fields,
-    history: History,
-    tools: ToolUse,
-    options: TemplateOptions,
-    model: ServedModel,
-    budget: TokenBudget,
-    truncation: Truncation | None,
-    images: list[ImageSource],
-) -> Callable[[], Prompt]:
-    """What makes the prompt, in time in proportion to the history. It raises RequestError.
-
-    Args:
-        images: those of the history are added to it.
-    """
-
-    def encode(messages: Sequence[Message]) -> Prompt:
-        text = render_prompt(messages, tools.shown, options, model)
-        special = body.add_special_tokens is True
-        return encode_prompt(
-            text,
-            model,
-            truncation,
-            add_special_tokens=special,
-            num_images=len(images),
-            loses_images=fields.truncates,
-        )
-
-    def render() -> Prompt:
-        messages = to_messages(
-            history.items,
-            body.instructions,
-            num_earlier=len(history.items) - len(history.input),
-            images=None if model.images is None else images,
-        )
-        if not history.items:
-            messages.append({"role": "user", "content": ""})
-        if not fields.truncates:
-            return encode(messages)
-        return fitting(messages, encode, _longest_prompt(model, budget))
-
-    return render
-
-
-def _template_options(
-    body: ResponsesRequest, fields: Fields, history: History, model: ServedModel
-) -> TemplateOptions:
-    return template_options(
-        model,
-        add_generation_prompt=None,
+    request: Preparation[ResponsesRequest], fields: Fields, history: History, warnings: list[str]
+) -> PromptMaker:
+    """Args: warnings: takes what of the tools is passed over."""
+    body = request.body
+    tools = _tools(body, request.dialect, warnings)
+    given = TemplateFields(
         continue_final_message=_is_unfinished(history.items),
         kwargs=body.chat_template_kwargs,
         reasoning_effort=fields.reasoning["effort"],
         enable_thinking=body.enable_thinking,
     )
+    options = template_options(request.model, given)
+    return PromptMaker(request, tools, options, may_lose_images=fields.truncates)
+
+
+def _make_prompt(
+    request: Preparation[ResponsesRequest],
+    maker: PromptMaker,
+    history: History,
+    budget: TokenBudget,
+) -> Prompt:
+    """Makes the prompt, in time in proportion to the history. Raises RequestError."""
+    model = request.model
+    messages = to_messages(
+        history.items,
+        request.body.instructions,
+        num_earlier=len(history.items) - len(history.input),
+        images=None if model.images is None else maker.images,
+    )
+    if not history.items:
+        messages.append({"role": "user", "content": ""})
+    if not maker.may_lose_images:
+        return maker.make(messages)
+    return fitting(messages, maker.make, _longest_prompt(model, budget))
 
 
 def _tools(body: ResponsesRequest, dialect: Dialect, warnings: list[str]) -> ToolUse:
@@ -234,16 +165,15 @@ def _tools(body: ResponsesRequest, dialect: Dialect, warnings: list[str]) -> Too
     return read_tools(body.tools, choice, is_parallel, dialect, flat=True, skipped=skipped)
 
 
-def _budget(body: ResponsesRequest, model: ServedModel, dialect: Dialect) -> TokenBudget:
-    name = "max_output_tokens"
-    requested = body.max_output_tokens
-    if requested is not None and requested > model.info.max_model_len:
+def _budget(request: Preparation[ResponsesRequest]) -> TokenBudget:
+    requested, most = request.body.max_output_tokens, request.model.info.max_model_len
+    if requested is not None and requested > most:
+        name = request.names.max_tokens
         raise InvalidField(
-            f"{name} must be at most the context length of {model.info.max_model_len} tokens, not "
-            f"{requested}",
+            f"{name} must be at most the context length of {most} tokens, not {requested}",
             param=name,
         )
-    return token_budget(requested, model, dialect, name=name, default=None, may_reach_limit=True)
+    return token_budget(request, requested, may_reach_limit=True)
 
 
 def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
@@ -261,42 +191,3 @@ def _is_unfinished(items: Sequence[Item]) -> bool:
     """Whether the model has to go on with what it was saying."""
     last = items[-1] if items else {}
     return last.get("role") == "assistant" and last.get("status") in ("in_progress", "incomplete")
-
-
-def _own_names(*, has_format: bool) -> Mapping[str, str]:
-    """
-    Args:
-        has_format: the format is that of `text.format`.
-    """
-    return {
-        chat_name: name
-        for chat_name, name in _CHAT_NAMES.items()
-        if has_format or not name.startswith("text")
-    }
-
-
-@contextmanager
-def _named_as_responses(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors that name a field of chats name the one that stands for it here."""
-    try:
-        yield
-    except RequestError as error:
-        for chat_name, name in names.items():
-            param = error.param or ""
-            if param.startswith(chat_name) or error.message.startswith(chat_name):
-                if param.startswith(chat_name):
-                    param = name + param.removeprefix(chat_name)
-                message = error.message.replace(chat_name, name)
-                raise type(error)(message, param=param or None, code=error.code) from None
-        raise
-
-
-def _renamed(wanted: Constraint, names: Mapping[str, str]) -> Constraint:
-    """The same for what is only found out while the answer is generated: the grammar brings the
-    name along."""
-    grammar = wanted.grammar
-    for chat_name, name in names.items():
-        if grammar.param.startswith(chat_name):
-            param = name + grammar.param.removeprefix(chat_name)
-            return wanted._replace(grammar=replace(grammar, param=param))
-    return wanted

@@ -14,7 +14,7 @@ from fastovms.backends.genai.tag_translation import (
 )
 from fastovms.config import EngineConfig
 from fastovms.engine.drafting.draft_policy import DEFAULT_NUM_ASSISTANT_TOKENS, MAX_DRAFT_TOKENS
-from fastovms.errors import InvalidField, RequestError
+from fastovms.errors import FieldFault, InvalidField, RequestError
 from fastovms.params import Grammar, SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs
     """Raises RequestError for what the pipeline cannot do, or would silently not do."""
     for param, what, is_wanted in _UNSUPPORTED:
         if is_wanted(params):
-            raise InvalidField(f"{what} {_REASON}", param=param)
+            raise FieldFault(param, f"{what.removeprefix(param)} {_REASON}")
     if params.grammar is not None:
         check_grammar(params.grammar)
         if params.beam_search is not None:

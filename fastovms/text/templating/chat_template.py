@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jinja2 import TemplateError
 
-from fastovms.errors import ConfigurationError, InvalidField, RequestError
+from fastovms.errors import ConfigurationError, FieldFault, InvalidField, RequestError
 from fastovms.text.templating.template_environment import make_environment
 from fastovms.text.templating.template_files import (
     DEFAULT,
@@ -212,8 +212,8 @@ class _Prepared:
             return self._environment.render(self._template, every)
         except (Exception, RecursionError, MemoryError) as error:  # whatever its code raises
             reason = str(error) or type(error).__name__
-            raise RequestError(
-                f"the chat template cannot render the messages: {reason}", param="messages"
+            raise FieldFault(
+                "messages", f": {reason}", before="the chat template cannot render the "
             ) from error
 
 

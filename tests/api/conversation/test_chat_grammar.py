@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from fastovms.api.chat.chat_job import names_of
 from fastovms.api.conversation.chat_grammar import Constraint, constraint, usable
 from fastovms.api.conversation.chat_prompt import TemplateOptions
 from fastovms.api.conversation.chat_tools import read_tools
+from fastovms.api.request.preparation import Preparation
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import OPENAI
 from fastovms.api.wire.request_schemas import ChatRequest
@@ -42,14 +44,17 @@ def served() -> ServedModel:
     return ServedModel(backend, ByteTokenizer(), metrics, chat=chat_model())
 
 
+def preparation(model: ServedModel, body: ChatRequest) -> Preparation[ChatRequest]:
+    return Preparation(body, 0, model, OPENAI, ApiConfig(), names_of(body), client="")
+
+
 def constraint_of(
     fields: dict[str, Any], kwargs: dict[str, Any] | None = None, prompt: str = ""
 ) -> Constraint | None:
-    model = served()
     body = ChatRequest(**fields)
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, OPENAI)
     options = TemplateOptions(kwargs=kwargs or {})
-    return constraint(body, tools, prompt, options, model, ApiConfig())
+    return constraint(preparation(served(), body), tools, prompt, options)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +116,9 @@ async def test_what_cannot_be_compiled_now_may_go_free(monkeypatch):
         raise BackendUnavailable("grammars cannot be compiled now")
 
     monkeypatch.setattr(model.backend, "compile_grammar", fail)
-    assert await usable(constraint_of(AUTO), model, ApiConfig(), "") is None
+    assert await usable(preparation(model, ChatRequest()), constraint_of(AUTO)) is None
     with pytest.raises(BackendUnavailable):
-        await usable(constraint_of(REQUIRED), model, ApiConfig(), "")
+        await usable(preparation(model, ChatRequest()), constraint_of(REQUIRED))
 
 
 async def test_a_tool_at_fault_is_named(monkeypatch):
@@ -125,8 +130,9 @@ async def test_a_tool_at_fault_is_named(monkeypatch):
     monkeypatch.setattr(model.backend, "compile_grammar", compile_grammar)
     short = {"type": "object", "properties": {"a": {"type": "string", "minLength": -1}}}
     tools = [tool(), tool("add", parameters=short)]
+    wanted = constraint_of({**REQUIRED, "tools": tools})
     with pytest.raises(InvalidField, match='parameters of "add" cannot be used: minLength') as e:
-        await usable(constraint_of({**REQUIRED, "tools": tools}), model, ApiConfig(), "")
+        await usable(preparation(model, ChatRequest()), wanted)
     assert e.value.param == "tools"
 
 

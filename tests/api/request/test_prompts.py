@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fastovms.api.request.prompts import Truncation, encode_prompts
+from fastovms.api.request.prompts import PromptEncoder, Truncation, encode_prompts
 from fastovms.errors import InvalidField
 from tests.fakes import ByteTokenizer, model_info
 
@@ -24,7 +24,7 @@ class CountingTokenizer(ByteTokenizer):
 async def encode(prompts: list, tokenizer: CountingTokenizer) -> list[int]:
     """Numbers of tokens, for a context of 100."""
     model = model_info(max_model_len=100)
-    encoded = await encode_prompts(prompts, tokenizer, model, add_special_tokens=True)
+    encoded = await encode_prompts(prompts, PromptEncoder(tokenizer, model, True))
     return [len(prompt.token_ids) for prompt in encoded]
 
 
@@ -109,14 +109,9 @@ async def test_truncation_to_what_the_context_holds(make_api, path, max_tokens, 
 @pytest.mark.parametrize("keeps_end", [False, True])
 async def test_of_a_long_text_only_what_is_kept_is_encoded(keeps_end):
     tokenizer = CountingTokenizer(1)
-    truncation = Truncation(10, keeps_end)
-    [prompt] = await encode_prompts(
-        ["a" * 20_000],
-        tokenizer,
-        model_info(max_model_len=100),
-        add_special_tokens=True,
-        truncation=truncation,
-    )
+    model, truncation = model_info(max_model_len=100), Truncation(10, keeps_end)
+    encoder = PromptEncoder(tokenizer, model, True, truncation)
+    [prompt] = await encode_prompts(["a" * 20_000], encoder)
     assert (len(prompt.token_ids), prompt.text) == (10, None)
     assert max(tokenizer.encoded) < 400
 

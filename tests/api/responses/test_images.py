@@ -171,6 +171,10 @@ async def test_nobody_writes_images_into_a_text(make_vision):
         assert answer["error"]["message"].startswith(f"{place} must not contain <")
     status, answer = await ask(api, "POST", V1, {"model": "fake", "input": TAG(0)})
     assert (status, answer["error"]["param"]) == (400, "input")
+    for path in (V1, f"{V1}/input_tokens"):
+        asked = {"model": "fake", "input": "hi", "instructions": TAG(0)}
+        status, answer = await ask(api, "POST", path, asked)
+        assert (status, answer["error"]["param"]) == (400, "instructions")
 
 
 async def test_tokens_of_images_cannot_be_counted_beforehand(make_vision):

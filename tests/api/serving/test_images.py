@@ -9,7 +9,7 @@ import pytest
 
 from fastovms.api.serving.images import ImageInput
 from fastovms.config import MediaConfig
-from fastovms.errors import InvalidField, Overloaded
+from fastovms.errors import FieldFault, Overloaded
 from fastovms.media.loader import ImageLoader
 from fastovms.params import ModelInfo, Refusal
 from tests.api.chat_models import MESSAGES, chat_model
@@ -153,7 +153,7 @@ async def test_what_only_the_backend_can_tell_is_a_fault_of_the_request(make, pa
 
 async def test_what_the_backend_cannot_do_is_refused_before_images_are_loaded(make):
     api = make()
-    api.backend.check_error = InvalidField("logit_bias is not supported", param="logit_bias")
+    api.backend.check_error = FieldFault("logit_bias", " is not supported")
     status, body = await api.post(V1, chat({"type": "image_url", "image_url": {"url": "data:,"}}))
     assert (status, body["error"]["param"]) == (400, "logit_bias")
 
@@ -340,7 +340,7 @@ async def test_tokens_of_images_are_not_counted(make):
 )
 async def test_what_the_backend_cannot_do_is_named_as_it_was_asked(make, path, fields, param, told):
     api = make()
-    api.backend.check_error = InvalidField(f"{param} is not supported", param=param)
+    api.backend.check_error = FieldFault(param, " is not supported")
     status, body = await api.post(path, {**(chat(text("a")) if path == V1 else {}), **fields})
     told = told or param
     assert (status, body["error"]["param"]) == (400, told)

@@ -12,13 +12,10 @@ from fastovms.api.request.logprob_formats import chat_logprobs
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.input.input_items import NewId
 from fastovms.api.responses.input.response_fields import Fields
-from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.job import ResponsesJob
 from fastovms.api.responses.output.alignment import TokenAligner
 from fastovms.api.responses.output.output_items import OutputForm
 from fastovms.api.responses.output.response_object import ResponseForm
-from fastovms.api.serving.served import ServedModel
-from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.text.tokens.tracking import TextToken
 
@@ -27,14 +24,12 @@ _MAX_STREAMED_LOGPROBS: Final = 512 * 1024
 write, and what may lie unread of a stream is limited."""
 
 
-def response_form(
-    body: ResponsesRequest, fields: Fields, job: ResponsesJob, envelope: Envelope
-) -> ResponseForm:
+def response_form(job: ResponsesJob, fields: Fields, envelope: Envelope) -> ResponseForm:
     """Every member that OpenAI's client and Open Responses require, null where there is nothing.
 
     Raises InvalidField: one cannot be repeated.
     """
-    params = job.task.params
+    body, params = job.preparation.body, job.task.params
     conversation_id = fields.conversation_id
     members = {
         "id": envelope.id,
@@ -75,15 +70,9 @@ def response_form(
 
 
 def output_form(
-    body: ResponsesRequest,
-    fields: Fields,
-    job: ResponsesJob,
-    model: ServedModel,
-    dialect: Dialect,
-    new_id: NewId,
-    new_call_id: Callable[[], str],
+    job: ResponsesJob, fields: Fields, new_id: NewId, new_call_id: Callable[[], str]
 ) -> OutputForm:
-    report = job.terms.report
+    body, report = job.preparation.body, job.options.report
     num_top = report.num_logprobs
     limits = [] if job.tools.is_parallel else [1]
     if body.max_tool_calls is not None:
@@ -97,11 +86,11 @@ def output_form(
     return OutputForm(
         new_id=new_id,
         new_call_id=new_call_id,
-        summarizes_reasoning=dialect.responses.summarizes_reasoning,
+        summarizes_reasoning=job.preparation.dialect.responses.summarizes_reasoning,
         seals_reasoning=fields.seals_reasoning,
         max_calls=min(limits, default=None),
         hides_content=job.tools.is_required,
-        aligner=TokenAligner(model.chat.tags) if tells else None,
+        aligner=TokenAligner(job.preparation.model.chat.tags) if tells else None,
         tell_logprobs=tell if tells else None,
         max_logprobs_length=_MAX_STREAMED_LOGPROBS if is_streamed(body) else None,
     )

@@ -9,6 +9,7 @@ from typing import Final
 import orjson
 
 from fastovms.api.request import offload
+from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.prompts import context_exceeded
 from fastovms.api.responses.input.input_items import Item, Reading, distinct, read_input
 from fastovms.api.responses.input.response_fields import Fields
@@ -53,33 +54,31 @@ def item_cost(num_bytes: int) -> int:
 
 
 async def read_history(
-    body: ResponsesRequest,
+    request: Preparation[ResponsesRequest],
     fields: Fields,
-    body_size: int,
+    reading: Reading,
     tenant: str,
     store: StateStore | None,
-    model: ModelInfo,
-    reading: Reading,
 ) -> History:
     """
     Args:
-        body_size: of the request, in bytes.
         store: None = nothing is kept.
 
     Raises:
         RequestError: the input is malformed, or there is no such response, conversation or item.
         StateFailed: what came before cannot be read.
     """
+    body, model = request.body, request.model.info
     has_past = fields.previous_id is not None or fields.conversation_id is not None
     if body.input is None and not has_past and not body.instructions:
         raise InvalidField("input is required", param="input")
     _check_count(body.input, fields, model)
-    read = await offload.run(lambda: read_input(body.input, reading), item_cost(body_size))
+    read = await offload.run(lambda: read_input(body.input, reading), item_cost(request.size))
     resolved = await _resolved(read.items, tenant, store)
     past: Sequence[StoredItem] = ()
     if has_past:
         past = await _past(fields, tenant, _store(store, fields), model)
-    size = sum(len(item.body) for item in past) + body_size
+    size = sum(len(item.body) for item in past) + request.size
 
     def build() -> History:
         # Only a conversation has what came before and the input in one list.

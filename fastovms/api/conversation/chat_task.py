@@ -1,0 +1,69 @@
+"""From a chat that is rendered and encoded to what the backend gets, and back to text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from fastovms.api.conversation.chat_grammar import Constraint, usable
+from fastovms.api.conversation.chat_tools import ToolUse
+from fastovms.api.request.generation_options import GenerationOptions
+from fastovms.api.request.preparation import Preparation
+from fastovms.api.request.prompt_images import with_images
+from fastovms.api.request.prompt_task import ModelInput, PromptTask, make_tasks
+from fastovms.api.request.prompts import Prompt
+from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.media.loader import ImageSource
+from fastovms.text.output_parser import output_parser
+from fastovms.text.scanning.output import OutputParser, PlainParser
+
+
+class ReadChat(NamedTuple):
+    """A chat as the model reads it.
+
+    Attributes:
+        images: those of the prompt.
+        constraint: on the answer; None = there is none.
+    """
+
+    prompt: Prompt
+    tools: ToolUse
+    images: Sequence[ImageSource]
+    constraint: Constraint | None
+
+
+async def chat_task(
+    request: Preparation[GenerationFields],
+    options: GenerationOptions,
+    chat: ReadChat,
+    num_prompt_logprobs: int | None = None,
+) -> PromptTask:
+    """Makes what the backend gets for a chat.
+
+    Args:
+        num_prompt_logprobs: top log probabilities of the prompt's tokens that are needed.
+
+    Raises:
+        RequestError: the chat does not fit, or cannot be answered so.
+        BackendError: the grammar cannot be compiled, or the images not be kept, now.
+    """
+    grammar = await usable(request, chat.constraint)
+    given = ModelInput([chat.prompt.token_ids], grammar, num_prompt_logprobs)
+    [task] = await make_tasks(request, options, given)
+    return await with_images(request, options, task, chat.prompt.text, chat.images)
+
+
+def parser_maker(
+    request: Preparation[GenerationFields], options: GenerationOptions, chat: ReadChat
+) -> Callable[[], OutputParser]:
+    """Returns what makes the parser of one sample's text, which finds calls and thoughts in it."""
+    if not (options.skip_special_tokens or request.dialect.parses_special_tokens):
+        return PlainParser
+    return partial(
+        output_parser,
+        request.model.chat.tool_format,
+        request.model.chat.reasoning_format,
+        prompt=chat.prompt.text or "",
+        tools=chat.tools.tools,
+    )

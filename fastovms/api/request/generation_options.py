@@ -1,0 +1,90 @@
+"""What a request asks for, its prompts apart: the same for every endpoint that generates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastovms.api.request.audio_fields import check_audio_fields
+from fastovms.api.request.candidates import Candidates, candidates
+from fastovms.api.request.preparation import Preparation
+from fastovms.api.request.prompts import Truncation
+from fastovms.api.request.sampling import (
+    Queueing,
+    Stopping,
+    check_ranges,
+    check_supported,
+    queueing,
+    stopping,
+    stream_options,
+)
+from fastovms.api.request.token_budget import TokenBudget, truncation
+from fastovms.api.request.token_report import TokenReport
+from fastovms.api.request.token_rules import TokenRules, token_rules
+from fastovms.api.wire.request_schemas import GenerationFields, StreamOptions
+from fastovms.errors import InvalidField
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOptions:
+    """The checked fields of a request that say how its prompts are continued.
+
+    Attributes:
+        truncation: what is kept of a long prompt; None = all of it.
+    """
+
+    candidates: Candidates
+    budget: TokenBudget
+    truncation: Truncation | None
+    report: TokenReport
+    rules: TokenRules
+    stopping: Stopping
+    skip_special_tokens: bool
+    queueing: Queueing
+    stream_options: StreamOptions
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether the tokens of a text matter, besides the text."""
+        return self.report.needs_tokens or self.candidates.are_ranked
+
+
+def check_numbers(request: Preparation[GenerationFields]) -> None:
+    """Checks what every endpoint checks first. Raises InvalidField for a number out of range, and
+    for what no endpoint can do."""
+    check_ranges(request.body, request.dialect)
+    check_supported(request.body)
+    if request.dialect.checks_audio_fields:
+        check_audio_fields(request.body)
+
+
+def generation_options(
+    request: Preparation[GenerationFields], report: TokenReport, budget: TokenBudget
+) -> GenerationOptions:
+    """Reads the options of a request that has passed `check_numbers`. Raises InvalidField."""
+    body, model, dialect = request.body, request.model, request.dialect
+    return GenerationOptions(
+        candidates=candidates(body, dialect, model.info.defaults, model.limits),
+        budget=budget,
+        truncation=truncation(body, model.info, budget.max_tokens, dialect.clamps_max_tokens),
+        report=report,
+        rules=token_rules(body, model.info, request.config),
+        stopping=stopping(body, dialect, request.config),
+        skip_special_tokens=body.skip_special_tokens is not False,
+        queueing=queueing(body),
+        stream_options=stream_options(body, dialect),
+    )
+
+
+def check_num_choices(
+    request: Preparation[GenerationFields], chosen: Candidates, num_prompts: int = 1
+) -> None:
+    """Raises InvalidField: more samples than one request may ask for."""
+    most = request.config.max_choices
+    if num_prompts * chosen.num_samples <= most:
+        return
+    name = "n" if chosen.num_samples == chosen.n else "best_of"
+    prompts = f" with {num_prompts} prompts" if num_prompts > 1 else ""
+    raise InvalidField(
+        f"{name} must be at most {most // num_prompts}{prompts}, not {chosen.num_samples}",
+        param=name,
+    )

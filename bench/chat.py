@@ -25,7 +25,8 @@ from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.dialect import OPENAI
-from fastovms.backend import BackendStats, OutputCallback
+from fastovms.backend import OutputCallback
+from fastovms.backend_stats import BackendStats
 from fastovms.config import DEMO_MODEL, ApiConfig, ChatConfig
 from fastovms.http.routing.messages import HeaderPairs, Request, Stream
 from fastovms.metrics import GenerationMetrics

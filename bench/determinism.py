@@ -110,7 +110,7 @@ def run(model: PagedModel, requests: list[GenerationRequest], way: Way) -> dict[
             for request_id, output in engine.step():
                 results[request_id].token_ids.extend(output.token_ids)
                 results[request_id].logprobs.extend(entry.logprob for entry in output.logprobs)
-    if way.num_blocks is not None and not engine.scheduler.num_preemptions:
+    if way.num_blocks is not None and not engine.counters.num_preemptions:
         raise SystemExit("the cache was large enough for all: nothing has been preempted")
     return results
 

@@ -46,11 +46,11 @@ def tokens_per_second(
         engine.scheduler.waiting
     ):
         engine.step()
-    before = engine.num_generated_tokens
+    before = engine.counters.num_generated_tokens
     start = time.perf_counter()
     while engine.has_work:
         engine.step()
-    return (engine.num_generated_tokens - before) / (time.perf_counter() - start)
+    return (engine.counters.num_generated_tokens - before) / (time.perf_counter() - start)
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ from itertools import cycle, islice
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.app import ServerConfig, run
-from fastovms.backend import BackendStats, OutputCallback
+from fastovms.backend import OutputCallback
+from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.config import DEMO_MODEL, ChatConfig, HttpConfig, ServiceConfig
 from fastovms.errors import InvalidField
 from fastovms.metrics import GenerationMetrics
@@ -54,7 +55,7 @@ class NullBackend:
         self._running: dict[str, _Running] = {}
         self._stepping = False
         self._step_seconds = step_seconds
-        self._num_steps = 0
+        self._counters = EngineCounters()
         self.failure: str | None = None
 
     @property
@@ -82,7 +83,7 @@ class NullBackend:
         self._running.pop(request_id, None)
 
     def stats(self) -> BackendStats:
-        return BackendStats(num_running=len(self._running), num_steps=self._num_steps)
+        return BackendStats(num_running=len(self._running), counters=replace(self._counters))
 
     def fail(self, reason: str) -> None:
         self.failure = reason
@@ -107,7 +108,7 @@ class NullBackend:
 
     def _step(self) -> None:
         self._stepping = False
-        self._num_steps += 1
+        self._counters.num_steps += 1
         for request_id, request in list(self._running.items()):
             output = self._outputs[request.num_done]
             request.num_done += 1

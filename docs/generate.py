@@ -30,7 +30,7 @@ from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.dialect import DIALECTS
 from fastovms.api.wire.error_responses import render_error
-from fastovms.backend import BackendStats
+from fastovms.backend_stats import BackendStats
 from fastovms.cli.environment import VARIABLES
 from fastovms.cli.flags import GROUPS, Flag
 from fastovms.cli.parser import parse

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from fastovms.metrics import Histogram
+from fastovms.backend_stats import BackendStats
 from fastovms.params import (
     GenerationOutput,
     GenerationRequest,
@@ -15,54 +15,6 @@ from fastovms.params import (
 )
 
 OutputCallback = Callable[[GenerationOutput], None]
-
-
-class GrammarStats(NamedTuple):
-    """What happened to the grammars that clients have sent.
-
-    Attributes:
-        num_waiting: grammars that wait to be tried.
-        num_running: grammars that are being tried.
-        num_trials: trials begun so far. A grammar that takes long has several.
-        num_deaths: trials that have ended their process.
-        num_overloads: grammars turned away, since too many waited or they waited too long.
-    """
-
-    num_waiting: int = 0
-    num_running: int = 0
-    num_trials: int = 0
-    num_deaths: int = 0
-    num_overloads: int = 0
-
-
-class BackendStats(NamedTuple):
-    """A snapshot, taken between two steps.
-
-    Attributes:
-        step_allowance: seconds for which the step that has begun may go on without a sign of
-            life, and does not hang.
-        step_seconds: how long the steps took; None before the first. It goes on to change.
-        longest_step_seconds: how long the longest of them took.
-        grammars: what happened to the grammars that clients have sent.
-    """
-
-    num_running: int = 0
-    num_waiting: int = 0
-    num_blocks: int = 0
-    num_free_blocks: int = 0
-    num_preemptions: int = 0
-    num_prefix_cache_queries: int = 0
-    num_prefix_cache_hits: int = 0
-    num_prompt_tokens: int = 0
-    num_generated_tokens: int = 0
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    num_steps: int = 0
-    step_allowance: float = 0.0
-    step_seconds: Histogram | None = None
-    longest_step_seconds: float = 0.0
-    grammars: GrammarStats = GrammarStats()
 
 
 class Backend(Protocol):

@@ -6,11 +6,10 @@ Prometheus families only when somebody scrapes. All of it runs on the event loop
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Annotated, Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -22,24 +21,18 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from fastovms.backend_stats import STEP_BUCKETS, BackendStats
+from fastovms.series import Gauge, Histogram, Series, series_of
+
 _PREFIX: Final = "fastovms_"
 _FIRST_TOKEN_BUCKETS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
-_TOKEN_BUCKETS: Final = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
-    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-STEP_BUCKETS: Final = _TOKEN_BUCKETS
-"""Of `EngineStats.step_seconds`."""
-
 _REQUEST_BUCKETS: Final = (
     0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0,
     120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
-
-
 _NUMBER_BUCKETS: Final = tuple(
     float(step * 10**exponent) for exponent in range(7) for step in (1, 2, 5)
 )
@@ -65,88 +58,8 @@ class FinishedRequest(NamedTuple):
     max_tokens: int | None
 
 
-class EngineStats(Protocol):
-    """The numbers of a backend that are exported."""
-
-    @property
-    def num_running(self) -> int: ...
-    @property
-    def num_waiting(self) -> int: ...
-    @property
-    def num_blocks(self) -> int: ...
-    @property
-    def num_free_blocks(self) -> int: ...
-    @property
-    def num_preemptions(self) -> int: ...
-    @property
-    def num_prefix_cache_queries(self) -> int: ...
-    @property
-    def num_prefix_cache_hits(self) -> int: ...
-    @property
-    def num_prompt_tokens(self) -> int: ...
-    @property
-    def num_generated_tokens(self) -> int: ...
-    @property
-    def num_drafts(self) -> int: ...
-    @property
-    def num_draft_tokens(self) -> int: ...
-    @property
-    def num_accepted_tokens(self) -> int: ...
-    @property
-    def step_seconds(self) -> Histogram | None: ...
-    @property
-    def longest_step_seconds(self) -> float: ...
-    @property
-    def grammars(self) -> GrammarNumbers: ...
-
-
-class GrammarNumbers(Protocol):
-    """The numbers of a backend's grammars that are exported."""
-
-    @property
-    def num_waiting(self) -> int: ...
-    @property
-    def num_running(self) -> int: ...
-    @property
-    def num_trials(self) -> int: ...
-    @property
-    def num_deaths(self) -> int: ...
-    @property
-    def num_overloads(self) -> int: ...
-
-
-class Histogram:
-    """Counts of values by bucket. `bounds` are upper bounds, ascending."""
-
-    __slots__ = ("_bounds", "_counts", "_sum")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float, count: int = 1) -> None:
-        """Records `value` as if it had been seen `count` times."""
-        self._counts[bisect_left(self._bounds, value)] += count
-        self._sum += value * count
-
-    @property
-    def count(self) -> int:
-        return sum(self._counts)
-
-    def add(self, other: Histogram) -> None:
-        """Takes over what `other`, of the same bounds, has recorded."""
-        self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
-        self._sum += other._sum
-
-    def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative (upper bound, count) pairs as Prometheus wants them, and the sum."""
-        cumulative = []
-        total = 0
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            cumulative.append((bound, float(total)))
-        return cumulative, self._sum
+def _histogram(name: str, text: str, buckets: tuple[float, ...]) -> Series:
+    return Series("histogram", name, text, buckets)
 
 
 class GenerationMetrics:
@@ -157,10 +70,39 @@ class GenerationMetrics:
         finished: samples by finish reason.
     """
 
+    time_to_first_token: Annotated[
+        Histogram,
+        _histogram("time_to_first_token_seconds", "Request to first token", _FIRST_TOKEN_BUCKETS),
+    ]
+    inter_token_latency: Annotated[
+        Histogram, _histogram("inter_token_latency_seconds", "Between tokens", STEP_BUCKETS)
+    ]
+    request_queue_time: Annotated[
+        Histogram, _histogram("request_queue_time_seconds", "Waiting to run", _REQUEST_BUCKETS)
+    ]
+    e2e_request_latency: Annotated[
+        Histogram,
+        _histogram("e2e_request_latency_seconds", "Request to last token", _REQUEST_BUCKETS),
+    ]
+    request_prompt_tokens: Annotated[
+        Histogram, _histogram("request_prompt_tokens", "Prompt tokens a request", _NUMBER_BUCKETS)
+    ]
+    request_generation_tokens: Annotated[
+        Histogram,
+        _histogram("request_generation_tokens", "Tokens generated a request", _NUMBER_BUCKETS),
+    ]
+    request_params_n: Annotated[
+        Histogram, _histogram("request_params_n", "Samples a prompt", _SAMPLE_BUCKETS)
+    ]
+    request_params_max_tokens: Annotated[
+        Histogram,
+        _histogram("request_params_max_tokens", "Tokens asked for a sample", _NUMBER_BUCKETS),
+    ]
+
     def __init__(
         self,
         model_name: str,
-        stats: Callable[[], EngineStats],
+        stats: Callable[[], BackendStats],
         labels: Mapping[str, str] | None = None,
     ) -> None:
         """`stats` is asked at every scrape."""
@@ -168,14 +110,8 @@ class GenerationMetrics:
         self.stats = stats
         self.labels = labels or {}
         self.finished: Counter[str] = Counter()
-        self.time_to_first_token = Histogram(_FIRST_TOKEN_BUCKETS)
-        self.inter_token_latency = Histogram(_TOKEN_BUCKETS)
-        self.request_queue_time = Histogram(_REQUEST_BUCKETS)
-        self.e2e_request_latency = Histogram(_REQUEST_BUCKETS)
-        self.request_prompt_tokens = Histogram(_NUMBER_BUCKETS)
-        self.request_generation_tokens = Histogram(_NUMBER_BUCKETS)
-        self.request_params_n = Histogram(_SAMPLE_BUCKETS)
-        self.request_params_max_tokens = Histogram(_NUMBER_BUCKETS)
+        for name, series in series_of(GenerationMetrics):
+            setattr(self, name, Histogram(series.buckets))
 
     def request_finished(self, request: FinishedRequest) -> None:
         self.e2e_request_latency.observe(request.seconds)
@@ -187,45 +123,9 @@ class GenerationMetrics:
             self.request_params_max_tokens.observe(request.max_tokens)
 
 
-def _cache_usage(stats: EngineStats) -> float:
-    used = stats.num_blocks - stats.num_free_blocks
-    return used / stats.num_blocks if stats.num_blocks else 0.0
-
-
-_GAUGES: Final[tuple[tuple[str, str, Callable[[EngineStats], float]], ...]] = (
-    ("num_requests_running", "Sequences in the running batch", lambda stats: stats.num_running),
-    ("num_requests_waiting", "Sequences that wait to run", lambda stats: stats.num_waiting),
-    ("kv_cache_usage_perc", "Share of the KV cache blocks in use, 1 = all", _cache_usage),
-    ("longest_step_seconds", "The longest step so far", lambda stats: stats.longest_step_seconds),
-    ("num_grammars_running", "Grammars being tried", lambda stats: stats.grammars.num_running),
-    ("num_grammars_waiting", "Grammars that wait for it", lambda stats: stats.grammars.num_waiting),
+_KV_CACHE_USAGE: Final = Gauge(
+    "kv_cache_usage_perc", "Share of the KV cache blocks in use, 1 = all"
 )
-_COUNTERS: Final = (
-    ("prefix_cache_queries", "Prompt tokens looked up", "num_prefix_cache_queries"),
-    ("prefix_cache_hits", "Prompt tokens found", "num_prefix_cache_hits"),
-    ("num_preemptions", "Sequences put back to recompute", "num_preemptions"),
-    ("prompt_tokens", "Prompt tokens processed", "num_prompt_tokens"),
-    ("generation_tokens", "Tokens generated", "num_generated_tokens"),
-    ("spec_decode_num_drafts", "Drafts verified", "num_drafts"),
-    ("spec_decode_num_draft_tokens", "Tokens drafted", "num_draft_tokens"),
-    ("spec_decode_num_accepted_tokens", "Drafted tokens that were right", "num_accepted_tokens"),
-    ("grammar_trials", "Trials of grammars", "grammars.num_trials"),
-    ("grammar_trial_deaths", "Trials that ended their process", "grammars.num_deaths"),
-    ("grammar_overloads", "Grammars turned away", "grammars.num_overloads"),
-)
-"""With the field of `EngineStats` that each exports."""
-
-_HISTOGRAMS: Final = (
-    ("time_to_first_token_seconds", "Request to first token", "time_to_first_token"),
-    ("inter_token_latency_seconds", "Between tokens", "inter_token_latency"),
-    ("request_queue_time_seconds", "Waiting to run", "request_queue_time"),
-    ("e2e_request_latency_seconds", "Request to last token", "e2e_request_latency"),
-    ("request_prompt_tokens", "Prompt tokens a request", "request_prompt_tokens"),
-    ("request_generation_tokens", "Tokens generated a request", "request_generation_tokens"),
-    ("request_params_n", "Samples a prompt", "request_params_n"),
-    ("request_params_max_tokens", "Tokens asked for a sample", "request_params_max_tokens"),
-)
-"""With the field of `GenerationMetrics` that each exports."""
 
 
 class GenerationCollector(Collector):
@@ -235,31 +135,13 @@ class GenerationCollector(Collector):
         self._models = tuple(models)
 
     def collect(self) -> Iterable[Metric]:
-        stats = [(model.model_name, model.stats()) for model in self._models]
+        stats = {model.model_name: model.stats() for model in self._models}
         yield self._info()
-        for name, text, read in _GAUGES:
-            gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["model_name"])
-            for model_name, values in stats:
-                gauge.add_metric([model_name], read(values))
-            yield gauge
-        for name, text, field in _COUNTERS:
-            counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])
-            for model_name, values in stats:
-                counter.add_metric([model_name], attrgetter(field)(values))
-            yield counter
+        yield from _families(BackendStats, stats)
+        usage = {model_name: values.kv_cache_usage for model_name, values in stats.items()}
+        yield _family(_KV_CACHE_USAGE, usage)
         yield self._finished()
-        steps = HistogramMetricFamily(
-            f"{_PREFIX}step_seconds", "Duration of the engine's steps", labels=["model_name"]
-        )
-        for model_name, values in stats:
-            histogram = values.step_seconds or Histogram(STEP_BUCKETS)  # none before the first
-            steps.add_metric([model_name], *histogram.buckets())
-        yield steps
-        for name, text, field in _HISTOGRAMS:
-            family = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name"])
-            for model in self._models:
-                family.add_metric([model.model_name], *getattr(model, field).buckets())
-            yield family
+        yield from _families(GenerationMetrics, {m.model_name: m for m in self._models})
 
     def _info(self) -> Metric:
         info = GaugeMetricFamily(f"{_PREFIX}model_info", "1, with what describes the model")
@@ -277,6 +159,29 @@ class GenerationCollector(Collector):
             for reason, count in model.finished.items():
                 finished.add_metric([model.model_name, reason], count)
         return finished
+
+
+def _families(statistics: type, of_models: Mapping[str, object]) -> Iterable[Metric]:
+    """The families of all series of `statistics`, of which each model has an object."""
+    for path, series in series_of(statistics):
+        read = attrgetter(path)
+        yield _family(series, {name: read(values) for name, values in of_models.items()})
+
+
+def _family(series: Series, of_models: Mapping[str, Any]) -> Metric:
+    """A family with a sample for each model. A histogram that has not begun is an empty one."""
+    name = _PREFIX + series.name
+    if series.kind == "histogram":
+        histograms = HistogramMetricFamily(name, series.text, labels=["model_name"])
+        for model_name, histogram in of_models.items():
+            buckets, total = (histogram or Histogram(series.buckets)).buckets()
+            histograms.add_metric([model_name], buckets, total)
+        return histograms
+    make_family = GaugeMetricFamily if series.kind == "gauge" else CounterMetricFamily
+    numbers = make_family(name, series.text, labels=["model_name"])
+    for model_name, number in of_models.items():
+        numbers.add_metric([model_name], number)
+    return numbers
 
 
 def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:

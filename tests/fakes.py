@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from fastovms.backend import BackendStats, OutputCallback
+from fastovms.backend import OutputCallback
+from fastovms.backend_stats import BackendStats
 from fastovms.errors import InvalidField, Overloaded, RequestError
 from fastovms.http.routing.messages import HeaderPairs, Headers, Request, Stream
 from fastovms.params import (

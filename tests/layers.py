@@ -5,6 +5,7 @@ from __future__ import annotations
 FOUNDATION = frozenset(
     {
         "backend",
+        "backend_stats",
         "config",
         "disk_cache",
         "errors",
@@ -15,6 +16,7 @@ FOUNDATION = frozenset(
         "metrics",
         "params",
         "quoting",
+        "series",
         "user_dirs",
     }
 )

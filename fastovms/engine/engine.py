@@ -12,6 +12,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.backend_stats import EngineCounters
 from fastovms.config import EngineConfig
 from fastovms.engine.beams.beam_request import BeamRequest, beam_token_limit
 from fastovms.engine.drafting.draft_model import DraftModel
@@ -75,17 +76,17 @@ class Engine:
             model.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
         )
+        self.counters = EngineCounters()
         self.scheduler = Scheduler(
             self.blocks,
+            self.counters,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.token_budget,
             rope_switch_len=model.rope_switch_len,
         )
-        self.num_steps = 0
         self.admitted: list[str] = []
-        self.num_prompt_tokens = 0
-        self.num_generated_tokens = 0
         self.drafting = Drafting(
+            self.counters,
             enable_prompt_lookup=config.enable_prompt_lookup is not False,
             model=draft_model,
             rope_switch_len=model.rope_switch_len,
@@ -164,7 +165,7 @@ class Engine:
         self._requests[request.request_id] = samples
         if group is not None:
             self._searches[request.request_id] = BeamRequest(samples[0], request.ends_text)
-        self.num_prompt_tokens += num_prompt_tokens
+        self.counters.num_prompt_tokens += num_prompt_tokens
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Ends a request, or one of its samples, without an output. Unknown ids are ignored."""
@@ -195,7 +196,7 @@ class Engine:
             seconds=self._clock() - start,
         )
         self.scheduler.mark_computed(plan)
-        self.num_steps += 1
+        self.counters.num_steps += 1
         self.admitted = [sequence.request_id for sequence in plan.admitted]
         return self._sample(batch, logits)
 
@@ -305,7 +306,7 @@ class Engine:
                 break
             sequence.num_computed_tokens += 1
         num_new, num_generated = len(token_ids), sequence.num_generated_tokens
-        self.num_generated_tokens += num_new
+        self.counters.num_generated_tokens += num_new
         if drafts:
             self.drafting.settle(sequence, num_drafts, num_new - 1)
         output = GenerationOutput(
@@ -343,7 +344,7 @@ class Engine:
         """Returns the outputs of a search, which is over if it has no sequence left."""
         if not self._searches[request_id].sequences:
             del self._requests[request_id], self._searches[request_id]
-        self.num_generated_tokens += sum(output.num_generated_tokens for output in outputs)
+        self.counters.num_generated_tokens += sum(output.num_generated_tokens for output in outputs)
         return [EngineOutput(request_id, output) for output in outputs]
 
     def _score_prompts(self, scored: list[ScoredTokens], logits: RawLogits) -> list[Failure]:

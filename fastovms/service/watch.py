@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from fastovms.backend import Backend
+from fastovms.backend_stats import BackendStats
 
 _INTERVAL: Final = 1.0
 _MAX_INTERVAL: Final = 5.0
 """The most seconds between two looks that count against an engine. A process that was stopped or
 starved as a whole says nothing about its engine."""
-
-
-class StepProgress(Protocol):
-    """The numbers of `BackendStats` by which an engine is judged."""
-
-    @property
-    def num_running(self) -> int: ...
-    @property
-    def num_waiting(self) -> int: ...
-    @property
-    def num_steps(self) -> int: ...
-    @property
-    def step_allowance(self) -> float: ...
 
 
 class ProgressWatch:
@@ -41,18 +29,18 @@ class ProgressWatch:
         self._num_steps = 0
         self._in_step_for = 0.0
 
-    def observe(self, progress: StepProgress, now: float) -> bool:
+    def observe(self, stats: BackendStats, now: float) -> bool:
         """Returns whether the engine has moved since the last look, has nothing to do, or may yet
         take its time."""
         elapsed = min(now - self._observed_at, _MAX_INTERVAL)
         self._observed_at = now
-        has_work = progress.num_running or progress.num_waiting
-        if has_work and progress.num_steps == self._num_steps:
+        has_work = stats.num_running or stats.num_waiting
+        if has_work and stats.counters.num_steps == self._num_steps:
             self._in_step_for += elapsed
         else:
-            self._num_steps = progress.num_steps
+            self._num_steps = stats.counters.num_steps
             self._in_step_for = 0.0
-        self.stalled_for = max(0.0, self._in_step_for - progress.step_allowance)
+        self.stalled_for = max(0.0, self._in_step_for - stats.step_allowance)
         return not self.stalled_for
 
 

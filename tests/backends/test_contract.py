@@ -91,8 +91,8 @@ async def test_requests_run_side_by_side(backend: Backend) -> None:
         assert listener.text(0) == listener.text(1) == continue_greedily([i, 2, 3], 50)
     await idle(backend)
     stats = backend.stats()
-    assert stats.num_generated_tokens == 200
-    assert stats.num_prompt_tokens == 6
+    assert stats.counters.num_generated_tokens == 200
+    assert stats.counters.num_prompt_tokens == 6
 
 
 async def test_outputs_never_come_before_submit_returns(backend: Backend) -> None:

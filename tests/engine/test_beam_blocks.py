@@ -32,7 +32,7 @@ def test_beams_share_what_they_have_in_common() -> None:
     assert [outputs["r", i].token_ids for i in range(4)] == search_alone(
         beam_request("", list(range(40)), BeamSearch(4), max_tokens=8, eos_token_ids=frozenset())
     )
-    assert engine.scheduler.num_preemptions == 0
+    assert engine.counters.num_preemptions == 0
     model = engine._model
     assert isinstance(model, RandomModel)
     assert 0 < model.num_copies <= 3 * 8
@@ -100,7 +100,7 @@ def test_beams_that_come_back_share_their_prompt_again() -> None:
     prompt = list(range(40))
     request = beam_request("r", prompt, BeamSearch(4), eos_token_ids=frozenset(), max_tokens=8)
     outputs = run(engine, sample, request)
-    assert engine.scheduler.num_preemptions >= 4
+    assert engine.counters.num_preemptions >= 4
     assert [outputs["r", i].token_ids for i in range(4)] == search_alone(request)
 
 

@@ -188,4 +188,4 @@ def test_how_it_is_scheduled_changes_nothing(
     for _ in range(2):  # the second round hits the prefix cache
         assert run(engine, prompts, search, n=4, end_token_id=common_token) == expected
     if num_blocks < NUM_BLOCKS:
-        assert engine.scheduler.num_preemptions > 0
+        assert engine.counters.num_preemptions > 0

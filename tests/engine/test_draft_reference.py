@@ -87,8 +87,8 @@ def test_drafts_change_nothing(
         draft = draft_model(model, cache)
         drafted, engine = generate(target, draft, params)
         assert drafted == plain
-        assert engine.drafting.num_draft_tokens > 0
-        assert model is stranger or engine.drafting.num_accepted_tokens > 0
+        assert engine.counters.num_draft_tokens > 0
+        assert model is stranger or engine.counters.num_accepted_tokens > 0
         assert draft.blocks.num_free_blocks == draft.blocks.num_blocks
 
 
@@ -97,7 +97,7 @@ def test_a_twin_is_always_right_and_a_stranger_never(
 ) -> None:
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, num_assistant_tokens=4)
     _, engine = generate(target, draft_model(twin, 2048), params)
-    assert engine.drafting.num_accepted_tokens == engine.drafting.num_draft_tokens
-    assert engine.num_steps < 14
+    assert engine.counters.num_accepted_tokens == engine.counters.num_draft_tokens
+    assert engine.counters.num_steps < 14
     _, engine = generate(target, draft_model(stranger, 2048), params)
-    assert engine.drafting.num_accepted_tokens < 0.1 * engine.drafting.num_draft_tokens
+    assert engine.counters.num_accepted_tokens < 0.1 * engine.counters.num_draft_tokens

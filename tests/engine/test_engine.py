@@ -95,7 +95,7 @@ def test_preemption_happens_and_changes_nothing() -> None:
     for i, prompt in enumerate([[1] * 8, [2] * 8, [3] * 8]):
         engine.add(greedy(str(i), prompt, max_tokens=24))
     outputs = run(engine)
-    assert engine.scheduler.num_preemptions > 0
+    assert engine.counters.num_preemptions > 0
     for i in range(3):
         assert text(outputs[str(i), 0]) == continue_greedily([i + 1] * 8, 24)
 
@@ -126,7 +126,7 @@ def test_second_request_reuses_the_first_ones_blocks() -> None:
     assert text(outputs["second", 0]) == continue_greedily(prompt, 4)
     assert outputs["second", 0][0].num_cached_tokens == 16
     assert model.num_tokens_per_step[0] == 4
-    assert engine.scheduler.num_prefix_cache_hits == 16
+    assert engine.counters.num_prefix_cache_hits == 16
 
 
 def test_samples_share_the_prompt_and_fork_on_write() -> None:
@@ -159,11 +159,11 @@ def test_drafts_save_steps_and_change_nothing(automatic: bool, temperature: floa
     plain, plain_engine = generate(lookup=False)
     drafted, engine = generate(lookup=True)
     assert drafted == plain
-    assert plain_engine.drafting.num_draft_tokens == 0
-    assert engine.num_steps < 0.9 * plain_engine.num_steps
-    assert 0 < engine.drafting.num_accepted_tokens < engine.drafting.num_draft_tokens
-    assert 0 < engine.drafting.num_drafts < engine.drafting.num_draft_tokens
-    assert engine.num_generated_tokens == plain_engine.num_generated_tokens == 300
+    assert plain_engine.counters.num_draft_tokens == 0
+    assert engine.counters.num_steps < 0.9 * plain_engine.counters.num_steps
+    assert 0 < engine.counters.num_accepted_tokens < engine.counters.num_draft_tokens
+    assert 0 < engine.counters.num_drafts < engine.counters.num_draft_tokens
+    assert engine.counters.num_generated_tokens == plain_engine.counters.num_generated_tokens == 300
 
 
 def test_seeded_samples_differ_and_repeat() -> None:
@@ -283,9 +283,9 @@ def test_random_operations_never_lose_a_block_or_a_token(
 def test_ten_thousand_operations_never_lose_a_block_or_a_token() -> None:
     engine, _ = make_engine(num_blocks=20, max_model_len=80, max_num_batched_tokens=32)
     RandomOperations(engine, random.Random(0)).run(10_000)
-    assert engine.scheduler.num_preemptions > 100
-    assert engine.scheduler.num_prefix_cache_hits > 1000
-    assert engine.drafting.num_accepted_tokens > 1000
+    assert engine.counters.num_preemptions > 100
+    assert engine.counters.num_prefix_cache_hits > 1000
+    assert engine.counters.num_accepted_tokens > 1000
 
 
 def test_a_request_that_breaks_sampling_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -321,6 +321,6 @@ def test_ten_thousand_operations_around_the_length_of_long_texts() -> None:
         num_blocks=40, max_model_len=80, max_num_batched_tokens=32, rope_switch_len=18
     )
     RandomOperations(engine, random.Random(0)).run(10_000)
-    assert engine.scheduler.num_preemptions > 1000
-    assert engine.scheduler.num_prefix_cache_hits > 1000
-    assert engine.drafting.num_accepted_tokens > 300
+    assert engine.counters.num_preemptions > 1000
+    assert engine.counters.num_prefix_cache_hits > 1000
+    assert engine.counters.num_accepted_tokens > 300

@@ -74,7 +74,7 @@ def test_greedy_tokens_equal_the_reference(
             for index in range(n):
                 assert tokens(outputs[i, index]) == expected
     if num_blocks < NUM_BLOCKS:
-        assert engine.scheduler.num_preemptions > 0
+        assert engine.counters.num_preemptions > 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fastovms.backend import BackendStats
+from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.service.watch import EngineWatch, ProgressWatch
 
 
@@ -32,9 +32,9 @@ class Engine:
         self.failure = reason
 
 
-IDLE = BackendStats(num_steps=5)
-RUNNING = BackendStats(num_running=1, num_steps=5)
-WAITING = BackendStats(num_waiting=1, num_steps=5)
+IDLE = BackendStats(counters=EngineCounters(num_steps=5))
+RUNNING = BackendStats(num_running=1, counters=EngineCounters(num_steps=5))
+WAITING = BackendStats(num_waiting=1, counters=EngineCounters(num_steps=5))
 
 
 @pytest.mark.parametrize("busy", [RUNNING, WAITING])
@@ -45,23 +45,25 @@ def test_stalls(busy):
     assert not watch.observe(busy, 51)
     assert not watch.observe(busy, 52)
     assert watch.stalled_for == 2
-    assert watch.observe(BackendStats(num_running=1, num_steps=6), 53)
+    assert watch.observe(BackendStats(num_running=1, counters=EngineCounters(num_steps=6)), 53)
     assert watch.stalled_for == 0
-    assert not watch.observe(BackendStats(num_running=1, num_steps=6), 54)
+    assert not watch.observe(BackendStats(num_running=1, counters=EngineCounters(num_steps=6)), 54)
     assert watch.observe(IDLE, 55)
     assert watch.stalled_for == 0
 
 
 def test_a_step_may_be_allowed_its_time():
     watch = ProgressWatch(0)
-    long_step = BackendStats(num_running=1, num_steps=5, step_allowance=10)
+    long_step = BackendStats(num_running=1, counters=EngineCounters(num_steps=5), step_allowance=10)
     assert watch.observe(RUNNING, 1)
     for now in (5, 9, 11):
         assert watch.observe(long_step, now)
     assert not watch.observe(long_step, 12)
     assert watch.stalled_for == 1
-    assert watch.observe(BackendStats(num_running=1, num_steps=6), 13)
-    assert not watch.observe(BackendStats(num_running=1, num_steps=6), 14), "each anew"
+    assert watch.observe(BackendStats(num_running=1, counters=EngineCounters(num_steps=6)), 13)
+    assert not watch.observe(
+        BackendStats(num_running=1, counters=EngineCounters(num_steps=6)), 14
+    ), "each anew"
 
 
 def test_time_in_which_nobody_looked_does_not_count():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fastovms.backend import BackendStats
+from fastovms.backend_stats import BackendStats
 from fastovms.backends.engine_thread.in_flight import Step
 from fastovms.params import EngineOutput, FinishReason, GenerationOutput, GenerationRequest
 

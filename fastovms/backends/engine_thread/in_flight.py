@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fastovms.backend import BackendStats, OutputCallback
+from fastovms.backend import OutputCallback
+from fastovms.backend_stats import STEP_BUCKETS, BackendStats
 from fastovms.errors import Overloaded, RequestError
-from fastovms.metrics import STEP_BUCKETS, Histogram
 from fastovms.params import (
     EngineOutput,
     FinishReason,
@@ -17,6 +17,7 @@ from fastovms.params import (
     GenerationRequest,
     ModelInfo,
 )
+from fastovms.series import Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,8 @@ class RequestsInFlight:
 
     @property
     def stats(self) -> BackendStats:
-        return self._stats._replace(
+        return replace(
+            self._stats,
             num_waiting=self._num_waiting,
             step_seconds=self._step_seconds,
             longest_step_seconds=self._longest_step,

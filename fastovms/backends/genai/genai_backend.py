@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from fastovms.backend import BackendStats, OutputCallback
+from fastovms.backend import OutputCallback
+from fastovms.backend_stats import BackendStats
 from fastovms.backends.engine_thread.engine_loop import Abort, Close, Command, Submit
 from fastovms.backends.engine_thread.in_flight import RequestsInFlight, Step, check_length
 from fastovms.backends.engine_thread.permits import Permits
@@ -162,8 +163,10 @@ class GenaiBackend:
             self._commands.put(Abort(request_id, index))
 
     def stats(self) -> BackendStats:
-        return self._requests.stats._replace(
-            step_allowance=self._step_allowance, grammars=self._grammars.stats
+        return replace(
+            self._requests.stats,
+            step_allowance=self._step_allowance,
+            grammars=self._grammars.stats,
         )
 
     def fail(self, reason: str) -> None:

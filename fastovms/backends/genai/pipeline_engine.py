@@ -7,14 +7,14 @@ import math
 import secrets
 from bisect import insort
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from operator import attrgetter
 from typing import Any
 
 import openvino_genai as genai
 
-from fastovms.backend import BackendStats
+from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.backends.genai.admission import Admission, Need
 from fastovms.backends.genai.generation_config import generation_config
 from fastovms.backends.genai.outputs import TOO_LONG, failed, output_of, refusal_of
@@ -124,9 +124,7 @@ class PipelineEngine:
         self._waiting: list[_Run] = []
         self._running: list[_Run] = []
         self._cancelled: list[_Run] = []
-        self._num_prompt_tokens = 0
-        self._num_generated_tokens = 0
-        self._num_steps = 0
+        self._counters = EngineCounters()
 
     @property
     def has_work(self) -> bool:
@@ -164,7 +162,7 @@ class PipelineEngine:
             self._cancelled.clear()
         for run in list(self._running):
             outputs += self._read(run)
-        self._num_steps += 1
+        self._counters.num_steps += 1
         return outputs
 
     def stats(self) -> BackendStats:
@@ -177,9 +175,7 @@ class PipelineEngine:
             num_waiting=sum(len(run.indices) for run in self._waiting),
             num_blocks=num_blocks,
             num_free_blocks=num_free_blocks,
-            num_prompt_tokens=self._num_prompt_tokens,
-            num_generated_tokens=self._num_generated_tokens,
-            num_steps=self._num_steps,
+            counters=replace(self._counters),
         )
 
     # Admission
@@ -207,7 +203,7 @@ class PipelineEngine:
             if not job.was_admitted:
                 job.was_admitted = True
                 self.admitted.append(job.request.request_id)
-                self._num_prompt_tokens += len(job.request.prompt_token_ids)
+                self._counters.num_prompt_tokens += len(job.request.prompt_token_ids)
             try:
                 self._start(run)
             except Exception as error:
@@ -303,7 +299,7 @@ class PipelineEngine:
             finish_reason = genai.GenerationFinishReason.STOP
         if token_ids or is_finished:
             run.num_generated_tokens += len(token_ids)
-            self._num_generated_tokens += len(token_ids)
+            self._counters.num_generated_tokens += len(token_ids)
             yield output_of(
                 run.params,
                 run.indices[0],
@@ -321,7 +317,7 @@ class PipelineEngine:
         best = sorted(found.values(), key=attrgetter("score"), reverse=True)
         outputs = []
         for index, beam in zip(run.indices, best, strict=False):
-            self._num_generated_tokens += len(beam.generated_ids)
+            self._counters.num_generated_tokens += len(beam.generated_ids)
             outputs.append(
                 output_of(
                     run.params,
@@ -342,6 +338,8 @@ class PipelineEngine:
         num_prompt_tokens = handle.get_perf_metrics().get_num_input_tokens()
         if not job.is_counted:
             job.is_counted = True
-            self._num_prompt_tokens += num_prompt_tokens - len(job.request.prompt_token_ids)
+            self._counters.num_prompt_tokens += num_prompt_tokens - len(
+                job.request.prompt_token_ids
+            )
         for output in outputs:
             output.num_prompt_tokens = num_prompt_tokens

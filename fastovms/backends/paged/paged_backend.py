@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fastovms.backend import BackendStats, OutputCallback
+from fastovms.backend import OutputCallback
+from fastovms.backend_stats import BackendStats
 from fastovms.backends.engine_thread.engine_loop import Abort, Close, Command, Submit, run_engine
 from fastovms.backends.engine_thread.in_flight import RequestsInFlight, Step, check_length
 from fastovms.backends.engine_thread.permits import Permits
@@ -258,7 +259,7 @@ class PagedBackend:
 
     def stats(self) -> BackendStats:
         stats = self._requests.stats
-        return stats if self._grammars is None else stats._replace(grammars=self._grammars.stats)
+        return stats if self._grammars is None else replace(stats, grammars=self._grammars.stats)
 
     def fail(self, reason: str) -> None:
         if self._failure is None:
@@ -328,21 +329,13 @@ class PagedBackend:
         return commands
 
     def _take_stats(self) -> BackendStats:
-        engine, scheduler = self._engine, self._engine.scheduler
+        engine = self._engine
         return BackendStats(
-            num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
+            num_running=len(engine.scheduler.running),
+            num_waiting=len(engine.scheduler.waiting),
+            counters=replace(engine.counters),
             num_blocks=engine.blocks.num_blocks,
             num_free_blocks=engine.blocks.num_free_blocks,
-            num_preemptions=scheduler.num_preemptions,
-            num_prefix_cache_queries=scheduler.num_prefix_cache_queries,
-            num_prefix_cache_hits=scheduler.num_prefix_cache_hits,
-            num_prompt_tokens=engine.num_prompt_tokens,
-            num_generated_tokens=engine.num_generated_tokens,
-            num_drafts=engine.drafting.num_drafts,
-            num_draft_tokens=engine.drafting.num_draft_tokens,
-            num_accepted_tokens=engine.drafting.num_accepted_tokens,
-            num_steps=engine.num_steps,
         )
 
     def _call_loop(self, callback: Callable[..., None], *args: object) -> None:

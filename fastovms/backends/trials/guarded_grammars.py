@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from fastovms.backend import GrammarStats
+from fastovms.backend_stats import GrammarStats
 from fastovms.backends.processes.process import ChildProcess, Peer
 from fastovms.backends.trials.lanes import TrialLanes
 from fastovms.backends.trials.refused_grammars import RefusedGrammars

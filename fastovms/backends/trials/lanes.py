@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Final, Generic, Protocol, TypeVar
 
-from fastovms.backend import GrammarStats
+from fastovms.backend_stats import GrammarStats
 from fastovms.backends.processes.deep_stack import start_thread
 from fastovms.backends.trials.trial import TOO_MUCH, TakesLonger
 from fastovms.errors import BackendUnavailable, Overloaded
@@ -108,11 +108,11 @@ class TrialLanes(Generic[Result]):
     def stats(self) -> GrammarStats:
         with self._changed:
             return GrammarStats(
-                sum(map(len, self._queues)),
-                self._num_running,
-                self._num_trials,
-                sum(lane.num_deaths for lane in self._lanes),
-                self._num_overloads,
+                num_running=self._num_running,
+                num_waiting=sum(map(len, self._queues)),
+                num_trials=self._num_trials,
+                num_deaths=sum(lane.num_deaths for lane in self._lanes),
+                num_overloads=self._num_overloads,
             )
 
     def start(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+from fastovms.backend_stats import EngineCounters
 from fastovms.engine.drafting.draft_model import DraftModel, WantedDraft
 from fastovms.engine.drafting.draft_policy import MAX_DRAFT_TOKENS
 from fastovms.engine.drafting.prompt_lookup import PromptLookup
@@ -22,6 +23,7 @@ class Drafting:
 
     def __init__(
         self,
+        counters: EngineCounters,
         *,
         enable_prompt_lookup: bool,
         model: DraftModel | None,
@@ -29,9 +31,7 @@ class Drafting:
     ) -> None:
         """`rope_switch_len`: see `Model`. No draft leads across it, since what is verified there
         would be computed as part of a short text."""
-        self.num_drafts = 0
-        self.num_draft_tokens = 0
-        self.num_accepted_tokens = 0
+        self._counters = counters
         self._enable_prompt_lookup = enable_prompt_lookup
         self._drafters: dict[int, SequenceDrafters] = {}
         self._model = model
@@ -96,9 +96,9 @@ class Drafting:
         del sequence.draft_token_ids[:]
         if num_drafted == 0:
             return
-        self.num_drafts += 1
-        self.num_draft_tokens += num_drafted
-        self.num_accepted_tokens += num_accepted
+        self._counters.num_drafts += 1
+        self._counters.num_draft_tokens += num_drafted
+        self._counters.num_accepted_tokens += num_accepted
         drafters = self._drafters.get(sequence.seq_id)
         if drafters is not None and drafters.drafted_by is not None:
             drafters.drafted_by.learn(num_drafted, num_accepted, sequence.num_tokens)

@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
+from fastovms.backend_stats import EngineCounters
 from fastovms.engine.model.kv_cache import BlockCopy
 from fastovms.engine.scheduling.blocks import (
     LONG_ROOT,
@@ -83,6 +84,7 @@ class Scheduler:
     def __init__(
         self,
         blocks: BlockManager,
+        counters: EngineCounters,
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
@@ -91,12 +93,10 @@ class Scheduler:
         """`rope_switch_len`: see `Model`."""
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
-        self.num_preemptions = 0
-        self.num_prefix_cache_queries = 0
-        self.num_prefix_cache_hits = 0
         # A running sequence needs a token of budget in every step, else streams would stutter.
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self._blocks = blocks
+        self._counters = counters
         self._max_num_batched_tokens = max_num_batched_tokens
         self._rope_switch_len = rope_switch_len
 
@@ -294,7 +294,7 @@ class Scheduler:
         sequence.num_registered_blocks = 0
         del sequence.draft_token_ids[:]
         self.waiting.put_back(sequence)
-        self.num_preemptions += 1
+        self._counters.num_preemptions += 1
 
     def _register_full_blocks(self, sequence: Sequence) -> None:
         size = self._blocks.block_size
@@ -395,5 +395,5 @@ class Scheduler:
             sequence.num_cached_tokens = sequence.parent.num_cached_tokens
         elif sequence.num_generated_tokens == 0:
             sequence.num_cached_tokens = num_cached_tokens
-            self.num_prefix_cache_queries += sequence.num_prompt_tokens
-            self.num_prefix_cache_hits += num_cached_tokens
+            self._counters.num_prefix_cache_queries += sequence.num_prompt_tokens
+            self._counters.num_prefix_cache_hits += num_cached_tokens

@@ -14,7 +14,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from fastovms.http.connection.server_state import Exchange
-from fastovms.metrics import Histogram
+from fastovms.series import Histogram
 
 _PREFIX: Final = "fastovms_http_"
 _DURATION_BUCKETS: Final = (

@@ -9,7 +9,7 @@ from multiprocessing.connection import Pipe
 
 import numpy as np
 
-from fastovms.backend import BackendStats
+from fastovms.backend_stats import BackendStats, EngineCounters
 from fastovms.backends.engine_thread.in_flight import Step
 from fastovms.backends.genai.genai_backend import _ENCODING_ALLOWANCE, GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
@@ -64,7 +64,7 @@ async def test_images_that_are_encoded_are_no_hang():
     assert backend.stats() == backend.stats() == BackendStats(num_waiting=1)
     send(peer.theirs, Encoding(2))
     await until(lambda: backend.stats().step_allowance == 2 * _ENCODING_ALLOWANCE)
-    step = BackendStats(num_running=1, num_steps=1)
+    step = BackendStats(num_running=1, counters=EngineCounters(num_steps=1))
     send(peer.theirs, Step([], ["r"], 100.0, step, 1))
     await until(lambda: backend.stats() == step)
     send(peer.theirs, Failed("RuntimeError: no more"))

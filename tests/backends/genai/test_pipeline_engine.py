@@ -107,7 +107,7 @@ def test_the_best_beams_in_order_and_no_more_than_are_wanted():
         (index, continue_greedily([1], 3)) for index in range(2)
     ]
     assert [len(o.logprobs) for o in outputs] == [3, 3]
-    assert engine.stats().num_generated_tokens == 6
+    assert engine.stats().counters.num_generated_tokens == 6
 
 
 def test_beams_whose_scores_are_no_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch):
@@ -182,7 +182,7 @@ def test_the_last_output_tells_how_many_tokens_the_images_had():
     told = [output.num_prompt_tokens for output in outputs]
     assert [n for n in told if n] == [expected] * 2
     assert all((o.num_prompt_tokens is None) == (o.finish_reason is None) for o in outputs)
-    assert engine.stats().num_prompt_tokens == expected
+    assert engine.stats().counters.num_prompt_tokens == expected
     [image, _] = pipeline.added[0][1]
     assert (image.get_shape(), image.get_element_type().to_string()) == ([1, 2, 3, 3], "u8")
 
@@ -302,7 +302,7 @@ def test_stats_follow_the_requests():
     finish(engine)
     stats = engine.stats()
     assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (0, 0, 10)
-    assert (stats.num_prompt_tokens, stats.num_generated_tokens) == (5, 6)
+    assert (stats.counters.num_prompt_tokens, stats.counters.num_generated_tokens) == (5, 6)
 
 
 def test_a_handle_that_ends_without_a_reason_has_stopped():

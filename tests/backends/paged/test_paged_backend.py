@@ -88,7 +88,7 @@ async def test_how_long_steps_take_is_known(backend: PagedBackend) -> None:
     await idle(backend)
     stats = backend.stats()
     assert stats.step_seconds is not None
-    assert stats.step_seconds.count == stats.num_steps == 5
+    assert stats.step_seconds.count == stats.counters.num_steps == 5
     buckets, total = stats.step_seconds.buckets()
     assert 0 < stats.longest_step_seconds <= total
     assert buckets[-1] == ("+Inf", 5)

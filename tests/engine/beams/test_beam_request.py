@@ -81,7 +81,7 @@ def test_searches_and_samples_in_one_batch_find_what_they_find_alone(
     assert all(outputs[key].token_ids == alone[key].token_ids for key in alone)
     assert len(outputs) == len(alone) + sum(request.params.n for request in searches)
     if config.get("num_blocks") == 28:
-        assert engine.scheduler.num_preemptions > 0
+        assert engine.counters.num_preemptions > 0
 
 
 def test_what_the_outputs_say() -> None:
@@ -108,7 +108,9 @@ def test_what_the_outputs_say() -> None:
             assert len(entry.top_token_ids) == 2
         assert len(output.prompt_logprobs) == (len(prompt) if index == 0 else 0)
     assert (FinishReason.STOP, stop) in reasons
-    assert engine.num_generated_tokens == sum(o.num_generated_tokens for o in outputs.values())
+    assert engine.counters.num_generated_tokens == sum(
+        o.num_generated_tokens for o in outputs.values()
+    )
     again = run(engine, beam_request("again", prompt, search))
     assert all(output.num_cached_tokens == 8 for output in again.values())
 

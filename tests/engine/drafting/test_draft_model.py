@@ -162,19 +162,20 @@ def test_drafts_save_steps_and_change_nothing(
     plain, plain_engine = generate(None)
     drafted, engine = generate(FakeDraft())
     assert drafted == plain
-    assert engine.num_steps < 0.8 * plain_engine.num_steps
-    drafting = engine.drafting
-    assert 0.1 * drafting.num_draft_tokens < drafting.num_accepted_tokens
-    assert drafting.num_accepted_tokens < drafting.num_draft_tokens
-    assert engine.num_generated_tokens == plain_engine.num_generated_tokens == 720
+    assert engine.counters.num_steps < 0.8 * plain_engine.counters.num_steps
+    counters = engine.counters
+    assert 0.1 * counters.num_draft_tokens < counters.num_accepted_tokens
+    assert counters.num_accepted_tokens < counters.num_draft_tokens
+    assert engine.counters.num_generated_tokens == plain_engine.counters.num_generated_tokens == 720
 
 
 def test_a_draft_model_that_is_always_right_is_always_believed() -> None:
     engine, _ = make_engine(FakeModel())
     engine.add(request("r", [1, 2, 3], num_assistant_tokens=4, max_tokens=50))
     assert run(engine)["r", 0] == continue_greedily([1, 2, 3], 50)
-    assert engine.num_steps == 1 + 10  # the prompt's token, and then five a step, the last four
-    assert engine.drafting.num_draft_tokens == engine.drafting.num_accepted_tokens
+    # The prompt's token, and then five a step, the last four.
+    assert engine.counters.num_steps == 1 + 10
+    assert engine.counters.num_draft_tokens == engine.counters.num_accepted_tokens
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_a_useless_model_falls_silent_unless_the_request_fixes_the_number() -> N
         engine.add(request("r", [1, 2, 3], num_assistant_tokens=num_tokens, max_tokens=600))
         assert run(engine)["r", 0] == continue_greedily([1, 2, 3], 600)
         steps[num_tokens] = len(draft.num_tokens_per_step)
-        assert engine.drafting.num_accepted_tokens == 0
+        assert engine.counters.num_accepted_tokens == 0
     assert steps[None] < 40
     assert steps[3] > 3 * 590
 
@@ -215,7 +216,7 @@ def test_an_unsure_model_falls_silent() -> None:
     engine, _ = make_engine(draft, num_blocks=256, max_model_len=1000)
     engine.add(request("r", [1, 2, 3], max_tokens=600))
     run(engine)
-    assert engine.drafting.num_draft_tokens == 0
+    assert engine.counters.num_draft_tokens == 0
     assert 0 < len(draft.num_tokens_per_step) < 20
 
 
@@ -227,7 +228,7 @@ def test_a_model_as_expensive_as_the_target_drafts_only_on_demand() -> None:
     assert draft.num_tokens_per_step == []
     engine.add(request("r", [1, 2, 3], num_assistant_tokens=2))
     run(engine)
-    assert engine.drafting.num_accepted_tokens > 0
+    assert engine.counters.num_accepted_tokens > 0
 
 
 def test_prompt_lookup_goes_first_unless_the_request_speaks_to_the_model() -> None:
@@ -315,7 +316,7 @@ def test_a_preempted_sequence_holds_nothing() -> None:
         assert running >= set(model._followers)
         for sequence in engine.scheduler.running:
             del sequence.draft_token_ids[:]
-    assert engine.scheduler.num_preemptions > 0
+    assert engine.counters.num_preemptions > 0
     assert texts == {(str(i), 0): continue_greedily([i + 1] * 8, 24) for i in range(3)}
 
 
@@ -337,7 +338,7 @@ def test_a_sequence_that_the_model_cannot_follow_goes_without(limits: dict[str, 
     prompt = [1, 2, 3, 4, 5, 6, 7, 8]
     engine.add(request("r", prompt, num_assistant_tokens=3))
     assert run(engine)["r", 0] == continue_greedily(prompt, 60)
-    assert 0 < engine.drafting.num_accepted_tokens < 20
+    assert 0 < engine.counters.num_accepted_tokens < 20
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
 
 
@@ -375,7 +376,7 @@ def test_ten_thousand_operations_never_lose_a_block_of_the_draft_cache() -> None
     RandomOperations(engine, random.Random(0)).run(10_000)
     assert model.blocks.num_free_blocks == model.blocks.num_blocks
     assert model.num_drafts > 1000
-    assert engine.scheduler.num_preemptions > 50
+    assert engine.counters.num_preemptions > 50
 
 
 def test_settings_of_the_request_decide_the_policy() -> None:

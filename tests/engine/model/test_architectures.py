@@ -113,9 +113,9 @@ def test_texts_are_those_of_transformers(files: ModelFiles, model: PagedModel, w
         assert logprobs == pytest.approx(reference["logprobs"], abs=LOGPROB_TOLERANCE)
     if way == "over cached prefixes":
         has_blocks = any(len(one["prompt"]) > model.block_size for one in expected)
-        assert bool(engine.scheduler.num_prefix_cache_hits) is has_blocks
+        assert bool(engine.counters.num_prefix_cache_hits) is has_blocks
     if way == "with drafts":
-        assert engine.drafting.num_accepted_tokens
+        assert engine.counters.num_accepted_tokens
 
 
 def generate(

@@ -1,0 +1,87 @@
+"""What a backend counts, and the series that each number is exported as: the only place that names
+either."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from fastovms.series import Counter, Gauge, Histogram, Series
+
+STEP_BUCKETS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+"""Seconds of an engine's steps."""
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineCounters:
+    """What an engine has counted since it began. Its parts add to it, on its thread; others get
+    copies of it."""
+
+    num_prefix_cache_queries: Annotated[
+        int, Counter("prefix_cache_queries", "Prompt tokens looked up")
+    ] = 0
+    num_prefix_cache_hits: Annotated[int, Counter("prefix_cache_hits", "Prompt tokens found")] = 0
+    num_preemptions: Annotated[
+        int, Counter("num_preemptions", "Sequences put back to recompute")
+    ] = 0
+    num_prompt_tokens: Annotated[int, Counter("prompt_tokens", "Prompt tokens processed")] = 0
+    num_generated_tokens: Annotated[int, Counter("generation_tokens", "Tokens generated")] = 0
+    num_drafts: Annotated[int, Counter("spec_decode_num_drafts", "Drafts verified")] = 0
+    num_draft_tokens: Annotated[int, Counter("spec_decode_num_draft_tokens", "Tokens drafted")] = 0
+    num_accepted_tokens: Annotated[
+        int, Counter("spec_decode_num_accepted_tokens", "Drafted tokens that were right")
+    ] = 0
+    num_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarStats:
+    """What happened to the grammars that clients have sent.
+
+    Attributes:
+        num_trials: trials begun so far. A grammar that takes long has several.
+        num_overloads: grammars turned away, since too many waited or they waited too long.
+    """
+
+    num_running: Annotated[int, Gauge("num_grammars_running", "Grammars being tried")] = 0
+    num_waiting: Annotated[int, Gauge("num_grammars_waiting", "Grammars that wait for it")] = 0
+    num_trials: Annotated[int, Counter("grammar_trials", "Trials of grammars")] = 0
+    num_deaths: Annotated[
+        int, Counter("grammar_trial_deaths", "Trials that ended their process")
+    ] = 0
+    num_overloads: Annotated[int, Counter("grammar_overloads", "Grammars turned away")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendStats:
+    """A snapshot, taken between two steps.
+
+    Attributes:
+        step_allowance: seconds for which the step that has begun may go on without a sign of
+            life, and does not hang.
+        step_seconds: how long the steps took; None before the first. It goes on to change.
+    """
+
+    num_running: Annotated[int, Gauge("num_requests_running", "Sequences in the running batch")] = 0
+    num_waiting: Annotated[int, Gauge("num_requests_waiting", "Sequences that wait to run")] = 0
+    longest_step_seconds: Annotated[
+        float, Gauge("longest_step_seconds", "The longest step so far")
+    ] = 0.0
+    grammars: GrammarStats = field(default_factory=GrammarStats)
+    counters: EngineCounters = field(default_factory=EngineCounters)
+    step_seconds: Annotated[
+        Histogram | None,
+        Series("histogram", "step_seconds", "Duration of the engine's steps", STEP_BUCKETS),
+    ] = None
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    step_allowance: float = 0.0
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """The share of the KV cache blocks in use, from 0 to 1."""
+        used = self.num_blocks - self.num_free_blocks
+        return used / self.num_blocks if self.num_blocks else 0.0

@@ -1,0 +1,72 @@
+"""What is counted is exported, each number under a name of its own."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from operator import attrgetter
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from fastovms.backend_stats import BackendStats, EngineCounters, GrammarStats
+from fastovms.metrics import GenerationCollector, GenerationMetrics
+from fastovms.series import Histogram, series_of
+
+NOT_EXPORTED = {"num_steps", "num_blocks", "num_free_blocks", "step_allowance"}
+"""`step_seconds` counts the steps, `kv_cache_usage_perc` tells of the blocks, and only the watch
+needs the allowance."""
+
+
+def numbered(statistics: type, first: int) -> dict[str, int]:
+    """Each field that is a number, with a value of its own."""
+    names = [field.name for field in fields(statistics) if str(field.default) in ("0", "0.0")]
+    return {name: number for number, name in enumerate(names, first)}
+
+
+STATS = BackendStats(
+    grammars=GrammarStats(**numbered(GrammarStats, 100)),
+    counters=EngineCounters(**numbered(EngineCounters, 200)),
+    step_seconds=Histogram((1.0,)),
+    **numbered(BackendStats, 300),
+)
+
+
+def scraped() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(GenerationCollector([GenerationMetrics("m", lambda: STATS)]))
+    return registry
+
+
+@pytest.mark.parametrize("path", [path for path, _ in series_of(BackendStats)])
+def test_a_statistic_has_the_value_of_its_field(path: str) -> None:
+    series = dict(series_of(BackendStats))[path]
+    suffix = {"gauge": "", "counter": "_total", "histogram": "_count"}[series.kind]
+    value = attrgetter(path)(STATS)
+    if series.kind == "histogram":
+        value = value.count
+    sample = scraped().get_sample_value(f"fastovms_{series.name}{suffix}", {"model_name": "m"})
+    assert sample == value
+
+
+def test_every_statistic_is_exported_or_left_out_on_purpose() -> None:
+    exported = {path.rpartition(".")[2] for path, _ in series_of(BackendStats)}
+    named = {
+        field.name
+        for kind in (BackendStats, EngineCounters, GrammarStats)
+        for field in fields(kind)
+    }
+    assert named - {"grammars", "counters"} == exported | NOT_EXPORTED
+
+
+def test_no_two_series_share_a_name() -> None:
+    names = [
+        series.name for kind in (BackendStats, GenerationMetrics) for _, series in series_of(kind)
+    ]
+    assert len(names) == len(set(names))
+
+
+def test_a_histogram_that_has_not_begun_is_an_empty_one() -> None:
+    registry = CollectorRegistry()
+    registry.register(GenerationCollector([GenerationMetrics("m", BackendStats)]))
+    assert registry.get_sample_value("fastovms_step_seconds_count", {"model_name": "m"}) == 0
+    assert registry.get_sample_value("fastovms_kv_cache_usage_perc", {"model_name": "m"}) == 0

@@ -1,5 +1,6 @@
-"""The endpoints of both dialects: clients' JSON to requests of a backend, tokens to answers.
+"""Answers requests in both dialects: clients' JSON becomes requests of a backend, tokens become
+answers.
 
-`routes` adds them all to a router; the rooms below go from the wire (`wire`) to the endpoints.
+`routes` adds all endpoints to a router; the rooms below go from the wire (`wire`) to the endpoints.
 The API knows a model by `fastovms.backend.Backend`, and nothing of the engine or of sockets.
 """

@@ -1,4 +1,4 @@
-"""The table of routes."""
+"""Adds every route to the router: the table of endpoints and their handlers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fastovms.http.routing.router import Router
 def add_model_routes(
     router: Router, context: ApiContext, state: ResponsesState | None = None
 ) -> None:
-    """Adds what can be asked once the models are loaded. `state` is what outlives requests;
-    None = nothing does."""
+    """Adds the routes that need the models. `state` is what outlives requests; None = nothing
+    does."""
     models = context.models
     completions = Completions(context)
     chat = ChatCompletions(context)
@@ -84,7 +84,7 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
 
 
 def add_health_routes(router: Router, health: HealthRoutes) -> None:
-    """What can be asked at any time."""
+    """Adds the routes that can be asked at any time."""
     probes = (
         ("GET", "/health", health.health),
         ("GET", "/ping", health.health),

@@ -1,4 +1,4 @@
-"""OpenVINO Model Server's commands that show a directory of models and edit a list of them."""
+"""Runs OpenVINO Model Server's commands that show a directory of models and edit a list of them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,25 @@ _MAX_DEPTH = 3
 
 
 def list_models(root: Path) -> list[str]:
-    """Names of the models below a directory. Raises ConfigurationError."""
+    """Returns the names of the models below a directory.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
     if not root.is_dir():
         raise ConfigurationError(f"there is no directory {root}")
     return sorted(str(path.relative_to(root)) for path in _model_dirs(root, _MAX_DEPTH))
 
 
 def add_model(config: Path, name: str, base_path: Path) -> None:
-    """Adds a model to a list, or changes the one of that name. Raises ConfigurationError.
+    """Adds a model to a list, or changes the one of that name.
 
     Args:
-        base_path: from the working directory, or, if there is nothing, from the list's directory,
-            which is where paths in a list start from.
+        base_path: starts from the working directory or, if there is nothing, from the list's
+            directory, which is where paths in a list start from.
+
+    Raises:
+        ConfigurationError: the list cannot be read or written.
     """
     path, root = _read(config, may_be_new=True)
     models = [model for model in root["model_config_list"] if _name(model) != name]
@@ -37,7 +44,11 @@ def add_model(config: Path, name: str, base_path: Path) -> None:
 
 
 def remove_model(config: Path, name: str) -> None:
-    """Takes a model off a list. Raises ConfigurationError: it is not there."""
+    """Takes a model off a list.
+
+    Raises:
+        ConfigurationError: it is not there.
+    """
     path, root = _read(config, may_be_new=False)
     kept: dict[str, list[Any]] = {
         key: [model for model in root.get(key, []) if _name(model) != name]
@@ -83,7 +94,7 @@ def _base_path(folder: Path, given: Path) -> str:
 
 
 def _name(model: object) -> object:
-    """Of an entry of either list."""
+    """Returns the name of an entry of either list."""
     config = model.get("config", model) if isinstance(model, dict) else None
     return config.get("name") if isinstance(config, dict) else None
 

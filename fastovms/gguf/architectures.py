@@ -1,4 +1,4 @@
-"""What the decoders that are built from GGUF files have in common, and where they differ."""
+"""Says what the decoders that are built from GGUF files have in common, and where they differ."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         scales_by_hidden_size=frozenset({62}),  # that of 27B
     ),
 }
-"""By `general.architecture`."""
+"""The architectures that are built, by `general.architecture`."""
 
 _REFUSED: Final[Mapping[str, str]] = {
     "gemma2": "its attention has a soft cap, which OpenVINO's paged attention cannot compute",
@@ -66,7 +66,11 @@ _REFUSED: Final[Mapping[str, str]] = {
 
 
 def find_architecture(name: object) -> Architecture:
-    """Raises ConfigurationError: it is not one that can be built."""
+    """Returns an architecture.
+
+    Raises:
+        ConfigurationError: it is not one that can be built.
+    """
     if not isinstance(name, str):
         raise ConfigurationError("it names no general.architecture")
     if name in _REFUSED:

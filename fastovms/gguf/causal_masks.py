@@ -1,4 +1,4 @@
-"""Which tokens attention sees: a causal mask, and a causal one with a sliding window.
+"""Builds the masks that say which tokens attention sees: causal, and causal with a sliding window.
 
 The windowed one has the form that OpenVINO's paged attention recognises (that of exports of
 gpt-oss): it takes any other mask for that of full attention.
@@ -17,7 +17,7 @@ Node = Any
 
 
 class Masks(NamedTuple):
-    """Nodes [batch, 1, tokens, tokens and those before them], to be added to scores.
+    """The masks as nodes [batch, 1, tokens, tokens and those before them], to be added to scores.
 
     Attributes:
         windowed: None where no layer has a window.
@@ -28,11 +28,12 @@ class Masks(NamedTuple):
 
 
 def build_masks(input_ids: Node, attention_mask: Node, window: int) -> Masks:
-    """
+    """Builds the masks.
+
     Args:
         input_ids: [batch, tokens].
         attention_mask: [batch, tokens and those before them], 0 where a token is not to be seen.
-        window: tokens that a windowed layer sees; 0 = there is none.
+        window: how many tokens a windowed layer sees; 0 = there is none.
     """
     total = _length(attention_mask)
     past = opset13.subtract(total, _length(input_ids))

@@ -1,4 +1,4 @@
-"""Writes what the directory of an OpenVINO model holds beside its graphs, from GGUF metadata."""
+"""Writes, from GGUF metadata, what the directory of an OpenVINO model holds beside its graphs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _SAMPLING: Final[Mapping[str, str]] = {
     "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }
-"""Of generation_config.json, by what `general.sampling.` calls it."""
+"""Fields of generation_config.json, by what `general.sampling.` calls them."""
 
 
 def named_ids(fields: TokenizerFields) -> dict[str, int]:
-    """Ids of tokens by what templates and batches need them for."""
+    """Returns the ids of tokens by what templates and batches need them for."""
     ids = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
     found = {name: fields.token_id(field) for name, field in ids.items()}
     return {name: token_id for name, token_id in found.items() if token_id is not None}
@@ -81,7 +81,7 @@ def _config(
 
 
 def _templates(metadata: Metadata) -> dict[str, str]:
-    """The chat template, and others by name."""
+    """Returns the chat template, and others by name."""
     files: dict[str, str] = {}
     for key, value in metadata.items():
         if not isinstance(value, str) or not key.startswith(_TEMPLATE):

@@ -1,4 +1,5 @@
-"""Makes the directory of an OpenVINO model of a GGUF file: `python -m` this FILE DIRECTORY."""
+"""Makes the directory of an OpenVINO model of a GGUF file: `python -m fastovms.gguf.converter FILE
+DIRECTORY`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from fastovms.gguf.hyperparameters import Hyperparameters, read_hyperparameters
 from fastovms.gguf.tokenizer_json import TokenizerFields, make_tokenizer_json
 
 REFUSED: Final = 3
-"""Exit status: the last line on stderr says why the file is not taken."""
+"""The exit status when the file is not taken; the last line on stderr says why."""
 
 
 class Contents(NamedTuple):
@@ -28,7 +29,7 @@ class Contents(NamedTuple):
 
 
 def read_contents(path: Path) -> Contents:
-    """Reads the head of a file. Quick.
+    """Reads the head of a file, which is quick.
 
     Raises:
         ConfigurationError: it is broken, or holds a model or a tokenizer that is not taken.
@@ -41,7 +42,11 @@ def read_contents(path: Path) -> Contents:
 
 
 def convert(path: Path, directory: Path) -> None:
-    """Fills `directory`. Raises ConfigurationError: the file is not taken."""
+    """Fills `directory`.
+
+    Raises:
+        ConfigurationError: the file is not taken.
+    """
     # Loads a native library, which a process that only reads heads can do without.
     from fastovms.gguf.decoder_graph import build_decoder
     from fastovms.gguf.tokenizer_graph import build_tokenizer

@@ -20,16 +20,17 @@ from fastovms.gguf.weights import Weights, constant
 Node = Any
 
 _INPUTS: Final = {"input_ids": 2, "attention_mask": 2, "position_ids": 2, "beam_idx": 1}
-"""Names, in the order of exports, and ranks."""
+"""The names of the inputs, in the order of exports, and their ranks."""
 
 _NEEDLESS: Final = "attn_rot_embd.weight"
-"""Frequencies that old files repeat for each layer."""
+"""Tensors of frequencies that old files repeat for each layer."""
 
 _BY_HEADS: Final = [0, 2, 1, 3]
 
 
 def build_decoder(file: GgufFile, parameters: Hyperparameters) -> ov.Model:
-    """
+    """Builds the graph.
+
     Raises:
         ConfigurationError: tensors are missing, of other shapes than the sizes ask for, or of no
             use to this architecture.
@@ -153,8 +154,8 @@ class _DecoderBuilder:
         )
 
     def _row_order(self, num_heads: int) -> NDArray[np.int64] | None:
-        """Which row of the file comes first, so that pairs of rotated dimensions lie half a head
-        apart; None = the file has them like that."""
+        """Returns the order in which rows of the file are taken, so that pairs of rotated
+        dimensions lie half a head apart; None = the file has them like that."""
         if not self._architecture.interleaves_rotations:
             return None
         rows = np.arange(num_heads * self._p.head_size)
@@ -250,7 +251,7 @@ def _times(hidden: Node, matrix: Node) -> Node:
 
 
 def _transposed(heads: Node) -> Node:
-    """Swaps heads and tokens."""
+    """Returns a node with heads and tokens swapped."""
     return opset13.transpose(heads, constant(np.array(_BY_HEADS)))
 
 

@@ -33,7 +33,7 @@ _SCALARS: Final[Mapping[int, str]] = {
 _MAX_NESTING: Final = 4
 _MAX_DIMENSIONS: Final = 4
 _ALIGNMENT: Final = 32
-"""Of the tensors' data, where `general.alignment` says nothing else."""
+"""The alignment of the tensors' data in bytes, where `general.alignment` says nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class _Broken(Exception):
 
 
 class _HeadReader:
-    """Never reads more than the file has, whatever the file says."""
+    """Reads a head, and never more than the file has, whatever the file says."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file

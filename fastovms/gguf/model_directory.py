@@ -1,4 +1,4 @@
-"""GGUF files as model directories: converted once a file, and kept in the cache."""
+"""Converts GGUF files to model directories, once a file, and keeps these in the cache."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 _CONVERTER: Final = "fastovms.gguf.converter"
 _FORMAT: Final = 2
-"""Of what is made of a file; a new one makes what is cached old."""
+"""The version of what is made of a file; a new one makes what is cached old."""
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that `path` means: itself, or the only one in a directory without an OpenVINO
-    model. None: it means something else.
+    """Returns the GGUF file that `path` means: itself, or the only one in a directory without an
+    OpenVINO model. None: it means something else.
 
     Raises:
         ConfigurationError: there are several.
@@ -41,8 +41,8 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
-    """The directory of the model that `path` means: itself, or what is made of a GGUF file, which
-    takes seconds the first time.
+    """Returns the directory of the model that `path` means: itself, or what is made of a GGUF file,
+    which takes seconds the first time.
 
     Args:
         scratch: where to make it when it cannot be kept in the cache.
@@ -64,7 +64,7 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
 
 
 def _convert(path: Path, target: Path) -> None:
-    """In a process of its own, with which goes the memory that the weights have taken."""
+    """Converts in a process of its own, with which goes the memory that the weights have taken."""
     logger.info("converting %s", path)
     child = subprocess.run(
         [sys.executable, "-m", _CONVERTER, str(path.resolve()), str(target)],

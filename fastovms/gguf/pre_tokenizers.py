@@ -17,12 +17,14 @@ from fastovms.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """
+    """How a byte-pair tokenizer cuts texts.
+
     Attributes:
         patterns: regular expressions, in PCRE's and Oniguruma's common language.
-        adds_bos: texts begin with the token for their beginning, where the file does not say.
-        ignores_merges: a word that is a token is one token, whatever the merges say.
-        normalizer: of Unicode, by its name in tokenizer.json.
+        adds_bos: whether texts begin with the token for their beginning, where the file does not
+            say.
+        ignores_merges: whether a word that is a token is one token, whatever the merges say.
+        normalizer: Unicode's form, by its name in tokenizer.json.
     """
 
     patterns: tuple[str, ...]
@@ -95,12 +97,16 @@ PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
     "seed-coder": PreTokenizer((_SEED_CODER,)),
     "deepseek-v3": PreTokenizer(_DEEPSEEK_V3),
 }
-"""By name. That of Qwen 2 composes characters first, as its own tokenizer does and llama.cpp does
-not."""
+"""Ways to cut texts by name. That of Qwen 2 composes characters first, as its own tokenizer does
+and llama.cpp does not."""
 
 
 def find_pre_tokenizer(name: object) -> PreTokenizer:
-    """Raises ConfigurationError: it is not known how texts are cut."""
+    """Returns how texts are cut.
+
+    Raises:
+        ConfigurationError: that is not known.
+    """
     if name is None:
         raise ConfigurationError(
             "it names no tokenizer.ggml.pre, as files of before May 2024: it is not known how "

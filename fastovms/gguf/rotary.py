@@ -1,6 +1,6 @@
-"""Rotary embeddings: which frequencies a file asks for, and cosines and sines of positions.
+"""Builds rotary embeddings: which frequencies a file asks for, and cosines and sines of positions.
 
-As llama.cpp computes them (`ggml_rope_ext`), in f64 until they are constants.
+They are computed as llama.cpp does (`ggml_rope_ext`), in f64 until they are constants.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rotation(NamedTuple):
 
 
 class CosSin(NamedTuple):
-    """Nodes [batch, 1, tokens, rotated dimensions]."""
+    """Cosines and sines, nodes [batch, 1, tokens, rotated dimensions]."""
 
     cos: Node
     sin: Node
@@ -90,7 +90,7 @@ def _unscaled(base: float, num_dimensions: int) -> NDArray[np.float64]:
 
 
 def _yarn_mix(rope: RopeSettings) -> NDArray[np.float64]:
-    """How much of the unscaled frequency each pair of dimensions has."""
+    """Returns how much of the unscaled frequency each pair of dimensions has."""
 
     def dimension(num_rotations: float) -> float:
         """Where frequencies make so many rotations in the original context."""

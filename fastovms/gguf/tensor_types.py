@@ -1,8 +1,8 @@
-"""How GGUF writes numbers: in blocks of small integers that share scales.
+"""Reads the ways in which GGUF writes numbers: in blocks of small integers that share scales.
 
-The layouts: ggml-common.h and ggml-quants.c of https://github.com/ggml-org/ggml. A number is
-`scale * (integer - zero_point)`, with one scale and one zero point for each group of numbers. Where
-the file has a minimum in place of a zero point, the zero point is no integer.
+The layouts: ggml-common.h and ggml-quants.c of https://github.com/ggml-org/ggml. A number is `scale
+* (integer - zero_point)`, with one scale and one zero point for each group of numbers. Where the
+file has a minimum in place of a zero point, the zero point is no integer.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _halves(blocks: Bytes) -> Floats:
 
 
 def _nibbles(blocks: Bytes, half: int) -> Bytes:
-    """Integers of 4 bits: of each `half` bytes the lower ones come first, then the upper ones.
-    Returns [blocks, -1]."""
+    """Reads integers of 4 bits: of each `half` bytes the lower ones come first, then the upper
+    ones. Returns [blocks, -1]."""
     parts = blocks.reshape(len(blocks), -1, 1, half)
     return np.concatenate([parts & np.uint8(0x0F), parts >> np.uint8(4)], axis=2).reshape(
         len(blocks), -1
@@ -66,7 +66,7 @@ def _nibbles(blocks: Bytes, half: int) -> Bytes:
 
 
 def _bits(blocks: Bytes, width: int, run: int) -> Bytes:
-    """Integers of `width` bits: of each `run` bytes the lowest ones come first. Returns
+    """Reads integers of `width` bits: of each `run` bytes the lowest ones come first. Returns
     [blocks, -1]."""
     parts = blocks.reshape(len(blocks), -1, 1, run)
     shifts = np.arange(0, 8, width, dtype=np.uint8).reshape(1, 1, -1, 1)
@@ -74,7 +74,7 @@ def _bits(blocks: Bytes, width: int, run: int) -> Bytes:
 
 
 def _fifth_bits(blocks: Bytes) -> Bytes:
-    """One bit for each of 32 numbers, [blocks, 32]."""
+    """Reads one bit for each of 32 numbers. Returns [blocks, 32]."""
     return np.unpackbits(np.ascontiguousarray(blocks), axis=1, bitorder="little")
 
 
@@ -83,7 +83,7 @@ def _signed(integers: Bytes, zero: int) -> NDArray[np.int8]:
 
 
 def _affine(integers: Bytes, scales: Floats, minimums: Floats) -> Groups:
-    """Groups of numbers `scale * integer + minimum`."""
+    """Returns groups of numbers `scale * integer + minimum`."""
     # A scale of 0 leaves the minimum alone, which needs a scale to be written as a zero point.
     is_flat = scales == 0
     scales = np.where(is_flat, 1, scales).astype(np.float32)
@@ -132,8 +132,8 @@ def _q3_k(blocks: Bytes) -> Groups:
 
 
 def _scales_and_minimums(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Of the groups of 32 in the head that Q4_K and Q5_K share: two f16 numbers, and 8 scales and
-    8 minimums of 6 bits."""
+    """Reads the head that Q4_K and Q5_K share, of groups of 32: two f16 numbers, and 8 scales and 8
+    minimums of 6 bits."""
     scales, minimums, rest = (blocks[:, start : start + 4] for start in (4, 8, 12))
     upper_scales = (rest & np.uint8(0x0F)) | ((scales >> np.uint8(6)) << np.uint8(4))
     upper_minimums = (rest >> np.uint8(4)) | ((minimums >> np.uint8(6)) << np.uint8(4))
@@ -200,11 +200,11 @@ TENSOR_TYPES: Final[Mapping[int, TensorType]] = {
     20: TensorType("IQ4_NL", 32, 18, 8, _iq4_nl),
     23: TensorType("IQ4_XS", 256, 136, 8, _iq4_xs),
 }
-"""By their numbers in a file."""
+"""The types that are read, by their numbers in a file."""
 
 TYPE_NAMES: Final[Mapping[int, str]] = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
     35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
 }  # fmt: skip
-"""Of types that are not read, for those who ask why."""
+"""The names of types that are not read, for those who ask why."""

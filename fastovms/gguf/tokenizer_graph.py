@@ -22,21 +22,22 @@ Json = Mapping[str, Any]
 
 
 _LONGEST: Final = 2**31 - 65
-"""Tokens of a text."""
+"""The most tokens of a text."""
 
 
 class TokenizerModels(NamedTuple):
-    """Both are models of text layers: text to token ids [batch, tokens] i64, and back."""
+    """Two models of text: text to token ids [batch, tokens] i64, and back."""
 
     tokenizer: ov.Model
     detokenizer: ov.Model
 
 
 def build_tokenizer(tokenizer: Json, ids: Mapping[str, int]) -> TokenizerModels:
-    """
+    """Builds the tokenizer and the detokenizer.
+
     Args:
         tokenizer: as `make_tokenizer_json` makes it.
-        ids: of tokens that the tokenizer's user may ask for: "bos", "eos" and "pad".
+        ids: those of tokens that the tokenizer's user may ask for: "bos", "eos" and "pad".
     """
     steps = pipeline.TokenizerPipeline()
     steps.add_steps(

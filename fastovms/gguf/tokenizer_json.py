@@ -21,7 +21,7 @@ _UNKNOWN: Final = 2
 _CONTROL: Final = 3
 _USER_DEFINED: Final = 4
 _BYTE: Final = 6
-"""Of `tokenizer.ggml.token_type`."""
+"""The kind of tokens that stand for a byte in `tokenizer.ggml.token_type`."""
 
 _SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 """What SentencePiece writes for a space."""
@@ -73,7 +73,7 @@ class TokenizerFields:
         self.is_phi3 = bool(_PHI3.search(str(metadata.get("general.name", "")).lower()))
 
     def token_id(self, name: str) -> int | None:
-        """The id of the token for "bos", "eos", "unknown" and the like, if there is one."""
+        """Returns the id of the token for "bos", "eos", "unknown" and the like, if there is one."""
         value = self._field(f"{name}_token_id")
         if isinstance(value, int) and 0 <= value < len(self.tokens):
             return value
@@ -87,7 +87,7 @@ class TokenizerFields:
         return [i for i, kind in enumerate(self.kinds) if kind in kinds]
 
     def special_ids(self) -> frozenset[int]:
-        """Ids of tokens that are no text."""
+        """Returns the ids of tokens that are no text."""
         return frozenset(self.ids_of(_CONTROL, _UNKNOWN))
 
     def _field(self, name: str) -> Value | None:
@@ -95,7 +95,8 @@ class TokenizerFields:
 
 
 def make_tokenizer_json(fields: TokenizerFields) -> dict[str, Any]:
-    """
+    """Returns the tokenizer.
+
     Raises:
         ConfigurationError: the fields are broken, or texts are cut in a way that is not known.
     """
@@ -195,8 +196,8 @@ def _model(fields: TokenizerFields, merges: Sequence[str]) -> dict[str, Any]:
 
 
 def _merges_of_scores(fields: TokenizerFields) -> list[str]:
-    """Pairs of tokens that make a token, those with the best score first; as transformers makes
-    them."""
+    """Returns the pairs of tokens that make a token, those with the best score first, as
+    transformers makes them."""
     assert isinstance(fields.scores, list)
     scored: dict[str, Any] = {}
     for i in fields.ids_of(_NORMAL):
@@ -214,7 +215,7 @@ def _merges_of_scores(fields: TokenizerFields) -> list[str]:
 
 
 def _ends(fields: TokenizerFields, *, adds_bos: bool) -> dict[str, Any] | None:
-    """What is put around texts."""
+    """Returns what is put around texts."""
     bos = _end(fields, "bos", adds_bos)
     eos = _end(fields, "eos", False)
     if not bos and not eos:
@@ -245,5 +246,5 @@ def _templates(tokens: Mapping[str, int]) -> Iterable[dict[str, Any]]:
 
 
 def strings(value: Value | None) -> list[str]:
-    """The texts of a list."""
+    """Returns the texts of a list."""
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -24,14 +24,14 @@ Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
 
 _BLOCKS_AT_ONCE: Final = 2**15
-"""Unpacked at a time, so that what is computed on the way stays small."""
+"""How many blocks are unpacked at a time, so that what is computed on the way stays small."""
 
 _FLOATS: Final = {"F32": (ov.Type.f32, np.float32), "F16": (ov.Type.f16, np.float16),
                   "BF16": (ov.Type.bf16, np.uint16)}  # fmt: skip
 
 
 class Weights:
-    """The tensors of a file as nodes of a graph. Knows which ones have been used."""
+    """The tensors of a file as nodes of a graph. It knows which ones have been used."""
 
     def __init__(self, file: GgufFile) -> None:
         self._file = file
@@ -42,11 +42,15 @@ class Weights:
         return name in self._file.tensors
 
     def unused(self) -> list[str]:
-        """Names of tensors that nobody has asked for."""
+        """Returns the names of tensors that nobody has asked for."""
         return sorted(self._file.tensors.keys() - self._used)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Raises ConfigurationError: there is no such matrix."""
+        """Returns the shape of a matrix.
+
+        Raises:
+            ConfigurationError: there is no such matrix.
+        """
         info = self._file.tensors.get(name)
         if info is None or len(info.shape) != 2:
             raise ConfigurationError(f"the tensor {name} is missing or no matrix")
@@ -100,7 +104,7 @@ class Weights:
 
 
 def constant(values: NDArray[Any]) -> Node:
-    """A constant with what numpy holds."""
+    """Returns a constant with what numpy holds."""
     return opset13.constant(values)
 
 

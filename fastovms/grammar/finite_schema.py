@@ -30,17 +30,16 @@ _ONE: Final = ("additionalProperties", "items", "additionalItems", "contains", "
                "else", "propertyNames", "unevaluatedItems", "unevaluatedProperties")  # fmt: skip
 _LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_MAX_STEPS: Final = 200_000
-"""Schemas looked at, again for each reference: far beyond what anybody writes."""
+_MAX_VISITS: Final = 200_000
+"""How many schemas are looked at, again for each reference: far beyond what anybody writes."""
 
 _MAX_ITEMS: Final = 1000
-"""Of `prefixItems` that are required."""
+"""How many required `prefixItems` are looked at."""
 
 
 def without_endless_parts(root: object) -> object:
-    """The same schema with `false` in place of what no finite value satisfies.
-
-    What is malformed is left as it is, for llguidance to complain of.
+    """Returns the same schema with `false` in place of what no finite value satisfies. What is
+    malformed is left as it is, for llguidance to complain of.
 
     Raises:
         ValueError: it is too large to tell.
@@ -51,7 +50,8 @@ def without_endless_parts(root: object) -> object:
 
 
 class _Search:
-    """The JSON types that each part can be of, from none at first to what follows from others."""
+    """Finds the JSON types that each part can be of, from none at first to what follows from
+    others."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -59,7 +59,7 @@ class _Search:
         self._is_hopeful = False
         self._users: defaultdict[int, set[int]] = defaultdict(set)
         self._current = 0
-        self._num_steps = 0
+        self._num_visits = 0
         self._schemas = {id(schema): schema for schema in parts_of(root)}
         self._queue = deque(reversed(self._schemas))  # inner ones first
         self._queued = set(self._queue)
@@ -74,8 +74,8 @@ class _Search:
                     self._enqueue(user)
 
     def pruned(self) -> object:
-        """What contradicts itself where it stands is left: llguidance says what is wrong with it
-        in better words."""
+        """Returns the schema without endless parts. What contradicts itself where it stands is
+        left: llguidance says what is wrong with it in better words."""
         empty = [key for key in self._schemas if not self._types.get(key)]
         self._is_hopeful = True
         endless = {key for key in empty if self._evaluate(self._schemas[key])}
@@ -84,7 +84,8 @@ class _Search:
         return rewritten(self._root, lambda part: False if id(part) in endless else part)
 
     def _types_of(self, schema: object) -> Types:
-        """As far as is known. Whoever asks is asked again when more is."""
+        """Returns the types of a part, as far as is known. Whoever asks is asked again when more
+        is."""
         if not isinstance(schema, Mapping):
             return _NONE if schema is False else _ALL
         if self._is_hopeful:
@@ -96,7 +97,7 @@ class _Search:
         return self._types.get(id(schema), _NONE)
 
     def _evaluate(self, given: Schema) -> Types:
-        """The types that values satisfying it can have."""
+        """Returns the types that values satisfying a part can have."""
         if given.keys() <= _REFERENCE and isinstance(given.get("$ref"), str):
             return self._types_of(self._resolve(given["$ref"]))
         conjuncts, references = self._conjuncts(given)
@@ -117,7 +118,7 @@ class _Search:
         return types
 
     def _choice(self, conjuncts: list[Schema], choice: object) -> Types:
-        """Types of what satisfies one of several alternatives, too."""
+        """Returns the types of what satisfies one of several alternatives, too."""
         self._step()
         types = self._types_of(choice)
         is_apart = not any(schema.keys() & _OF_CONTAINERS for schema in conjuncts)
@@ -132,7 +133,8 @@ class _Search:
         return types
 
     def _conjuncts(self, given: Schema) -> tuple[list[Schema], list[object]]:
-        """All that has to be satisfied at once, and the parts of it that stand elsewhere."""
+        """Returns all that has to be satisfied at once, and the parts of it that stand
+        elsewhere."""
         found: dict[int, Schema] = {}
         parts: list[object] = []
         pending = [given]
@@ -164,7 +166,7 @@ class _Search:
         )
 
     def _parts_for(self, schema: Schema, name: str) -> Iterator[object]:
-        """The schemas that a property's value has to satisfy."""
+        """Returns the schemas that a property's value has to satisfy."""
         self._step()
         is_named = False
         properties = schema.get("properties")
@@ -181,7 +183,7 @@ class _Search:
         )
 
     def _items(self, schema: Schema, conjuncts: list[Schema]) -> Iterator[object]:
-        """The schemas that the items which must be have to satisfy."""
+        """Returns the schemas that the required items have to satisfy."""
         counts = [s["minItems"] for s in conjuncts if isinstance(s.get("minItems"), int)]
         least = max(counts, default=0)
         items = schema.get("items", True)
@@ -196,7 +198,7 @@ class _Search:
             yield rest
 
     def _resolve(self, reference: str) -> object:
-        """What a reference within the schema points to; true if it points elsewhere."""
+        """Returns what a reference within the schema points to; true if it points elsewhere."""
         try:
             return resolve(reference, self._root)
         except LookupError:
@@ -208,8 +210,8 @@ class _Search:
             self._queue.append(key)
 
     def _step(self) -> None:
-        self._num_steps += 1
-        if self._num_steps > _MAX_STEPS:
+        self._num_visits += 1
+        if self._num_visits > _MAX_VISITS:
             raise ValueError("its parts refer to each other too often")
 
 
@@ -228,13 +230,13 @@ def _own_types(schema: Schema) -> Types:
 
 
 def _merged(kind: str) -> str:
-    """Here an integer is a number."""
+    """Returns a set of types in which an integer is a number."""
     return "number" if kind == "integer" else kind
 
 
 def rewritten(value: Any, change: Callable[[Schema], object]) -> Any:
-    """A copy with what `change` makes of each object in place of it, outer ones first. What it
-    makes of one that is no object is final."""
+    """Returns a copy with what `change` makes of each object in place of it, outer ones first. What
+    it makes of one that is no object is final."""
     if isinstance(value, Mapping):
         changed = change(value)
         if not isinstance(changed, Mapping):
@@ -244,7 +246,7 @@ def rewritten(value: Any, change: Callable[[Schema], object]) -> Any:
 
 
 def parts_of(root: Schema) -> Iterator[Schema]:
-    """The schema and all schemas in it, outer ones first."""
+    """Yields the schema and all schemas in it, outer ones first."""
     pending: list[object] = [root]
     while pending:
         schema = pending.pop()

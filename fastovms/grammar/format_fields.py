@@ -1,5 +1,5 @@
-"""Members of the formats of structural tags, read with their types checked. What is raised is a
-ValueError that names the place."""
+"""Reads members of the formats of structural tags, their types checked. A fault raises a ValueError
+that names the place."""
 
 from __future__ import annotations
 

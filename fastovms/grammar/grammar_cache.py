@@ -1,4 +1,4 @@
-"""Compiled grammars, kept within a number of bytes."""
+"""Keeps compiled grammars, within a number of bytes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from llguidance import LLMatcher
 from fastovms.params import Grammar
 
 _BYTES_PER_TOKEN: Final = 2048
-"""What following a grammar adds to it, for each token: the states of its lexer are kept with it. At
-most, that is: most add nothing."""
+"""What following a grammar adds to it, for each token: the states of its lexer are kept with it.
+This is the most; mostly nothing is added."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,8 +22,8 @@ class CompiledGrammar:
 
     Attributes:
         matcher: to be copied before use. Its copies share its lexer, which grows as they go on.
-        num_bytes: that it held when it was new, its source included.
-        num_followed: tokens that its copies have read.
+        num_bytes: how much it held when it was new, its source included.
+        num_followed: how many tokens its copies have read.
     """
 
     matcher: LLMatcher
@@ -32,12 +32,12 @@ class CompiledGrammar:
 
     @property
     def size(self) -> int:
-        """Bytes that it may hold by now."""
+        """How many bytes it may hold by now."""
         return self.num_bytes + self.num_followed * _BYTES_PER_TOKEN
 
 
 class GrammarCache:
-    """Keeps those that were asked for last. Thread-safe.
+    """Keeps the grammars that were asked for last. It is thread-safe.
 
     Args:
         max_bytes: what they may hold together. One that has come to half of this by being followed
@@ -75,7 +75,7 @@ class GrammarCache:
         return len(self._entries)
 
     def check(self) -> None:
-        """Asserts that no more is kept than may be, and that the books are right."""
+        """Asserts that no more is kept than may be, and that the books balance."""
         with self._lock:
             assert self._sizes.keys() == self._entries.keys()
             assert self._total == sum(self._sizes.values())

@@ -1,4 +1,4 @@
-"""How long the grammar of a request may keep the engine from everything else."""
+"""Bounds how long the grammar of a request may keep the engine from everything else."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Final
 
 FREE_SECONDS: Final = 0.002
-"""Of a token: most take a twentieth of that."""
+"""Seconds that a token may take without being counted: most take a twentieth of that."""
 
 MAX_SECONDS: Final = 5.0
-"""Beyond what is free, in all, for all samples of a request."""
+"""Seconds beyond what is free that all tokens of all samples of a request may take."""
 
 
 class Allowance:
     """Measures what is done in a `with` statement, a token at a time.
 
     Args:
-        clock: seconds that the thread has computed.
+        clock: tells the seconds that the thread has computed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:

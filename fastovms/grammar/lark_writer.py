@@ -15,7 +15,8 @@ from typing import NamedTuple
 ANY_TEXT = r"/(.|\n)*/"
 
 OPAQUE = r""""(?:\\.|[^"\\\n])*"|(?://|\#)[^\n]*|/(?:\\.|[^/\\\n])+/"""
-"""A pattern of the texts, comments and regular expressions of rules, in which nothing else is."""
+"""A pattern of the texts, comments and regular expressions of rules, within which nothing else is
+looked for."""
 
 
 class Part(NamedTuple):
@@ -53,17 +54,17 @@ class LarkWriter:
         return self._named("TERMINAL", expression)
 
     def lazy(self, expression: str) -> str:
-        """Terminals that end as soon as they may."""
+        """Returns terminals that end as soon as they may."""
         name = f"lazy{len(self._lines)}"
         self._lines.append(f"{name}[lazy]: {expression}")
         return name
 
     def literal(self, text: str) -> list[Part]:
-        """The text itself, and tokens where it names special ones."""
+        """Returns an expression of the text itself, and of tokens where it names special ones."""
         return list(map(as_part, self.pieces(text)))
 
     def pieces(self, text: str) -> list[str | int]:
-        """Texts and ids of special tokens, in turn as they stand in `text`."""
+        """Returns texts and ids of special tokens, in turn as they stand in `text`."""
         found: list[str | int] = []
         position = 0
         for match in self._special.finditer(text):
@@ -72,22 +73,23 @@ class LarkWriter:
         return [piece for piece in [*found, text[position:]] if piece != ""]
 
     def special_token_at_start(self, text: str) -> str:
-        """Empty if there is none."""
+        """Returns the special token that a text begins with; empty if there is none."""
         match = self._special.match(text)
         return match[0] if match else ""
 
     def special_tokens_with(self, text: str) -> list[int]:
-        """Ids of those in whose own text it is."""
+        """Returns the ids of those special tokens in whose own text it is."""
         return [id_ for its_text, id_ in self._special_tokens.items() if text in its_text]
 
     def other_special_tokens(self, token_ids: Iterable[int]) -> str:
-        """An expression of one special token that is none of these; empty if there is none."""
+        """Returns an expression of one special token that is none of these; empty if there is
+        none."""
         barred = set(token_ids)
         others = sorted(id_ for id_ in self._special_tokens.values() if id_ not in barred)
         return f"<[{','.join(map(str, others))}]>" if others else ""
 
     def join(self, parts: Sequence[Part]) -> str:
-        """An expression of a rule."""
+        """Returns an expression of a rule that has these pieces one after another."""
         expressions = []
         for is_terminal, run in groupby(parts, key=lambda part: part.is_terminal):
             joined = " ".join(part.expression for part in run)
@@ -101,7 +103,11 @@ class LarkWriter:
         return Part(f"({' | '.join(map(self.join, choices))})", False)
 
     def repeat(self, parts: Sequence[Part], times: str) -> Part:
-        """Args: times: an operator, as `?` or `{2,3}`."""
+        """Returns an expression that repeats another.
+
+        Args:
+            times: an operator, as `?` or `{2,3}`.
+        """
         if all(part.is_terminal for part in parts):
             joined = " ".join(part.expression for part in parts) or '""'
             return Part(f"({joined}){times}", True)
@@ -114,7 +120,7 @@ class LarkWriter:
 
 
 class FreeText:
-    """Any text, special tokens in it too, up to the first of some texts.
+    """Writes any text, special tokens in it too, up to the first of some texts.
 
     Args:
         stops: where it may end, none empty. What begins with a text and goes on with a special
@@ -140,11 +146,11 @@ class FreeText:
         self._gap = f"({self._text} {others})* " if others else ""
 
     def to_end(self) -> str:
-        """None of the stops comes."""
+        """Returns an expression of text in which none of the stops comes."""
         return self._gap + self._text
 
     def until(self, stop: str) -> str:
-        """Up to and including one of the stops."""
+        """Returns an expression of text up to and including one of the stops."""
         return self._gap + self._until(self._writer.pieces(stop))
 
     def _until(self, pieces: list[str | int]) -> str:
@@ -168,5 +174,5 @@ def quoted(text: str) -> str:
 
 
 def as_part(piece: str | int) -> Part:
-    """Of a text or of a special token's id."""
+    """Returns the piece of a text or of a special token's id."""
     return Part(f"<[{piece}]>", False) if isinstance(piece, int) else Part(quoted(piece), True)

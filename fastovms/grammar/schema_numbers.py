@@ -1,5 +1,5 @@
-"""Numbers in JSON schemas: those that have no meaning where they stand, and those that llguidance
-would change or cannot bear, are refused by the keyword's name."""
+"""Refuses numbers in JSON schemas by the keyword's name: those that have no meaning where they
+stand, and those that llguidance would change or cannot bear."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Final, TypeGuard
 from fastovms.grammar.finite_schema import Schema, parts_of
 
 _MAX_EXACT: Final = 2**53 - 1
-"""The integers that all readers of JSON agree on (RFC 8259, 6). llguidance has 64 bits of floating
-point for a constant: it would write another one for most that are larger, and it overflows the
-stack upon those next to -2**63."""
+"""The largest of the integers that all readers of JSON agree on (RFC 8259, 6). llguidance has 64
+bits of floating point for a constant: it would write another one for most that are larger, and it
+overflows the stack upon those next to -2**63."""
 
 MAX_BOUND: Final = 10**18
 """The largest bound of which llguidance makes an expression."""
 
 _MIN_BOUND: Final = 1e-50
-"""The least one but 0: its digits are written out."""
+"""The least bound but 0 that is taken: its digits are written out."""
 
 _MIN_MULTIPLE: Final = 1e-10
-"""The least divisor of which it can tell the decimal digits."""
+"""The least divisor of which llguidance can tell the decimal digits."""
 
 _MAX_DIGITS: Final = 1000
-"""Of an integer: far beyond what anybody writes, and what Python reads without effort."""
+"""The most digits of an integer: far beyond what anybody writes, and what Python reads without
+effort."""
 
 _MAX_COUNT: Final = 2**32 - 1
-"""The greatest number of repetitions of its expressions."""
+"""The greatest number of repetitions of llguidance's expressions."""
 
 _COUNTS: Final = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
@@ -71,7 +72,11 @@ def with_integer_counts(schema: Schema) -> Schema:
 
 
 def integer_of(digits: str) -> int:
-    """Reads an integer of a schema. Raises ValueError for one that is too long."""
+    """Reads an integer of a schema.
+
+    Raises:
+        ValueError: it is too long.
+    """
     num_digits = len(digits.removeprefix("-"))
     if num_digits > _MAX_DIGITS:
         raise ValueError(f"numbers must have at most {_MAX_DIGITS} digits, not {num_digits}")

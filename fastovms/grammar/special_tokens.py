@@ -1,4 +1,4 @@
-"""Special tokens that no text names.
+"""Gives special tokens names that no text has.
 
 llguidance spells text that must follow as the tokenizer would, and that makes one token of what
 names a special one: a grammar in which `<tool_call>` is a text would end there. So it gets a
@@ -16,15 +16,16 @@ import orjson
 from fastovms.grammar.lark_writer import OPAQUE
 
 _MARK = "\ue000"
-"""Of Unicode's private use."""
+"""The character in these names: one of Unicode's private use."""
 
 _LARK_PIECES = re.compile(rf"{OPAQUE}|(?P<name><[^<>\s]+>)")
 
 
 class NamelessTokens(NamedTuple):
-    """
+    """A tokenizer whose special tokens no text names.
+
     Attributes:
-        tokenizer_json: in which special tokens have other names.
+        tokenizer_json: the tokenizer, in which special tokens have other names.
         special_tokens: ids by the names that they had.
     """
 
@@ -33,7 +34,11 @@ class NamelessTokens(NamedTuple):
 
 
 def without_names(tokenizer_json: str) -> NamelessTokens:
-    """Raises ValueError: it is no tokenizer.json."""
+    """Returns such a tokenizer.
+
+    Raises:
+        ValueError: it is no tokenizer.json.
+    """
     try:
         tokenizer = orjson.loads(tokenizer_json)
         special_tokens = _hide(tokenizer)
@@ -64,7 +69,7 @@ def _hide(tokenizer: dict[str, Any]) -> dict[str, int]:
 
 
 def with_token_ids(lark: str, names: Mapping[str, int]) -> str:
-    """Lark rules that refer to special tokens by their ids, not by these names."""
+    """Returns Lark rules that refer to special tokens by their ids, not by these names."""
 
     def by_id(match: re.Match[str]) -> str:
         name = match["name"]

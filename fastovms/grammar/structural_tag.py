@@ -1,9 +1,9 @@
-"""XGrammar's structural tags, as grammars of llguidance.
+"""Turns XGrammar's structural tags into grammars of llguidance.
 
 The formats are those of https://xgrammar.mlc.ai/docs/structural_tag/structural_tag.html, but for
 the ones that count or name tokens. Text without an end of its own (`any_text`, `triggered_tags`)
-goes on to the end of the tag that it is in, to what follows it in a sequence, or to the end of
-all text.
+goes on to the end of the tag that it is in, to what follows it in a sequence, or to the end of all
+text.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ MAX_REPEATS: Final = 1000
 
 Ends = Sequence[str]
 CompilePart = Callable[[GrammarKind, str], str]
-"""A grammar that is part of the text, compiled by itself, as llguidance's JSON. Raises ValueError
-or InvalidField: it is malformed or nothing satisfies it."""
+"""Returns, as llguidance's JSON, a grammar that is part of the text and compiled by itself. Raises
+ValueError or InvalidField: it is malformed or nothing satisfies it."""
 
 
 def structural_tag(
     source: str, special_tokens: Mapping[str, int], compile_part: CompilePart
 ) -> str:
-    """llguidance's JSON form of `{"format": ...}`, or of the older `{"structures": [{"begin",
-    "schema", "end"}], "triggers": [...]}`.
+    """Returns llguidance's JSON form of `{"format": ...}`, or of the older `{"structures":
+    [{"begin", "schema", "end"}], "triggers": [...]}`.
 
     Args:
         special_tokens: ids by text.
 
     Raises:
-        ValueError: it is malformed, and where.
-        InvalidField: so is a grammar in it.
+        ValueError: it is malformed; the text says where.
+        InvalidField: a grammar in it is malformed.
     """
     body = json.loads(source)
     if not isinstance(body, dict):
@@ -59,8 +59,8 @@ def structural_tag(
 
 
 class _Writer:
-    """Methods named after formats return the parts of one, with an end behind it if there are
-    `ends`."""
+    """Writes the grammar. Methods named after formats return the parts of one, with an end behind
+    it if there are `ends`."""
 
     def __init__(self, special_tokens: Mapping[str, int], compile_part: CompilePart) -> None:
         self._lark = LarkWriter(special_tokens)
@@ -250,7 +250,8 @@ class _Writer:
         return self._closed(parts, ends)
 
     def _cut_tag(self, value: object, path: str) -> tuple[str, Part]:
-        """Its begin, and a rule of the rest. Where only tags may be, the type may be left out."""
+        """Returns a tag's begin, and a rule of the rest. Where only tags may be, the type may be
+        left out."""
         if not isinstance(value, Mapping) or value.get("type", "tag") != "tag":
             raise ValueError(f"{path} must be a tag")
         self._count(path)
@@ -315,7 +316,7 @@ FORMAT_TYPES: Final = tuple(_FORMATS)
 
 
 def _is_free(value: Any) -> bool:
-    """Whether the format has no end of its own."""
+    """Returns whether the format has no end of its own."""
     match value:
         case {"type": "any_text"}:
             return True
@@ -338,7 +339,7 @@ def _begin_of(value: object) -> str:
 
 
 def _without_begin(value: Value) -> Value | None:
-    """What is left when the text before has ended with the format's begin."""
+    """Returns what is left when the text before has ended with the format's begin."""
     return None if value["type"] == "const_string" else {**value, "begin": ""}
 
 

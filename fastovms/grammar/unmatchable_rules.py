@@ -25,18 +25,18 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _STRING: Final = re.compile(r'"(?:\\.|[^"\\])*"|[{}]')
-_MAX_STEPS: Final = 2_000_000
-"""Tokens read, again for each reference: far beyond what anybody writes."""
+_MAX_VISITS: Final = 2_000_000
+"""How many tokens are read, again for each reference: far beyond what anybody writes."""
 
 _MAX_DEPTH: Final = 250
-"""Rules between one and another that it leads to. llguidance follows them by recursion, and
-overflows a stack of 2 MB at 600."""
+"""The most rules between one and another that it leads to. llguidance follows them by recursion,
+and overflows a stack of 2 MB at 600."""
 
 Token = tuple[str, str]
 
 
 def unmatchable_rule(lark: str) -> str | None:
-    """The first rule that matches nothing, or None. What is no Lark is left to llguidance.
+    """Returns the first rule that matches nothing, or None. What is no Lark is left to llguidance.
 
     Raises:
         ValueError: the grammar is too large to tell, or its rules are nested too deeply.
@@ -51,13 +51,13 @@ def unmatchable_rule(lark: str) -> str | None:
                 users[text].add(name)
     matchable: set[str] = set()
     pending = list(bodies)
-    num_steps = 0
+    num_visits = 0
     while pending:
         name = pending.pop()
         if name in matchable:
             continue
-        num_steps += len(bodies[name])
-        if num_steps > _MAX_STEPS:
+        num_visits += len(bodies[name])
+        if num_visits > _MAX_VISITS:
             raise ValueError("the rules refer to each other too often")
         if _matches(bodies[name], bodies, matchable):
             matchable.add(name)
@@ -85,7 +85,7 @@ def _depth(bodies: dict[str, list[Token]]) -> int:
 
 
 def _matches(tokens: list[Token], rules: dict[str, list[Token]], matchable: set[str]) -> bool:
-    """Whether some text matches, as far as is known of the rules that it refers to."""
+    """Returns whether some text matches, as far as is known of the rules that it refers to."""
     outer: list[tuple[bool, bool]] = []
     any_before, all_before, last = False, True, True
     for kind, text in tokens:
@@ -107,7 +107,7 @@ def _matches(tokens: list[Token], rules: dict[str, list[Token]], matchable: set[
 
 
 def _bodies(lark: str) -> dict[str, list[Token]]:
-    """The tokens of each rule and terminal."""
+    """Returns the tokens of each rule and terminal."""
     lark = _DIRECTIVE.sub("", lark)
     starts = list(_DEFINITION.finditer(lark))
     ends = [*(start.start() for start in starts[1:]), len(lark)][: len(starts)]
@@ -135,7 +135,7 @@ def _tokens(body: str) -> list[Token]:
 
 
 def _after_braces(body: str, position: int) -> int:
-    """Behind the brace that closes one already open."""
+    """Returns the position behind the brace that closes one already open."""
     depth = 1
     for found in _STRING.finditer(body, position):
         depth += {"{": 1, "}": -1}.get(found[0], 0)

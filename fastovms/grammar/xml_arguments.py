@@ -1,5 +1,5 @@
-"""Arguments as elements, `<parameter=name>value</parameter>`, as Qwen 3 Coder writes them: the
-style `qwen_xml` of XGrammar's."""
+"""Writes grammars of arguments as elements, `<parameter=name>value</parameter>`, as Qwen 3 Coder
+writes them: the style `qwen_xml` of XGrammar's."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Schema = Mapping[str, Any]
 def xml_arguments(
     writer: LarkWriter, schema: Schema, json_value: Callable[[Schema], Part]
 ) -> list[Part]:
-    """One element for each property, in their order; a string is written as it is, all else as
-    JSON. What the schema does not name is not allowed.
+    """Returns an expression with one element for each property, in their order; a string is written
+    as it is, all else as JSON. What the schema does not name is not allowed.
 
     Args:
-        json_value: the part that is a value of a schema.
+        json_value: makes the part that is a value of a schema.
 
     Raises:
         ValueError: the schema says more than that, or is malformed.
@@ -61,7 +61,7 @@ def _value(
     definitions: Schema,
     json_value: Callable[[Schema], Part],
 ) -> list[Part]:
-    """With the end of the element."""
+    """Returns an expression of a value, with the end of the element."""
     if not isinstance(schema, Mapping):
         raise ValueError("must have schemas as properties")
     if schema.get("type") != "string":

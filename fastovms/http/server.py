@@ -1,4 +1,4 @@
-"""The HTTP server: binds, listens, drains and closes."""
+"""Serves HTTP: binds, listens, drains and closes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class HttpServer:
         authenticate: refuses strangers, before routing; CORS preflights are exempt.
         checks: further looks at the head of a routed request other than GET, before its body is
             read.
-        cross_origin: the fields that browsers of other origins ask for.
+        cross_origin: says which fields browsers of other origins ask for.
         observers: told of each request when it is over. They must be quick.
         inherited: listening sockets to use in place of the configured addresses.
 
     Attributes:
         addresses: as clients write them, "http://127.0.0.1:8000"; known once bound.
-        is_local: only this machine can reach them; known once bound.
+        is_local: whether only this machine can reach them; known once bound.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class HttpServer:
 
     @property
     def num_handshakes(self) -> int:
-        """TLS connections that are not yet counted as such."""
+        """How many TLS connections still shake hands."""
         return 0 if self._acceptor is None else self._acceptor.num_handshakes
 
     @property
     def num_body_bytes(self) -> int:
-        """What request bodies take of the memory that they may take together."""
+        """How many bytes request bodies take of the memory that they may take together."""
         return 0 if self._state is None else self._state.body_budget.used
 
     def bind(self) -> None:
@@ -96,7 +96,7 @@ class HttpServer:
         early, before a model is loaded for minutes. A second call does nothing.
 
         Raises:
-            ConfigurationError: an address cannot be had, or a file is no good.
+            ConfigurationError: an address cannot be had, or a file cannot be used.
         """
         if self._listeners:
             return
@@ -113,7 +113,7 @@ class HttpServer:
         """Listens, after `bind` if that was not called before.
 
         Raises:
-            ConfigurationError: as `bind`.
+            ConfigurationError: an address cannot be had, or a file cannot be used.
         """
         self.bind()
         raise_file_limit(self._config.max_connections + _OTHER_FILES)
@@ -131,7 +131,11 @@ class HttpServer:
                 raise ConfigurationError(f"cannot listen on {listener.url}: {reason}") from None
 
     async def _listen(self, sock: socket.socket, state: ServerState) -> None:
-        """Raises OSError."""
+        """Begins to listen.
+
+        Raises:
+            OSError: an address cannot be had.
+        """
         if self._acceptor is not None:
             self._acceptor.listen(sock)
             return
@@ -145,7 +149,7 @@ class HttpServer:
         """Reads certificate and key again, for connections made from now on.
 
         Raises:
-            ConfigurationError: they are no good; the old ones stay in use.
+            ConfigurationError: they cannot be used; the old ones stay in use.
         """
         if self._tls is not None:
             self._tls.reload()

@@ -1,4 +1,4 @@
-"""Paths that commands write down, and files that are whole or not there."""
+"""Writes files that are whole or not there, and the paths that stand in them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fastovms.errors import ConfigurationError
 
 
 def path_from(folder: Path, path: Path) -> str:
-    """How a file in `folder` names a path of the command line: an absolute one as it is, one that
-    starts from the working directory from `folder`, or absolutely where ".." and links on the way
-    would lead elsewhere."""
+    """Returns how a file in `folder` names a path of the command line: an absolute one as it is,
+    one that starts from the working directory from `folder`, or absolutely where ".." and links on
+    the way would lead elsewhere."""
     if path.is_absolute():
         return str(path)
     target = os.path.realpath(path)
@@ -23,7 +23,11 @@ def path_from(folder: Path, path: Path) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
-    """The file is the old one or the new one, whatever happens. Raises ConfigurationError."""
+    """Writes a file, which is the old one or the new one, whatever happens.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_text(text, encoding="utf-8")

@@ -43,7 +43,7 @@ Scalar = str | int | float | Word
 
 
 class SyntaxFault(ConfigurationError):
-    """`line` counts from 1."""
+    """A text that is malformed at a line, counted from 1."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -72,12 +72,17 @@ class Message:
 
 
 def parse(text: str) -> Message:
-    """Raises SyntaxFault."""
-    return _Parser(text).message(end="", depth=0)
+    """Returns the fields of a text.
+
+    Raises:
+        SyntaxFault: it is malformed.
+    """
+    return _FieldParser(text).message(end="", depth=0)
 
 
 def quote(text: str) -> str:
-    """A string as the text format has it, in quotes that it does not need to escape if possible."""
+    """Returns a string as the text format has it, in quotes that it does not need to escape if
+    possible."""
     mark = "'" if '"' in text and "'" not in text else '"'
     escaped = text.replace("\\", "\\\\").replace(mark, f"\\{mark}").replace("\n", "\\n")
     return f"{mark}{escaped}{mark}"
@@ -89,13 +94,13 @@ class _Token(NamedTuple):
     line: int
 
 
-class _Parser:
+class _FieldParser:
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
         self._next = next(self._tokens)
 
     def message(self, *, end: str, depth: int) -> Message:
-        """The fields up to `end`, which is consumed; "" = the text's."""
+        """Reads the fields up to `end`, which is consumed; "" = the text's."""
         if depth > MAX_NESTING:
             raise self._fault(f"messages are nested more than {MAX_NESTING} levels deep")
         message = Message()
@@ -161,7 +166,7 @@ class _Parser:
         raise self._fault(f"expected a value, not {self._shown()}")
 
     def _text(self) -> str:
-        """Strings that stand side by side are one."""
+        """Reads strings; those that stand side by side are one."""
         data = b""
         line = self._next.line
         while self._next.kind == "text":
@@ -214,7 +219,7 @@ def _number(text: str) -> int | float:
 
 
 def _unescape(token: _Token) -> bytes:
-    """A string's bytes: escapes may make any of them."""
+    """Returns a string's bytes: escapes may make any of them."""
     parts: list[bytes] = []
     body, position = token.text[1:-1], 0
     for match in _ESCAPE.finditer(body):

@@ -14,7 +14,7 @@ from functools import partial
 from types import FrameType
 from typing import Final
 
-from fastovms.api.admin.status import Phase, ServerStatus
+from fastovms.api.admin.status import ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModels
 from fastovms.backend import Backend
 from fastovms.config import HttpConfig, ServiceConfig
@@ -173,11 +173,11 @@ class Lifecycle:
         self._notifier.stopping("shutting down: running requests may end")
         patience = config.drain_delay + http.drain_timeout + http.drain_grace + http.close_timeout
         self._notifier.extend_timeout(patience + _EXTENSION)
-        self._status.phase = Phase.LEAVING
+        self._status.phase = ServerPhase.LEAVING
         await _first_of(asyncio.sleep(config.drain_delay), self._stop_now.wait())
         if not self._stop_now.is_set():
             await _first_of(self._drain_all(http.drain_timeout), self._stop_now.wait())
-        self._status.phase = Phase.CLOSING
+        self._status.phase = ServerPhase.CLOSING
 
     async def _close_all(self, backends: Sequence[Backend]) -> None:
         """Closes the backends. An engine that does not stop is left behind."""
@@ -202,7 +202,7 @@ class Lifecycle:
     def _on_progress(self) -> None:
         if self._notifier.watchdog_interval is not None:
             self._notifier.watchdog()
-        if self._status.phase is Phase.SERVING:
+        if self._status.phase is ServerPhase.SERVING:
             self._notifier.status(self._activity())
 
     def _activity(self) -> str:
@@ -242,7 +242,7 @@ class Lifecycle:
         (self._stop_now if self._stop.is_set() else self._stop).set()
 
     def _on_reload(self) -> None:
-        serving = self._status.phase is Phase.SERVING
+        serving = self._status.phase is ServerPhase.SERVING
         if serving:
             self._notifier.reloading()
         num_refused = 0

@@ -16,7 +16,7 @@ from fastovms.state.tables import Clock, Tables, Totals
 
 logger = logging.getLogger(__name__)
 
-_EVICTION_STEP: Final = 32
+_MAX_EVICTED: Final = 32
 """How many objects one transaction evicts."""
 
 IN_MEMORY: Final = ":memory:"
@@ -118,7 +118,7 @@ class Database:
         oldest_kept = self._clock() - max_age
         count, num_bytes = self._tables.totals
         sizes: dict[int, int] = {}
-        for key, size, used_at in self._tables.oldest(_EVICTION_STEP):
+        for key, size, used_at in self._tables.oldest(_MAX_EVICTED):
             if count <= max_count and num_bytes <= max_bytes and used_at > oldest_kept:
                 break
             sizes[key] = size

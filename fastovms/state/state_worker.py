@@ -35,7 +35,7 @@ _RETRY: Final = 10.0
 T = TypeVar("T")
 
 
-class _Job(NamedTuple):
+class _QueuedOperation(NamedTuple):
     operation: Operation
     future: asyncio.Future[object]
 
@@ -66,7 +66,7 @@ class StateWorker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._room = asyncio.Semaphore(max_queued)
         self._changed = threading.Condition()
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[_QueuedOperation] = deque()
         self._closing = False
         self._is_stuck = False
         self.num_failures = 0
@@ -125,11 +125,11 @@ class StateWorker:
             if self._closing:
                 self._room.release()
                 raise StateFailed("the state is closed")
-            self._jobs.append(_Job(operation, future))
+            self._jobs.append(_QueuedOperation(operation, future))
             self._changed.notify()
         return future
 
-    def _settle(self, jobs: list[_Job], outcomes: list[Outcome]) -> None:
+    def _settle(self, jobs: list[_QueuedOperation], outcomes: list[Outcome]) -> None:
         """Gives jobs their outcomes, on the event loop."""
         self._is_stuck = False
         for job, (result, error) in zip(jobs, outcomes, strict=True):
@@ -151,7 +151,7 @@ class StateWorker:
         finally:
             self._database.close()
 
-    def _take(self, wait: float) -> list[_Job] | None:
+    def _take(self, wait: float) -> list[_QueuedOperation] | None:
         """Returns the next jobs; none when `wait` seconds have passed; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closing, wait)
@@ -159,7 +159,7 @@ class StateWorker:
                 return None
             return [self._jobs.popleft() for _ in range(min(len(self._jobs), _MAX_BATCH))]
 
-    def _transact(self, jobs: list[_Job]) -> list[Outcome]:
+    def _transact(self, jobs: list[_QueuedOperation]) -> list[Outcome]:
         outcomes = self._database.transact([job.operation for job in jobs])
         failures = [error for _, error in outcomes if isinstance(error, StateFailed)]
         if failures:
@@ -167,7 +167,7 @@ class StateWorker:
             logger.error("%d of %d operations: %s", len(failures), len(jobs), failures[0])
         return outcomes
 
-    def _report(self, jobs: list[_Job], outcomes: list[Outcome]) -> bool:
+    def _report(self, jobs: list[_QueuedOperation], outcomes: list[Outcome]) -> bool:
         """Has the event loop settle the jobs. Returns whether there still is a loop."""
         assert self._loop is not None
         try:

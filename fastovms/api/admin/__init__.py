@@ -1,4 +1,4 @@
-"""What operators and monitors ask: health, status, lists of models, servables.
+"""Answers operators and monitors: health, status, lists of models, servables.
 
 It generates nothing, and answers while models are still loading.
 """

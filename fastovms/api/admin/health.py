@@ -1,4 +1,5 @@
-"""Liveness, readiness, version and metrics: cheap answers that never wait for the engine."""
+"""Answers for liveness, readiness, version and metrics: cheap answers that never wait for the
+engine."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _OK: Final = Response(200)
 
 
 class HealthRoutes:
-    """What load balancers, orchestrators and monitoring ask."""
+    """Answers load balancers, orchestrators and monitoring."""
 
     def __init__(self, status: ServerStatus, registry: CollectorRegistry, version: str) -> None:
         self._status = status
@@ -27,22 +28,23 @@ class HealthRoutes:
         )
 
     def health(self, request: Request) -> Response:
-        """200 with an empty body, or 503 while a model loads or when it can generate no more."""
+        """Answers 200 with an empty body, or 503 while a model loads or when it can generate no
+        more."""
         return _report(request, self._status.unhealthy)
 
     def ready(self, request: Request) -> Response:
-        """As `health`, and 503 too once the server is about to shut down."""
+        """Answers as `health` does, and 503 too once the server is about to shut down."""
         return _report(request, self._status.unready)
 
     def live(self, request: Request) -> Response:
-        """KServe liveness: the process answers."""
+        """Answers KServe's question for liveness: the process is there."""
         return _OK
 
     def version(self, request: Request) -> Response:
         return self._version
 
     def server(self, request: Request) -> Response:
-        """KServe server metadata."""
+        """Answers with KServe's server metadata."""
         return self._server
 
     def metrics(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""`GET /models` and `/models/{id}`. The bodies never change, so they are made at start."""
+"""Answers `GET /models` and `/models/{id}`. The bodies never change, so they are made at start."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What OpenVINO Model Server tells about its models apart from answering for them: KServe's model
-metadata and readiness, and the status of the configuration."""
+"""Answers what OpenVINO Model Server tells of its models: KServe's model metadata and readiness,
+and the status of the configuration."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from fastovms.errors import BackendUnavailable, MalformedBody
 from fastovms.http.routing.messages import Request, Response
 
 _VERSION: Final = "1"
-"""Models are not versioned: there is the first."""
+"""The only version: models are not versioned here."""
 
 _READY: Final = Response(200)
 
 
 class ServableRoutes:
-    """The handlers. Errors are in OVMS's form."""
+    """The handlers of these questions. Errors are in OVMS's form."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
 
     def metadata(self, request: Request) -> Response:
-        """KServe's model metadata. The tensors are those of OVMS's LLM graph, which have no
-        type."""
+        """Answers with KServe's model metadata. The tensors are those of OVMS's LLM graph, which
+        have no type."""
         model = self._find(request)
         if model is None:
             return _unknown(request)
@@ -42,7 +42,7 @@ class ServableRoutes:
         )
 
     def ready(self, request: Request) -> Response:
-        """200 with an empty body; 404 for an unknown model, 503 for one that has failed."""
+        """Answers 200 with an empty body; 404 for an unknown model, 503 for one that has failed."""
         model = self._find(request)
         if model is None:
             return _unknown(request)
@@ -52,14 +52,14 @@ class ServableRoutes:
         return error_response(BackendUnavailable(f"the engine has failed: {failure}"), OVMS)
 
     def infer(self, request: Request) -> Response:
-        """KServe's inference, of which a language model has none."""
+        """Refuses KServe's inference, of which a language model has none."""
         if self._find(request) is None:
             return _unknown(request)
         error = MalformedBody("tensors cannot be sent to a language model: use /v3/completions")
         return error_response(error, OVMS)
 
     def config(self, request: Request) -> Response:
-        """The status of every model."""
+        """Answers with the status of every model."""
         return _json({model.info.name: _status(model) for model in self._models})
 
     def _find(self, request: Request) -> ServedModel | None:

@@ -1,4 +1,4 @@
-"""Whether the server takes requests at the moment, and if not, why."""
+"""Knows whether the server takes requests at the moment, and if not, why."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from fastovms.errors import BackendUnavailable
 from fastovms.http.routing.messages import Request, Response
 
 HEALTH_PATHS: Final = ("/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready")
-"""Open to everybody, always."""
+"""The paths that are open to everybody, always."""
 
 _ALWAYS_ANSWERED: Final = frozenset({*HEALTH_PATHS, "/metrics", "/version", "/v2"})
 
 
-class Phase(Enum):
-    """LOADING: there is no model yet. LEAVING: whatever still comes is served, but balancers are
-    asked to send no more. CLOSING: the time for that is over; what still runs ends with an error,
-    and what is new is refused."""
+class ServerPhase(Enum):
+    """The phases of the server's life.
+
+    LOADING: there is no model yet. LEAVING: whatever still comes is served, but balancers are asked
+    to send no more. CLOSING: the time for that is over; what still runs ends with an error, and
+    what is new is refused.
+    """
 
     LOADING = "the model is loading"
     SERVING = "serving"
@@ -29,18 +32,18 @@ class Phase(Enum):
 
 
 # Look-ups in an Enum class are slow, and every request asks.
-_SERVING, _LEAVING = Phase.SERVING, Phase.LEAVING
+_SERVING, _LEAVING = ServerPhase.SERVING, ServerPhase.LEAVING
 
 
 class ServerStatus:
-    """What health checks report and what admits requests.
+    """Answers what health checks report and what admits requests.
 
     Attributes:
         models: None until they are loaded.
     """
 
     def __init__(self) -> None:
-        self.phase = Phase.LOADING
+        self.phase = ServerPhase.LOADING
         self.models: ServedModels | None = None
 
     @classmethod
@@ -50,9 +53,9 @@ class ServerStatus:
         return status
 
     def open(self, models: ServedModels) -> None:
-        """The models are loaded; requests are welcome."""
+        """Takes note that the models are loaded; requests are welcome."""
         self.models = models
-        self.phase = Phase.SERVING
+        self.phase = ServerPhase.SERVING
 
     @property
     def failure(self) -> str | None:
@@ -62,14 +65,16 @@ class ServerStatus:
 
     @property
     def unhealthy(self) -> str | None:
-        """Why a request would fail that came now over an open connection. A server that leaves is
-        healthy."""
-        return self.failure or (Phase.LOADING.value if self.phase is Phase.LOADING else None)
+        """Returns why a request would fail that came now over an open connection, or None. A server
+        that leaves is healthy."""
+        return self.failure or (
+            ServerPhase.LOADING.value if self.phase is ServerPhase.LOADING else None
+        )
 
     @property
     def unready(self) -> str | None:
-        """Why balancers should send their requests elsewhere."""
-        return self.failure or (None if self.phase is Phase.SERVING else self.phase.value)
+        """Returns why balancers should send their requests elsewhere, or None."""
+        return self.failure or (None if self.phase is ServerPhase.SERVING else self.phase.value)
 
     def admit(self, request: Request) -> Response | None:
         """Refuses what cannot be served now; an `http.messages.Check`."""

@@ -1,4 +1,4 @@
-"""The endpoints `/chat/completions` and `/tokenize`.
+"""Answers `/chat/completions` and `/tokenize`.
 
-They prepare a chat, run it and write its answer. Responses are a room of their own.
+It prepares a chat, runs it and writes its answer. Responses are a room of their own.
 """

@@ -1,4 +1,4 @@
-"""The wire form of chats: one body, or frames whose constant parts are made only once."""
+"""Writes chats in their wire form: one body, or frames whose constant parts are made only once."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def chat_body(
     report: TokenReport,
     usage: Usage,
 ) -> dict[str, object]:
-    """The unary answer. `samples` hold the whole texts, in order."""
+    """Returns the unary answer. `samples` hold the whole texts, in order."""
     dialect = envelope.dialect
     choices = []
     for index, sample in enumerate(samples):
@@ -139,12 +139,16 @@ def chat_body(
 
 
 def _are_whole(pieces: Iterable[Piece]) -> list[bool]:
-    """Each call that ends in them."""
+    """Returns, for each call that ends in the pieces, whether it is whole."""
     return [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
 
 
 def _message(pieces: Iterable[Piece], form: MessageForm, dialect: Dialect) -> dict[str, Any]:
-    """Args: pieces: those that the client gets."""
+    """Returns the message of a choice.
+
+    Args:
+        pieces: those that the client gets.
+    """
     content, reasoning = [form.prefix], []
     calls: list[dict[str, Any]] = []
     arguments: list[str] = []
@@ -243,7 +247,7 @@ class ChatFrames:
         return frame(error_body(error, self._dialect)) + DONE
 
     def _message(self, piece: Piece) -> bytes:
-        """The `delta` that tells of a piece; nothing if none does."""
+        """Returns the `delta` that tells of a piece; nothing if none does."""
         match piece:
             case Content(text=text):
                 return b'{"content":' + orjson.dumps(text) + b"}"
@@ -265,7 +269,8 @@ class ChatFrames:
         return b""
 
     def _told(self, choice: int, finish_reason: bytes, members: bytes) -> bytes:
-        """What follows a piece, or ends the choice: the tokens that nothing has told of yet."""
+        """Returns what follows a piece, or ends the choice: the tokens that nothing has told of
+        yet."""
         logprobs = b"null"
         if self._report.needs_tokens and (tokens := self._untold[choice]):
             self._untold[choice] = []
@@ -284,7 +289,7 @@ class ChatFrames:
         return self._told(delta.choice, word, members)
 
     def _rest(self, members: bytes, choice: int | None) -> bytes:
-        """From the end of the choice to the end of the frame."""
+        """Returns what stands from the end of the choice to the end of the frame."""
         tail = members + b"}]"
         if self._include_usage:
             usage: dict[str, object] | None = None
@@ -294,7 +299,8 @@ class ChatFrames:
         return tail + b"}" + END
 
     def _make_opening(self, prompt: PromptReport) -> bytes:
-        """The first chunk of every choice, in order: that is where clients expect the role."""
+        """Returns the first frames of every choice, in order: that is where clients expect the
+        role."""
         message: dict[str, object] = {"role": self._form.role, "content": ""}
         rest = self._tail
         if self._dialect.handshake:

@@ -1,4 +1,4 @@
-"""The endpoint `/completions`: prompts as text or token ids, suffixes, echo.
+"""Answers `/completions`: prompts as text or token ids, suffixes, echo.
 
 It knows no chats and keeps nothing after its answer.
 """

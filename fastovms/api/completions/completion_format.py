@@ -1,4 +1,5 @@
-"""The wire form of completions: one body, or frames whose constant parts are made only once."""
+"""Writes completions in their wire form: one body, or frames whose constant parts are made only
+once."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def completion_body(
     report: TokenReport,
     usage: Usage,
 ) -> dict[str, object]:
-    """The unary answer. `samples` hold the whole texts, in order, equally many for each prompt."""
+    """Returns the unary answer. `samples` hold the whole texts, in order, equally many for each
+    prompt."""
     n = len(samples) // len(prompts)
     choices: list[dict[str, object]] = []
     for position, prompt in enumerate(prompts):
@@ -103,7 +105,7 @@ class Opening:
 
     Attributes:
         logprobs: the elements of each of the arrays, without brackets.
-        members: further members of the first chunk's choice, with a comma before them.
+        members: further members of the choice in its first frame, with a comma before them.
     """
 
     echo: Echo
@@ -112,7 +114,7 @@ class Opening:
 
     @property
     def length(self) -> int:
-        """About as many bytes as it will be."""
+        """About how many bytes it will be."""
         return len(self.echo.text) + sum(map(len, self.logprobs or ())) + len(self.members)
 
 
@@ -143,7 +145,10 @@ class CompletionFrames:
         *,
         openings: Sequence[Opening],
     ) -> None:
-        """`openings` are the choices', one each."""
+        """
+        Args:
+            openings: one for each choice.
+        """
         self._dialect = envelope.dialect
         self._generation = generation
         self._include_usage = options.include_usage
@@ -208,7 +213,7 @@ class CompletionFrames:
     def _rest(
         self, delta: SampleDelta, logprobs: bytes, members: bytes, usage: Usage | None
     ) -> bytes:
-        """What follows the text."""
+        """Returns what follows the text in a frame."""
         reason = None if delta.finish_reason is None else delta.finish_reason.value
         tail = b',"logprobs":' + logprobs + b',"finish_reason":' + orjson.dumps(reason)
         if self._dialect.has_ids:

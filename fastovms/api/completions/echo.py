@@ -1,4 +1,4 @@
-"""The prompt as the beginning of a text, with its tokens."""
+"""Tells the prompt as the beginning of a text, with its tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from fastovms.text.tokens.tracking import Measure, TextToken, TrackingDetokenize
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """
+    """What the texts of one prompt's choices begin with.
+
     Attributes:
         text: what stands before the text of each of the prompt's choices.
         length: of `text`, in the unit of the offsets.
@@ -36,7 +37,7 @@ def make_echo(
     *,
     skip_special_tokens: bool = True,
 ) -> Echo:
-    """The text that the client sent or, for token ids, what they decode to."""
+    """Returns the text that the client sent or, for token ids, what they decode to."""
     text = prompt.text
     if text is None:
         text = tokenizer.decode(prompt.token_ids, skip_special_tokens=skip_special_tokens)
@@ -54,8 +55,8 @@ def make_echo(
 def _offsets(
     token_ids: Sequence[int], text: str, tokenizer: Tokenizer, measure: Measure
 ) -> Iterator[int]:
-    """Where in `text` each token begins. Special tokens may be written out in it or, as the one
-    at the beginning of many prompts, not be part of it."""
+    """Returns where in `text` each token begins. Special tokens may be written out in it or, as the
+    one at the beginning of many prompts, not be part of it."""
     for skip_special_tokens in (False, True):
         tracking = TrackingDetokenizer(
             tokenizer.detokenizer(skip_special_tokens=skip_special_tokens), measure

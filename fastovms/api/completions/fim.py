@@ -1,5 +1,5 @@
-"""Fill in the middle: the tokens with which models were trained to write what stands between a
-prompt and a suffix."""
+"""Fills in the middle: finds the tokens with which models were trained to write what stands between
+a prompt and a suffix."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fastovms.text.tokens.tokenizer import Tokenizer
 
 
 class _Format(NamedTuple):
-    """Names of tokens, in the order in which they stand. `middle` None = the prompt stands last,
-    behind the suffix, and the model continues it."""
+    """The names of tokens, in the order in which they stand. Where `middle` is None the prompt
+    stands last, behind the suffix, and the model continues it."""
 
     prefix: str
     suffix: str
@@ -33,21 +33,21 @@ _FORMATS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FimTokens:
-    """The token ids of one model."""
+    """The token ids with which one model fills in the middle."""
 
     prefix: int
     suffix: int
     middle: int | None
 
     def join(self, prompt: Sequence[int], suffix: Sequence[int]) -> list[int]:
-        """What the model continues with the middle."""
+        """Returns the token ids that the model continues with the middle."""
         if self.middle is None:
             return [self.suffix, *suffix, self.prefix, *prompt]
         return [self.prefix, *prompt, self.suffix, *suffix, self.middle]
 
 
 def find_fim_tokens(tokenizer: Tokenizer) -> FimTokens | None:
-    """The first of the known formats that the vocabulary has, or None."""
+    """Returns the first of the known formats that the vocabulary has, or None."""
     ids = iter(tokenizer.find_tokens([piece for names in _FORMATS for piece in names if piece]))
     for names in _FORMATS:
         prefix, suffix = next(ids), next(ids)

@@ -1,4 +1,4 @@
-"""The messages of a chat: checked, and in the one form that templates get them in."""
+"""Checks the messages of a chat, and puts them into the one form that templates get."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ def read_messages(
     dialect: Dialect,
     images: list[ImageSource] | None = None,
 ) -> list[Message]:
-    """Messages whose content is text, the parts of a list joined by line ends as vLLM and OVMS do.
-
-    A text in place of messages is what the user says (Runpod). Unknown members are left out.
+    """Returns messages whose content is text, the parts of a list joined by line ends as vLLM and
+    OVMS do. A text in place of messages is what the user says (Runpod). Unknown members are left
+    out.
 
     Args:
         images: those of the messages are added to it, and tags stand for them in the texts; None =
             there may be none.
 
-    Raises InvalidField: absent, empty, of a wrong type, or with parts that are not text.
+    Raises:
+        InvalidField: they are absent, empty, of a wrong type, or have parts that are not text.
     """
     if given is None:
         raise InvalidField("messages is required", param="messages")
@@ -68,7 +69,11 @@ class ContentReader:
         self._images = images
 
     def __call__(self, content: object, name: str) -> str:
-        """Raises InvalidField."""
+        """Returns the text of a content.
+
+        Raises:
+            InvalidField: it is of a wrong type, or has parts that are not text.
+        """
         if content is None:
             return ""
         if isinstance(content, str):
@@ -80,7 +85,7 @@ class ContentReader:
         parts = [self._part(part, f"{name}[{index}]") for index, part in enumerate(content)]
         return join_parts(parts)
 
-    def _part(self, part: object, name: str) -> Part:
+    def _part(self, part: object, name: str) -> ContentPart:
         if not isinstance(part, dict):
             raise InvalidField(f"{name} must be an object, not {show(part)}", param=name)
         kind = part.get("type")
@@ -90,7 +95,7 @@ class ContentReader:
             )
         if kind in IMAGE_PARTS and self._images is not None:
             self._images.append(read_image_part(part, name, self._dialect))
-            return Part(image_tag(len(self._images) - 1), is_image=True)
+            return ContentPart(image_tag(len(self._images) - 1), is_image=True)
         member = _TEXT_PARTS.get(kind)
         if member is None:
             raise unknown_part(kind, name, takes_images=self._images is not None)
@@ -99,16 +104,18 @@ class ContentReader:
             raise InvalidField(
                 f"{name}.{member} must be a string, not {show(text)}", param=f"{name}.{member}"
             )
-        return Part(text)
+        return ContentPart(text)
 
 
-class Part(NamedTuple):
+class ContentPart(NamedTuple):
+    """A part of a content: its text, and whether that is the tag of an image."""
+
     text: str
     is_image: bool = False
 
 
-def join_parts(parts: Sequence[Part]) -> str:
-    """Texts are joined by line ends; an image stands where it is."""
+def join_parts(parts: Sequence[ContentPart]) -> str:
+    """Joins texts by line ends; an image stands where it is."""
     joined = "".join(part.text for part in parts[:1])
     for before, part in pairwise(parts):
         joined += part.text if before.is_image or part.is_image else f"\n{part.text}"
@@ -134,7 +141,7 @@ def _message(
 
 
 def _add_answer(read: Message, message: Mapping[str, Any], name: str) -> None:
-    """What only an answer of the model has."""
+    """Adds the members that only an answer of the model has."""
     refusal = _string(message, "refusal", name)
     if refusal and not read["content"]:
         read["content"] = refusal

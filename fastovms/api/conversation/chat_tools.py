@@ -1,4 +1,4 @@
-"""The functions that a chat may call: `tools`, `tool_choice` and `parallel_tool_calls`."""
+"""Reads the functions that a chat may call: `tools`, `tool_choice` and `parallel_tool_calls`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _WORDS: Final = ("none", "auto", "required")
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """
+    """Which functions an answer may call, and how.
+
     Attributes:
         tools: what may be called.
         shown: the same in OpenAI's form, for the template.
-        is_required: at least one call must be made.
-        is_named: the request names the one function to call.
-        is_parallel: more than one call may be made.
-        is_strict: a tool insists that its arguments follow their schema.
+        is_required: whether at least one call must be made.
+        is_named: whether the request names the one function to call.
+        is_parallel: whether more than one call may be made.
+        is_strict: whether a tool insists that its arguments follow their schema.
     """
 
     tools: Sequence[Tool] = ()
@@ -38,17 +39,17 @@ class ToolUse:
 
     @property
     def choice(self) -> CallChoice:
-        """The same for the format of calls. There must be tools."""
+        """The same in the words of the format of calls. There must be tools."""
         return CallChoice(self.tools, required=self.is_required, parallel=self.is_parallel)
 
 
 class _Forms(NamedTuple):
-    """Which forms of tools and choices there are.
+    """The forms of tools and choices that are taken.
 
     Attributes:
-        flat: members beside the type.
-        skips_others: tools of other types than functions are passed over.
-        checks_choice: it must be of tools that there are.
+        flat: whether members may stand beside the type.
+        skips_others: whether tools of other types than functions are passed over.
+        checks_choice: whether a choice must be of tools that there are.
     """
 
     flat: bool
@@ -65,13 +66,15 @@ def read_tools(
     flat: bool = False,
     skipped: list[str] | None = None,
 ) -> ToolUse:
-    """Tools that must not be called are not shown to the model either.
+    """Reads the tools of a request. Those that must not be called are not shown to the model
+    either.
 
     Args:
-        flat: a tool's and a choice's members may stand beside the type, in every dialect.
+        flat: whether a tool's and a choice's members may stand beside the type, in every dialect.
         skipped: takes the names of tools of other types than functions; None = they are refused.
 
-    Raises InvalidField: a tool or the choice is malformed, or they do not go together.
+    Raises:
+        InvalidField: a tool or the choice is malformed, or they do not go together.
     """
     if given is not None and len(given) > MAX_TOOLS:
         raise InvalidField(
@@ -128,7 +131,7 @@ def _tool(tool: Mapping[str, Any], name: str, forms: _Forms) -> tuple[dict[str, 
 
 
 def _check_arguments(kind: object, name: str) -> None:
-    """Arguments are an object, whatever else the schema says of them."""
+    """Checks that arguments are an object, whatever else the schema says of them."""
     if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
         raise InvalidField(f'{name} must be "object", not {show(kind)}', param=name)
 
@@ -150,8 +153,8 @@ def _name(function: Mapping[str, Any], name: str) -> str:
 def _chosen(
     choice: str | Mapping[str, Any] | None, tools: Mapping[str, Tool], forms: _Forms
 ) -> tuple[Sequence[str], bool, bool]:
-    """The names of the functions that may be called, whether one must be, and whether the choice
-    is by its name."""
+    """Returns the names of the functions that may be called, whether one must be, and whether the
+    choice is by its name."""
     if choice is None:
         return list(tools), False, False
     if isinstance(choice, str):
@@ -204,7 +207,8 @@ def _allowed(
 
 
 def _named(choice: Mapping[str, Any], name: str, forms: _Forms) -> str:
-    """`{"type": "function", "function": {"name"}}`, or with the name beside the type."""
+    """Returns the name in `{"type": "function", "function": {"name"}}`, or in the same with the
+    name beside the type."""
     kind = choice.get("type")
     if forms.checks_choice and kind != "function":
         raise InvalidField(

@@ -17,7 +17,7 @@ Run = Callable[[DeltaCallback], Awaitable[None]]
 
 
 async def collect(run: Run, num_samples: int) -> list[list[SampleDelta]]:
-    """Each sample's deltas."""
+    """Returns each sample's deltas."""
     deltas: list[list[SampleDelta]] = [[] for _ in range(num_samples)]
     await run(lambda delta: deltas[delta.choice].append(delta))
     return deltas
@@ -26,7 +26,7 @@ async def collect(run: Run, num_samples: int) -> list[list[SampleDelta]]:
 def format_cost(
     deltas: Sequence[Sequence[SampleDelta]], report: TokenReport, model: ModelInfo
 ) -> int:
-    """What there is to format about generated tokens: the work for `offload`."""
+    """Returns how much there is to format about generated tokens, to be held against `MUCH`."""
     num_tokens = sum(len(delta.tokens) for parts in deltas for delta in parts)
     if report.num_logprobs is not None:
         num_tokens *= num_values(report.num_logprobs, model)
@@ -34,7 +34,7 @@ def format_cost(
 
 
 async def respond(encode: Callable[[], bytes], cost: int) -> Response:
-    """The answer that `encode` makes, in a thread when it costs much."""
+    """Returns the answer that `encode` makes, in a thread when it costs much."""
     return Response(200, await offload.run(encode, cost))
 
 
@@ -47,7 +47,8 @@ async def stream_answer(
     *,
     handshake: bool,
 ) -> None:
-    """What fails before the first byte is raised, what fails later ends the stream."""
+    """Streams an answer. What fails before the first byte is raised, what fails later ends the
+    stream."""
     stream = request.stream()
     deltas = DeltaStream(
         stream,

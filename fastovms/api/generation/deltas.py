@@ -1,4 +1,4 @@
-"""What a generation tells of its samples, step by step."""
+"""Declares what a generation tells of its samples, step by step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fastovms.text.tokens.tracking import TextToken
 
 _TOKEN_COST: Final = 256
 _CALL_COST: Final = 256
-"""Characters that a token with its log probabilities, and the beginning of a call, count for."""
+"""How many characters a token with its log probabilities, or the beginning of a call, counts
+for."""
 
 
 class SampleDelta(NamedTuple):
@@ -23,8 +24,8 @@ class SampleDelta(NamedTuple):
         finish_reason: set on the sample's last delta only.
         stop_reason: the stop string that ended the sample, or the id among `stop_token_ids`.
         num_tokens: tokens of the sample so far, as usage counts them.
-        tokens: those whose text begins in `text`, if they are tracked. Of the tokens that a stop
-            string has cut off none is.
+        tokens: those whose text begins in `text`, if they are tracked. None of the tokens that a
+            stop string has cut off is there.
         pieces: what the text is made of, where it is parsed.
         parsed: the text that the pieces are found in, and the offsets of `tokens` count in; it may
             come before its pieces. Empty where no tokens are tracked.
@@ -46,7 +47,7 @@ class SampleDelta(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Characters that it counts for while it waits for a client that does not read."""
+        """How many characters it counts for while it waits for a client that does not read."""
         size = len(self.text) + len(self.parsed) + _TOKEN_COST * len(self.tokens)
         for piece in self.pieces:
             size += len(piece.text) if isinstance(piece, TEXT_PIECES) else _CALL_COST
@@ -54,7 +55,8 @@ class SampleDelta(NamedTuple):
 
 
 def merged(deltas: Sequence[SampleDelta]) -> SampleDelta:
-    """The last of a sample's consecutive deltas, with the texts, tokens and pieces of all."""
+    """Returns the last of a sample's consecutive deltas, with the texts, tokens and pieces of
+    all."""
     return deltas[-1]._replace(
         text="".join([delta.text for delta in deltas]),
         tokens=[token for delta in deltas for token in delta.tokens],
@@ -64,10 +66,11 @@ def merged(deltas: Sequence[SampleDelta]) -> SampleDelta:
 
 
 class Usage(NamedTuple):
-    """Tokens that a request has cost so far; a prompt counts once, however often it is sampled.
+    """The tokens that a request has cost so far; a prompt counts once, however often it is sampled.
 
     Attributes:
-        reasoning_tokens: of the completion tokens; None where the text is not parsed.
+        reasoning_tokens: how many of the completion tokens are reasoning; None where the text is
+            not parsed.
     """
 
     prompt_tokens: int

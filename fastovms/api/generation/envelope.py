@@ -1,4 +1,4 @@
-"""What every part of an answer repeats, and what an answer has cost."""
+"""Holds what every part of an answer repeats, and what an answer has cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Envelope:
     dialect: Dialect
 
     def members(self, kind: str) -> dict[str, object]:
-        """The members before `choices`; `kind` is the value of `object`."""
+        """Returns the members before `choices`; `kind` is the value of `object`."""
         members: dict[str, object] = {"object": kind, "created": self.created, "model": self.model}
         if not self.dialect.has_ids:
             return members

@@ -1,4 +1,4 @@
-"""Which of a prompt's samples the client gets, where more were made than it asked for."""
+"""Chooses the samples that the client gets, where more were made than it asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastovms.text.tokens.tracking import TextToken
 
 
 def best_samples(samples: Sequence[SampleDelta], candidates: Candidates) -> Sequence[SampleDelta]:
-    """The likeliest `n` of each prompt's samples, which are consecutive."""
+    """Returns the likeliest `n` of each prompt's samples, which are consecutive."""
     n, num_samples = candidates.n, candidates.num_samples
     if num_samples == n:
         return samples
@@ -26,6 +26,7 @@ def best_samples(samples: Sequence[SampleDelta], candidates: Candidates) -> Sequ
 
 
 def mean_logprob(tokens: Sequence[TextToken]) -> float:
-    """Of the tokens of a text; one without tokens is the least likely."""
+    """Returns the mean log probability of the tokens of a text; one without tokens is the least
+    likely."""
     values = [token.logprobs.logprob for token in tokens if token.logprobs is not None]
     return sum(values) / len(values) if values else float("-inf")

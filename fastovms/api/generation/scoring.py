@@ -1,4 +1,4 @@
-"""Log probabilities of prompts, without a text: what evaluation harnesses ask for."""
+"""Computes log probabilities of prompts, without a text: what evaluation harnesses ask for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from fastovms.params import (
 
 
 class PromptScore(NamedTuple):
-    """`logprobs` has one entry for each token, the first being None."""
+    """The log probabilities of one prompt: `logprobs` has an entry for each token, the first being
+    None."""
 
     logprobs: Sequence[TokenLogprobs | None]
     num_cached_tokens: int
@@ -39,7 +40,7 @@ async def score_prompts(
     """Runs the prompts for one token each, which is dropped.
 
     Args:
-        num_top: top log probabilities of each token, or `ALL_LOGPROBS`.
+        num_top: how many top log probabilities of each token, or `ALL_LOGPROBS`.
 
     Raises:
         RequestError: a prompt can never run.
@@ -85,8 +86,9 @@ def _scoring_request(
     max_model_len: int,
     queueing: Queueing,
 ) -> GenerationRequest:
-    """A prompt that fills the context leaves no room for a token to drop: its last one is then
-    generated, as the only one allowed. What is reported of it are the raw logits all the same."""
+    """Returns a request that scores a prompt. One that fills the context leaves no room for a token
+    to drop: its last one is then generated, as the only one allowed. What is reported of it are the
+    raw logits all the same."""
     params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, prompt_logprobs=num_top)
     if len(token_ids) == max_model_len:
         params = replace(params, logprobs=num_top, allowed_token_ids=(token_ids[-1],))

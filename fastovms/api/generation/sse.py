@@ -1,4 +1,4 @@
-"""Text deltas to server-sent events, merged while the client does not read."""
+"""Turns text deltas into server-sent events, merged while the client does not read."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class DeltaFrames(Protocol):
     """Encodes the deltas of one stream."""
 
     def delta(self, delta: SampleDelta) -> bytes:
-        """Nothing if the client is told nothing of it yet."""
+        """Returns the event of a delta; nothing if the client is told nothing of it yet."""
 
     def opening_length(self, choice: int) -> int:
-        """Bytes that the choice's next event has before what its delta brings."""
+        """Returns how many bytes the choice's next event has before what its delta brings."""
 
 
 class Frames(DeltaFrames, Protocol):
     """Encodes all events of one stream."""
 
     def end(self) -> bytes:
-        """What follows the last delta: usage, end marker."""
+        """Returns what follows the last delta: usage, end marker."""
 
     def failure(self, error: Exception) -> bytes:
-        """The last event of a stream that cannot go on."""
+        """Returns the last event of a stream that cannot go on."""
 
 
 class DeltaSender:
-    """A write for each delta; those that come while the client does not read are merged.
+    """Writes once for each delta; those that come while the client does not read are merged.
 
     Args:
-        max_pending_chars: text to keep for a client that does not read.
+        max_pending_chars: how much text to keep for a client that does not read.
     """
 
     def __init__(self, stream: Stream, frames: DeltaFrames, *, max_pending_chars: int) -> None:
@@ -50,14 +50,18 @@ class DeltaSender:
         stream.on_writable = self._release
 
     def send(self, delta: SampleDelta) -> None:
-        """Raises ClientTooSlow, after which nothing can be sent any more."""
+        """Sends a delta, or keeps it while the client does not read.
+
+        Raises:
+            ClientTooSlow: nothing can be sent any more.
+        """
         if self._held or not self._stream.writable:
             self._hold(delta)
         elif frames := self._frames.delta(delta):
             self._stream.send(frames)
 
     def rest(self, last: SampleDelta | None = None) -> bytes:
-        """The events of everything held back, and of `last`, for the caller to send."""
+        """Returns the events of everything held back, and of `last`, for the caller to send."""
         if last is not None:
             self._held[last.choice].append(last)
         deltas = [merged(deltas) for deltas in self._held.values()]
@@ -94,8 +98,8 @@ class DeltaStream:
     ) -> None:
         """
         Args:
-            handshake: send the first delta even when it has no text.
-            max_pending_chars: text to keep for a client that does not read.
+            handshake: whether to send the first delta even when it has no text.
+            max_pending_chars: how much text to keep for a client that does not read.
         """
         self._stream = stream
         self._frames = frames
@@ -104,7 +108,11 @@ class DeltaStream:
         self._handshake = handshake
 
     def push(self, delta: SampleDelta) -> None:
-        """Raises ClientTooSlow, after which nothing can be sent any more."""
+        """Sends a delta.
+
+        Raises:
+            ClientTooSlow: nothing can be sent any more.
+        """
         if delta.finish_reason is not None:
             self._num_open -= 1
         elif delta.is_empty and not self._handshake:

@@ -1,4 +1,4 @@
-"""The prompts of one API request are queued together, or none of them is."""
+"""Queues the prompts of one API request together, or none of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fastovms.params import GenerationRequest
 def submit_all(
     backend: Backend, submissions: Iterable[tuple[GenerationRequest, OutputCallback]]
 ) -> None:
-    """Nothing runs before it has returned: when it raises, the caller aborts what was queued.
+    """Queues the prompts. Nothing runs before it has returned: when it raises, the caller aborts
+    what was queued.
 
     Raises:
         InvalidField: even an empty queue is too short, so that trying again would not help.

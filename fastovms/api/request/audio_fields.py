@@ -1,5 +1,5 @@
-"""The fields by which OVMS's clients ask for audio: no model here makes any, but wrong values are
-refused as OVMS does."""
+"""Checks the fields by which OVMS's clients ask for audio: no model here makes any, but wrong
+values are refused as OVMS does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORMATS: Final = ("wav", "pcm16")
 
 
 def check_audio_fields(body: GenerationFields) -> None:
-    """Raises InvalidField."""
+    """Raises InvalidField for a value that OVMS refuses."""
     _check_modalities(getattr(body, "modalities", None))
     _check_audio(body.audio)
     frames = body.chunk_frames

@@ -1,4 +1,4 @@
-"""How many texts are made for a prompt, how, and how many of them the client gets."""
+"""Decides how many texts are made for a prompt, how, and how many of them the client gets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from fastovms.params import BeamSearch, EarlyStopping, SamplingDefaults
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """
+    """The texts that are made for a prompt.
+
     Attributes:
-        n: texts that are returned for each prompt.
-        num_samples: texts that are generated; of more than `n` the likeliest are returned.
-        is_greedy: of the search that was asked for a single beam is left.
+        n: how many are returned for each prompt.
+        num_samples: how many are generated; of more than `n` the likeliest are returned.
+        is_greedy: whether a single beam is left of the search that was asked for.
     """
 
     n: int
@@ -35,7 +36,11 @@ class Candidates:
 def candidates(
     body: GenerationFields, dialect: Dialect, defaults: SamplingDefaults, limits: ModelLimits
 ) -> Candidates:
-    """Raises InvalidField for numbers that contradict each other or cannot be streamed."""
+    """Reads the fields that say how many texts are made.
+
+    Raises:
+        InvalidField: numbers contradict each other or cannot be streamed.
+    """
     n = body.n or 1
     best_of = body.best_of
     beams = body.use_beam_search is True
@@ -75,7 +80,7 @@ def _beam_search(
     early_stopping: EarlyStopping,
     defaults: SamplingDefaults,
 ) -> BeamSearch | None:
-    """None = a single beam, which is greedy decoding."""
+    """Returns the search that is asked for; None = a single beam, which is greedy decoding."""
     num_groups = body.num_beam_groups or 1
     diversity_penalty = body.diversity_penalty or 0.0
     if num_beams % num_groups:

@@ -1,4 +1,4 @@
-"""Where in the body of a request a text stands."""
+"""Finds where in the body of a request a text stands."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import msgspec
 
 
 def place_of(text: str, body: msgspec.Struct) -> str | None:
-    """The name of the first value that contains the text, such as "messages[0].content[1].text";
-    None = no value does, as it is given. Takes time in proportion to the body."""
+    """Returns the name of the first value that contains the text, such as
+    "messages[0].content[1].text"; None = no value does, as it is given. Takes time in proportion to
+    the body."""
     fields = ((field, getattr(body, field)) for field in body.__struct_fields__)
     return next((place for name, value in fields for place in _places(text, value, name)), None)
 

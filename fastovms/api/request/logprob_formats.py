@@ -1,4 +1,4 @@
-"""Log probabilities in the forms of the completions and chat APIs."""
+"""Writes log probabilities in the forms of the completions and chat APIs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastovms.params import ALL_LOGPROBS, TokenLogprobs
 from fastovms.text.tokens.tracking import TextToken
 
 LOWEST: Final = -9999.0
-"""In place of minus infinity, which JSON cannot say; vLLM's value."""
+"""Stands in place of minus infinity, which JSON cannot say; vLLM's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,9 @@ class LogprobArrays:
 
 
 class TokenNames:
-    """How tokens are called: by their text, or as `token_id:<id>`.
-
-    The text of a token that is not whole characters is `bytes:` and each byte as `\\x..`, OpenAI's
-    form, in which no two tokens look the same.
-    """
+    """Names tokens: by their text, or as `token_id:<id>`. The text of a token that is not whole
+    characters is `bytes:` and each byte as `\\x..`, OpenAI's form, in which no two tokens look the
+    same."""
 
     def __init__(self, token_bytes: Callable[[int], bytes], *, as_ids: bool = False) -> None:
         self.token_bytes = token_bytes
@@ -59,9 +57,10 @@ class TokenNames:
 def logprob_arrays(
     tokens: Sequence[TextToken], num_top: int, names: TokenNames, *, start: int = 0
 ) -> LogprobArrays:
-    """
+    """Returns the `logprobs` of a completion's choice.
+
     Args:
-        num_top: of the likeliest tokens so many are listed, and the token itself always.
+        num_top: how many of the likeliest tokens are listed, and the token itself always.
         start: length of what stands before the text in which the offsets count.
     """
     entries = [token.logprobs for token in tokens]
@@ -76,7 +75,8 @@ def logprob_arrays(
 
 
 def _by_name(entry: TokenLogprobs, num_top: int, names: TokenNames) -> dict[str, float]:
-    """Of two tokens with the same text the likelier one counts."""
+    """Returns log probabilities by name; of two tokens with the same text the likelier one
+    counts."""
     found: dict[str, float] = {}
     for token_id, logprob, _ in likeliest(entry, num_top):
         found.setdefault(names(token_id), logprob)
@@ -86,8 +86,8 @@ def _by_name(entry: TokenLogprobs, num_top: int, names: TokenNames) -> dict[str,
 def chat_logprobs(
     tokens: Sequence[TextToken], num_top: int, names: TokenNames
 ) -> list[dict[str, object]]:
-    """The `content` of a chat choice's `logprobs`. Exactly the `num_top` likeliest tokens are
-    listed with each."""
+    """Returns the `content` of a chat choice's `logprobs`. Exactly the `num_top` likeliest tokens
+    are listed with each."""
     return [
         {
             **_chat_entry(entry.token_id, entry.logprob, names),
@@ -116,7 +116,7 @@ def _chat_entry(token_id: int, logprob: float, names: TokenNames) -> dict[str, o
 def prompt_logprobs_body(
     entries: Sequence[TokenLogprobs | None], num_top: int, names: TokenNames
 ) -> list[dict[str, dict[str, object]] | None]:
-    """vLLM's `prompt_logprobs` of a choice."""
+    """Returns vLLM's `prompt_logprobs` of a choice."""
     return [
         None
         if entry is None
@@ -133,8 +133,8 @@ def prompt_logprobs_body(
 
 
 def likeliest(entry: TokenLogprobs, num_top: int) -> Iterator[tuple[int, float, int]]:
-    """(id, log probability, rank) of the `num_top` likeliest tokens; the token itself is among
-    them or follows them."""
+    """Returns (id, log probability, rank) of the `num_top` likeliest tokens; the token itself is
+    among them or follows them."""
     num_listed = len(entry.top_token_ids) if num_top == ALL_LOGPROBS else num_top
     seen = False
     listed = zip(entry.top_token_ids, entry.top_logprobs, range(1, num_listed + 1), strict=False)
@@ -148,5 +148,5 @@ def likeliest(entry: TokenLogprobs, num_top: int) -> Iterator[tuple[int, float, 
 
 
 def finite(logprob: float) -> float:
-    """A log probability that JSON can hold; rounding may have lifted one above 0."""
+    """Returns a log probability that JSON can hold; rounding may have lifted one above 0."""
     return min(0.0, max(LOWEST, logprob))

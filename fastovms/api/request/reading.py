@@ -1,4 +1,4 @@
-"""A request's body as a typed struct, with the model that it is for."""
+"""Reads a request's body as a typed struct, with the model that it is for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Body = TypeVar("Body", bound=ModelField)
 
 
 class _Outline(ModelField, frozen=True, kw_only=True):
-    """What is noted of a body that is at fault."""
+    """The fields that are noted of a body that is at fault."""
 
     stream: Any = None
 
@@ -27,11 +27,11 @@ async def read_body(
     dialect: Dialect,
     reader: BodyReader,
 ) -> tuple[Body, ServedModel]:
-    """The typed body and the model that it names, which is noted for logs and metrics.
+    """Returns the typed body and the model that it names, which is noted for logs and metrics.
 
     Raises:
-        RequestError: a field is at fault. Where a model must be named, its fault goes before
-            those of the other fields.
+        RequestError: a field is at fault. Where a model must be named, its fault goes before those
+            of the other fields.
     """
     try:
         body = await reader.read(request, schema)

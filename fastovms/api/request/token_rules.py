@@ -1,4 +1,4 @@
-"""The fields that favour, forbid or end at certain tokens."""
+"""Reads the fields that favour, forbid or end at certain tokens."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fastovms.params import ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 MAX_BIAS: Final = 100.0
-"""Of `logit_bias`, either way: OpenAI's range."""
+"""The largest value of `logit_bias`, either way: OpenAI's range."""
 
 MAX_NUM_BIASES: Final = 10_000
-"""Entries of `logit_bias`: each is checked while the event loop waits."""
+"""The most entries of `logit_bias`: each is checked while the event loop waits."""
 
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
@@ -37,8 +37,11 @@ class TokenRules:
 
 
 def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> TokenRules:
-    """Raises InvalidField for ids that the vocabulary does not have, and for empty, oversized or
-    too many words."""
+    """Reads these fields.
+
+    Raises:
+        InvalidField: the vocabulary does not have an id, or words are empty, oversized or too many.
+    """
     allowed = body.allowed_token_ids
     if allowed is not None:
         if not allowed:
@@ -59,8 +62,9 @@ def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> 
 
 
 def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Each word as it is spelt at the beginning of a text and after a space; one that begins with
-    a space only so. (vLLM bans the second spelling only where it is as many tokens.)"""
+    """Returns the token ids of each word as it is spelt at the beginning of a text and after a
+    space; of one that begins with a space only so. (vLLM bans the second spelling only where it is
+    as many tokens.)"""
     found: list[tuple[int, ...]] = []
     for word in words:
         first = tuple(tokenizer.encode(word, add_special_tokens=False))
@@ -75,7 +79,7 @@ def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tup
 
 
 async def encode_bad_words(rules: TokenRules, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """`bad_words_token_ids`, in a thread when the words are long."""
+    """Does what `bad_words_token_ids` does, in a thread when the words are long."""
     words = rules.bad_words
     return await offload.run(partial(bad_words_token_ids, words, tokenizer), encoding_cost(words))
 

@@ -1,5 +1,6 @@
-"""The Responses API: `/responses` and `/conversations`, whole, streamed and in the background.
+"""Answers the Responses API: `/responses` and `/conversations`, whole, streamed and in the
+background.
 
-`create` makes responses, `retrieve` gives those that are kept, `conversations` keeps items
-beside them. Where they are kept is `fastovms.state`'s matter.
+`create` makes responses, `retrieve` gives those that are kept, `conversations` keeps items beside
+them. `fastovms.state` decides where they are kept.
 """

@@ -1,4 +1,4 @@
-"""Responses that run without a client: queued, in progress, ended, and cancelled at any point."""
+"""Runs responses without a client: queued, in progress, ended, and cancelled at any point."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whom a response belongs to."""
+    """The tenant that a response belongs to, and the conversation that it adds to."""
 
     tenant: str
     conversation_id: str | None = None
 
 
 class BackgroundRun:
-    """One response.
+    """One response that runs without a client.
 
     Attributes:
         log: what its stream says. The last event comes when the response is kept.
@@ -58,15 +58,20 @@ class BackgroundRun:
 
     @property
     def has_ended(self) -> bool:
-        """All that is left to do is to keep it."""
+        """Whether all that is left to do is to keep it."""
         return self._run.state.is_final
 
     def body(self) -> dict[str, object]:
-        """The response as of now."""
+        """Returns the response as of now."""
         return self._run.body()
 
     def submit(self) -> None:
-        """Raises RequestError or BackendError: it can never run, or not now."""
+        """Queues the response.
+
+        Raises:
+            RequestError: it can never run.
+            BackendError: it cannot run now.
+        """
         self._run.open(is_queued=True)
         self.log.append(self._run.take_events())
         self._generation.submit(self._on_delta)
@@ -74,7 +79,8 @@ class BackgroundRun:
     async def accepted(self) -> None:
         """Returns once the response is kept, so that a restart will not forget it.
 
-        Raises StateFailed or TooLarge: it is not, and does not run.
+        Raises:
+            StateFailed, TooLarge: it is not kept, and does not run.
         """
         await asyncio.shield(self._accepted)
 
@@ -141,10 +147,10 @@ class BackgroundRun:
 
 
 class BackgroundRuns:
-    """Those that have not ended.
+    """The runs that have not ended.
 
     Args:
-        max_runs: more are refused.
+        max_runs: how many there may be; more are refused.
     """
 
     def __init__(self, max_runs: int) -> None:
@@ -157,13 +163,17 @@ class BackgroundRuns:
         return len(self._tasks)
 
     def check_room(self) -> None:
-        """Raises Overloaded."""
+        """Raises Overloaded where there are as many runs as may be."""
         if len(self._tasks) >= self._max_runs:
             raise Overloaded(f"{self._max_runs} responses run in the background already")
 
     def start(self, tenant: str, run: BackgroundRun) -> None:
-        """Raises Overloaded; InvalidField for an id that another one has; or as
-        `BackgroundRun.submit` does."""
+        """Starts a run. It raises as `BackgroundRun.submit` does, too.
+
+        Raises:
+            Overloaded: there are as many as may be.
+            InvalidField: another response has the id.
+        """
         self.check_room()
         key = tenant, run.id
         if key in self._runs:
@@ -185,7 +195,7 @@ class BackgroundRuns:
         return self._runs.get((tenant, id))
 
     async def cancel(self, run: BackgroundRun) -> None:
-        """Returns when it is kept as cancelled, or as what it had become."""
+        """Cancels a run, and returns when it is kept as cancelled, or as what it had become."""
         run.cancel()
         await self.kept(run)
 
@@ -195,7 +205,7 @@ class BackgroundRuns:
             await asyncio.wait((self._tasks[run],))
 
     async def drain(self, seconds: float) -> None:
-        """Waits until all have ended, but no longer."""
+        """Waits until all have ended, but no longer than so many seconds."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
 
@@ -206,11 +216,11 @@ def id_is_taken(id: str) -> InvalidField:
 
 @dataclass(frozen=True, slots=True)
 class ResponsesState:
-    """What outlives requests.
+    """What of responses outlives requests.
 
     Attributes:
-        attended: the responses that run for a client and are kept when they have ended: whose they
-            are, and their ids.
+        attended: the responses that run for a client and are kept when they have ended, by tenant
+            and id.
     """
 
     store: StateStore
@@ -219,7 +229,11 @@ class ResponsesState:
 
     @contextmanager
     def attending(self, tenant: str, id: str) -> Iterator[None]:
-        """While one of them runs. Raises InvalidField: another one has the id."""
+        """Notes in a `with` statement that a response runs for a client.
+
+        Raises:
+            InvalidField: another one has the id.
+        """
         key = tenant, id
         if key in self.attended:
             raise id_is_taken(id)

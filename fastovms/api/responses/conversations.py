@@ -1,4 +1,4 @@
-"""`/conversations`: items that responses begin with and add to."""
+"""Answers `/conversations`: items that responses begin with and add to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.state.store import ItemPage, StateStore, StoredItem, UnknownCursor
 
 _MAX_ITEMS: Final = 20
-"""In one request, as OpenAI has it."""
+"""The most items in one request, as OpenAI has it."""
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Conversations:
         return Response(200, await self._body(request))
 
     async def update(self, request: Request, dialect: Dialect) -> Response:
-        """Its metadata."""
+        """Changes a conversation's metadata."""
         store = self._store()
         given = (await self._bodies.read(request, ConversationUpdate)).metadata
         if given is UNSET:
@@ -109,7 +109,7 @@ class Conversations:
         return Response(200, found(body, "Item", item_id))
 
     async def delete_item(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with the conversation, as OpenAI does."""
+        """Deletes an item, and answers with the conversation, as OpenAI does."""
         item_id = request.path_params["item_id"]
         body = await self._body(request)
         is_deleted = await self._store().delete_item(request.tenant, _id(request), item_id)
@@ -122,7 +122,7 @@ class Conversations:
         dialect: Dialect,
         taken: Sequence[str] = (),
     ) -> tuple[Sequence[StoredItem], HeaderPairs]:
-        """What is given, as it is kept, and what is said of the rest.
+        """Returns the items that are given, as they are kept, and what is said of the rest.
 
         Args:
             taken: ids that the conversation has.

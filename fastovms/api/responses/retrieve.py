@@ -1,4 +1,5 @@
-"""`/responses/{id}`: what is kept of a response, and what becomes of one in the background."""
+"""Answers `/responses/{id}`: what is kept of a response, and what becomes of one in the
+background."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class StoredResponses:
         return Response(200, orjson.dumps(run.body()))
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
-        """One that runs is cancelled first."""
+        """Deletes a response. One that runs is cancelled first."""
         state, id = self._find(request)
         run = state.runs.find(request.tenant, id)
         if run is not None:
@@ -54,8 +55,11 @@ class StoredResponses:
         return Response(200, orjson.dumps({"id": id, "object": "response", "deleted": True}))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
-        """A second time changes nothing. Raises InvalidField: it has ended otherwise, or runs for
-        a client."""
+        """Cancels a response; a second time changes nothing.
+
+        Raises:
+            InvalidField: it has ended otherwise, or runs for a client.
+        """
         state, id = self._find(request)
         if (request.tenant, id) in state.attended:
             raise _not_in_background()
@@ -86,7 +90,11 @@ class StoredResponses:
     async def _log(
         self, state: ResponsesState, tenant: str, id: str, start: int, dialect: Dialect
     ) -> EventLog:
-        """Args: start: number of the first event that is asked for."""
+        """Returns the event log of a response.
+
+        Args:
+            start: number of the first event that is asked for.
+        """
         run: BackgroundRun | None = state.runs.find(tenant, id)
         if run is not None:
             return run.log
@@ -114,7 +122,7 @@ class StoredResponses:
 
 
 async def compact(request: Request, dialect: Dialect) -> Response:
-    """OpenAI's way to shorten what came before. Raises NotFound."""
+    """Refuses OpenAI's way to shorten what came before, by raising NotFound."""
     raise NotFound(
         "this server does not compact what came before; truncation auto leaves out the oldest of it"
     )

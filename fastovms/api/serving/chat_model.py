@@ -1,4 +1,4 @@
-"""How one model chats: its template, and the formats in which it writes calls and thoughts."""
+"""Says how one model chats: its template, and the formats in which it writes calls and thoughts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Format = TypeVar("Format")
 
 @dataclass(frozen=True, slots=True)
 class ChatModel:
-    """
+    """How one model chats.
+
     Attributes:
         template: None = the model cannot chat, for the reason that `missing` gives.
     """
@@ -40,11 +41,12 @@ class ChatModel:
 
     @classmethod
     def load(cls, model_dir: Path, config: ChatConfig) -> ChatModel:
-        """A template of the model's own that is broken leaves it without one.
+        """Reads how a model chats. A template of the model's own that is broken leaves it without
+        one.
 
         Raises:
-            ConfigurationError: the operator's template is broken, or a parser unknown, or
-                the parsers do not go together.
+            ConfigurationError: the operator's template is broken, or a parser unknown, or the
+                parsers do not go together.
         """
         missing = "has no chat template"
         try:

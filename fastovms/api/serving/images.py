@@ -1,4 +1,4 @@
-"""Images in requests: the parts that bring them, and whose tags stand for them."""
+"""Reads images in requests: the parts that bring them, and whose tags stand for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TAG_KEYS: Final = (
     "vision_start_token_id",
     "vision_end_token_id",
 )
-"""Where config.json names the tokens that stand for images and the like, or enclose them."""
+"""Keys of config.json that name the tokens that stand for images and the like, or enclose them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ImageInput:
 
 
 def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:
-    """The model takes no part of that type."""
+    """Returns the error about a part of a type that the model does not take."""
     takes = f"only text and parts of type {' or '.join(IMAGE_PARTS)}"
     return InvalidField(
         f"{name} is of type {show(kind)}, but this model takes "
@@ -65,14 +65,18 @@ def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:
 
 
 def uncounted(image: ImageSource) -> InvalidField:
-    """Tokens are asked for of a prompt that has the image."""
+    """Returns the error about a prompt with an image of which tokens are asked for."""
     return InvalidField(
         f"{image.name}: the tokens of images are only known when they are read", param=image.name
     )
 
 
 def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> ImageSource:
-    """Where a part's image is. Raises InvalidField."""
+    """Returns where a part's image is.
+
+    Raises:
+        InvalidField: the part is malformed.
+    """
     member = f"{name}.image_url"
     found = part.get("image_url")
     if part.get("type") == "input_image" and found is None and part.get("file_id") is not None:

@@ -1,4 +1,4 @@
-"""The models that requests can name."""
+"""Finds the models that requests name."""
 
 from __future__ import annotations
 
@@ -64,7 +64,12 @@ class ServedModels:
         return self._by_name.get(name)
 
     def find(self, name: str | None, dialect: Dialect) -> ServedModel:
-        """Raises InvalidField when a model must be named, ModelNotFound when it is unknown."""
+        """Returns the model of a name.
+
+        Raises:
+            InvalidField: a model must be named.
+            ModelNotFound: it is unknown.
+        """
         if name is None:
             if dialect.model_required:
                 raise InvalidField("model is required and must be a string", param="model")

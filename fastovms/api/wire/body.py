@@ -1,4 +1,4 @@
-"""Bytes of a request body to a typed struct, with errors that name the field, the value and the
+"""Decodes a request body into a typed struct, with errors that name the field, the value and the
 type that is expected."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TAKEN_APART: Final = 1024 * 1024
 """Bytes from which long strings are decoded apart."""
 
 _MAX_REST: Final = 8 * 1024 * 1024
-"""Bytes of a body besides its long strings."""
+"""The most bytes of a body besides its long strings."""
 
 _MAX_EXAMINED: Final = 1024 * 1024
 """Bytes up to which a faulty body is read again to say more about the fault."""
@@ -74,7 +74,7 @@ def decode(content: bytes | mmap, schema: type[T]) -> T:
     """Parses a body.
 
     Raises:
-        MalformedBody: not UTF-8, not JSON, not an object, or nested too deeply.
+        MalformedBody: it is not UTF-8, not JSON, not an object, or nested too deeply.
         InvalidField: a field has the wrong type, or is a number that no float can hold.
     """
     strings: Mapping[str, str] = {}
@@ -120,7 +120,8 @@ def show(value: object) -> str:
 
 
 def _beginning(value: object, room: Iterator[int]) -> object:
-    """As much of it as may be shown. `room` has an element for each element that may be."""
+    """Returns as much of a value as may be shown. `room` has an element for each element that may
+    be."""
     if isinstance(value, str):
         return value[:_MAX_SHOWN]
     if isinstance(value, list):
@@ -136,7 +137,11 @@ def _not_utf8(error: UnicodeDecodeError) -> MalformedBody:
 
 
 def _taken_apart(body: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
-    """As `take_out`. Raises MalformedBody: too much is left, too."""
+    """Returns what `take_out` does.
+
+    Raises:
+        MalformedBody: as `take_out`, and too much is left.
+    """
     rest = len(body) - sum(span.end - span.start for span in spans)
     if rest > _MAX_REST:
         raise MalformedBody(
@@ -218,7 +223,7 @@ def _invalid_field(
 def _wrong_member(
     path: str, types: list[str], body: bytes, strings: Mapping[str, str]
 ) -> tuple[str, Any]:
-    """The path and the value of an object's first member that is of none of the types."""
+    """Returns the path and the value of an object's first member that is of none of the types."""
     members = _value_at(path, body, strings)
     if isinstance(members, dict):
         for key, value in members.items():
@@ -246,7 +251,7 @@ def _value_at(path: str, body: bytes, strings: Mapping[str, str]) -> Any:
 
 
 def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members whose keys come once: of several with one key (RFC 8259, 4, leaves open which of
-    them counts) nobody knows which is at fault."""
+    """Returns the members whose keys come once: of several with one key (RFC 8259, 4, leaves open
+    which of them counts) nobody knows which is at fault."""
     counts = Counter([key for key, _ in members])
     return {key: value for key, value in members if counts[key] == 1}

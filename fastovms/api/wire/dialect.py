@@ -1,4 +1,5 @@
-"""Every difference between the two families of clients, in one frozen value per URL prefix."""
+"""Holds every difference between the two families of clients, in one frozen value per URL
+prefix."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ ApiHandler = Callable[[Request, Dialect], Awaitable[Response | None]]
 
 
 def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
-    """The `Handler` of one route. Cancellation passes through."""
+    """Returns the `Handler` of one route. Cancellation passes through."""
 
     async def answer(request: Request) -> Response | None:
         try:

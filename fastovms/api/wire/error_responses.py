@@ -1,4 +1,4 @@
-"""Exceptions to responses, in each dialect's form."""
+"""Turns exceptions into responses, in each dialect's form."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model_not_found(name: str) -> ModelNotFound:
 
 
 def error_response(error: Exception, dialect: Dialect) -> Response:
-    """The answer to a request that ended with `error`."""
+    """Returns the answer to a request that ended with `error`."""
     status = _status(error, dialect)
     headers: tuple[tuple[str, str], ...] = ()
     if status in (429, 503):
@@ -49,13 +49,13 @@ def error_response(error: Exception, dialect: Dialect) -> Response:
 
 
 def error_body(error: Exception, dialect: Dialect) -> bytes:
-    """The JSON that tells of `error`, also as the last frame of a stream that had begun."""
+    """Returns the JSON that tells of `error`, also as the last frame of a stream that had begun."""
     return _render(dialect, _status(error, dialect), *describe(error))
 
 
 def describe(error: Exception) -> tuple[str, str | None, str | None]:
-    """The message, the field at fault and the reason's code that a client is told. Unexpected
-    errors are logged here, and tell it nothing about the server's insides."""
+    """Returns the message, the field at fault and the reason's code that a client is told.
+    Unexpected errors are logged here, and tell it nothing about the server's insides."""
     if isinstance(error, RequestError):
         return error.message, error.param, error.code
     if isinstance(error, BackendError):
@@ -65,7 +65,8 @@ def describe(error: Exception) -> tuple[str, str | None, str | None]:
 
 
 def render_error(path: str, status: int, message: str) -> Response:
-    """An error of the HTTP layer itself (no such route, body too large, ...)."""
+    """Returns the answer to an error of the HTTP layer itself (no such route, body too large,
+    ...)."""
     return Response(status, _render(dialect_of(path), status, message, None, None))
 
 

@@ -1,4 +1,4 @@
-"""A thread that many clients share."""
+"""Runs calls of many clients in one thread, fairly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastovms.fair_queue import FairQueue
 Result = TypeVar("Result")
 
 
-class _Job(Generic[Result]):
+class _QueuedWork(Generic[Result]):
     __slots__ = ("call", "done")
 
     def __init__(self, call: Callable[[], Result], done: asyncio.Future[Result]) -> None:
@@ -22,19 +22,20 @@ class _Job(Generic[Result]):
 
 
 class FairThread(Generic[Result]):
-    """Runs calls one after the other in a thread of its own, and takes the clients in turn.
-
-    Belongs to an event loop.
+    """Runs calls one after the other in a thread of its own, and takes the clients in turn. It
+    belongs to an event loop.
 
     Args:
         items: what the calls are for, in the plural, for messages and the thread's name.
-        per_client: calls of one client that may wait.
-        total: calls that may wait in all.
+        per_client: how many calls of one client may wait.
+        total: how many calls may wait in all.
     """
 
     def __init__(self, items: str, *, per_client: int, total: int) -> None:
         self._thread = ThreadPoolExecutor(1, items.replace(" ", "-"))
-        self._queue: FairQueue[_Job[Result]] = FairQueue(items, per_client=per_client, total=total)
+        self._queue: FairQueue[_QueuedWork[Result]] = FairQueue(
+            items, per_client=per_client, total=total
+        )
         self._items = items
         self._is_busy = False
         self._is_closed = False
@@ -52,7 +53,7 @@ class FairThread(Generic[Result]):
         """
         if self._is_closed:
             raise _closed()
-        job: _Job[Result] = _Job(call, asyncio.get_running_loop().create_future())
+        job: _QueuedWork[Result] = _QueuedWork(call, asyncio.get_running_loop().create_future())
         displaced = self._queue.add(client, job)
         if displaced is not None:
             _refuse(displaced, Overloaded(f"too many {self._items} of this client are waiting"))
@@ -78,7 +79,7 @@ class FairThread(Generic[Result]):
             work = asyncio.get_running_loop().run_in_executor(self._thread, job.call)
             work.add_done_callback(lambda work: self._end(job, work))
 
-    def _end(self, job: _Job[Result], work: asyncio.Future[Result]) -> None:
+    def _end(self, job: _QueuedWork[Result], work: asyncio.Future[Result]) -> None:
         self._is_busy = False
         error = work.exception()
         if error is not None:
@@ -92,6 +93,6 @@ def _closed() -> BackendUnavailable:
     return BackendUnavailable("the server is shutting down")
 
 
-def _refuse(job: _Job[Result], error: BaseException) -> None:
+def _refuse(job: _QueuedWork[Result], error: BaseException) -> None:
     if not job.done.done():
         job.done.set_exception(error)

@@ -1,4 +1,4 @@
-"""Ids that clients make up."""
+"""Checks ids that clients make up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from fastovms.errors import InvalidField
 from fastovms.quoting import is_id
 
 MAX_ID: Final = 256
-"""Characters."""
+"""The most characters of an id."""
 
 
 def check_id(text: str, name: str) -> str:
-    """Returns the id. Raises InvalidField for one that could not stand in a path, in a header or
-    on a line of a log."""
+    """Returns the id.
+
+    Raises:
+        InvalidField: it could not stand in a path, in a header or on a line of a log.
+    """
     if not is_id(text, MAX_ID):
         raise InvalidField(
             f"{name} must have 1 to {MAX_ID} visible ASCII characters, not {show(text)}", param=name

@@ -1,4 +1,4 @@
-"""What a JSON text holds, found without decoding it.
+"""Finds out what a JSON text holds without decoding it.
 
 A decoder holds the GIL from its first byte to its last, whichever thread it runs in, and so stops
 every stream for as long. What a text would cost it is weighed here beforehand, window by window.
@@ -17,39 +17,41 @@ import numpy as np
 from fastovms.errors import MalformedBody
 
 MAX_NESTING: Final = 100
-"""Levels of arrays and objects in a body, OVMS's limit."""
+"""The most levels of arrays and objects in a body, OVMS's limit."""
 
 MAX_WEIGHT: Final = 500_000
-"""Of all values. A decoder makes some 20 million plain ones a second."""
+"""The most that all values together may weigh, a plain one being 1. A decoder makes some 20 million
+of these a second."""
 
 MAX_STRUCTURE: Final = 8 * 1024 * 1024
-"""Bytes outside of strings, white space included."""
+"""The most bytes outside of strings, white space included."""
 
 LONG_STRING: Final = 8 * 1024
-"""Bytes from which a string is told."""
+"""Bytes from which a string counts as long."""
 
 _WINDOW: Final = 64 * 1024
 _BACKSLASH: Final = ord("\\")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _NOT_NUMBERS: Final = b"[]{}: \t\r\n" + b"trufalsn"
-"""Of what is outside of strings; the e of true and false may be an exponent's."""
+"""Characters outside of strings that are part of no number. The e of true and false may be an
+exponent's, and is not among them."""
 
 _MEMBER: Final = 5
 _CONTAINER: Final = 3
 _EXACT_NUMBER: Final = 10
 _HUGE_NUMBER: Final = 700
-"""As how many plain values each counts beside its comma, by the time that decoding takes."""
+"""As how many plain values each number counts that takes long to decode."""
 
 _EXACT_LENGTH: Final = 16
 _EXACT: Final = re.compile(rb"[\d.]{16,}|\d[eE]")
 """Numbers for which a decoder may have to do more than one multiplication."""
 
 _HUGE: Final = re.compile(rb"[\d.]{20,}|[eE][+-]?\d{3}")
-"""Numbers for which it may need arithmetic of hundreds of digits."""
+"""Numbers for which a decoder may need arithmetic of hundreds of digits."""
 
 
 class Span(NamedTuple):
-    """Where a string's content lies in the text, its quotes left out."""
+    """Says where a string's content lies in the text, its quotes left out."""
 
     start: int
     end: int
@@ -62,7 +64,8 @@ def nested_too_deeply() -> MalformedBody:
 def scan(text: bytes | mmap) -> list[Span]:
     """Returns the strings of at least `LONG_STRING` bytes, in order.
 
-    Raises MalformedBody: more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`.
+    Raises:
+        MalformedBody: there are more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`.
     """
     structure = _Structure()
     spans: list[Span] = []
@@ -97,7 +100,7 @@ def blotted(text: bytes) -> bytes:
 
 
 def _window_end(text: bytes | mmap, at: int) -> int:
-    """A window does not end within an escape."""
+    """Returns where a window ends: not within an escape."""
     end = at + _WINDOW
     if end >= len(text):
         return len(text)
@@ -108,7 +111,7 @@ def _window_end(text: bytes | mmap, at: int) -> int:
 
 
 def _long_parts(parts: list[bytes], at: int, is_inside: bool) -> list[Span]:
-    """The long strings that begin and end within a window."""
+    """Returns the long strings that begin and end within a window."""
     spans = []
     for position, part in enumerate(parts):
         is_whole = 0 < position < len(parts) - 1
@@ -127,7 +130,11 @@ class _Structure:
         self._depth = 0
 
     def add(self, text: bytes, *, num_strings: int) -> None:
-        """Raises MalformedBody: too much, or too deep."""
+        """Counts a piece of the text.
+
+        Raises:
+            MalformedBody: there is too much, or it is too deep.
+        """
         self._size += len(text)
         if self._size > MAX_STRUCTURE:
             raise MalformedBody(f"the body has more than {MAX_STRUCTURE} bytes outside of strings")
@@ -155,7 +162,8 @@ class _Structure:
 
 
 def _weight_of_numbers(text: bytes) -> int:
-    """Of those that are not plain. The text has only numbers and what is between them."""
+    """Returns the weight of those numbers that are not plain. The text has only numbers and what is
+    between them."""
     longest = max(map(len, text.split(b",")))
     if longest < _EXACT_LENGTH and b"e" not in text and b"E" not in text:
         return 0

@@ -1,4 +1,4 @@
-"""Long strings of a JSON text, decoded apart from it: in pieces, since each piece holds the GIL for
+"""Decodes long strings of a JSON text apart from it: in pieces, since each piece holds the GIL for
 as long as it takes."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from fastovms.api.wire.json_scan import Span, blotted
 from fastovms.errors import MalformedBody
 
 MAX_WIDE: Final = 8 * 1024 * 1024
-"""Characters of a string that has some beyond ASCII: joining its pieces takes up to four bytes for
-each. Base64 has none."""
+"""The most characters of a string that has some beyond ASCII: joining its pieces takes up to four
+bytes for each. Base64 has none."""
 
 _PIECE: Final = 512 * 1024
 _ESCAPE: Final = 6
-"""Bytes of the longest escape."""
+"""How many bytes the longest escape has."""
 
 _WORD = re.compile(r"\w+")
 _PLACE = re.compile(r" \(byte \d+\)$")
@@ -31,7 +31,8 @@ def take_out(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str
     """Returns the text with a short stand-in for each of the strings, and the strings by their
     stand-ins. Nobody can guess those.
 
-    Raises MalformedBody: a string is not JSON, or too long.
+    Raises:
+        MalformedBody: a string is not JSON, or too long.
     """
     secret = secrets.token_hex(8)
     parts: list[bytes] = []
@@ -55,7 +56,8 @@ def put_back(body: msgspec.Struct, strings: Mapping[str, str]) -> None:
 
 
 def whole_value(value: Any, strings: Mapping[str, str]) -> Any:
-    """The value with the strings for their stand-ins. Lists, objects and structs are changed."""
+    """Returns the value with the strings for their stand-ins. Lists, objects and structs are
+    changed."""
     kind = type(value)
     if kind is str:
         return strings.get(value, value)
@@ -76,7 +78,7 @@ def whole_value(value: Any, strings: Mapping[str, str]) -> Any:
 
 
 def whole_text(text: str, strings: Mapping[str, str], max_length: int) -> str:
-    """A text about the body, with the beginnings of the strings for their stand-ins."""
+    """Returns a text about the body, with the beginnings of the strings for their stand-ins."""
 
     def whole(word: re.Match[str]) -> str:
         name = word[0]
@@ -86,7 +88,8 @@ def whole_text(text: str, strings: Mapping[str, str], max_length: int) -> str:
 
 
 def without_place(error: msgspec.DecodeError) -> str:
-    """What the parser complains about, without the byte: it saw another text than was sent."""
+    """Returns what the parser complains about, without the byte: it saw another text than was
+    sent."""
     return _PLACE.sub("", str(error))
 
 
@@ -111,8 +114,8 @@ def _decode(text: bytes | mmap, span: Span) -> str:
 
 
 def _piece_end(text: bytes | mmap, at: int, end: int) -> int:
-    """Where a piece of a string may end that begins at `at`: not within an escape, a character, or
-    a pair of escapes that is one character."""
+    """Returns where a piece of a string may end that begins at `at`: not within an escape, a
+    character, or a pair of escapes that is one character."""
     if end - at <= _PIECE:
         return end
     end = at + _PIECE

@@ -1,4 +1,5 @@
-"""Request bodies as typed structs. Types are strict: nothing is coerced, unknown keys are ignored.
+"""Declares request bodies as typed structs. Types are strict: nothing is coerced, unknown keys are
+ignored.
 
 `5.0` is not an integer and `true` is not a number (msgspec's strict rules). Integers are accepted
 where numbers are expected. Ranges depend on the dialect and are checked in `sampling`.
@@ -19,13 +20,14 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class ModelField(Struct, frozen=True, kw_only=True):
-    """What every body that is for a model has."""
+    """The field that every body has that is for a model."""
 
     model: str | None = None
 
 
 class GenerationFields(ModelField, frozen=True, kw_only=True):
-    """What every generating endpoint shares. None = absent; `UNSET` tells null from absent."""
+    """The fields that every generating endpoint shares. None = absent; `UNSET` tells null from
+    absent."""
 
     stream: bool | UnsetType | None = UNSET
     stream_options: dict[str, Any] | None = None
@@ -94,7 +96,7 @@ class GenerationFields(ModelField, frozen=True, kw_only=True):
 
 
 class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
-    """Body of `POST /completions`."""
+    """The body of `POST /completions`."""
 
     prompt: str | list[str | int | list[int]] | None = None
     prompt_embeds: Any = None
@@ -106,7 +108,7 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
 
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):
-    """Body of `POST /chat/completions`."""
+    """The body of `POST /chat/completions`."""
 
     messages: str | list[dict[str, Any]] | None = None
     max_tokens: int | UnsetType | None = UNSET

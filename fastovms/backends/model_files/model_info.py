@@ -34,7 +34,7 @@ VISION_FILES: Final = (
     "openvino_detokenizer.xml",
     "config.json",
 )
-"""Of a model that takes images. Some have more."""
+"""Files of a model that takes images. Some have more."""
 
 _FOREIGN_FILES: Final[Mapping[str, str]] = {
     "openvino_language_model.xml": "the language part of a larger model",
@@ -57,13 +57,13 @@ LENGTH_KEYS: Final = (
     "max_seq_len",
     "sliding_window",
 )
-"""Where config.json may say how long the context is; the first integer wins, as in OVMS."""
+"""Keys of config.json that may say how long the context is; the first integer wins, as in OVMS."""
 
 UNLIMITED: Final = 2**20
-"""Context length of a model that names none. The KV cache is the limit then."""
+"""The context length of a model that names none. The KV cache is the limit then."""
 
 _MAX_SETTING: Final = 1_000_000_000
-"""More than anybody means."""
+"""The largest number that is believed: more than anybody means."""
 
 _SAMPLING_RANGES: Final[Mapping[str, Callable[[float], bool]]] = {
     "temperature": lambda value: 0 <= value <= _MAX_SETTING,
@@ -133,7 +133,7 @@ def log_missing(model: ModelInfo) -> None:
 
 
 def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
-    """The model with the context that the operator wants; None = its own.
+    """Returns the model with the context that the operator wants; None = its own.
 
     Raises:
         ConfigurationError: the model's is shorter.
@@ -168,19 +168,20 @@ def check_files(model_dir: Path) -> None:
 
 
 def takes_images(model_dir: Path) -> bool:
-    """Whether it is the directory of a vision model, as far as the names of its files say."""
+    """Returns whether it is the directory of a vision model, as far as the names of its files
+    say."""
     return (model_dir / "openvino_vision_embeddings_model.xml").is_file()
 
 
 def weights_file(model_dir: Path) -> Path:
-    """Of what generates the text."""
+    """Returns the file with the weights of what generates the text."""
     part = "language_" if takes_images(model_dir) else ""
     return model_dir / f"openvino_{part}model.bin"
 
 
 def _is_openvino_ir(path: Path) -> bool:
-    """Whether it begins like one. OpenVINO would try its other formats on anything else, and
-    complain about each of them on stderr."""
+    """Returns whether a file begins like a graph of OpenVINO, which would try its other formats on
+    anything else, and complain about each of them on stderr."""
     with path.open("rb") as file:
         return re.search(rb"<net\s[^>]*\bversion=", file.read(4096)) is not None
 
@@ -207,7 +208,7 @@ def _first_integer(scopes: list[dict[str, Any]], keys: tuple[str, ...]) -> int |
 
 
 def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:
-    """One id or several; empty when the file says nothing."""
+    """Returns one id or several; none when the file says nothing."""
     value = config.get("eos_token_id")
     if value is None:
         return frozenset()

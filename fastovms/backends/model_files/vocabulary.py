@@ -1,4 +1,5 @@
-"""What the engine may know of a model's tokens: how many there are, and their grammar compiler."""
+"""Says what the engine may know of a model's tokens: how many there are, and their grammar
+compiler."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ logger = logging.getLogger(__name__)
 
 
 def fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
-    """What the weights say goes before config.json: ids beyond them must not reach the engine."""
+    """Returns the model with the vocabulary of its weights, which goes before config.json: ids
+    beyond them must not reach the engine."""
     if vocab_size is None:
         return model
     if vocab_size != model.vocab_size:
@@ -27,8 +29,8 @@ def fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
 
 
 def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler | None:
-    """The compiler for the model's tokenizer.json, or None, with a warning, if there is no use in
-    one."""
+    """Returns the compiler for the model's tokenizer.json, or None, with a warning, if there is no
+    use in one."""
     path = model_dir / "tokenizer.json"
     if not path.is_file():
         logger.warning("structured outputs are off: %s is missing", path)

@@ -1,4 +1,4 @@
-"""Which devices run models, and what memory they have."""
+"""Finds the devices that run models, and the memory that they have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastovms.errors import ConfigurationError
 
 
 def find_device(core: ov.Core, name: str) -> str:
-    """OpenVINO's name of the device that an operator means: "cpu" and "AUTO" are the CPU.
+    """Returns OpenVINO's name of the device that an operator means: "cpu" and "AUTO" are the CPU.
 
     Raises:
         ConfigurationError: paged attention does not run there, or there is no such device.
@@ -35,7 +35,7 @@ def is_gpu(device: str) -> bool:
 
 
 def device_memory(core: ov.Core, device: str) -> int:
-    """Free bytes where the KV cache will lie. An integrated GPU takes the host's."""
+    """Returns the free bytes where the KV cache will lie. An integrated GPU takes the host's."""
     if not is_gpu(device):
         return available_memory()
     total = int(core.get_property(device, "GPU_DEVICE_TOTAL_MEM_SIZE"))

@@ -31,7 +31,7 @@ SAMPLED_TOKEN_INDICES = "sampled_token_indices"
 
 _STEP_INPUTS = frozenset(StepInputs._fields)
 _SLIDING_WINDOW_INPUT = 10
-"""Of a PagedAttentionExtension; 0 = none."""
+"""The input of a PagedAttentionExtension that has its sliding window; 0 = none."""
 
 _ALIBI_SLOPES_INPUT = 11
 
@@ -150,8 +150,8 @@ def is_cache(port: Any) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """The line of an OpenVINO message that says what is wrong: the last, below its trace. Where it
-    was built is left out."""
+    """Returns the line of an OpenVINO message that says what is wrong: the last, below its trace.
+    Where it was built is left out."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
 
@@ -227,7 +227,8 @@ def _why_not_fed(model: ov.Model) -> str | None:
 
 
 def _vocabulary_projection(model: ov.Model) -> Any | None:
-    """The last MatMul, which only elementwise operations (bias, scale, soft cap) may follow."""
+    """Returns the last MatMul, which only elementwise operations (bias, scale, soft cap) may
+    follow."""
     node = model.output("logits").get_node().input_value(0).get_node()
     while node.get_type_name() in _ELEMENTWISE:
         operands = [value.get_node() for value in node.input_values()]

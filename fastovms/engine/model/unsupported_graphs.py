@@ -1,4 +1,4 @@
-"""Which graphs paged attention cannot run, in words for who exported the model."""
+"""Names what a graph has that paged attention cannot run, in words for who exported the model."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _FOREIGN: Final[tuple[tuple[Callable[[_Names], bool], str], ...]] = (
     ),
     (lambda names: "input_ids" not in names, "it has no input named input_ids"),
 )
-"""By the names of the inputs."""
+"""What a model is that has such inputs, by their names."""
 
 
 def why_not_paged(model: ov.Model) -> str | None:
-    """What keeps a model from being paged, as it was exported, or None."""
+    """Returns what keeps a model from being paged, as it was exported, or None."""
     names = _names(model.inputs)
     for is_foreign, reason in _FOREIGN:
         if is_foreign(names):
@@ -62,8 +62,8 @@ def why_not_paged(model: ov.Model) -> str | None:
 
 
 def why_not_wholly_paged(model: ov.Model) -> str | None:
-    """What the transformation has left that it should not have, or None. Some states it makes
-    inputs of, tables of states by sequence."""
+    """Returns what is left of a model's own cache after the transformation, which should have
+    replaced all of it, or None."""
     states = {sink.get_variable_id() for sink in model.get_sinks()}
     states |= {name for name in _names(model.inputs) if _STATE_TABLE.match(name)}
     if not states:

@@ -1,4 +1,4 @@
-"""The life of one connection: whose turn it is, and what it waits for."""
+"""Lives through one connection: what is read, whose answer is due, and what it waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastovms.http.connection.server_state import Exchange, ServerState
 from fastovms.http.connection.stream_writer import ResponseStream
 from fastovms.http.connection.wire import Wire, WireState
 from fastovms.http.parsing.faults import Fault, InputRefused
-from fastovms.http.parsing.framing import Phase, RequestParser
+from fastovms.http.parsing.framing import ParserPhase, RequestParser
 from fastovms.http.routing.messages import Handler, HeaderPairs, Request, Response, Stream
 
 logger = logging.getLogger(__name__)
@@ -22,20 +22,20 @@ logger = logging.getLogger(__name__)
 _MAX_DISCARDED_BODY = 64 * 1024
 _CLIENT_CLOSED_REQUEST = 499
 _MAX_AT_TURNSTILE = 512
-_LARGE_READ = 64 * 1024  # bytes from which reads wait for their turn
+_LARGE_READ = 64 * 1024  # bytes from which reads may have to wait
 
 # Look-ups in an Enum class are slow.
 _OPEN = WireState.OPEN
-_BETWEEN = Phase.BETWEEN
-_DONE = Phase.DONE
+_BETWEEN = ParserPhase.BETWEEN
+_DONE = ParserPhase.DONE
 
 
-class _Turn(NamedTuple):
+class _Pending(NamedTuple):
     """A request and who answers it.
 
     Attributes:
-        final: the connection ends with the answer.
-        linger: and the client may still be sending then.
+        final: whether the connection ends with the answer.
+        linger: whether the client may still be sending then.
     """
 
     request: Request
@@ -59,8 +59,8 @@ class Connection(asyncio.Protocol):
         self._num_served = 0
         self._num_discarded = 0
         self._admitted: Handler | Response | None = None
-        self._queue: deque[_Turn] = deque()
-        # The current turn
+        self._queue: deque[_Pending] = deque()
+        # The request that is being answered
         self._request: Request | None = None
         self._final = False
         self._linger = False
@@ -95,8 +95,8 @@ class Connection(asyncio.Protocol):
             self._server.read_turnstile.wait(self._read_on)
 
     def eof_received(self) -> None:
-        """The client will send no more; with a request in flight that means it has gone. Returns
-        None, upon which the transport flushes and closes."""
+        """Takes note that the client will send no more; with a request in flight that means it has
+        gone. Returns None, upon which the transport flushes and closes."""
         self._parser.close()
         self._abandon()
         self._wire.on_eof()
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
         stream = self._stream
         if stream is not None and stream.on_writable is not None:
             stream.on_writable()
-        self._next_turns()
+        self._go_on()
 
     def _read_on(self) -> None:
         self._server.read_turnstile.count_read()
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
             or content_length > _MAX_DISCARDED_BODY
             or self._parser.awaiting_continue  # the answer tells the client not to send the body
         ):
-            self._take(_Turn(request, admitted, final=True, linger=True))
+            self._take(_Pending(request, admitted, final=True, linger=True))
             raise InputRefused
         return False
 
@@ -166,9 +166,9 @@ class Connection(asyncio.Protocol):
             self._server.give_back_body(request)
             request.body = b""
             raise Fault(503, "too many pipelined requests", request=request)
-        self._queue.append(_Turn(request, admitted, final=not keep_alive))
+        self._queue.append(_Pending(request, admitted, final=not keep_alive))
         if is_next:
-            self._wait_for_turn()
+            self._wait_to_begin()
 
     def on_fault(self, fault: Fault) -> None:
         if not fault.answered:
@@ -182,44 +182,44 @@ class Connection(asyncio.Protocol):
             request.received_at = self._loop.time()
         error = self._server.dispatcher.error
         answer = error(request.path, fault.status, fault.message, fault.headers)
-        self._take(_Turn(request, answer, final=True, linger=True))
+        self._take(_Pending(request, answer, final=True, linger=True))
 
     def _discard(self, num_bytes: int) -> None:
-        """Input that is not read any more, while earlier answers are still due. A client that
+        """Drops input that is not read any more, while earlier answers are still due. A client that
         floods loses them: only so much of it is worth taking."""
         self._num_discarded += num_bytes
         if self._num_discarded > self._config.max_body:
             logger.warning("%s sends without end after its last request", self._wire.client)
             self._wire.cut(reset=True)
 
-    # Turns
+    # Requests, in order
 
-    def _take(self, turn: _Turn) -> None:
-        self._queue.append(turn)
-        self._next_turns()
+    def _take(self, pending: _Pending) -> None:
+        self._queue.append(pending)
+        self._go_on()
 
     def _max_queued(self) -> int:
-        """Of requests that wait for nothing but their turn among other clients', what one read
-        brings is taken."""
+        """Returns how many requests may wait behind the current one: all that one read brings where
+        they wait for nothing but other clients."""
         if self._request is None and not self._wire.paused:
             return max(_MAX_AT_TURNSTILE, self._config.max_pipelined)
         return self._config.max_pipelined
 
-    def _wait_for_turn(self) -> None:
+    def _wait_to_begin(self) -> None:
         # Nothing of this client runs, so that its end may be noticed a pass later.
         self._wire.pause_reading()
-        self._server.turnstile.wait(self._on_turn)
+        self._server.turnstile.wait(self._on_may_begin)
 
-    def _on_turn(self) -> None:
+    def _on_may_begin(self) -> None:
         self._wire.resume_reading()
-        self._next_turns()
+        self._go_on()
 
-    def _next_turns(self) -> None:
+    def _go_on(self) -> None:
         while self._queue and self._request is None and self._wire.writable:
             request, answer, self._final, self._linger = self._queue.popleft()
             self._begin(request, answer)
             if self._queue and self._request is None and not self._server.turnstile.is_open:
-                self._wait_for_turn()
+                self._wait_to_begin()
                 return
         if self._parser.awaiting_continue:
             self._send_continue()
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
                 self._end_stream()
             else:
                 self._respond(response)
-        self._next_turns()
+        self._go_on()
 
     def _respond(self, response: Response) -> None:
         request, stream, server = self._request, self._stream, self._server
@@ -288,7 +288,7 @@ class Connection(asyncio.Protocol):
         self._finish(completed=True)
 
     def _end_stream(self) -> None:
-        """The handler is through with its stream."""
+        """Ends the stream of a handler that has returned."""
         stream = self._stream
         if stream is None:
             self._fail(RuntimeError("the handler answered nothing"))
@@ -299,7 +299,7 @@ class Connection(asyncio.Protocol):
             self._finish(completed=not stream.aborted)
 
     def _fail(self, error: BaseException) -> None:
-        """The handler raised, or broke the rules."""
+        """Answers, or cuts the connection, where the handler raised or broke the rules."""
         request, stream = self._request, self._stream
         assert request is not None
         logger.error("%s %s failed", request.method, request.raw_path, exc_info=error)
@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
             self._respond(self._server.dispatcher.error(request.path, 500, "internal error"))
 
     def _finish(self, *, completed: bool) -> None:
-        """The turn is over."""
+        """Ends the current request, and goes on with the next one."""
         self._close_books(completed)
         self._request = self._stream = None
         self._num_served += 1
@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
             self._deadline.set(self._loop.time() + grace)
 
     def _close_books(self, completed: bool) -> None:
-        """Frees what the current request held, and reports it."""
+        """Frees what the request that is being answered held, and reports it."""
         request, server = self._request, self._server
         assert request is not None
         server.give_back_body(request)
@@ -339,7 +339,7 @@ class Connection(asyncio.Protocol):
             server.report(Exchange(request, status, num_bytes, duration, completed))
 
     def _abandon(self) -> None:
-        """The client has gone: nobody waits for the current turn or for those behind it."""
+        """Ends a connection whose client has gone: nobody waits for its answers."""
         task, stream = self._task, self._stream
         if self._request is not None:
             finished = stream is not None and stream.closed and not stream.aborted
@@ -352,8 +352,8 @@ class Connection(asyncio.Protocol):
             task.cancel()
 
     def _drop_queue(self) -> None:
-        for turn in self._queue:
-            self._server.give_back_body(turn.request)
+        for pending in self._queue:
+            self._server.give_back_body(pending.request)
         self._queue.clear()
 
     def _open_stream(
@@ -377,8 +377,9 @@ class Connection(asyncio.Protocol):
     # Waiting for the client
 
     def _send_continue(self) -> None:
-        """RFC 9110 10.1.1. An interim answer must not overtake those still due."""
-        if self._parser.phase is Phase.BODY and self._request is None and not self._queue:
+        """Sends `100 Continue` (RFC 9110 10.1.1). An interim answer must not overtake those still
+        due."""
+        if self._parser.phase is ParserPhase.BODY and self._request is None and not self._queue:
             self._parser.awaiting_continue = False
             self._wire.write(CONTINUE)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fastovms.config import HttpConfig
 from fastovms.http.connection.deadline import Deadline
-from fastovms.http.parsing.framing import Phase, RequestParser
+from fastovms.http.parsing.framing import ParserPhase, RequestParser
 
 
 class ReadDeadline(Deadline):
@@ -47,17 +47,17 @@ class ReadDeadline(Deadline):
     def follow(self) -> None:
         """Takes note that the parser has come to another phase, which has a deadline of its own."""
         self.phase = phase = self._parser.phase
-        if phase is Phase.HEAD:
+        if phase is ParserPhase.HEAD:
             self.set(self._loop.time() + self._config.head_timeout)
-        elif phase is Phase.BODY:
+        elif phase is ParserPhase.BODY:
             self._body_started = self._loop.time()
             self.set(self._body_started + self._config.body_timeout)
 
     def _expire(self) -> None:
         phase = self._parser.phase
-        if phase is Phase.HEAD:
+        if phase is ParserPhase.HEAD:
             self._on_late("the head did not arrive in time")
-        elif phase is Phase.BODY:
+        elif phase is ParserPhase.BODY:
             config = self._config
             allowance = config.body_timeout + self._parser.body_size / config.min_body_rate
             if self._body_started + allowance > self._loop.time():

@@ -21,10 +21,10 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ResponseWriter:
-    """Turns responses into bytes. Keeps the part that changes only once a second.
+    """Turns responses into bytes. It keeps the part that changes only once a second.
 
     Args:
-        clock: unix time in seconds, for the Date field.
+        clock: tells unix time in seconds, for the Date field.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -35,7 +35,8 @@ class ResponseWriter:
     def render(
         self, response: Response, request: Request, *, close: bool, extra: HeaderPairs = ()
     ) -> bytes:
-        """A whole message. The answer to HEAD and statuses without content stop at the head."""
+        """Returns a whole message. The answer to HEAD and statuses without content stop at the
+        head."""
         status = response.status
         if status == 204 or status == 304:
             # RFC 9110 8.6: no Content-Length on a 204; a 304 may leave it out.
@@ -57,7 +58,8 @@ class ResponseWriter:
         close: bool,
         chunked: bool,
     ) -> bytes:
-        """The head of a chunked message, or of one that ends with the connection (HTTP/1.0)."""
+        """Returns the head of a chunked message, or of one that ends with the connection
+        (HTTP/1.0)."""
         framing = "Transfer-Encoding: chunked\r\n" if chunked else ""
         return self._head(status, content_type, framing, request, close, headers)
 
@@ -80,7 +82,7 @@ class ResponseWriter:
         return f"{beginning}{fields}X-Request-Id: {request.id}\r\n\r\n".encode("latin-1")
 
     def _beginning(self, status: int, content_type: str) -> str:
-        """The lines up to Content-Type, which is "" for answers without content."""
+        """Returns the lines up to Content-Type, which is "" for answers without content."""
         second = int(self._clock())
         if second != self._second:
             self._second = second
@@ -96,11 +98,11 @@ class ResponseWriter:
 
 
 def render_fields(headers: HeaderPairs) -> str:
-    """Field lines.
+    """Returns field lines.
 
     Raises:
-        ValueError: a name is not a token (RFC 9110 5.1), or one of the fields that are written
-            here and must not come twice: the handler's mistake.
+        ValueError: a name is not a token (RFC 9110 5.1), or one of the fields that are written here
+            and must not come twice: the handler's mistake.
     """
     lines = []
     for name, value in headers:
@@ -113,7 +115,7 @@ def render_fields(headers: HeaderPairs) -> str:
 
 
 def clean(value: str) -> str:
-    """The value with every character that could end or corrupt a field line made a space
+    """Returns the value with every character that could end or corrupt a field line made a space
     (RFC 9110 5.5), and those outside latin-1 a question mark."""
     if value.isascii() and value.isprintable():
         return value

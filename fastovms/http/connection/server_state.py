@@ -1,4 +1,4 @@
-"""What all connections of a server share."""
+"""Holds what all connections of a server share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Exchange(NamedTuple):
 
     Attributes:
         status: 499 when the client went away before an answer began.
-        num_bytes: written for it, heads and framing included.
+        num_bytes: how many were written for it, heads and framing included.
         duration: seconds since its head was complete.
         completed: False when the answer was cut short.
     """
@@ -51,18 +51,19 @@ class ManagedConnection(Protocol):
         """Closes after the next answer, or soon if it is idle and stays it."""
 
     def cut(self) -> None:
-        """Resets it."""
+        """Resets the connection."""
 
 
 class ServerState:
     """The parts and counters that connections share.
 
     Args:
-        clock: seconds, also within a pass of the loop.
+        clock: tells seconds, also within a pass of the loop.
 
     Attributes:
-        draining: every answer from now on is its connection's last.
-        connections: those open; `tasks`: the handlers at work, also of lost connections.
+        draining: whether every answer from now on is its connection's last.
+        connections: those open.
+        tasks: the handlers at work, also those of lost connections.
     """
 
     def __init__(
@@ -106,12 +107,12 @@ class ServerState:
             await self._empty
 
     def give_back_body(self, request: Request) -> None:
-        """The request's body is no longer needed. To be called once."""
+        """Takes note that the request's body is no longer needed. To be called once."""
         if request.body:
             self.body_budget.give_back(request.sender, len(request.body))
 
     def request_id(self, given: str | None) -> str:
-        """The client's id when it is up to 128 visible ASCII characters, else a new one."""
+        """Returns the client's id when it is up to 128 visible ASCII characters, else a new one."""
         if given and is_id(given, _MAX_REQUEST_ID):
             return given
         return f"{self._id_prefix}-{next(self._ids):x}"

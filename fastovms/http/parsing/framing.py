@@ -1,5 +1,5 @@
-"""Bytes to requests, without a socket or a clock. httptools reads the grammar; sizes are bounded
-here, and `head` has the checks that it leaves to its user."""
+"""Reads requests from bytes, without a socket or a clock. httptools reads the grammar; sizes are
+bounded here, and `head` has the checks that it leaves to its user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RequestSink(Protocol):
     """Receives what a parser finds, in the order of the bytes. Each method may raise `Fault`."""
 
     def on_head(self, request: Request, content_length: int | None) -> bool:
-        """The head is complete and in order.
+        """Takes a head that is complete and in order.
 
         Args:
             content_length: of the body that follows; None = chunked, not known yet.
@@ -38,13 +38,13 @@ class RequestSink(Protocol):
         """
 
     def on_request(self, request: Request, keep_alive: bool) -> None:
-        """The body is complete too."""
+        """Takes a request whose body is complete too."""
 
     def on_fault(self, fault: Fault) -> None:
-        """The last call."""
+        """Takes the reason why nothing more is read. This is the last call."""
 
 
-class Phase(Enum):
+class ParserPhase(Enum):
     """Where in the input a parser stands. BETWEEN: no byte of the next request was seen."""
 
     BETWEEN = auto()
@@ -54,7 +54,7 @@ class Phase(Enum):
 
 
 # Look-ups in an Enum class are slow.
-_BETWEEN, _BODY, _DONE = Phase.BETWEEN, Phase.BODY, Phase.DONE
+_BETWEEN, _BODY, _DONE = ParserPhase.BETWEEN, ParserPhase.BODY, ParserPhase.DONE
 
 
 # Knows nobody to call back.
@@ -67,8 +67,8 @@ class RequestParser:
     Attributes:
         phase: DONE = the rest of the input is ignored.
         body_size: bytes of the current body so far.
-        awaiting_continue: the client waits for `100 Continue` before it sends the body
-            (RFC 9110 10.1.1). Cleared by the first byte of the body, or by who answers it.
+        awaiting_continue: whether the client waits for `100 Continue` before it sends the body (RFC
+            9110 10.1.1). Cleared by the first byte of the body, or by who answers it.
     """
 
     _url: bytes
@@ -111,7 +111,7 @@ class RequestParser:
             self._stop(error)
 
     def unfinished(self) -> Request | None:
-        """As much as is known of the request that is being read."""
+        """Returns as much as is known of the request that is being read."""
         if self._current is not None or not self._url:
             return self._current
         method: str = self._parser.get_method().decode()
@@ -131,7 +131,7 @@ class RequestParser:
     # Called by httptools
 
     def on_message_begin(self) -> None:
-        self.phase = Phase.HEAD
+        self.phase = ParserPhase.HEAD
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -277,7 +277,8 @@ class RequestParser:
         self.awaiting_continue = False
 
     def _without_upgrade(self) -> bytes:
-        """The current head with nothing in it that asks for an upgrade, and a parser to read it."""
+        """Returns the current head with nothing in it that asks for an upgrade, and a parser to
+        read it."""
         parser = self._parser
         version = parser.get_http_version().encode()
         head = without_upgrade(parser.get_method(), self._url, version, self._fields)

@@ -1,4 +1,4 @@
-"""The checks of a request's head that httptools leaves to its user."""
+"""Checks of a request's head what httptools leaves to its user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _SINGLETONS = frozenset(("host", "content-type", "content-encoding", "authorizat
 
 
 def split_target(target: str, method: str) -> tuple[str, str]:
-    """Path and query of a request target (RFC 9112 3.2). Raises Fault."""
+    """Returns path and query of a request target (RFC 9112 3.2).
+
+    Raises:
+        Fault: it is malformed.
+    """
     if "#" in target:
         raise Fault(400, "a request target has no fragment")
     if target[:1] == "/":
@@ -72,15 +76,15 @@ def body_length(request: Request, max_body: int) -> int | None:
 
 
 def expects_continue(request: Request, length: int | None) -> bool:
-    """Whether the client waits for `100 Continue` before its body. HTTP/1.0 has no such thing, and
-    its servers must not send it (RFC 9110 10.1.1)."""
+    """Returns whether the client waits for `100 Continue` before its body. HTTP/1.0 has no such
+    thing, and its servers must not send it (RFC 9110 10.1.1)."""
     return length != 0 and request.http_version == "1.1" and "expect" in request.headers.by_name
 
 
 def without_upgrade(
     method: bytes, target: bytes, version: bytes, fields: Iterable[tuple[bytes, bytes]]
 ) -> bytes:
-    """The same head, asking for no upgrade."""
+    """Returns the same head, asking for no upgrade."""
     lines = [b"%b %b HTTP/%b" % (method, target, version)]
     for name, value in fields:
         lowered = name.lower()

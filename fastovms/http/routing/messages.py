@@ -1,4 +1,5 @@
-"""What handlers see of HTTP: the request, the two ways to answer it, and nothing of the socket."""
+"""Declares what handlers see of HTTP: the request, the two ways to answer it, and nothing of the
+socket."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class Stream(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Finished, aborted, or the client has gone."""
+        """Whether it is finished or aborted, or the client has gone."""
 
     @property
     def writable(self) -> bool:
@@ -73,10 +74,10 @@ class Stream(Protocol):
 
     @property
     def buffered(self) -> int:
-        """Bytes written that the kernel has not yet taken."""
+        """How many bytes were written that the kernel has not yet taken."""
 
     on_writable: Callable[[], None] | None
-    """Called each time `writable` turns True again."""
+    """Is called each time `writable` turns True again."""
 
     def send(self, data: bytes) -> None:
         """Sends a piece in one write; the first one carries the head."""
@@ -89,7 +90,7 @@ class Stream(Protocol):
 
 
 class StreamOpener(Protocol):
-    """How a request reaches the connection that it came from."""
+    """Opens streams over the connection that a request came from."""
 
     def __call__(
         self, request: Request, status: int, content_type: str, headers: HeaderPairs, ping: bool
@@ -161,8 +162,9 @@ class Request:
 
     @property
     def sender(self) -> str:
-        """Who shares what is shared out fairly: who has the key, else the address. All addresses of
-        an IPv6 /64, within which a host chooses its own (RFC 4291, 2.5.1), are one sender."""
+        """Says who shares what is shared out fairly: who has the key, else the address. All
+        addresses of an IPv6 /64, within which a host chooses its own (RFC 4291, 2.5.1), are one
+        sender."""
         if self.tenant:
             return self.tenant
         address = self.client.rpartition(":")[0]
@@ -189,8 +191,8 @@ class Request:
         """Opens the streamed answer to this request; nothing is sent before its first `send`.
 
         Args:
-            ping: send an SSE comment whenever an event stream has been silent for a while
-                (it starts the stream if nothing else has). Pieces must then be whole events.
+            ping: whether to send an SSE comment whenever an event stream has been silent for a
+                while (it starts the stream if nothing else has). Pieces must then be whole events.
         """
         if self._open_stream is None:
             raise RuntimeError("this request did not come from a connection")
@@ -198,7 +200,7 @@ class Request:
 
 
 def _network(address: str) -> str:
-    """The /64 of an IPv6 address, or the IPv4 address that it stands for."""
+    """Returns the /64 of an IPv6 address, or the IPv4 address that it stands for."""
     try:
         parsed = IPv6Address(address)
     except ValueError:
@@ -226,8 +228,8 @@ cancelled when its client goes away.
 """
 
 ErrorRenderer = Callable[[str, int, str], Response]
-"""(path, status, message) -> the answer, in the form that the path's clients expect. `path` is ""
-when the request could not be read that far."""
+"""Returns, for (path, status, message), the answer in the form that the path's clients expect.
+`path` is "" when the request could not be read that far."""
 
 Check = Callable[[Request], "Response | None"]
 """Looks at a request's head, before its body is read; a Response refuses it."""

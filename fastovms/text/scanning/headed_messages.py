@@ -1,4 +1,4 @@
-"""Answers that consist of messages with headers, as in OpenAI's harmony format: a header says
+"""Reads answers that consist of messages with headers, as in OpenAI's harmony format: a header says
 whether a message is a thought, a call or for the user."""
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def parse_messages(
 
     Args:
         tools: None = calls are content, markup and all.
-        tells_reasoning: thoughts are told apart from content.
-        is_inside: the answer begins within a thought.
+        tells_reasoning: whether thoughts are told apart from content.
+        is_inside: whether the answer begins within a thought.
     """
     if is_inside:
         yield from _read_text(scan, out, form, is_reasoning=tells_reasoning)
@@ -98,7 +98,8 @@ def parse_messages(
 
 
 def _read_opening(scan: Scanner, out: Output, form: MessageForm, begin: str) -> Steps[str | None]:
-    """A header and the tag behind it; None if there is no such tag, the header being content."""
+    """Reads a header and the tag behind it; None if there is no such tag, the header being
+    content."""
     if begin == form.body:
         return begin
     pieces = [begin]
@@ -121,7 +122,7 @@ def _read_text(scan: Scanner, out: Output, form: MessageForm, *, is_reasoning: b
 
 
 def _read_to_end(scan: Scanner, form: MessageForm, emit: Callable[[str], None]) -> Steps[None]:
-    """A message that another one follows need not have an end of its own."""
+    """Reads a message to its end. One that another one follows need not have an end of its own."""
     end = yield from scan.until((*form.ends, *form.begins), emit)
     if end in form.begins:
         scan.put_back(str(end))

@@ -1,4 +1,4 @@
-"""JSON as models write it."""
+"""Reads JSON as models write it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TO_ESCAPE = re.compile(r'["\\\x00-\x1f]')
 
 
 def escape(text: str) -> str:
-    """The inside of a JSON string."""
+    """Returns the inside of a JSON string."""
     return _TO_ESCAPE.sub(
         lambda match: _SHORT_ESCAPES.get(match[0], f"\\u{ord(match[0]):04x}"), text
     )
@@ -95,5 +95,5 @@ def read_string(scan: Scanner) -> Steps[str | None]:
 
 
 def is_json(text: str) -> bool:
-    """Whether the text is one JSON value, of any depth."""
+    """Returns whether the text is one JSON value, of any depth."""
     return to_json(text, JSON) == text

@@ -16,7 +16,7 @@ _SPACE = re.compile(r"[ \t\n\r]+")
 _WORD = re.compile(r"[-+.\w]+", re.ASCII)
 
 Copy = Callable[[Scanner, Emit], Steps[bool]]
-"""Passes something on as JSON; false if what comes next is not it, or not whole."""
+"""Passes something on as JSON; returns False if what comes next is not it, or not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Notation:
         quotes: what strings begin with.
         copy_string: reads a string from its quote on.
         copy_key: reads the key of an object.
-        convert: a number or a name as JSON, or None if it is neither.
+        convert: returns a number or a name as JSON, or None if it is neither.
         convert_cut: the same for one that the text's end has cut.
         brackets: what arrays and objects begin and end with.
-        is_json: white space is passed on, and no comma stands before a closing bracket.
+        is_json: whether white space is passed on, and no comma stands before a closing bracket.
     """
 
     quotes: tuple[str, ...]
@@ -43,7 +43,8 @@ class Notation:
 
 
 def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Steps[bool]:
-    """Passes on one value, strings as they are generated, and says whether it was a whole one."""
+    """Passes on one value, strings as they are generated, and returns whether it was a whole
+    one."""
     closers: list[str] = []
     while True:
         if not (yield from _copy_opening(scan, emit, notation, closers)):
@@ -75,8 +76,8 @@ def copy_space(scan: Scanner, emit: Emit, notation: Notation) -> Steps[None]:
 
 
 def _copy_opening(scan: Scanner, emit: Emit, notation: Notation, closers: list[str]) -> Steps[bool]:
-    """A scalar or an empty container, or the beginning of containers down to the first value of
-    the innermost, which then ends here."""
+    """Passes on a scalar or an empty container, or the beginning of containers down to the first
+    value of the innermost, which then ends here."""
     while True:
         yield from copy_space(scan, emit, notation)
         if (yield from starts_string(scan, notation)):
@@ -120,7 +121,7 @@ def _copy_key(scan: Scanner, emit: Emit, notation: Notation) -> Steps[bool]:
 
 
 def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Steps[bool]:
-    """A number or a name is passed on whole, or as far as the end has cut it."""
+    """Passes on a number or a name whole, or as far as the end has cut it."""
     word = yield from read_word(scan)
     converted = notation.convert(word)
     is_at_end = scan.is_ended and not (yield from scan.peek())
@@ -142,7 +143,7 @@ def read_word(scan: Scanner) -> Steps[str]:
 
 
 def to_json(text: str, notation: Notation) -> str | None:
-    """A text that is one value and nothing else, as JSON; None if it is not."""
+    """Returns a text that is one value and nothing else as JSON; None if it is not."""
     scan = Scanner()
     scan.feed(text)
     scan.end()

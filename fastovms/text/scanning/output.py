@@ -1,4 +1,4 @@
-"""What a model's answer consists of, and what finds it in the text.
+"""Declares what a model's answer consists of, and what finds it in the text.
 
 A parser is pushed the text as it is generated and returns pieces. Joined, they are the same however
 the text was cut: pieces of one kind, and of one call, that follow each other are parts of one text.
@@ -15,35 +15,36 @@ from typing import Final, NamedTuple, Protocol
 
 
 class Content(NamedTuple):
-    """The next piece of the answer to the user. Never empty."""
+    """The next piece of the answer to the user. It is never empty."""
 
     text: str
 
 
 class Reasoning(NamedTuple):
-    """The next piece of the model's thoughts. Never empty."""
+    """The next piece of the model's thoughts. It is never empty."""
 
     text: str
 
 
 class CallBegin(NamedTuple):
-    """A call to a function. `call_index` counts the answer's calls from 0. Calls never
-    interleave."""
+    """The beginning of a call to a function. `call_index` counts the answer's calls from 0. Calls
+    never interleave."""
 
     call_index: int
     name: str
 
 
 class CallArguments(NamedTuple):
-    """The next piece of the call's arguments: JSON text. Joined it is an object. Never empty."""
+    """The next piece of the call's arguments: JSON text. Joined it is an object. It is never
+    empty."""
 
     call_index: int
     text: str
 
 
 class CallEnd(NamedTuple):
-    """The call's arguments are all there, or, not `complete`, will never be: the text ended or
-    broke within them."""
+    """The end of a call. Its arguments are all there or, not `complete`, will never be: the text
+    ended or broke within them."""
 
     call_index: int
     complete: bool
@@ -52,11 +53,11 @@ class CallEnd(NamedTuple):
 Piece = Content | Reasoning | CallBegin | CallArguments | CallEnd
 
 TEXT_PIECES: Final = (Content, Reasoning, CallArguments)
-"""Pieces that are a part of a text."""
+"""The types of pieces that are a part of a text."""
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same with each text in one piece."""
+    """Returns the same pieces with each text in one piece."""
     found: list[Piece] = []
     for _, run in groupby(pieces, key=lambda piece: (type(piece), piece[:-1])):
         parts = list(run)
@@ -85,7 +86,7 @@ class OutputParser(Protocol):
 
 
 class PlainParser:
-    """Every character is content."""
+    """Returns every character as content."""
 
     in_reasoning = False
 

@@ -1,4 +1,4 @@
-"""The parameters of a function, read from its JSON schema: for formats that write each argument by
+"""Reads the parameters of a function from its JSON schema: for formats that write each argument by
 itself, so that its type decides what the text stands for."""
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _WHOLE_OBJECT = (
 
 
 class Parameter(NamedTuple):
-    """A parameter.
+    """A parameter of a function.
 
     Attributes:
-        schema: of its value, references resolved at the top.
+        schema: its value's, references resolved at the top.
         types: JSON types that the schema allows.
-        is_required: it has to be there.
+        is_required: whether it has to be there.
         definitions: what references in the schema point to.
     """
 
@@ -65,12 +65,12 @@ class Parameter(NamedTuple):
 
     @property
     def whole_schema(self) -> Schema:
-        """A schema that stands for itself."""
+        """Returns a schema that stands for itself."""
         return {**self.schema, **self.definitions}
 
 
 def parameters_of(root: Schema, function: str) -> list[Parameter]:
-    """In the order of the schema.
+    """Returns the parameters in the order of the schema.
 
     Raises:
         InvalidField: the schema says more than can be said a parameter at a time.
@@ -87,7 +87,7 @@ def parameters_of(root: Schema, function: str) -> list[Parameter]:
 
 
 def find_parameters(root: Schema) -> dict[str, Parameter]:
-    """By name. Whatever in the schema is malformed is left out."""
+    """Returns the parameters by name. Whatever in the schema is malformed is left out."""
     resolved = _resolve(root, root)
     properties = resolved.get("properties")
     required = resolved.get("required")
@@ -105,7 +105,7 @@ def find_parameters(root: Schema) -> dict[str, Parameter]:
 
 
 def _asks_nothing(schema: Schema) -> bool:
-    """But for a type."""
+    """Returns whether a schema asks for nothing but a type."""
     return schema.keys() <= _ANNOTATIONS
 
 
@@ -114,7 +114,7 @@ def _list(value: object) -> list[Any]:
 
 
 def _resolve(schema: object, root: Schema) -> Schema:
-    """The schema behind references to definitions."""
+    """Returns the schema behind references to definitions."""
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, Mapping):
             return {}
@@ -129,7 +129,8 @@ def _resolve(schema: object, root: Schema) -> Schema:
 
 
 def _flattened(schema: Schema, root: Schema) -> Schema:
-    """A schema that consists of one other, as some generators write a reference with a default."""
+    """Returns the inner one of a schema that consists of one other, as some generators write a
+    reference with a default."""
     for keyword in ("allOf", "anyOf", "oneOf"):
         parts = _list(schema.get(keyword))
         if len(parts) == 1:
@@ -168,7 +169,7 @@ _FIRST_CHARACTERS = {'"': "string", "{": "object", "[": "array", "t": "boolean",
 
 
 def value_of(text: str, types: Types) -> str:
-    """What a text stands for as a value of these types, as JSON: itself, if it is JSON or a
+    """Returns as JSON what a text stands for as a value of these types: itself, if it is JSON or a
     literal of Python of one of them, else a string."""
     word = text.strip()
     for notation in (JSON, PYTHON):

@@ -18,12 +18,12 @@ from fastovms.text.scanning.scanner import Scanner, Steps
 class Output:
     """Collects the pieces that a parser finds.
 
-    White space beside a call or a thought belongs to the markup. So content with markup in it,
-    and every thought, is told without white space at its beginning and its end.
+    White space beside a call or a thought belongs to the markup. So content with markup in it, and
+    every thought, is told without white space at its beginning and its end.
 
     Attributes:
-        in_reasoning: the parser is within reasoning.
-        num_calls: calls begun so far.
+        in_reasoning: whether the parser is within reasoning.
+        num_calls: how many calls have begun so far.
         answer_end: markup that ends the answer, if some has begun it. It is no content.
     """
 
@@ -38,7 +38,7 @@ class Output:
         self.answer_end = ""
 
     def take(self) -> list[Piece]:
-        """The pieces found since the last time."""
+        """Returns the pieces found since the last time."""
         self._join()
         pieces, self._pieces = self._pieces, []
         return pieces
@@ -47,13 +47,13 @@ class Output:
         self._add(Content, self._content.hold(text))
 
     def begin_content(self) -> None:
-        """A message to the user. Of several, each is told after a space, as in OVMS."""
+        """Begins a message to the user. Of several, each is told after a space, as in OVMS."""
         self._content.trim()
         if self._content.has_text:
             self._content.held = [" "]
 
     def begin_reasoning(self) -> None:
-        """Of several thoughts each begins a line."""
+        """Begins a thought. Of several, each begins a line."""
         self._content.trim()
         self._reasoning.trim()
         if self._reasoning.has_text:
@@ -73,7 +73,7 @@ class Output:
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
-        """Of the call that was begun last."""
+        """Adds to the arguments of the call that was begun last."""
         self._add(self._arguments, text)
 
     def end(self, *, complete: bool) -> None:
@@ -81,7 +81,7 @@ class Output:
         self._pieces.append(CallEnd(self.num_calls - 1, complete))
 
     def finish(self) -> None:
-        """The text has ended."""
+        """Ends the text."""
         self._add(Content, self._content.release())
 
     def _arguments(self, text: str) -> Piece:
@@ -112,7 +112,7 @@ class _Space:
         self.held: list[str] = []
 
     def hold(self, text: str) -> str:
-        """What may be shown of the text held so far and `text`."""
+        """Returns what may be shown of the text held so far and `text`."""
         shown = text.rstrip()
         if not shown:
             if text:
@@ -129,16 +129,17 @@ class _Space:
         return shown
 
     def trim(self) -> None:
-        """Markup stands here. What is held is shown if text follows and there was some before."""
+        """Takes note that markup stands here. What is held is shown if text follows and there was
+        some before."""
         self._is_trimmed = True
 
     def release(self) -> str:
-        """What is held, unless markup stands beside it."""
+        """Returns what is held, unless markup stands beside it."""
         return "" if self._is_trimmed else "".join(self.held)
 
 
 class StepsParser:
-    """The `OutputParser` of a computation that reads a scanner and fills an output."""
+    """Implements `OutputParser` by a computation that reads a scanner and fills an output."""
 
     def __init__(self, start: Callable[[Scanner, Output], Steps[None]]) -> None:
         self._scanner = Scanner()

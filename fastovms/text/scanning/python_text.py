@@ -1,4 +1,4 @@
-"""Literals of Python as models write them."""
+"""Reads literals of Python as models write them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def copy_string(scan: Scanner, emit: Emit) -> Steps[bool]:
 
 
 def _copy_escape(scan: Scanner, emit: Emit) -> Steps[bool]:
-    """What is no escape stands for itself, its backslash included."""
+    """Passes on an escape. What is no escape stands for itself, its backslash included."""
     following = yield from scan.peek(2)
     if len(following) < 2:
         yield from scan.read(1)

@@ -1,4 +1,4 @@
-"""Text that arrives in pieces, read as if it were all there.
+"""Reads text that arrives in pieces as if it were all there.
 
 What may have to wait for more text is a generator, to be called with `yield from`: it stops where
 the text so far does not decide. What it has passed on or skipped is forgotten; only the beginning
@@ -37,7 +37,7 @@ class Scanner:
         self._at = 0
 
     def end(self) -> None:
-        """There will be no more text."""
+        """Takes note that there will be no more text."""
         self.is_ended = True
 
     @property
@@ -50,7 +50,7 @@ class Scanner:
         self._recorded = []
 
     def recorded(self) -> str:
-        """What was read since `record`, which ends here."""
+        """Returns what was read since `record`, which ends here."""
         recorded, self._recorded = self._recorded or (), None
         return "".join(recorded)
 
@@ -62,8 +62,8 @@ class Scanner:
             self._recorded = ["".join(self._recorded).removesuffix(text)]
 
     def peek(self, count: int = 1, expected: str = "") -> Steps[str]:
-        """The next `count` characters; fewer only at the end, or where what is there is not what
-        `expected`, if given, begins with. Does not read them."""
+        """Returns the next `count` characters without reading them; fewer only at the end, or where
+        what is there is not what `expected`, if given, begins with."""
         while True:
             ahead = self._text[self._at : self._at + count]
             if len(ahead) == count or self.is_ended:
@@ -162,7 +162,7 @@ def _any_of(tags: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _length_of_beginning(text: str, tags: Sequence[str]) -> int:
-    """The length of the longest end of `text` that one of `tags` begins with."""
+    """Returns the length of the longest end of `text` that one of `tags` begins with."""
     for start in range(len(text)):
         if any(tag.startswith(text[start:]) for tag in tags):
             return len(text) - start

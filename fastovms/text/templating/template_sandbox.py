@@ -17,7 +17,7 @@ MAX_PRODUCT = 1_000_000
 MAX_LENGTH = 64 * 1024 * 1024
 """The most characters of a text, the prompt among them."""
 
-MAX_STEPS = 10_000_000
+MAX_PASSES = 10_000_000
 """The most passes through loops and macros while one prompt is rendered. Some templates look at
 every message for each of them."""
 
@@ -43,7 +43,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             TemplateError: the template refuses the variables, or does too much.
             Exception: whatever else its expressions raise.
         """
-        self._thread.num_steps = 0
+        self._thread.num_passes = 0
         pieces: list[str] = []
         length = 0
         for piece in template.generate(variables):
@@ -54,9 +54,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def step(self) -> None:
         """Counts a pass through a loop or a macro; templates call it at each."""
-        self._thread.num_steps += 1
-        if self._thread.num_steps > MAX_STEPS:
-            raise SecurityError(f"the template takes more than {MAX_STEPS} steps")
+        self._thread.num_passes += 1
+        if self._thread.num_passes > MAX_PASSES:
+            raise SecurityError(
+                f"the template takes more than {MAX_PASSES} steps"
+            )
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         match operator:

@@ -68,11 +68,12 @@ _MARKERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("hermes3", ("<tool_call>",)),
     ("llama3", ("<|start_header_id|>", '"parameters":')),
 )
-"""What a template that teaches a format holds, all of it; the first match wins."""
+"""The texts by which a template that teaches a format is known: it holds all of them. The first
+match wins."""
 
 
 def detect_tool_format(template: str) -> ToolFormat | None:
-    """The format that a chat template, given as its source, asks the model for."""
+    """Returns the format that a chat template, given as its source, asks the model for."""
     for name, markers in _MARKERS:
         if all(marker in template for marker in markers):
             return TOOL_FORMATS[name]

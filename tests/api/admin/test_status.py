@@ -3,7 +3,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from fastovms.api.admin.status import Phase, ServerStatus
+from fastovms.api.admin.status import ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.metrics import GenerationMetrics
 from tests.fakes import ByteTokenizer, FakeBackend, make_request
@@ -31,10 +31,10 @@ def test_phases(models):
     assert refusal(status, "/v3/completions") == (503, "the model is loading")
     status.open(models)
     assert status.unhealthy is status.unready is refusal(status, "/v1/completions") is None
-    status.phase = Phase.LEAVING
+    status.phase = ServerPhase.LEAVING
     assert status.unhealthy is refusal(status, "/v1/completions") is None
     assert status.unready == "the server is about to shut down"
-    status.phase = Phase.CLOSING
+    status.phase = ServerPhase.CLOSING
     assert status.unhealthy is None
     assert status.unready == "the server is shutting down"
     code, error = refusal(status, "/v1/completions")
@@ -43,7 +43,7 @@ def test_phases(models):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", list(ServerPhase))
 def test_a_failed_engine(models, phase):
     status = ServerStatus.serving(models)
     status.phase = phase
@@ -53,7 +53,7 @@ def test_a_failed_engine(models, phase):
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/v2/health/live", "/metrics", "/version"])
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("phase", list(ServerPhase))
 def test_health_and_metrics_are_always_answered(models, phase, path):
     status = ServerStatus.serving(models)
     status.phase = phase

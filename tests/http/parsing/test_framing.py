@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fastovms.config import HttpConfig
 from fastovms.http.parsing.body_budget import BodyBudget
 from fastovms.http.parsing.faults import Fault, InputRefused
-from fastovms.http.parsing.framing import Phase, RequestParser
+from fastovms.http.parsing.framing import ParserPhase, RequestParser
 from fastovms.http.routing.messages import Request
 from tests.http.more_cases import CASES, chunked, get, post
 
@@ -80,7 +80,7 @@ def test_byte_by_byte(case: object) -> None:
     single = Recorder()
     whole.feed(raw)
     assert single.feed(*[bytes([byte]) for byte in raw]) == whole.events
-    if whole.parser.phase is not Phase.BODY:
+    if whole.parser.phase is not ParserPhase.BODY:
         assert whole.budget.used == single.budget.used == 0
 
 
@@ -152,7 +152,7 @@ def test_refused_input_is_not_read() -> None:
     recorder = Recorder()
     recorder.refuse = True
     assert recorder.feed(post(b"hello"), get()) == []
-    assert recorder.parser.phase is Phase.DONE
+    assert recorder.parser.phase is ParserPhase.DONE
 
 
 def test_an_error_of_the_sink_is_not_hidden() -> None:

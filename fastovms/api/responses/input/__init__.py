@@ -1,4 +1,4 @@
-"""What a request of the Responses API brings: its fields, and items that become messages.
+"""Reads a request of the Responses API: its fields, and items that become messages.
 
 It neither runs nor keeps anything.
 """

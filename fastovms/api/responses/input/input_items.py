@@ -1,4 +1,5 @@
-"""The items of a request: checked, and in the one form that is stored, listed and told to models.
+"""Checks the items of a request, and puts them into the one form that is stored, listed and told to
+models.
 
 Clients send back what they were given, often without ids, statuses or annotations.
 """
@@ -25,7 +26,7 @@ class Reading(NamedTuple):
     """How items are read.
 
     Attributes:
-        takes_images: they may bring some.
+        takes_images: whether they may bring some.
     """
 
     dialect: Dialect
@@ -55,12 +56,13 @@ _PREFIXES: Final = {
     "function_call_output": "fco",
     "reasoning": "rs",
 }
-"""Of ids, by the type of the item."""
+"""The prefixes of ids, by the type of the item."""
 
 
 @dataclass(slots=True)
 class ReadItems:
-    """
+    """Items that have been read.
+
     Attributes:
         items: with an `item_reference` where one is still to be put in its place.
         skipped: what was left out, in words for a warning.
@@ -71,8 +73,12 @@ class ReadItems:
 
 
 def read_input(given: str | Sequence[Mapping[str, Any]] | None, reading: Reading) -> ReadItems:
-    """Raises InvalidField: of a wrong type, or with parts that are not text; empty, where the
-    dialect refuses that."""
+    """Reads the input of a request.
+
+    Raises:
+        InvalidField: it is of a wrong type, or has parts that are not text; or it is empty, where
+            the dialect refuses that.
+    """
     if given is not None and not given and not reading.dialect.responses.takes_empty_input:
         raise InvalidField("input must not be empty", param="input")
     if given is None:
@@ -83,7 +89,14 @@ def read_input(given: str | Sequence[Mapping[str, Any]] | None, reading: Reading
 
 
 def read_items(given: Sequence[Mapping[str, Any]], name: str, reading: Reading) -> ReadItems:
-    """Args: name: of the field, for error messages. Raises InvalidField."""
+    """Reads a list of items.
+
+    Args:
+        name: the field, for error messages.
+
+    Raises:
+        InvalidField: an item is malformed.
+    """
     read = ReadItems()
     for position, item in enumerate(given):
         place = f"{name}[{position}]"
@@ -102,8 +115,8 @@ def read_items(given: Sequence[Mapping[str, Any]], name: str, reading: Reading) 
 
 
 def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:
-    """Items with ids of their own, so that lists can be paged: some servers number theirs anew in
-    every response, and clients send them back together.
+    """Returns items with ids of their own, so that lists can be paged: some servers number theirs
+    anew in every response, and clients send them back together.
 
     Args:
         taken: ids that other items have.
@@ -227,7 +240,7 @@ def _content(
 
 
 def _parts(parts: object, name: str) -> list[tuple[str, str]]:
-    """Types and texts."""
+    """Returns the types and texts of parts."""
     return _read_parts(parts, name, _part)
 
 
@@ -266,7 +279,7 @@ def _text(value: object, name: str) -> str:
 
 
 def _word(value: object, name: str) -> str:
-    """A name."""
+    """Reads a name."""
     text = _text(value, name)
     if not 0 < len(text) <= MAX_ID:
         raise InvalidField(
@@ -280,7 +293,7 @@ def _id_of(value: object, name: str) -> str:
 
 
 def _id(item: Mapping[str, Any], name: str, kind: str, reading: Reading) -> str:
-    """The one that the client gives, or a new one."""
+    """Returns the id that the client gives, or a new one."""
     given = item.get("id")
     return _id_of(given, f"{name}.id") if given else reading.new_id(_PREFIXES[kind])
 

@@ -1,4 +1,4 @@
-"""Items to the messages that a chat template gets."""
+"""Turns items into the messages that a chat template gets."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ def to_messages(
     num_earlier: int = 0,
     images: list[ImageSource] | None = None,
 ) -> list[Message]:
-    """What a model said, thought and called in one turn is one message, however many items it is.
+    """Returns the messages of items: what a model said, thought and called in one turn is one
+    message, however many items it is.
 
     Args:
         items: read, with no reference among them.
         instructions: what the system says before everything else.
         num_earlier: how many of the items came before the request's input.
-        images: those of the items are added to it, and tags stand for them in the texts; None =
-            the model takes none.
+        images: those of the items are added to it, and tags stand for them in the texts; None = the
+            model takes none.
 
-    Raises InvalidField: it takes none, but there are some.
+    Raises:
+        InvalidField: the model takes none, but there are some.
     """
     messages: list[Message] = []
     if instructions:

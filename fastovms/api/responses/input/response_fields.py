@@ -1,5 +1,5 @@
-"""The fields of a responses request that are neither input nor sampling: checked, and in the form
-in which the response repeats them."""
+"""Checks the fields of a responses request that are neither input nor sampling, and puts them into
+the form in which the response repeats them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ _MAX_IDENTIFIER: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """
+    """What these fields ask for.
+
     Attributes:
-        store: the response can be had again.
-        truncates: the oldest items are left out of a context that has no room for them.
+        store: whether the response can be had again.
+        truncates: whether the oldest items are left out of a context that has no room for them.
         text: `text` as it is repeated.
         response_format: what `text.format` asks for, in the form of chats; None = anything.
         reasoning: `reasoning` as it is repeated.
-        logprobs: of the tokens of the text.
-        seals_reasoning: reasoning is told as `encrypted_content` too.
+        logprobs: how many log probabilities of the tokens of the text are told; None = none.
+        seals_reasoning: whether reasoning is told as `encrypted_content` too.
     """
 
     store: bool
@@ -101,7 +102,11 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Fie
 
 
 def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Raises InvalidField beyond OpenAI's limits."""
+    """Reads `metadata`.
+
+    Raises:
+        InvalidField: it is beyond OpenAI's limits.
+    """
     metadata = dict(given or {})
     if len(metadata) > _MAX_KEYS:
         raise InvalidField(
@@ -154,7 +159,7 @@ def _choice(value: object, name: str, allowed: tuple[str, ...], default: str) ->
 
 
 def check_include(given: Sequence[str]) -> Sequence[str]:
-    """Raises InvalidField: not one of OpenAI's."""
+    """Raises InvalidField for values of `include` that are not OpenAI's."""
     for position, value in enumerate(given):
         _choice(value, f"include[{position}]", INCLUDES, "")
     return given
@@ -192,7 +197,7 @@ def _reasoning(given: Mapping[str, Any] | None, dialect: Dialect) -> dict[str, A
 
 
 def _text(body: ResponsesRequest, dialect: Dialect) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """As it is repeated, and its format in the form of chats."""
+    """Returns `text` as it is repeated, and its format in the form of chats."""
     given = body.text or {}
     told: dict[str, Any] = {"format": {"type": "text"}}
     if given.get("verbosity") is not None:
@@ -223,7 +228,7 @@ def _text(body: ResponsesRequest, dialect: Dialect) -> tuple[dict[str, Any], dic
 
 
 def _flat(response_format: Mapping[str, Any]) -> dict[str, Any]:
-    """A format in the form of chats as `text.format` has it."""
+    """Returns a format in the form of chats as `text.format` has it."""
     members = response_format.get("json_schema")
     if not isinstance(members, dict):
         return dict(response_format)

@@ -1,4 +1,4 @@
-"""Request bodies of the Responses API."""
+"""Declares the request bodies of the Responses API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fastovms.api.wire.request_schemas import GenerationFields
 
 
 class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
-    """Body of `POST /responses`, and, as far as prompts go, of `POST /responses/input_tokens`."""
+    """The body of `POST /responses`, and, as far as prompts go, of `POST
+    /responses/input_tokens`."""
 
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
@@ -44,19 +45,19 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
 
 
 class ConversationRequest(Struct, frozen=True, kw_only=True):
-    """Body of `POST /conversations`."""
+    """The body of `POST /conversations`."""
 
     items: list[dict[str, Any]] | None = None
     metadata: dict[str, Any] | None = None
 
 
 class ConversationUpdate(Struct, frozen=True, kw_only=True):
-    """Body of `POST /conversations/{id}`."""
+    """The body of `POST /conversations/{id}`."""
 
     metadata: dict[str, Any] | UnsetType | None = UNSET
 
 
 class ItemsRequest(Struct, frozen=True, kw_only=True):
-    """Body of `POST /conversations/{id}/items`."""
+    """The body of `POST /conversations/{id}/items`."""
 
     items: list[dict[str, Any]] | None = None

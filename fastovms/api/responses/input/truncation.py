@@ -16,18 +16,17 @@ def fitting(
     make_prompt: Callable[[Sequence[Message]], Prompt],
     max_tokens: int,
 ) -> Prompt:
-    """The prompt of as many of the newest messages as fit, and of those at the beginning by which
-    the system sets the rules.
-
-    What is kept begins with a message of the user, where there is one, so that neither an answer
-    nor the output of a tool stands without what it refers to.
+    """Returns the prompt of as many of the newest messages as fit, and of those at the beginning by
+    which the system sets the rules. What is kept begins with a message of the user, where there is
+    one, so that neither an answer nor the output of a tool stands without what it refers to.
 
     Args:
-        make_prompt: takes time in proportion to the messages; called a few times. Raises
+        make_prompt: takes time in proportion to the messages, and is called a few times. It raises
             InvalidField (`context_length_exceeded`) where there are far too many.
-        max_tokens: that the prompt may have.
+        max_tokens: how many the prompt may have.
 
-    Raises InvalidField: not even the last messages fit.
+    Raises:
+        InvalidField: not even the last messages fit.
     """
 
     num_rules = 0
@@ -64,7 +63,7 @@ def fitting(
 
 
 def _starts(messages: Sequence[Message], first: int) -> list[int]:
-    """Where a chat may begin. The last is where the shortest one does."""
+    """Returns where a chat may begin. The last of these is where the shortest one does."""
     users = [index for index in range(first, len(messages)) if messages[index]["role"] == "user"]
     others = [index for index in range(first, len(messages)) if messages[index]["role"] != "tool"]
     return [first, *[index for index in users or others if index > first]]

@@ -1,4 +1,4 @@
-"""Which tokens a piece of an answer was made of."""
+"""Finds which tokens a piece of an answer was made of."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fastovms.text.tokens.tracking import TextToken
 
 
 class TokenAligner:
-    """Finds the pieces of a text, in order, and so the tokens that they were generated as. Between
-    the pieces there may be markup.
+    """Finds the pieces of a text, in order, and so the tokens that they were generated as.
 
-    A token belongs to the piece that its text begins in or, from markup, reaches into. One without
-    text belongs to the piece that it stands in or before; one behind a piece, to none.
+    Between the pieces there may be markup. A token belongs to the piece that its text begins in or,
+    from markup, reaches into. One without text belongs to the piece that it stands in or before;
+    one behind a piece, to none.
 
     Args:
         tags: markup. In a token that is a tag no piece begins but at its beginning.
@@ -29,13 +29,13 @@ class TokenAligner:
         self._tokens: deque[TextToken] = deque()
 
     def push(self, text: str, tokens: Iterable[TextToken]) -> None:
-        """`tokens` are those that begin in `text`, with offsets in characters."""
+        """Adds text. `tokens` are those that begin in `text`, with offsets in characters."""
         self._texts.append(text)
         self._tokens += tokens
 
     def take(self, piece: str) -> list[TextToken]:
-        """The tokens of the piece; what is before them is forgotten. None where the piece is not a
-        part of the text."""
+        """Returns the tokens of the piece; what is before them is forgotten. None where the piece
+        is not a part of the text."""
         text = "".join(self._texts)
         self._texts = [text]
         found = self._find(text, piece)
@@ -54,7 +54,7 @@ class TokenAligner:
         return taken
 
     def _find(self, text: str, piece: str) -> int:
-        """-1 = nowhere."""
+        """Returns where the piece begins; -1 = nowhere."""
         found = text.find(piece)
         for start, end in self._spans(len(text)):
             if found < start:
@@ -64,7 +64,7 @@ class TokenAligner:
         return found
 
     def _spans(self, length: int) -> Iterator[tuple[int, int]]:
-        """Where in the text that is left the tokens begin and end."""
+        """Returns where in the text that is left the tokens begin and end."""
         ends = [token.offset - self._position for token in islice(self._tokens, 1, None)]
         for token, end in zip(self._tokens, [*ends, length], strict=False):
             yield token.offset - self._position, end

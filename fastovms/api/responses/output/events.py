@@ -1,4 +1,4 @@
-"""The events of one response, numbered without gaps, as frames of a stream."""
+"""Makes the events of one response, numbered without gaps, as frames of a stream."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TERMINAL_EVENTS: Final[Mapping[str, str]] = {
     "failed": "failed",
     "cancelled": "incomplete",
 }
-"""By status. For a cancelled response OpenAI has no event of its own."""
+"""The last event by status. For a cancelled response OpenAI has none of its own."""
 
 
 class EventEncoder:
     """Collects frames.
 
     Args:
-        named: they have `event:` lines.
+        named: whether they have `event:` lines.
         first: number of the first event.
     """
 
@@ -38,20 +38,24 @@ class EventEncoder:
         self._next_number = first
 
     def emit(self, kind: str, members: Mapping[str, object]) -> None:
-        """Args: kind: the event's type without "response."."""
+        """Adds an event.
+
+        Args:
+            kind: the event's type without "response.".
+        """
         name = kind if kind == "error" else f"response.{kind}"
         event = {"type": name, "sequence_number": self._next_number, **members}
         self._next_number += 1
         self._frames.append(frame(orjson.dumps(event), name if self._named else ""))
 
     def take(self) -> list[bytes]:
-        """The frames since the last time, one an event."""
+        """Returns the frames since the last time, one an event."""
         frames, self._frames = self._frames, []
         return frames
 
 
 class ResponseRun:
-    """What becomes of one response: its output, its state, and the events that tell of both.
+    """Follows one response: its output, its state, and the events that tell of both.
 
     Attributes:
         state: as of now.
@@ -71,9 +75,10 @@ class ResponseRun:
     ) -> None:
         """
         Args:
-            usage: the tokens so far.
-            tells: of its events; else there are none to take.
-            for_all: clients of either dialect may ask for the events, so they have `event:` lines.
+            usage: returns the tokens so far.
+            tells: whether events are made; else there are none to take.
+            for_all: whether clients of either dialect may ask for the events, so that they have
+                `event:` lines.
         """
         self.form = form
         self.state = State("in_progress")
@@ -84,14 +89,14 @@ class ResponseRun:
         self.output = OutputBuilder(output_form, self._events.emit if tells else _say_nothing)
 
     def open(self, *, is_queued: bool = False) -> None:
-        """The first events."""
+        """Makes the first events."""
         if is_queued:
             self.state = State("queued")
         self._tell("created")
         self._tell(self.state.status)
 
     def start(self) -> None:
-        """It no longer waits in a queue."""
+        """Takes note that it no longer waits in a queue."""
         if self.state.status == "queued":
             self.state = State("in_progress")
             self._tell("in_progress")
@@ -122,19 +127,19 @@ class ResponseRun:
         self.state = failed(message, kind)
 
     def end(self) -> None:
-        """The last event, once the state is a terminal one."""
+        """Makes the last event, once the state is a terminal one."""
         self._tell(_TERMINAL_EVENTS[self.state.status])
 
     def note_not_kept(self) -> None:
-        """The store has failed."""
+        """Takes note that the store has failed."""
         self.form = self.form.not_kept()
 
     def body(self) -> dict[str, object]:
-        """The response as of now."""
+        """Returns the response as of now."""
         return self.form.body(self.state, self.output.snapshot())
 
     def take_events(self) -> list[bytes]:
-        """The frames since the last time, one an event."""
+        """Returns the frames since the last time, one an event."""
         return self._events.take()
 
     def _tell(self, kind: str) -> None:
@@ -142,8 +147,8 @@ class ResponseRun:
 
 
 def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect) -> list[bytes]:
-    """What is left to say of a background response whose events are lost, to a client that has
-    those before number `start`.
+    """Returns what is left to say of a background response whose events are lost, to a client that
+    has those before number `start`.
 
     Args:
         response: as it has failed.

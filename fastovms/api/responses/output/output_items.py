@@ -30,7 +30,7 @@ Emit = Callable[[str, Mapping[str, object]], None]
 """Takes an event: its type without "response.", and its further members."""
 
 TellLogprobs = Callable[[Sequence[TextToken]], list[bytes]]
-"""JSON texts, one a token."""
+"""Returns the JSON texts of log probabilities, one a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,13 @@ class OutputForm:
 
     Attributes:
         new_id, new_call_id: make the ids of items and of calls.
-        summarizes_reasoning: reasoning is told as a summary, as OVMS does, rather than as text.
-        seals_reasoning: it is in `encrypted_content` too.
+        summarizes_reasoning: whether reasoning is told as a summary, as OVMS does, rather than as
+            text.
+        seals_reasoning: whether it is in `encrypted_content` too.
         max_calls: calls after so many are left out; None = none is.
-        hides_content: what is no call is left out: the beginning of one that was cut.
+        hides_content: whether what is no call is left out: the beginning of one that was cut.
         aligner: finds the tokens of the text; None = nothing is told of tokens.
-        tell_logprobs: their log probabilities.
+        tell_logprobs: writes their log probabilities.
         max_logprobs_length: bytes of them that what is told of a whole text may have; a longer one
             is told without.
     """
@@ -62,10 +63,10 @@ class OutputForm:
 
 @dataclass(frozen=True, slots=True)
 class _TextKind:
-    """What an item whose text is in one part is called in events.
+    """How events call an item whose text is in one part.
 
     Attributes:
-        member: of the item, in which the part is.
+        member: the item's member that the part is in.
         index: name of the part's index.
         part_event, text_event: what begins and ends, with `.added`, `.delta` and `.done`.
     """
@@ -112,17 +113,18 @@ class _Open(Protocol):
     """The item that is being built."""
 
     def snapshot(self, status: str) -> Item:
-        """The item with what it has so far."""
+        """Returns the item with what it has so far."""
 
     def end(self, status: str) -> Item: ...
 
 
 class OutputBuilder:
-    """One response's output.
+    """Builds the output of one response.
 
     Attributes:
         items: those that are ended.
-        has_cut_call: of the sample that is not finished, a call has ended and is not whole.
+        has_cut_call: whether, in the sample that is not finished, a call has ended that is not
+            whole.
     """
 
     def __init__(self, form: OutputForm, emit: Emit) -> None:
@@ -136,7 +138,8 @@ class OutputBuilder:
     def push(
         self, pieces: Iterable[Piece], text: str = "", tokens: Sequence[TextToken] = ()
     ) -> None:
-        """
+        """Adds pieces.
+
         Args:
             text: what the pieces are found in; it may come before its pieces.
             tokens: those that begin in `text`, with offsets in characters.
@@ -168,7 +171,7 @@ class OutputBuilder:
                         self.has_cut_call = True
 
     def finish(self, status: str) -> None:
-        """The answer has ended. One that says nothing has an empty message.
+        """Ends the answer. One that says nothing has an empty message.
 
         Args:
             status: of the item that is open.
@@ -184,7 +187,7 @@ class OutputBuilder:
             self.items.append(opened.end(status))
 
     def snapshot(self) -> list[Item]:
-        """The items with the one that is open."""
+        """Returns the items with the one that is open."""
         return self.items + ([] if self._open is None else [self._open.snapshot("in_progress")])
 
     @property

@@ -1,4 +1,4 @@
-"""The response object: what is echoed of the request, and what has become of it."""
+"""Makes the response object: what is echoed of the request, and what has become of it."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class ResponseForm:
-    """
+    """What never changes of a response object.
+
     Attributes:
-        members: what never changes: the id, when it was asked for, and the request's fields.
+        members: the id, when it was asked for, and the request's fields.
         length_reason: why there is no more of an answer that became too long.
     """
 
@@ -67,15 +68,20 @@ class ResponseForm:
         return replace(self, members={**self.members, "store": False})
 
     def body(self, state: State, output: Sequence[Item] | None) -> dict[str, object]:
-        """Args: output: None = the body is without it."""
+        """Returns the object.
+
+        Args:
+            output: None = the body is without it.
+        """
         body = {**self.members, **state.members()}
         if output is not None:
             body["output"] = output
         return body
 
     def ended(self, reason: FinishReason, usage: Usage, now: float, *, has_cut_call: bool) -> State:
-        """After the last token. A call that is not whole, as of a stop string that was within it,
-        makes the response incomplete: agents run the calls of those that are completed."""
+        """Returns the state after the last token. A call that is not whole, as of a stop string
+        that was within it, makes the response incomplete: agents run the calls of those that are
+        completed."""
         if reason is FinishReason.LENGTH:
             return State("incomplete", usage=usage, incomplete_reason=self.length_reason)
         if has_cut_call:

@@ -1,4 +1,5 @@
-"""What is kept of responses and conversations: records, histories, event logs, pages.
+"""Reads and writes what is kept of responses and conversations: records, histories, event logs,
+pages.
 
-It reads and writes the store by its Protocol, and runs no model.
+It uses the store by its Protocol, and runs no model.
 """

@@ -1,4 +1,4 @@
-"""Everything that the stream of one response says, for those who come later."""
+"""Keeps everything that the stream of one response says, for those who come later."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Final
 
 from fastovms.api.wire.sse_frames import END
 
-_CHUNK: Final = 64 * 1024
-"""Bytes of frames that are compressed together: events of one kind are much alike."""
+_FRAMES_SIZE: Final = 64 * 1024
+"""How many bytes of frames are compressed together: events of one kind are much alike."""
 
 _LEVEL: Final = 1
 _HEADER: Final = struct.Struct(">II")
-"""Of a chunk that is dumped: its frames, its bytes."""
+"""What stands before each piece of a dumped log: how many frames it has, and how many bytes."""
 
 
 class EventLog:
-    """Frames by their sequence numbers.
+    """The frames of a stream by their sequence numbers.
 
     Args:
         first: number of the first one.
 
     Attributes:
-        is_closed: there will be no more.
+        is_closed: whether there will be no more.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -47,14 +47,14 @@ class EventLog:
         for frame in frames:
             self._open.append(frame)
             self._open_size += len(frame)
-            if self._open_size >= _CHUNK:
+            if self._open_size >= _FRAMES_SIZE:
                 self._seal()
         self.is_closed = closes
         for listener in list(self._listeners.values()):
             listener()
 
     def read(self, start: int) -> Sequence[bytes]:
-        """Some of the frames from number `start` on; none where there is none yet."""
+        """Returns some of the frames from number `start` on; none where there is none yet."""
         if start >= self._open_start:
             return self._open[start - self._open_start :]
         index = bisect_right(self._starts, start) - 1
@@ -69,7 +69,11 @@ class EventLog:
         self._listeners.pop(key, None)
 
     def dump(self, last: Sequence[bytes]) -> bytes:
-        """All of it, for `load`. Args: last: further frames, at its end."""
+        """Returns all of it, for `load`.
+
+        Args:
+            last: further frames, at its end.
+        """
         ends = [*self._starts[1:], self._open_start]
         rest = [*self._open, *last]
         return b"".join(
@@ -82,7 +86,7 @@ class EventLog:
 
     @classmethod
     def load(cls, dumped: bytes) -> EventLog:
-        """A log that is closed."""
+        """Returns the log that was dumped, closed."""
         log = cls()
         position = 0
         while position < len(dumped):

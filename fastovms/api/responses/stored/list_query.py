@@ -1,4 +1,4 @@
-"""The query parameters of the Responses API."""
+"""Reads the query parameters of the Responses API."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ T = TypeVar("T")
 
 
 class Query:
-    """Parameters by name. Of one that is given several times the last counts.
+    """Parameters by name. Where one is given several times, the last counts.
 
-    Raises RequestError: too many, or `include` has a value that is not known.
+    Raises:
+        RequestError: there are too many, or `include` has a value that is not known.
     """
 
     def __init__(self, request: Request) -> None:
@@ -45,11 +46,19 @@ class Query:
         return self._values.get(name, [None])[-1]
 
     def flag(self, name: str) -> bool:
-        """Also as Python and vLLM's clients write it. Raises InvalidField."""
+        """Reads a boolean, also as Python and vLLM's clients write it.
+
+        Raises:
+            InvalidField: it is none.
+        """
         return self._choice(name, _FLAGS, default=False)
 
     def number(self, name: str, low: int, high: int = _MAX_NUMBER) -> int | None:
-        """Raises InvalidField."""
+        """Reads an integer.
+
+        Raises:
+            InvalidField: it is none, or out of range.
+        """
         text = self.text(name)
         if text is None:
             return None
@@ -61,7 +70,11 @@ class Query:
         return number
 
     def page(self) -> Page:
-        """`limit`, `order` and `after`. Raises InvalidField."""
+        """Reads `limit`, `order` and `after`.
+
+        Raises:
+            InvalidField: one of them is wrong.
+        """
         limit = self.number("limit", 1, _MAX_LIMIT)
         ascending = self._choice("order", {"asc": True, "desc": False}, default=False)
         return Page(_USUAL_LIMIT if limit is None else limit, ascending, self.text("after"))
@@ -89,7 +102,11 @@ def list_body(page: ItemPage) -> bytes:
 
 
 def found(result: T | None, what: str, id: str, *, param: str | None = None) -> T:
-    """Raises NotFound."""
+    """Returns what was found.
+
+    Raises:
+        NotFound: nothing was.
+    """
     if result is None:
         raise NotFound(f"{what} with id '{id[:200]}' not found.", param=param)
     return result

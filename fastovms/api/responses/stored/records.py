@@ -1,4 +1,4 @@
-"""Responses as they are kept, and back."""
+"""Turns responses into what is kept, and back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def to_record(
 
 
 def from_record(found: FoundResponse) -> bytes:
-    """The response object, as JSON. One that should be running does so no longer."""
+    """Returns the response object, as JSON. One that is stored as running does so no longer: it has
+    failed."""
     body = found.body
     unfinished = _UNFINISHED.get(found.progress)
     if unfinished is not None:

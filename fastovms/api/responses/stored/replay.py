@@ -13,7 +13,7 @@ from fastovms.http.routing.messages import HeaderPairs, Request
 async def replay(
     request: Request, log: EventLog, start: int, dialect: Dialect, *, headers: HeaderPairs = ()
 ) -> None:
-    """Returns when the log is closed and all of it is sent.
+    """Streams a log, and returns when it is closed and all of it is sent.
 
     Args:
         start: number of the first event.

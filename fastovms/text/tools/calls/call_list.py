@@ -1,4 +1,4 @@
-"""Calls in a list, however each of them is written."""
+"""Reads calls in a list, however each of them is written."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fastovms.text.scanning.parser_steps import Output
 from fastovms.text.scanning.scanner import Scanner, Steps
 
 CallReader = Callable[[Scanner, Output, str], Steps[bool]]
-"""Reads a call after the markup that has been read before it, and says whether it was whole; what
-breaks before the call begins becomes content, that markup included."""
+"""Reads a call after the markup that has been read before it, and returns whether it was whole;
+what breaks before the call begins becomes content, that markup included."""
 
 
 def read_list(scan: Scanner, out: Output, opening: str, read_call: CallReader) -> Steps[bool]:

@@ -56,9 +56,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Counts a pass through a loop or a macro; templates call it at each."""
         self._thread.num_passes += 1
         if self._thread.num_passes > MAX_PASSES:
-            raise SecurityError(
-                f"the template takes more than {MAX_PASSES} steps"
-            )
+            raise SecurityError(f"the template takes more than {MAX_PASSES} steps")
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         match operator:

@@ -241,6 +241,12 @@ async def test_a_message_names_field_value_and_what_is_allowed(make_api):
         assert answer["error"]["message"] == message
 
 
+async def test_of_two_faults_the_same_one_is_told_by_every_process(make_api):
+    body = {**BODY, "max_tokens": None, "stream": None}
+    status, answer = await make_api().post(V3, body)
+    assert (status, answer["error"]) == (412, "stream must not be null")
+
+
 async def test_unknown_model(make_api):
     for name in ("other", "", "x" * 100_000):
         status, answer = await make_api().post(V1, {**BODY, "model": name})

@@ -121,7 +121,8 @@ class Dialect:
         malformed_body_status: for a body that is not a JSON object.
         body_level_fields: fields whose faults count as a malformed body.
         model_required: a request must name its model.
-        refuses_null: fields in which null is not the same as absent.
+        refuses_null: fields in which null is not the same as absent, in the order in which they
+            are checked.
         ranges: bounds of the numeric fields.
         default_top_k: when neither the request nor the model gives one; 0 = off.
         default_max_tokens: of completions; None = the model's default, else its context.
@@ -161,7 +162,7 @@ class Dialect:
     malformed_body_status: int
     body_level_fields: frozenset[str]
     model_required: bool
-    refuses_null: frozenset[str]
+    refuses_null: tuple[str, ...]
     ranges: Mapping[str, Range] = field(hash=False)
     default_top_k: int
     default_max_tokens: int | None
@@ -198,7 +199,7 @@ OPENAI: Final = Dialect(
     malformed_body_status=400,
     body_level_fields=frozenset(),
     model_required=False,
-    refuses_null=frozenset(),
+    refuses_null=(),
     ranges={
         **_COMMON_RANGES,
         "top_k": Range(0, also=-1),
@@ -254,7 +255,7 @@ OVMS: Final = Dialect(
     malformed_body_status=412,
     body_level_fields=frozenset({"model", "stream"}),
     model_required=True,
-    refuses_null=frozenset({"max_tokens", "stream"}),
+    refuses_null=("stream", "max_tokens"),
     ranges={
         **_COMMON_RANGES,
         "top_k": Range(1, also=-1),

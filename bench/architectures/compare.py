@@ -16,6 +16,7 @@ from fastovms.backends.choice import compile_backend
 from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.config import EngineConfig
+from fastovms.disk_cache import DiskCache
 from fastovms.errors import ConfigurationError
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
 
@@ -94,7 +95,8 @@ def compare(model_dir: Path) -> Result:
 
 async def _run(model_dir: Path, references: Sequence[Reference], way: Way) -> tuple[str, str]:
     """The backend's name, and what came of it."""
-    backend = compile_backend(model_dir, read_model_info(model_dir), way.config)(MEMORY)
+    cache = DiskCache(model_dir / "cache")
+    backend = compile_backend(model_dir, read_model_info(model_dir), way.config, cache)(MEMORY)
     is_paged = isinstance(backend, PagedBackend)
     limit = backend.model.max_model_len
     references = [_cut(one, limit) for one in references if len(one.prompt) < limit]

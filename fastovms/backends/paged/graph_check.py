@@ -13,6 +13,7 @@ import openvino as ov
 
 from fastovms import __version__
 from fastovms.disk_cache import DiskCache, file_identity, key_of
+from fastovms.engine.model.device_memory import available_memory
 from fastovms.engine.model.graph_comparison import largest_difference
 from fastovms.engine.model.model import ModelFiles
 from fastovms.engine.model.paging import reason_of
@@ -24,6 +25,9 @@ MAX_DIFFERENCE: Final = 0.05
 """Of log probabilities. Rounding comes to a thousandth of it, and what is left out of a graph to
 ten times as much and more."""
 
+MEMORY_SHARE: Final = 2.5
+"""Of the weights' size: those of half precision become f32, and the rest of the model is small."""
+
 _KIND: Final = "graph"
 _FILE: Final = "difference.json"
 
@@ -33,9 +37,10 @@ def check_graph(
     cache: DiskCache,
     difference: Callable[[ModelFiles], float] = largest_difference,
     clock: Callable[[], float] = time.perf_counter,
+    available: Callable[[], int] = available_memory,
 ) -> None:
-    """Compares a model with what is made of it, unless that is known. A first start takes about
-    as long as compiling the model two times more.
+    """Compares a model with what is made of it, unless that is known, or there is no memory for
+    it. A first start takes about as long as compiling the model two times more.
 
     Raises:
         ConfigurationError: they are not the same.
@@ -45,6 +50,9 @@ def check_graph(
     entry = cache.find(_KIND, key)
     found = None if entry is None else _read(entry)
     if found is None:
+        if available() < MEMORY_SHARE * files.weights_size:
+            logger.warning("too little memory to compare the model with the exported graph")
+            return
         start = clock()
         try:
             found = difference(files)

@@ -19,7 +19,7 @@ def files(tmp_path: Path) -> Any:
     model_dir.mkdir()
     for name in ("openvino_model.xml", "openvino_model.bin"):
         (model_dir / name).write_bytes(b"1")
-    return SimpleNamespace(model_dir=model_dir)
+    return SimpleNamespace(model_dir=model_dir, weights_size=1000)
 
 
 class Difference:
@@ -85,3 +85,15 @@ def test_a_model_that_cannot_be_computed_is_a_configuration_error(files: Any) ->
 
     with pytest.raises(ConfigurationError, match="cannot be computed: no such kernel"):
         check_graph(files, DiskCache(None), difference)
+
+
+def test_without_memory_it_is_left_out_and_said(
+    files: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    difference, cache = Difference(1.0), DiskCache(tmp_path / "cache")
+    check_graph(files, cache, difference, available=lambda: 2499)
+    assert difference.count == 0
+    assert "too little memory" in caplog.text
+    with pytest.raises(ConfigurationError):
+        check_graph(files, cache, difference, available=lambda: 2500)
+    assert difference.count == 1

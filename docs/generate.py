@@ -32,7 +32,8 @@ from fastovms.api.wire.dialect import DIALECTS
 from fastovms.api.wire.error_responses import render_error
 from fastovms.backend_stats import BackendStats
 from fastovms.cli.environment import VARIABLES
-from fastovms.cli.flags import GROUPS, Flag
+from fastovms.cli.flag import Flag
+from fastovms.cli.flags import GROUPS
 from fastovms.cli.parser import parse
 from fastovms.config import ApiConfig, HttpConfig
 from fastovms.http.connection.server_state import Exchange
@@ -57,7 +58,7 @@ def flags_page() -> str:
     """The command line: what `--help` says of models and commands, then every group of flags."""
     variables = defaultdict(list)
     for variable in VARIABLES:
-        variables[variable.target].append(f"`{variable.name}`")
+        variables[variable.field].append(f"`{variable.name}`")
     parts = [
         "# Flags",
         _WARNING,
@@ -99,14 +100,10 @@ def _help_of(*command: str) -> str:
 
 
 def _flag_row(flag: Flag, variables: Sequence[str]) -> tuple[str, ...]:
-    if flag.parse is None:
-        name, default = f"`{flag.name}`", "yes" if flag.default else "no"
-    else:
-        name, default = f"`{flag.name} {flag.metavar}`", flag.show(flag.default)
-    if not flag.shows_default or flag.default is None:
-        default = ""
+    name = f"`{flag.name} {flag.metavar}`" if flag.metavar else f"`{flag.name}`"
+    default = f"`{flag.shown_default}`" if flag.shown_default else ""
     also = f"; environment: {', '.join(variables)}" if variables else ""
-    return name, default and f"`{default}`", f"{flag.help}{also}"
+    return name, default, f"{flag.help}{also}"
 
 
 # Endpoints

@@ -33,7 +33,6 @@ from fastovms.config import (
     HttpConfig,
     MediaConfig,
     ModelConfig,
-    ModelSource,
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
@@ -53,6 +52,7 @@ from fastovms.service.log_lines import LineWriter
 from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.memory_trimmer import MemoryTrimmer
 from fastovms.service.ovms_metrics import OvmsMetrics
+from fastovms.settings import ModelSource
 from fastovms.state.location import open_store
 from fastovms.state.state_metrics import StateCollector
 

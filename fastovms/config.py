@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
 """The directory of the model that comes with the package."""
@@ -302,20 +302,17 @@ class ModelLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource:
-    """A model as the operator names it.
+class ModelFiles:
+    """Which files of a model are read.
 
     Attributes:
-        location: its directory or GGUF file, a graph of OVMS or the directory of one, or its id on
-            the hub, "ORG/NAME".
-        names: by which clients may call it; none = the directory's, or the id.
-        settings: what the operator has set, by "section.field" of `ModelConfig`. It goes before
-            what a graph says.
+        path: directory of an exported model, or a GGUF file; None = where the model was found.
+        generation_config: a file in place of the directory's generation_config.json, or the
+            directory of one; "auto" = the model's own, "vllm" = none.
     """
 
-    location: str
-    names: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    path: Path | None = None
+    generation_config: Path = Path("auto")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ FOUNDATION = frozenset(
         "params",
         "quoting",
         "series",
+        "settings",
         "user_dirs",
     }
 )

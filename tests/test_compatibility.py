@@ -10,7 +10,7 @@ import pytest
 
 from fastovms.cli.aliases import ALIASES
 from fastovms.cli.environment import EXTRA_ARGUMENTS, IGNORED, VARIABLES
-from fastovms.cli.flags import GROUPS
+from fastovms.cli.flags import FLAGS
 from fastovms.cli.unused_flags import FOREIGN_FLAGS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -34,7 +34,7 @@ def rows(title: str) -> Iterator[tuple[list[str], str]]:
 
 @pytest.mark.parametrize("title", ["OpenVINO Model Server", "vLLM"])
 def test_flags(title):
-    known = OF_MODELS | {flag.name for flags in GROUPS.values() for flag in flags}
+    known = OF_MODELS | {flag.name for flag in FLAGS}
     unused = {flag.name for flag in FOREIGN_FLAGS}
     count = 0
     for quoted, meaning in rows(title):
@@ -59,7 +59,7 @@ def test_variables():
 
 
 def test_flags_of_the_threat_model():
-    known = {flag.name for flags in GROUPS.values() for flag in flags}
+    known = {flag.name for flag in FLAGS}
     known |= {f"--no-{name.removeprefix('--')}" for name in known} | {"--version"}
     # Commands of other programs stand in blocks, without quotes.
     text = (DOCS / "security.md").read_text()

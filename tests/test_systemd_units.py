@@ -13,8 +13,7 @@ import pytest
 
 from fastovms.catalog.hub import model_root
 from fastovms.cli.aliases import normalize
-from fastovms.cli.flags import add_flags
-from fastovms.cli.settings import sections, settings_of
+from fastovms.cli.flags import add_flags, read_flags
 from fastovms.config import HttpConfig, ServiceConfig
 from fastovms.disk_cache import cache_root
 from fastovms.state.location import default_directory
@@ -109,4 +108,4 @@ def test_the_environment_file():
     parser.add_argument("command")
     line = ["serve", *shlex.split(variables["FASTOVMS_FLAGS"])]
     flags = parser.parse_args(normalize(line))
-    assert sections(settings_of(flags))["http"].port == 8000
+    assert read_flags(flags).section(HttpConfig).port == 8000

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fastovms.catalog.hub import Repository, is_model_id, repository_of
 from fastovms.config import (
     ChatConfig,
     EngineConfig,
     ModelConfig,
+    ModelFiles,
     ModelLimits,
-    ModelSource,
     RepositoryConfig,
 )
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.graph import GRAPH_FILE, read_graph
-from fastovms.ovms.plugin_config import parse_plugin_config, read_plugin_config
+from fastovms.ovms.plugin_config import read_plugin_config
+from fastovms.settings import ModelSource, Settings
 
 logger = logging.getLogger(__name__)
 
-_OWN_DEFAULTS: Final = Path("auto")
+_OWN_DEFAULTS: Final = ModelFiles().generation_config
 _NO_DEFAULTS: Final = Path("vllm")
 """What `--generation-config` may be beside a path, in vLLM's words."""
 
@@ -79,24 +80,32 @@ class ModelFinder:
         path = self.locate(source.location)
         is_id = not Path(source.location).exists() and is_model_id(source.location)
         graph = path / GRAPH_FILE if path.is_dir() else path
-        settings: dict[str, Any] = {}
+        settings = Settings()
         if graph.suffix == Path(GRAPH_FILE).suffix and graph.is_file():
             settings, path = _graph_settings(graph), graph.parent
         name = repository_of(source.location) if is_id else _name_of(path)
-        path = settings.pop("model.path", path)
-        settings = _merged(settings, source.settings)
-        whence: Path = settings.get("model.generation_config", _OWN_DEFAULTS)
-        if (draft := settings.get("engine.draft_model")) is not None:
-            settings["engine.draft_model"] = self.locate(str(draft))
+        settings |= source.settings
+        files = settings.section(ModelFiles)
         return ModelConfig(
-            path,
+            files.path or path,
             source.names or (name,),
-            EngineConfig(**_section(settings, "engine")),
-            ChatConfig(**_section(settings, "chat")),
-            ModelLimits(**_section(settings, "limits")),
-            _generation_config(whence),
-            has_defaults=whence != _NO_DEFAULTS,
+            self._engine(settings.section(EngineConfig)),
+            settings.section(ChatConfig),
+            settings.section(ModelLimits),
+            _generation_config(files.generation_config),
+            has_defaults=files.generation_config != _NO_DEFAULTS,
         )
+
+    def _engine(self, engine: EngineConfig) -> EngineConfig:
+        """Parts what `plugin_config` says for others than the device, and finds the draft model."""
+        config = read_plugin_config(engine.plugin_config)
+        for line in config.unused:
+            logger.warning("%s", line)
+        if engine.enable_prompt_lookup is None:
+            engine = replace(engine, enable_prompt_lookup=config.prompt_lookup)
+        if engine.draft_model is not None:
+            engine = replace(engine, draft_model=self.locate(str(engine.draft_model)))
+        return replace(engine, plugin_config=config.properties)
 
     def locate(self, location: str) -> Path:
         """A directory, if need be after pulling it. One that does not exist is returned as it is,
@@ -124,7 +133,7 @@ def _name_of(path: Path) -> str:
 
 
 def _locations(source: ModelSource) -> list[str]:
-    draft = source.settings.get("engine.draft_model")
+    draft = source.settings.section(EngineConfig).draft_model
     return [source.location, *([] if draft is None else [str(draft)])]
 
 
@@ -138,39 +147,8 @@ def _generation_config(whence: Path) -> Path | None:
     return path
 
 
-def _graph_settings(graph: Path) -> dict[str, Any]:
+def _graph_settings(graph: Path) -> Settings:
     node = read_graph(graph)
     for line in node.unused:
         logger.warning("%s: %s", graph, line)
-    try:
-        config = parse_plugin_config(node.settings.pop("engine.plugin_config", ""))
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{graph}: {error}") from None
-    return {**node.settings, "engine.plugin_config": config}
-
-
-def _merged(of_graph: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of which the given ones win, each device property by itself."""
-    settings = {**of_graph, **given}
-    config = read_plugin_config(
-        {
-            **of_graph.get("engine.plugin_config", {}),
-            **given.get("engine.plugin_config", {}),
-            **_section(given, "plugin"),
-        }
-    )
-    for line in config.unused:
-        logger.warning("%s", line)
-    settings["engine.plugin_config"] = config.properties
-    if config.prompt_lookup is not None:
-        settings.setdefault("engine.enable_prompt_lookup", config.prompt_lookup)
-    return settings
-
-
-def _section(settings: Mapping[str, Any], section: str) -> dict[str, Any]:
-    prefix = f"{section}."
-    return {
-        name.removeprefix(prefix): value
-        for name, value in settings.items()
-        if name.startswith(prefix)
-    }
+    return node.settings

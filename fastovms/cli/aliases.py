@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from fastovms.cli.flags import GROUPS
+from fastovms.cli.flags import FLAGS
 from fastovms.cli.unused_flags import FOREIGN_FLAGS
+from fastovms.ovms.options import OVMS_OPTIONS
+
+_NAMES: Final = {flag.field: flag.name for flag in reversed(FLAGS)}
 
 ALIASES: Final[Mapping[str, str]] = {
-    "--rest-port": "--port",
-    "--rest-bind-address": "--host",
-    "--target-device": "--device",
-    "--draft-source-model": "--draft-model",
-    "--metrics-enable": "--ovms-metrics",
-    "--log-path": "--log-file",
+    **{
+        option.flag: _NAMES[option.field]
+        for option in OVMS_OPTIONS
+        if option.flag and option.field is not None and option.flag != _NAMES[option.field]
+    },
     "--tool-call-parser": "--tool-parser",
 }
 """Other servers' names for flags that mean the same here."""
@@ -28,7 +30,7 @@ _OF_NO_COMMAND: Final = ("-h", "--help", "--version")
 
 _SWITCHES: Final = frozenset(
     [
-        *(flag.name for flags in GROUPS.values() for flag in flags if flag.parse is None),
+        *(flag.name for flag in FLAGS if flag.parse is None),
         *(flag.name for flag in FOREIGN_FLAGS if flag.parse is None),
         *MODES,
     ]

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fastovms.cli.flags import GROUPS
-from fastovms.cli.settings import model_settings, settings_of
+from fastovms.cli.flags import FLAGS, read_flags
 from fastovms.cli.unused_flags import given_flags
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.files import path_from, write_file
-from fastovms.ovms.graph import GRAPH_FILE, MODEL_FILES, OPTIONS, Choice, Integer
+from fastovms.ovms.graph import GRAPH_FILE, MAX_INTEGER, MODEL_FILES, OPTIONS
+from fastovms.ovms.options import OVMS_OPTIONS, Choice, Integer
 from fastovms.ovms.plugin_config import read_plugin_config
 from fastovms.ovms.textproto import quote
+from fastovms.settings import ENGINE, MODEL_SECTIONS, ConfigField
 
 _GRAPH: Final = """\
 input_stream: "HTTP_REQUEST_PAYLOAD:input"
@@ -43,36 +44,17 @@ node: {
 }
 """
 
-_OPTIONS: Final[Mapping[str, str]] = {
-    "engine.device": "device",
-    "engine.max_num_seqs": "max_num_seqs",
-    "engine.max_num_batched_tokens": "max_num_batched_tokens",
-    "engine.cache_size": "cache_size",
-    "engine.enable_prefix_caching": "enable_prefix_caching",
-    "engine.draft_model": "draft_models_path",
-    "chat.tool_parser": "tool_parser",
-    "chat.reasoning_parser": "reasoning_parser",
-    "--pipeline-type": "pipeline_type",
-    "--dynamic-split-fuse": "dynamic_split_fuse",
-    "--enable-tool-guided-generation": "enable_tool_guided_generation",
-    "--cache-interval-multiplier": "cache_interval_multiplier",
-}
-"""The node's options by the field that a flag sets, or by the flag where it has no use here."""
+_HELD: Final = tuple(
+    option
+    for option in OVMS_OPTIONS
+    if (option.flag and (option.graph or option.device_property)) or option.pipeline_property
+)
+"""What a graph has an option for, or a member of its option plugin_config."""
 
-_PROPERTIES: Final[Mapping[str, str]] = {
-    "plugin.KV_CACHE_PRECISION": "KV_CACHE_PRECISION",
-    "engine.cache_dir": "CACHE_DIR",
-    "engine.enable_prompt_lookup": "prompt_lookup",
-    "--max-prompt-len": "MAX_PROMPT_LEN",
-    "--model-distribution-policy": "MODEL_DISTRIBUTION_POLICY",
-}
-"""The same for members of the option plugin_config."""
-
-_PLUGIN_CONFIG: Final = "engine.plugin_config"
 _DEFAULTS: Final[Mapping[str, object]] = {"device": "CPU", "enable_prefix_caching": True}
 """Of flags, where OVMS has others for graphs."""
 
-HELD_FLAGS: Final = frozenset((*_OPTIONS, *_PROPERTIES))
+HELD_FLAGS: Final = frozenset(option.flag for option in _HELD)
 """Flags that have a use in a graph, if they have no other."""
 
 
@@ -87,10 +69,10 @@ def write_graph(arguments: argparse.Namespace) -> Path:
     folder: Path | None = arguments.model_path
     if folder is None:
         raise ConfigurationError("--configure needs --model-path")
-    given = settings_of(arguments)
+    given = read_flags(arguments).only(*MODEL_SECTIONS)
     model = _model(folder, arguments.gguf_filename)
     graph = folder / GRAPH_FILE
-    options = _options({**model_settings(given), **given_flags(arguments)}, folder)
+    options = _options(dict[Any, Any](given.given) | given_flags(arguments), folder)
     lines = [f"{name}: {_shown(name, value)}" for name, value in options.items()]
     write_file(graph, _GRAPH % "\n      ".join([f"models_path: {quote(model)}", *lines]))
     return graph
@@ -106,19 +88,27 @@ def _model(folder: Path, gguf: str | None) -> str:
     return f"./{gguf or ''}"
 
 
-def _options(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    flags = {flag.field: flag.name for flags in GROUPS.values() for flag in flags}
-    for name in given:
-        if name in flags and name not in HELD_FLAGS and name != _PLUGIN_CONFIG:
-            raise ConfigurationError(f"--configure: a graph has no option for {flags[name]}")
-    options = {**_DEFAULTS, **{_OPTIONS[name]: given[name] for name in _OPTIONS if name in given}}
+def _options(given: Mapping[ConfigField | str, Any], folder: Path) -> dict[str, Any]:
+    """Args: given: values by the fields that flags set, or by the flags that have no use here."""
+    held = {option.field for option in _HELD}
+    for flag in FLAGS:
+        if flag.field in given and flag.field not in held:
+            raise ConfigurationError(f"--configure: a graph has no option for {flag.name}")
+    options: dict[str, Any] = dict(_DEFAULTS)
+    properties = dict(given.get(ENGINE.plugin_config, {}))
+    for option in _HELD:
+        key = option.field or option.flag
+        if key not in given or key == ENGINE.plugin_config:
+            continue
+        if option.graph:
+            options[option.graph] = given[key]
+        else:
+            properties[option.device_property or option.pipeline_property] = given[key]
     for name in ("tool_parser", "reasoning_parser"):
         if options.get(name) == "auto":  # in a graph that is said by saying nothing
             del options[name]
     if (draft := options.get("draft_models_path")) is not None:
         options["draft_models_path"] = _draft(draft, folder)
-    properties = {_PROPERTIES[name]: given[name] for name in _PROPERTIES if name in given}
-    properties = {**given.get(_PLUGIN_CONFIG, {}), **properties}
     read_plugin_config(properties)  # refuses what cannot be one
     return {**options, **({"plugin_config": json.dumps(properties)} if properties else {})}
 
@@ -135,8 +125,9 @@ def _shown(option: str, value: Any) -> str:
     """In protobuf's text format."""
     kind = OPTIONS[option].kind
     if isinstance(kind, Integer):
-        if value != int(value) or not kind.low <= value <= kind.high:
-            allowed = f"an integer from {kind.low} to {kind.high}"
+        high = MAX_INTEGER if kind.high is None else kind.high
+        if value != int(value) or not kind.low <= value <= high:
+            allowed = f"an integer from {kind.low} to {high}"
             raise ConfigurationError(
                 f"--configure: {option} of a graph must be {allowed}, not {value}"
             )

@@ -8,23 +8,35 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from fastovms.cli.flag_types import boolean, integer, model_length, path, root_path, template, text
-from fastovms.cli.flags import GROUPS
+from fastovms.cli.flag_types import (
+    boolean,
+    integer,
+    model_length,
+    path,
+    reader_of,
+    root_path,
+    template,
+    text,
+)
+from fastovms.cli.flags import FLAGS
+from fastovms.cli.unused_flags import VLLM_FLAGS
 from fastovms.errors import ConfigurationError
+from fastovms.ovms.options import OVMS_OPTIONS
+from fastovms.settings import API, CHAT, ENGINE, HTTP, REPOSITORY, SOURCE, ConfigField, Settings
 
 
 class Variable(NamedTuple):
     """One variable.
 
     Attributes:
-        target: the "section.field" of the configuration that it sets.
+        field: what it sets.
         unset: values that count as not set.
     """
 
     name: str
-    target: str
+    field: ConfigField
     parse: Callable[[str], object]
     unset: tuple[str, ...] = ()
 
@@ -39,30 +51,33 @@ def _names(value: str) -> tuple[str, ...]:
 
 def _flag(name: str) -> Callable[[str], object]:
     """Reads as the flag does."""
-    [parse] = [flag.parse for flags in GROUPS.values() for flag in flags if flag.name == name]
+    [parse] = [flag.parse for flag in FLAGS if flag.name == name]
     assert parse is not None
     return parse
 
 
 VARIABLES: Final = (
-    Variable("MODEL_NAME", "source.model", text),
-    Variable("SERVED_MODEL_NAME", "source.names", _names),
-    Variable("OPENAI_SERVED_MODEL_NAME_OVERRIDE", "source.names", _names),
-    Variable("BASE_PATH", "repository.path", path),
-    Variable("OVMS_MODEL_REPOSITORY_PATH", "repository.path", path),
-    Variable("MAX_MODEL_LEN", "engine.max_model_len", model_length),
-    Variable("MAX_NUM_SEQS", "engine.max_num_seqs", integer(1)),
-    Variable("MAX_NUM_BATCHED_TOKENS", "engine.max_num_batched_tokens", integer(1), ("0",)),
-    Variable("ENABLE_PREFIX_CACHING", "engine.enable_prefix_caching", boolean),
-    Variable("MAX_LOGPROBS", "api.max_logprobs", integer(-1)),
-    Variable("OVMS_MEDIA_URL_ALLOW_REDIRECTS", "media.allow_media_redirects", boolean),
-    Variable("ROOT_PATH", "http.root_path", root_path),
-    Variable("CHAT_TEMPLATE", "chat.chat_template", template),
-    Variable("CUSTOM_CHAT_TEMPLATE", "chat.chat_template", template),
-    Variable("TOOL_CALL_PARSER", "chat.tool_parser", _flag("--tool-parser")),
-    Variable("REASONING_PARSER", "chat.reasoning_parser", _flag("--reasoning-parser")),
-    Variable("RESPONSE_ROLE", "chat.response_role", text),
-    Variable("OPENAI_RESPONSE_ROLE", "chat.response_role", text),
+    Variable("MODEL_NAME", SOURCE.location, text),
+    Variable("SERVED_MODEL_NAME", SOURCE.names, _names),
+    Variable("OPENAI_SERVED_MODEL_NAME_OVERRIDE", SOURCE.names, _names),
+    Variable("BASE_PATH", REPOSITORY.path, path),
+    Variable("MAX_MODEL_LEN", ENGINE.max_model_len, model_length),
+    Variable("MAX_NUM_SEQS", ENGINE.max_num_seqs, integer(1)),
+    Variable("MAX_NUM_BATCHED_TOKENS", ENGINE.max_num_batched_tokens, integer(1), ("0",)),
+    Variable("ENABLE_PREFIX_CACHING", ENGINE.enable_prefix_caching, boolean),
+    Variable("MAX_LOGPROBS", API.max_logprobs, integer(-1)),
+    Variable("ROOT_PATH", HTTP.root_path, root_path),
+    Variable("CHAT_TEMPLATE", CHAT.chat_template, template),
+    Variable("CUSTOM_CHAT_TEMPLATE", CHAT.chat_template, template),
+    Variable("TOOL_CALL_PARSER", CHAT.tool_parser, _flag("--tool-parser")),
+    Variable("REASONING_PARSER", CHAT.reasoning_parser, _flag("--reasoning-parser")),
+    Variable("RESPONSE_ROLE", CHAT.response_role, text),
+    Variable("OPENAI_RESPONSE_ROLE", CHAT.response_role, text),
+    *(
+        Variable(option.variable, option.field, reader_of(option.kind))
+        for option in OVMS_OPTIONS
+        if option.variable and option.field is not None
+    ),
 )
 """What is read. Of two that set the same, the later one counts."""
 
@@ -70,9 +85,11 @@ IGNORED: Final[Mapping[str, str]] = {
     "RAW_OPENAI_OUTPUT": "answers are always those of the API",
     "DEFAULT_BATCH_SIZE": "every token is sent when it is there",
     "MAX_CONCURRENCY": "--max-queued-requests bounds what may wait",
-    "QUANTIZATION": "the model's files say it",
-    "GPU_MEMORY_UTILIZATION": "--cache-size bounds the KV cache",
-    "TENSOR_PARALLEL_SIZE": "a model runs on one device",
+    **{
+        flag.name.removeprefix("--").replace("-", "_").upper(): flag.reason
+        for flag in VLLM_FLAGS
+        if flag.name in ("--quantization", "--gpu-memory-utilization", "--tensor-parallel-size")
+    },
     "VLLM_CONFIG_FILE": "flags and variables say it",
 }
 """Variables of the worker that have no use here, with the reason."""
@@ -89,22 +106,22 @@ def extra_arguments(environ: Mapping[str, str]) -> list[str]:
         raise ConfigurationError(f"{EXTRA_ARGUMENTS} in the environment: {error}") from None
 
 
-def read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What the environment sets, by "section.field".
+def read_environment(environ: Mapping[str, str]) -> Settings:
+    """Returns what the environment sets.
 
     Raises:
         ConfigurationError: a variable is wrong.
     """
-    settings: dict[str, Any] = {}
+    given: dict[ConfigField, object] = {}
     for variable in VARIABLES:
         value = environ.get(variable.name, "").strip()
         if not value or value in variable.unset:
             continue
         try:
-            settings[variable.target] = variable.parse(value)
+            given[variable.field] = variable.parse(value)
         except argparse.ArgumentTypeError as error:
             raise ConfigurationError(f"{variable.name} in the environment {error}") from None
-    return settings
+    return Settings(given)
 
 
 def unused_variables(environ: Mapping[str, str]) -> Iterable[str]:

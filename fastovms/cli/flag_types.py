@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from fastovms.ovms.options import Choice, Integer, Kind
+
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)
 _LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)", re.ASCII)
@@ -153,6 +155,18 @@ def name_of(*allowed: str) -> Callable[[str], str]:
         return value
 
     return parse
+
+
+def reader_of(kind: Kind) -> Callable[[str], object]:
+    """Returns what reads the values of an option of OpenVINO Model Server."""
+    match kind:
+        case Integer(low, high):
+            return integer(low, high)
+        case Choice(names, ignores_case):
+            return choice(*names) if ignores_case else name_of(*names)
+    if kind is bool:
+        return boolean
+    return path if kind is Path else text
 
 
 def _or(words: tuple[str, ...]) -> str:

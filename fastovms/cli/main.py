@@ -8,24 +8,34 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from fastovms.catalog.hub import Repository, is_model_id, model_root
 from fastovms.cli.config_edit import add_model, list_models, remove_model
 from fastovms.cli.configure import HELD_FLAGS, write_graph
 from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
+from fastovms.cli.flags import read_flags
 from fastovms.cli.model_choice import chosen_models, source_model
 from fastovms.cli.parser import PULL, TUNE, USAGE_ERROR, parse
-from fastovms.cli.settings import model_settings, sections, settings_of
 from fastovms.cli.unused_flags import unused_flags
-from fastovms.config import ModelSource
+from fastovms.config import (
+    ApiConfig,
+    EngineConfig,
+    HttpConfig,
+    MediaConfig,
+    RepositoryConfig,
+    SecurityConfig,
+    ServiceConfig,
+    StateConfig,
+)
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.log_format import log_handler
 from fastovms.ovms.config_list import config_file
+from fastovms.settings import MODEL_SECTIONS, ModelSource, Settings
 
 __all__ = ["main", "run"]
 
@@ -82,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         extra = extra_arguments(environ)
         arguments = parse(sys.argv[1:] if argv is None else argv, extra)
-        settings = {**read_environment(environ), **settings_of(arguments)}
+        settings = read_environment(environ) | read_flags(arguments)
         command = _command(arguments)
         command(arguments, settings)
     except _Stopped as stopped:
@@ -100,8 +110,8 @@ def _complain(error: Exception, code: int) -> int:
     return code
 
 
-Command = Callable[[argparse.Namespace, Mapping[str, Any]], None]
-"""Is given the arguments and all settings, by "section.field"."""
+Command = Callable[[argparse.Namespace, Settings], None]
+"""Is given the arguments and all settings."""
 
 
 def _command(arguments: argparse.Namespace) -> Command:
@@ -123,13 +133,22 @@ def _command(arguments: argparse.Namespace) -> Command:
     return _serve
 
 
-def _serve(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
     # Imported here because OpenVINO takes a moment that --help and a wrong flag need not wait.
     from fastovms.app import ServerConfig, serve
     from fastovms.service.log_lines import LineWriter
 
-    models, of_list = chosen_models(arguments, settings)
-    config = ServerConfig(tuple(models), **sections({**of_list, **settings}))
+    models, settings = chosen_models(arguments, settings)
+    config = ServerConfig(
+        tuple(models),
+        repository=settings.section(RepositoryConfig),
+        http=settings.section(HttpConfig),
+        api=settings.section(ApiConfig),
+        security=settings.section(SecurityConfig),
+        service=settings.section(ServiceConfig),
+        state=settings.section(StateConfig),
+        media=settings.section(MediaConfig),
+    )
     level = config.service.log_level
     with closing(LineWriter(config.service.log_file)) as log:
         handler = log_handler(logging.StreamHandler(log))
@@ -139,46 +158,46 @@ def _serve(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
         serve(config, log)
 
 
-def _pull(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+def _pull(arguments: argparse.Namespace, settings: Settings) -> None:
     _pull_models(arguments.model_ids, settings)
 
 
-def _pull_for_ovms(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+def _pull_for_ovms(arguments: argparse.Namespace, settings: Settings) -> None:
     """The model, and its draft model if there is one."""
     if arguments.source_model is None:
         raise ConfigurationError("--pull needs --source-model")
-    draft = settings.get("engine.draft_model")
+    draft = settings.section(EngineConfig).draft_model
     drafts = [] if draft is None or draft.exists() else [str(draft)]
     _pull_models([source_model(arguments), *drafts], settings)
 
 
-def _pull_models(model_ids: Sequence[str], settings: Mapping[str, Any]) -> None:
+def _pull_models(model_ids: Sequence[str], settings: Settings) -> None:
     """Prints where each model is."""
     for model_id in model_ids:
         if not is_model_id(model_id):
             raise ConfigurationError(f"a model of a hub is ORG/NAME, not {model_id!r}")
     logging.basicConfig(level="INFO", format="%(message)s")
-    config = sections(settings)["repository"]
+    config = settings.section(RepositoryConfig)
     repository = Repository(model_root(config.path, os.environ))
     for model_id in model_ids:
         path = repository.pull(model_id, revision=config.revision, overwrite=config.overwrite)
         print(path, flush=True)
 
 
-def _tune(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+def _tune(arguments: argparse.Namespace, settings: Settings) -> None:
     from fastovms.cli.tune import tune
 
     logging.basicConfig(level="WARNING", format="%(message)s")
-    source = ModelSource(arguments.model, settings=model_settings(settings))
-    print(tune(source, sections(settings)["repository"]), flush=True)
+    source = ModelSource(arguments.model, settings=settings.only(*MODEL_SECTIONS))
+    print(tune(source, settings.section(RepositoryConfig)), flush=True)
 
 
-def _list_models(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
-    for name in list_models(model_root(settings.get("repository.path"), os.environ)):
+def _list_models(arguments: argparse.Namespace, settings: Settings) -> None:
+    for name in list_models(model_root(settings.section(RepositoryConfig).path, os.environ)):
         print(name)
 
 
-def _configure(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+def _configure(arguments: argparse.Namespace, settings: Settings) -> None:
     """Prints where the graph is. The environment is left to the server that reads it."""
     logging.basicConfig(level="WARNING", format="%(message)s")
     graph = write_graph(arguments)
@@ -187,16 +206,16 @@ def _configure(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> No
     print(graph)
 
 
-def _add_to_config(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+def _add_to_config(arguments: argparse.Namespace, settings: Settings) -> None:
     name = _only_name(arguments, "--add-to-config")
-    root: Path | None = settings.get("repository.path")
+    root = settings.section(RepositoryConfig).path
     if arguments.model_path is None and root is None:
         raise ConfigurationError("--add-to-config needs --model-path or --model-repository-path")
     config = _edited_list(arguments, "--add-to-config", arguments.add_to_config)
     add_model(config, name, arguments.model_path or Path(root or "", name))
 
 
-def _remove_from_config(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+def _remove_from_config(arguments: argparse.Namespace, settings: Settings) -> None:
     flag = "--remove-from-config"
     name = _only_name(arguments, flag)
     remove_model(_edited_list(arguments, flag, arguments.remove_from_config), name)

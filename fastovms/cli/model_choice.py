@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fastovms.catalog.finder import parse_model, with_names
 from fastovms.catalog.hub import is_model_id
-from fastovms.cli.settings import model_settings
-from fastovms.config import DEMO_MODEL, ModelSource
+from fastovms.config import RepositoryConfig
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.config_list import read_config_list
+from fastovms.settings import MODEL_SECTIONS, SOURCE, ModelSource, Settings
 
 
 def chosen_models(
-    arguments: argparse.Namespace, settings: Mapping[str, Any]
-) -> tuple[list[ModelSource], dict[str, Any]]:
-    """The models, and what the list of models sets beside them, by "section.field".
-
-    Args:
-        settings: what is set for all models, by "section.field".
+    arguments: argparse.Namespace, settings: Settings
+) -> tuple[list[ModelSource], Settings]:
+    """Returns the models, and all settings, with what the list of models sets below them.
 
     Raises:
         ConfigurationError: flags contradict each other, or the list of models is wrong.
     """
     sources, of_list = _sources(arguments, settings)
-    for_all = model_settings(settings)
-    return [replace(source, settings={**source.settings, **for_all}) for source in sources], of_list
+    for_all = settings.only(*MODEL_SECTIONS)
+    models = [replace(source, settings=source.settings | for_all) for source in sources]
+    return models, of_list | settings
 
 
 def source_model(arguments: argparse.Namespace) -> str:
@@ -41,9 +37,10 @@ def source_model(arguments: argparse.Namespace) -> str:
 
 
 def _sources(
-    arguments: argparse.Namespace, settings: Mapping[str, Any]
-) -> tuple[list[ModelSource], dict[str, Any]]:
-    root = settings.get("repository.path")
+    arguments: argparse.Namespace, settings: Settings
+) -> tuple[list[ModelSource], Settings]:
+    """Returns the models, and what the list of models sets for the server."""
+    root = settings.section(RepositoryConfig).path
     ways = {
         "MODEL": arguments.model,
         "--model": arguments.models or None,
@@ -54,7 +51,7 @@ def _sources(
     taken = [name for name, value in ways.items() if value is not None]
     if len(taken) > 1:
         raise ConfigurationError(f"{taken[0]} cannot be used with {taken[1]}")
-    of_list: dict[str, Any] = {}
+    of_list = Settings()
     match taken:
         case ["MODEL"]:
             sources = [ModelSource(arguments.model)]
@@ -65,28 +62,22 @@ def _sources(
         case ["--source-model"]:
             sources = [ModelSource(source_model(arguments))]
         case ["--config-path"]:
-            sources, metrics_enable = read_config_list(arguments.config_path)
-            if metrics_enable:
-                of_list["service.ovms_metrics"] = True
+            sources, of_list = read_config_list(arguments.config_path)
         case _:
             sources = [_unnamed(arguments, settings, root)]
     if arguments.names:
         return with_names(sources, arguments.names), of_list
     if len(sources) == 1 and not sources[0].names:
-        sources = with_names(sources, settings.get("source.names", ()))
+        sources = with_names(sources, settings.section(ModelSource).names)
     return sources, of_list
 
 
-def _unnamed(
-    arguments: argparse.Namespace, settings: Mapping[str, Any], root: Path | None
-) -> ModelSource:
+def _unnamed(arguments: argparse.Namespace, settings: Settings, root: Path | None) -> ModelSource:
     """Without a model of the flags: the environment's, or one of the repository by its name, as
     OVMS finds it, or the demo model."""
-    if "source.model" in settings:
-        return ModelSource(settings["source.model"])
-    if root is not None and arguments.names:
+    if SOURCE.location not in settings.given and root is not None and arguments.names:
         return ModelSource(str(root / arguments.names[0]))
-    return ModelSource(str(DEMO_MODEL))
+    return settings.section(ModelSource)
 
 
 def _in_repository(location: Path, root: Path | None) -> str:

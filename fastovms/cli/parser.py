@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 from fastovms import __version__
 from fastovms.cli.aliases import MODES, normalize
 from fastovms.cli.flag_types import path, text
-from fastovms.cli.flags import ENGINE_FLAGS, HUB_FLAGS, add_flags
+from fastovms.cli.flags import ENGINE_GROUP, HUB_GROUP, add_flags
 from fastovms.cli.unused_flags import add_foreign_flags
 
 USAGE_ERROR: Final = 2
@@ -65,7 +65,7 @@ def _add_pull(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("model_ids", metavar="ORG/NAME", nargs="+", help="id of a model")
-    add_flags(parser, titles=[HUB_FLAGS])
+    add_flags(parser, titles=[HUB_GROUP])
 
 
 def _add_tune(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -81,7 +81,7 @@ def _add_tune(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "model", metavar="MODEL", type=text, help="directory, GGUF file or ORG/NAME, as of serve"
     )
-    add_flags(parser, titles=[HUB_FLAGS, ENGINE_FLAGS])
+    add_flags(parser, titles=[HUB_GROUP, ENGINE_GROUP])
 
 
 def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:

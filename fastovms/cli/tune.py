@@ -12,11 +12,12 @@ from typing import Final
 from fastovms.backends.paged.model_tuning import Report, measure_all
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
-from fastovms.config import ModelSource, RepositoryConfig
+from fastovms.config import RepositoryConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.model.tuning import DECODES, PREFILLS, Times, speed_ratios
 from fastovms.gguf.model_directory import model_directory
 from fastovms.loading import check_models
+from fastovms.settings import ModelSource
 
 NUM_ROUNDS: Final = 15
 

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fastovms.config import ModelSource
+from fastovms.config import ServiceConfig
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.graph import GRAPH_FILE
+from fastovms.ovms.options import OVMS_OPTIONS
 from fastovms.ovms.plugin_config import parse_plugin_config
+from fastovms.settings import ENGINE, ConfigField, ModelSource, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -23,29 +25,15 @@ _GRAPHS: Final = "mediapipe_config_list"
 _MONITORING: Final = "monitoring"
 
 _GRAPH_MEMBERS: Final = ("name", "base_path", "graph_path", "subconfig")
-_MODEL_MEMBERS: Final = ("name", "base_path", "target_device", "plugin_config")
-_TENSOR_MEMBERS: Final = (
-    "batch_size",
-    "shape",
-    "layout",
-    "precision",
-    "nireq",
-    "model_version_policy",
-    "stateful",
-    "idle_sequence_cleanup",
-    "max_sequence_number",
-    "low_latency_transformation",
-    "allow_cache",
-    "metadata",
-)
-"""They are about models of tensors."""
+_MEMBERS: Final = {option.member: option for option in OVMS_OPTIONS if option.member}
+"""Of a model, beside its name and place."""
 
 
 class ConfigList(NamedTuple):
-    """What the file says."""
+    """What the file says: the models, and what it sets for the server."""
 
     models: list[ModelSource]
-    metrics_enable: bool
+    settings: Settings
 
 
 def config_file(path: Path) -> Path:
@@ -91,29 +79,31 @@ def _read(root: object, folder: Path) -> ConfigList:
     ]
     if not models:
         raise _Fault(f"neither {_MODELS} nor {_GRAPHS} names a model")
-    return ConfigList(models, _metrics_enable(members.get(_MONITORING, {})))
+    enable = _metrics_enable(members.get(_MONITORING, {}))
+    return ConfigList(models, Settings.of(ServiceConfig, ovms_metrics=enable))
 
 
 def _model(entry: object, folder: Path, where: str) -> ModelSource:
     config = _object(
         _object(entry, where, ("config",)).get("config"),
         f"{where}.config",
-        (*_MODEL_MEMBERS, *_TENSOR_MEMBERS),
+        ("name", "base_path", *_MEMBERS),
     )
     where = f"{where}.config"
-    for name in _TENSOR_MEMBERS:
-        if name in config:
-            logger.warning("%s.%s is not used: it is about models of tensors", where, name)
-    settings: dict[str, object] = {}
-    if "target_device" in config:
-        settings["engine.device"] = _text(config, "target_device", where)
-    if "plugin_config" in config:
-        given = config["plugin_config"]
-        if isinstance(given, str):
-            given = parse_plugin_config(given)
-        settings["engine.plugin_config"] = _object(given, f"{where}.plugin_config")
+    given: dict[ConfigField, object] = {}
+    for name, option in _MEMBERS.items():
+        if name not in config:
+            continue
+        if option.field is None:
+            logger.warning("%s.%s is not used: %s", where, name, option.unused)
+        elif option.field == ENGINE.plugin_config:
+            value = config[name]
+            value = parse_plugin_config(value) if isinstance(value, str) else value
+            given[option.field] = _object(value, f"{where}.{name}")
+        else:
+            given[option.field] = _text(config, name, where)
     location = folder / _text(config, "base_path", where)
-    return ModelSource(str(location), (_text(config, "name", where),), settings)
+    return ModelSource(str(location), (_text(config, "name", where),), Settings(given))
 
 
 def _graph(entry: object, folder: Path, where: str) -> ModelSource:

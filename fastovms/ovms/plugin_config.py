@@ -8,15 +8,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from fastovms.errors import ConfigurationError
+from fastovms.ovms.options import OVMS_OPTIONS
 
 _PROMPT_LOOKUP: Final = "prompt_lookup"
-_FOR_NPU: Final = "it is for NPUs"
-_UNUSED: Final[Mapping[str, str]] = {
-    "MAX_PROMPT_LEN": _FOR_NPU,
-    "MIN_RESPONSE_LEN": _FOR_NPU,
-    "ATTENTION_BACKEND": "attention is always paged",
+_OF_PIPELINES: Final = {
+    option.pipeline_property: option for option in OVMS_OPTIONS if option.pipeline_property
 }
-"""With the reason."""
 
 
 class PluginConfig(NamedTuple):
@@ -51,10 +48,10 @@ def read_plugin_config(config: Mapping[str, object]) -> PluginConfig:
     properties: dict[str, object] = {}
     unused: list[str] = []
     for name, value in config.items():
-        if name == _PROMPT_LOOKUP:
-            continue
-        if name in _UNUSED:
-            unused.append(f"plugin_config {name} is not used: {_UNUSED[name]}")
+        option = _OF_PIPELINES.get(name)
+        if option is not None:
+            if option.unused:
+                unused.append(f"plugin_config {name} is not used: {option.unused}")
         elif isinstance(value, (str, int, float, bool)):
             properties[name] = value
         else:

@@ -9,8 +9,9 @@ import pytest
 
 from fastovms.catalog.finder import ModelFinder, parse_model, with_names
 from fastovms.catalog.hub import Repository
-from fastovms.config import EngineConfig, ModelConfig, ModelSource, RepositoryConfig
+from fastovms.config import EngineConfig, ModelConfig, ModelFiles, RepositoryConfig
 from fastovms.errors import ConfigurationError
+from fastovms.settings import ModelSource, Settings
 from tests.fake_hub import FakeHub, running
 
 
@@ -60,7 +61,7 @@ def test_a_directory(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     find = finder(hub, tmp_path / "models")
     assert find.find(ModelSource(".")).names == (tmp_path.name,)
-    source = ModelSource("./x", ("a", "b"), {"engine.max_num_seqs": 3})
+    source = ModelSource("./x", ("a", "b"), Settings.of(EngineConfig, max_num_seqs=3))
     assert not find.needs_network(source)
     found = find.find(source)
     assert found == ModelConfig(Path("x"), ("a", "b"), EngineConfig(max_num_seqs=3))
@@ -88,7 +89,9 @@ def test_a_model_of_the_hub(hub, tmp_path):
 
 def test_a_draft_model_of_the_hub(hub, tmp_path):
     find = finder(hub, tmp_path)
-    source = ModelSource(str(tmp_path), settings={"engine.draft_model": Path("org/tiny")})
+    source = ModelSource(
+        str(tmp_path), settings=Settings.of(EngineConfig, draft_model=Path("org/tiny"))
+    )
     assert find.needs_network(source)
     assert find.find(source).engine.draft_model == tmp_path / "org" / "tiny"
     assert not find.needs_network(source)
@@ -99,6 +102,6 @@ def test_where_one_may_not_even_look_is_the_operators_fault(tmp_path):
     too_long = "impossible" * 30
     with pytest.raises(ConfigurationError, match="cannot look for the model"):
         find.needs_network(ModelSource(too_long))
-    settings = {"model.generation_config": Path(too_long)}
+    settings = Settings.of(ModelFiles, generation_config=Path(too_long))
     with pytest.raises(ConfigurationError, match="cannot look for the model"):
         find.find(ModelSource(".", settings=settings))

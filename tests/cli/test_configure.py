@@ -12,11 +12,12 @@ import pytest
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository
 from fastovms.cli.main import main
-from fastovms.config import DEMO_MODEL, ModelSource, RepositoryConfig
+from fastovms.config import DEMO_MODEL, RepositoryConfig
 from fastovms.ovms.graph import read_graph
+from fastovms.settings import CHAT, ENGINE, FILES, ModelSource
 
 CONFIGURE = "--configure --model_path m --task text_generation"
-DEFAULTS = {"engine.device": "CPU", "engine.enable_prefix_caching": True}
+DEFAULTS = {ENGINE.device: "CPU", ENGINE.enable_prefix_caching: True}
 
 
 @pytest.fixture
@@ -41,39 +42,39 @@ def configure(line: str) -> int:
     ("flags", "settings"),
     [
         ("", {}),
-        ("--target_device GPU.1", {"engine.device": "GPU.1"}),
+        ("--target_device GPU.1", {ENGINE.device: "GPU.1"}),
         ("--max_num_seqs 8 --max_num_batched_tokens 512",
-         {"engine.max_num_seqs": 8, "engine.max_num_batched_tokens": 512}),
-        ("--cache_size 4", {"engine.cache_size": 4}),
-        ("--enable_prefix_caching false", {"engine.enable_prefix_caching": False}),
+         {ENGINE.max_num_seqs: 8, ENGINE.max_num_batched_tokens: 512}),
+        ("--cache_size 4", {ENGINE.cache_size: 4}),
+        ("--enable_prefix_caching false", {ENGINE.enable_prefix_caching: False}),
         ("--tool_parser hermes3 --reasoning_parser qwen3",
-         {"chat.tool_parser": "hermes3", "chat.reasoning_parser": "qwen3"}),
-        ("--tool_parser auto --reasoning_parser none", {"chat.reasoning_parser": "none"}),
-        ("--draft_source_model drafts/small", {"engine.draft_model": "{m}/../drafts/small"}),
-        ("--draft_source_model {0}/drafts/small", {"engine.draft_model": "{0}/drafts/small"}),
-        ("--draft_source_model ORG/draft", {"engine.draft_model": "{m}/ORG-draft"}),
-        ("--gguf_filename m.gguf", {"model.path": "{m}/m.gguf"}),
+         {CHAT.tool_parser: "hermes3", CHAT.reasoning_parser: "qwen3"}),
+        ("--tool_parser auto --reasoning_parser none", {CHAT.reasoning_parser: "none"}),
+        ("--draft_source_model drafts/small", {ENGINE.draft_model: "{m}/../drafts/small"}),
+        ("--draft_source_model {0}/drafts/small", {ENGINE.draft_model: "{0}/drafts/small"}),
+        ("--draft_source_model ORG/draft", {ENGINE.draft_model: "{m}/ORG-draft"}),
+        ("--gguf_filename m.gguf", {FILES.path: "{m}/m.gguf"}),
         ("--model_name a --rest_port 0 --log_level DEBUG", {}),
         ("--kv_cache_precision u8 --cache_dir .ov_cache",
-         {"engine.plugin_config": '{"KV_CACHE_PRECISION": "u8", "CACHE_DIR": ".ov_cache"}'}),
+         {ENGINE.plugin_config: {"KV_CACHE_PRECISION": "u8", "CACHE_DIR": ".ov_cache"}}),
         ("""--plugin_config '{"A": "it\\u0027s \\\\ \\"b\\"\\n\\u00e9", "B": 1}'""",
-         {"engine.plugin_config": r'{"A": "it' "'" r's \\ \"b\"\n\u00e9", "B": 1}'}),
+         {ENGINE.plugin_config: {"A": 'it\'s \\ "b"\n\u00e9', "B": 1}}),
         ("--enable-prompt-lookup --max_prompt_len 64 --model_distribution_policy TENSOR_PARALLEL",
-         {"engine.plugin_config": '{"prompt_lookup": true, "MAX_PROMPT_LEN": 64, '
-                                  '"MODEL_DISTRIBUTION_POLICY": "TENSOR_PARALLEL"}'}),
+         {ENGINE.plugin_config: {"prompt_lookup": True, "MAX_PROMPT_LEN": 64,
+                                 "MODEL_DISTRIBUTION_POLICY": "TENSOR_PARALLEL"}}),
     ],
 )  # fmt: skip
 def test_what_is_given_is_read_back(folder, capfd, flags, settings):
     line = f"{CONFIGURE} {flags.replace('{0}', str(folder))}"
     assert configure(line) == 0
     assert capfd.readouterr() == ("m/graph.pbtxt\n", "")
-    expected = {"model.path": folder / "m", **DEFAULTS, **settings}
-    for name in ("model.path", "engine.draft_model"):
+    expected = {FILES.path: folder / "m", **DEFAULTS, **settings}
+    for name in (FILES.path, ENGINE.draft_model):
         if name in expected:
             place = str(expected[name]).replace("{m}", f"{folder}/m").replace("{0}", str(folder))
             expected[name] = Path(place)
     node = read_graph(folder / "m" / "graph.pbtxt")
-    assert (node.settings, node.unused) == (expected, [])
+    assert (node.settings.given, node.unused) == (expected, [])
     assert list(folder.glob("m/*.partial")) == list(folder.glob("m/.*.partial")) == []
 
 
@@ -129,7 +130,7 @@ def test_a_graph_is_written_over(folder, flags):
     graph = folder / "m" / "graph.pbtxt"
     graph.write_text("mine")
     assert configure(f"{CONFIGURE} {flags} --cache_size 2") == 0
-    assert read_graph(graph).settings["engine.cache_size"] == 2
+    assert read_graph(graph).settings.given[ENGINE.cache_size] == 2
 
 
 def test_a_directory_that_cannot_be_written_to(folder, capfd):

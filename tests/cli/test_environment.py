@@ -11,8 +11,9 @@ from fastovms.cli.environment import (
     read_environment,
     unused_variables,
 )
-from fastovms.cli.flags import GROUPS
+from fastovms.cli.flags import FLAGS
 from fastovms.errors import ConfigurationError
+from fastovms.settings import CHAT, ENGINE, HTTP, REPOSITORY, SOURCE
 
 
 def test_runpods_variables():
@@ -33,25 +34,25 @@ def test_runpods_variables():
         "CUSTOM_CHAT_TEMPLATE": "{{ messages }}",
         "PATH": "/bin",
     }
-    assert read_environment(environ) == {
-        "source.model": "org/model",
-        "source.names": ("a", "b"),
-        "engine.max_model_len": 8000,
-        "engine.max_num_seqs": 16,
-        "engine.enable_prefix_caching": False,
-        "repository.path": Path("/runpod-volume"),
-        "http.root_path": "/v2/abc/openai",
-        "chat.tool_parser": "hermes3",
-        "chat.reasoning_parser": "qwen3",
-        "chat.response_role": "model",
-        "chat.chat_template": "{{ messages }}",
+    assert read_environment(environ).given == {
+        SOURCE.location: "org/model",
+        SOURCE.names: ("a", "b"),
+        ENGINE.max_model_len: 8000,
+        ENGINE.max_num_seqs: 16,
+        ENGINE.enable_prefix_caching: False,
+        REPOSITORY.path: Path("/runpod-volume"),
+        HTTP.root_path: "/v2/abc/openai",
+        CHAT.tool_parser: "hermes3",
+        CHAT.reasoning_parser: "qwen3",
+        CHAT.response_role: "model",
+        CHAT.chat_template: "{{ messages }}",
     }
     assert [line.split()[0] for line in unused_variables(environ)] == ["RAW_OPENAI_OUTPUT"]
 
 
 def test_the_override_goes_before_the_name():
     environ = {"SERVED_MODEL_NAME": "a", "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "b"}
-    assert read_environment(environ) == {"source.names": ("b",)}
+    assert read_environment(environ).given == {SOURCE.names: ("b",)}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_extra_arguments():
 
 
 def test_variables_set_what_flags_set():
-    fields = {flag.field for flags in GROUPS.values() for flag in flags}
-    targets = {variable.target for variable in VARIABLES}
-    assert targets <= fields | {"source.model", "source.names"}
+    fields = {flag.field for flag in FLAGS}
+    targets = {variable.field for variable in VARIABLES}
+    assert targets <= fields | {SOURCE.location, SOURCE.names}
     assert not {variable.name for variable in VARIABLES} & set(IGNORED)

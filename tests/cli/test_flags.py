@@ -1,16 +1,34 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 
 import pytest
 
 from fastovms.cli.aliases import ALIASES, normalize
-from fastovms.cli.flags import GROUPS, REASONING_PARSERS_OF_VLLM, TOOL_PARSERS_OF_VLLM, add_flags
-from fastovms.cli.settings import model_settings, sections, settings_of
+from fastovms.cli.flags import FLAGS, add_flags, read_flags
+from fastovms.cli.model_flags import REASONING_PARSERS_OF_VLLM, TOOL_PARSERS_OF_VLLM
 from fastovms.cli.unused_flags import FOREIGN_FLAGS, add_foreign_flags, unused_flags
-from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, ServiceConfig
+from fastovms.config import (
+    ApiConfig,
+    EngineConfig,
+    HttpConfig,
+    MediaConfig,
+    RepositoryConfig,
+    SecurityConfig,
+    ServiceConfig,
+)
+from fastovms.settings import (
+    CHAT,
+    ENGINE,
+    FILES,
+    HTTP,
+    MODEL_SECTIONS,
+    SECURITY,
+    SERVICE,
+    Fields,
+    Settings,
+)
 
 
 def arguments_of(*arguments: str) -> argparse.Namespace:
@@ -22,87 +40,80 @@ def arguments_of(*arguments: str) -> argparse.Namespace:
 
 
 def parse(*arguments: str):
-    return sections(settings_of(arguments_of(*arguments)))
-
-
-FLAGS = [flag for group in GROUPS.values() for flag in group]
+    return read_flags(arguments_of(*arguments))
 
 
 def test_nothing_given_is_the_defaults():
     given = parse()
-    assert given["http"] == HttpConfig()
-    assert all(section == type(section)() for section in given.values())
-    assert "engine" not in given, "each model has its own"
+    assert given == Settings()
+    assert given.section(HttpConfig) == HttpConfig()
 
 
 @pytest.mark.parametrize("config", [EngineConfig, HttpConfig, SecurityConfig, ServiceConfig])
 def test_every_field_has_a_flag(config):
-    name = config.__name__.removesuffix("Config").lower()
-    fields = {f"{name}.{field.name}" for field in dataclasses.fields(config)}
-    assert fields <= {flag.field for flag in FLAGS}
+    assert set(vars(Fields(config)).values()) <= {flag.field for flag in FLAGS}
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
 def test_defaults_can_be_written_as_flags(flag):
     """Defaults pass their own parsers."""
-    if flag.parse is not None and flag.default not in (None, ()) and not flag.repeats:
-        shown = "{}" if flag.default == {} else flag.show(flag.default)
-        assert flag.parse(shown) == flag.default
+    default = flag.field.default
+    is_whole = not flag.repeats and not flag.member
+    if flag.parse is not None and default not in (None, ()) and is_whole:
+        shown = "{}" if default == {} else flag.show(default)
+        assert flag.parse(shown) == default
 
 
 @pytest.mark.parametrize(
     ("arguments", "field", "value"),
     [
-        (["--max-body", "2 MiB"], "http.max_body", 2 * 1024 * 1024),
-        (["--max-body=100"], "http.max_body", 100),
-        (["--max-head", "8k"], "http.max_head", 8192),
-        (["--uds-mode", "0666"], "http.unix_mode", 0o666),
-        (["--head-timeout", "0.5"], "http.head_timeout", 0.5),
-        (["--ping-interval", "0"], "http.ping_interval", 0),
-        (["--max-queued-requests", "7"], "engine.max_num_queued_requests", 7),
-        (["--root-path", "/v2/abc/openai/"], "http.root_path", "/v2/abc/openai"),
-        (["--root-path", "/"], "http.root_path", ""),
-        (["--max-model-len", "8192"], "engine.max_model_len", 8192),
-        (["--max-model-len", "8k"], "engine.max_model_len", 8000),
-        (["--max-model-len", "1.5K"], "engine.max_model_len", 1536),
-        (["--max-model-len", "auto"], "engine.max_model_len", None),
-        (["--max-model-len=-1"], "engine.max_model_len", None),
-        (["--no-enable-prefix-caching"], "engine.enable_prefix_caching", False),
-        (["--access-log", "JSON"], "service.access_log", "json"),
-        (["--log-level", "DEBUG"], "service.log_level", "debug"),
-        (["--api-key-file", "keys"], "security.api_key_file", Path("keys")),
+        (["--max-body", "2 MiB"], HTTP.max_body, 2 * 1024 * 1024),
+        (["--max-body=100"], HTTP.max_body, 100),
+        (["--max-head", "8k"], HTTP.max_head, 8192),
+        (["--uds-mode", "0666"], HTTP.unix_mode, 0o666),
+        (["--head-timeout", "0.5"], HTTP.head_timeout, 0.5),
+        (["--ping-interval", "0"], HTTP.ping_interval, 0),
+        (["--max-queued-requests", "7"], ENGINE.max_num_queued_requests, 7),
+        (["--root-path", "/v2/abc/openai/"], HTTP.root_path, "/v2/abc/openai"),
+        (["--root-path", "/"], HTTP.root_path, ""),
+        (["--max-model-len", "8192"], ENGINE.max_model_len, 8192),
+        (["--max-model-len", "8k"], ENGINE.max_model_len, 8000),
+        (["--max-model-len", "1.5K"], ENGINE.max_model_len, 1536),
+        (["--max-model-len", "auto"], ENGINE.max_model_len, None),
+        (["--max-model-len=-1"], ENGINE.max_model_len, None),
+        (["--no-enable-prefix-caching"], ENGINE.enable_prefix_caching, False),
+        (["--access-log", "JSON"], SERVICE.access_log, "json"),
+        (["--log-level", "DEBUG"], SERVICE.log_level, "debug"),
+        (["--api-key-file", "keys"], SECURITY.api_key_file, Path("keys")),
         # Other servers' spellings
-        (["--api_key_file", "keys"], "security.api_key_file", Path("keys")),
-        (["--allowed_origins=a_b"], "security.allowed_origins", "a_b"),
+        (["--api_key_file", "keys"], SECURITY.api_key_file, Path("keys")),
+        (["--allowed_origins=a_b"], SECURITY.allowed_origins, "a_b"),
         (
             ["--allowed-origins", '["http://a", "null"]'],
-            "security.allowed_origins",
+            SECURITY.allowed_origins,
             "http://a,null",
         ),
-        (["--allowed-origins", "*"], "security.allowed_origins", "*"),
-        (["--allowed-hosts", "a, b.c"], "security.allowed_hosts", "a,b.c"),
-        (["--allow_credentials", "true"], "security.allow_credentials", True),
-        (["--allow_credentials=TRUE"], "security.allow_credentials", True),
-        (["--allow_credentials", "--port", "1"], "security.allow_credentials", True),
-        (["--enable_prefix_caching", "false"], "engine.enable_prefix_caching", False),
-        (["--rest_port", "9"], "http.port", 9),
-        (["--rest_bind_address", "::"], "http.host", "::"),
-        (["--target_device", "GPU"], "engine.device", "GPU"),
-        (["--tool-call-parser", "hermes"], "chat.tool_parser", "hermes3"),
-        (["--tool_parser", "hermes3"], "chat.tool_parser", "hermes3"),
-        (["--reasoning-parser", "openai_gptoss"], "chat.reasoning_parser", "gptoss"),
-        (["--chat-template", "a.jinja"], "chat.chat_template", Path("a.jinja")),
-        (["--chat-template", "{{ x }}"], "chat.chat_template", "{{ x }}"),
+        (["--allowed-origins", "*"], SECURITY.allowed_origins, "*"),
+        (["--allowed-hosts", "a, b.c"], SECURITY.allowed_hosts, "a,b.c"),
+        (["--allow_credentials", "true"], SECURITY.allow_credentials, True),
+        (["--allow_credentials=TRUE"], SECURITY.allow_credentials, True),
+        (["--allow_credentials", "--port", "1"], SECURITY.allow_credentials, True),
+        (["--enable_prefix_caching", "false"], ENGINE.enable_prefix_caching, False),
+        (["--rest_port", "9"], HTTP.port, 9),
+        (["--rest_bind_address", "::"], HTTP.host, "::"),
+        (["--target_device", "GPU"], ENGINE.device, "GPU"),
+        (["--tool-call-parser", "hermes"], CHAT.tool_parser, "hermes3"),
+        (["--tool_parser", "hermes3"], CHAT.tool_parser, "hermes3"),
+        (["--reasoning-parser", "openai_gptoss"], CHAT.reasoning_parser, "gptoss"),
+        (["--chat-template", "a.jinja"], CHAT.chat_template, Path("a.jinja")),
+        (["--chat-template", "{{ x }}"], CHAT.chat_template, "{{ x }}"),
     ],
 )
 def test_values(arguments, field, value):
-    section, _, name = field.partition(".")
-    settings = settings_of(arguments_of(*arguments))
-    if section in sections({}):
-        assert getattr(sections(settings)[section], name) == value
-        assert model_settings(settings) == {}
-    else:
-        assert model_settings(settings) == {field: value}
+    settings = parse(*arguments)
+    assert getattr(settings.section(field.section), field.name) == value
+    of_models = {field: value} if field.section in MODEL_SECTIONS else {}
+    assert settings.only(*MODEL_SECTIONS) == Settings(of_models)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +130,7 @@ def test_values(arguments, field, value):
     ],
 )  # fmt: skip
 def test_addresses(arguments, host, port, listen):
-    http = parse(*arguments)["http"]
+    http = parse(*arguments).section(HttpConfig)
     assert (http.host, http.port, http.listen) == (host, port, listen)
 
 
@@ -209,23 +220,22 @@ OVMS_LINE = """
 
 def test_a_line_of_ovms():
     arguments = arguments_of(*OVMS_LINE.split())
-    settings = settings_of(arguments)
-    parts = sections(settings)
-    assert (parts["http"].host, parts["http"].port) == ("127.0.0.1", 8000)
-    assert parts["service"].log_file == Path("log")
-    assert parts["service"].ovms_metrics is True
-    assert parts["repository"].path == Path("/models")
-    assert parts["media"].allowed_media_domains == "all"
-    assert parts["media"].allowed_local_media_path == Path("/media")
-    assert model_settings(settings) == {
-        "engine.device": "CPU",
-        "engine.cache_size": 2.0,
-        "engine.max_num_seqs": 16,
-        "engine.max_num_batched_tokens": 512,
-        "engine.enable_prefix_caching": True,
-        "engine.draft_model": Path("org/draft"),
-        "engine.plugin_config": {"PERFORMANCE_HINT": "LATENCY"},
-        "plugin.KV_CACHE_PRECISION": "u8",
+    settings = read_flags(arguments)
+    http = settings.section(HttpConfig)
+    assert (http.host, http.port) == ("127.0.0.1", 8000)
+    assert settings.section(ServiceConfig).log_file == Path("log")
+    assert settings.section(ServiceConfig).ovms_metrics is True
+    assert settings.section(RepositoryConfig).path == Path("/models")
+    assert settings.section(MediaConfig).allowed_media_domains == "all"
+    assert settings.section(MediaConfig).allowed_local_media_path == Path("/media")
+    assert settings.only(*MODEL_SECTIONS).given == {
+        ENGINE.device: "CPU",
+        ENGINE.cache_size: 2.0,
+        ENGINE.max_num_seqs: 16,
+        ENGINE.max_num_batched_tokens: 512,
+        ENGINE.enable_prefix_caching: True,
+        ENGINE.draft_model: Path("org/draft"),
+        ENGINE.plugin_config: {"PERFORMANCE_HINT": "LATENCY", "KV_CACHE_PRECISION": "u8"},
     }
     told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
     assert told == {
@@ -246,16 +256,15 @@ VLLM_LINE = """
 
 def test_a_line_of_vllm():
     arguments = arguments_of(*VLLM_LINE.split())
-    settings = settings_of(arguments)
-    parts = sections(settings)
-    assert parts["security"].api_keys == ("a", "b")
-    assert parts["http"].root_path == "/x"
-    assert parts["api"].max_logprobs == 5
-    assert model_settings(settings) == {
-        "engine.max_model_len": 4000,
-        "engine.max_num_seqs": 8,
-        "engine.enable_prefix_caching": True,
-        "model.generation_config": Path("vllm"),
+    settings = read_flags(arguments)
+    assert settings.section(SecurityConfig).api_keys == ("a", "b")
+    assert settings.section(HttpConfig).root_path == "/x"
+    assert settings.section(ApiConfig).max_logprobs == 5
+    assert settings.only(*MODEL_SECTIONS).given == {
+        ENGINE.max_model_len: 4000,
+        ENGINE.max_num_seqs: 8,
+        ENGINE.enable_prefix_caching: True,
+        FILES.generation_config: Path("vllm"),
     }
     told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
     assert told == {"--gpu-memory-utilization", "--trust-remote-code", "--uvicorn-log-level"}
@@ -282,8 +291,8 @@ def test_wrong_values_of_flags_without_use(arguments, message):
 
 @pytest.mark.parametrize(
     ("field", "aliases"),
-    [("chat.tool_parser", TOOL_PARSERS_OF_VLLM),
-     ("chat.reasoning_parser", REASONING_PARSERS_OF_VLLM)],
+    [(CHAT.tool_parser, TOOL_PARSERS_OF_VLLM),
+     (CHAT.reasoning_parser, REASONING_PARSERS_OF_VLLM)],
 )  # fmt: skip
 def test_vllms_names_of_parsers_are_names_of_ours(field, aliases):
     [flag] = [flag for flag in FLAGS if flag.field == field]

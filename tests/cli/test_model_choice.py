@@ -12,25 +12,26 @@ import pytest
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository
 from fastovms.cli.environment import read_environment
+from fastovms.cli.flags import read_flags
 from fastovms.cli.model_choice import chosen_models
 from fastovms.cli.parser import parse
-from fastovms.cli.settings import settings_of
 from fastovms.config import (
     DEMO_MODEL,
     ChatConfig,
     EngineConfig,
     ModelConfig,
     ModelLimits,
-    ModelSource,
     RepositoryConfig,
+    ServiceConfig,
 )
 from fastovms.errors import ConfigurationError
+from fastovms.settings import ENGINE, ModelSource
 from tests.ovms.test_graph import write as write_graph
 
 
 def chosen(*line: str, environ: Mapping[str, str] | None = None) -> list[ModelSource]:
     arguments = parse(["serve", *line])
-    settings = {**read_environment(environ or {}), **settings_of(arguments)}
+    settings = read_environment(environ or {}) | read_flags(arguments)
     return chosen_models(arguments, settings)[0]
 
 
@@ -68,15 +69,15 @@ def test_ways_to_name_a_model(line, environ, expected):
 def test_flags_go_before_the_environment():
     environ = {"MAX_NUM_SEQS": "5", "MAX_MODEL_LEN": "7"}
     [source] = chosen("m", "--max-num-seqs", "3", environ=environ)
-    assert source.settings == {"engine.max_num_seqs": 3, "engine.max_model_len": 7}
+    assert source.settings.given == {ENGINE.max_num_seqs: 3, ENGINE.max_model_len: 7}
 
 
 def test_extra_arguments_go_before_variables_and_behind_flags():
     arguments = parse(
         ["serve", "--max-num-seqs", "3"], ["--max_num_seqs", "4", "--cache-size", "1"]
     )
-    settings = {**read_environment({"MAX_NUM_SEQS": "5"}), **settings_of(arguments)}
-    assert settings == {"engine.max_num_seqs": 3, "engine.cache_size": 1.0}
+    settings = read_environment({"MAX_NUM_SEQS": "5"}) | read_flags(arguments)
+    assert settings.given == {ENGINE.max_num_seqs: 3, ENGINE.cache_size: 1.0}
     assert parse(["pull", "a/b"], ["--cache-size", "1"]).model_ids == ["a/b"]
 
 
@@ -198,8 +199,24 @@ def test_a_list_of_models(tmp_path):
             "monitoring": {"metrics": {"enable": True}}}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(root))
     arguments = parse(["--config_path", str(tmp_path / "config.json"), "--cache_size", "2"])
-    models, of_list = chosen_models(arguments, settings_of(arguments))
-    assert of_list == {"service.ovms_metrics": True}
+    models, settings = chosen_models(arguments, read_flags(arguments))
+    assert settings.section(ServiceConfig).ovms_metrics is True
     for model, name in zip(models, "ba", strict=True):
         expected = EngineConfig(max_num_seqs=9, cache_size=2)
         assert found(model) == ModelConfig(tmp_path / "a", (name,), expected)
+
+
+def test_flags_go_before_a_list_of_models(tmp_path):
+    (tmp_path / "a").mkdir()
+    properties = {"A": "list", "B": "list"}
+    model = {"name": "a", "base_path": "a", "target_device": "GPU", "plugin_config": properties}
+    root = {"model_config_list": [{"config": model}],
+            "monitoring": {"metrics": {"enable": True}}}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(root))
+    line = ["--config_path", str(tmp_path), "--plugin_config", '{"A": "flag"}', "--no-ovms-metrics"]
+    arguments = parse([*line, "--kv_cache_precision", "u8"])
+    [model], settings = chosen_models(arguments, read_flags(arguments))
+    assert settings.section(ServiceConfig).ovms_metrics is False
+    engine = found(model).engine
+    assert engine.device == "GPU"
+    assert engine.plugin_config == {"A": "flag", "B": "list", "KV_CACHE_PRECISION": "u8"}

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from fastovms.cli.config_edit import add_model, list_models, remove_model
-from fastovms.config import ModelSource
+from fastovms.config import EngineConfig, ServiceConfig
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.config_list import read_config_list
+from fastovms.settings import ModelSource, Settings
 
 
 def write(folder: Path, root: object) -> Path:
@@ -41,9 +42,9 @@ def test_models(folder):
         ModelSource(
             str(folder / "models/m"),
             ("org/m",),
-            {"engine.device": "GPU", "engine.plugin_config": {"NUM_STREAMS": 1}},
+            Settings.of(EngineConfig, device="GPU", plugin_config={"NUM_STREAMS": 1}),
         ),
-        ModelSource("/models/n", ("n",), {"engine.plugin_config": {"A": "b"}}),
+        ModelSource("/models/n", ("n",), Settings.of(EngineConfig, plugin_config={"A": "b"})),
     ]
 
 
@@ -67,11 +68,11 @@ def test_graphs(folder):
 def test_metrics_and_a_directory(folder):
     root = {"mediapipe_config_list": [{"name": "graph"}]}
     write(folder, root)
-    assert read_config_list(folder).metrics_enable is False
+    assert read_config_list(folder).settings.section(ServiceConfig).ovms_metrics is False
     for enable in (True, False):
         monitoring = {"metrics": {"enable": enable, "metrics_list": ["ovms_streams"]}}
         path = write(folder, {**root, "monitoring": monitoring})
-        assert read_config_list(path).metrics_enable is enable
+        assert read_config_list(path).settings.section(ServiceConfig).ovms_metrics is enable
 
 
 def test_what_is_about_tensors_is_told(folder, caplog):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.graph import OPTIONS, read_graph
+from fastovms.ovms.graph import read_graph
+from fastovms.settings import CHAT, ENGINE, FILES, LIMITS
 
 GRAPH = """\
 input_stream: "HTTP_REQUEST_PAYLOAD:input"
@@ -80,19 +81,19 @@ def test_every_option_that_is_used(folder):
         """,
     )
     node = read_graph(path)
-    assert node.settings == {
-        "model.path": folder / "model",
-        "engine.plugin_config": '{ "KV_CACHE_PRECISION": "u8", "prompt_lookup": true}',
-        "engine.enable_prefix_caching": False,
-        "engine.cache_size": 10,
-        "engine.max_num_batched_tokens": 512,
-        "engine.max_num_seqs": 32,
-        "engine.device": "GPU",
-        "limits.best_of_limit": 5,
-        "limits.max_tokens_limit": 1000,
-        "engine.draft_model": folder / "draft",
-        "chat.tool_parser": "hermes3",
-        "model.generation_config": folder / "model" / "other.json",
+    assert node.settings.given == {
+        FILES.path: folder / "model",
+        ENGINE.plugin_config: {"KV_CACHE_PRECISION": "u8", "prompt_lookup": True},
+        ENGINE.enable_prefix_caching: False,
+        ENGINE.cache_size: 10,
+        ENGINE.max_num_batched_tokens: 512,
+        ENGINE.max_num_seqs: 32,
+        ENGINE.device: "GPU",
+        LIMITS.best_of_limit: 5,
+        LIMITS.max_tokens_limit: 1000,
+        ENGINE.draft_model: folder / "draft",
+        CHAT.tool_parser: "hermes3",
+        FILES.generation_config: folder / "model" / "other.json",
     }
     assert node.unused == []
 
@@ -112,7 +113,7 @@ def test_every_option_that_is_used(folder):
 )
 def test_an_option_without_use_is_told(folder, option):
     node = read_graph(write(folder, f'models_path: "model" {option}'))
-    assert node.settings == {"model.path": folder / "model"}
+    assert node.settings.given == {FILES.path: folder / "model"}
     [line] = node.unused
     assert line.startswith(f"{option.partition(':')[0].split()[0]} is not used: ")
 
@@ -165,7 +166,7 @@ def test_a_wrong_option_is_an_error(folder, options, message):
 
 def test_a_gguf_file(folder):
     path = write(folder, 'models_path: "./model.gguf"')
-    assert read_graph(path).settings == {"model.path": folder / "model.gguf"}
+    assert read_graph(path).settings.given == {FILES.path: folder / "model.gguf"}
 
 
 def test_what_is_no_graph_of_a_language_model(folder):
@@ -199,9 +200,4 @@ def test_older_graphs_have_the_options_in_an_extension(folder):
         text.replace("type.googleapis.com / mediapipe.LLMCalculatorOptions",
                      "mediapipe.LLMCalculatorOptions.ext")
     )  # fmt: skip
-    assert read_graph(path).settings == {"model.path": folder / "model"}
-
-
-def test_every_option_has_a_use_or_a_reason():
-    for name, option in OPTIONS.items():
-        assert bool(option.target) + bool(option.unused) + (name == "draft_eagle3_mode") == 1, name
+    assert read_graph(path).settings.given == {FILES.path: folder / "model"}

@@ -1,0 +1,144 @@
+"""The flags about models: where they come from, how they are run, and what they are given."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastovms.cli.flag import Flag
+from fastovms.cli.flag_types import (
+    choice,
+    integer,
+    json_object,
+    model_length,
+    number,
+    path,
+    show_size,
+    size,
+    template,
+    text,
+)
+from fastovms.config import DEFAULT_TOKEN_BUDGET
+from fastovms.settings import CHAT, ENGINE, FILES, MEDIA, REPOSITORY
+from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.tools import TOOL_FORMATS
+
+REPOSITORY_FLAGS: Final = (
+    Flag("--model-repository-path", REPOSITORY.path, "DIR", path,
+         "where models of a hub are kept, in ORG/NAME (default: fastovms/models in the user's "
+         "cache directory)", shows_default=False),
+    Flag("--revision", REPOSITORY.revision, "REVISION", text,
+         "branch, tag or commit to pull (default: the main branch)", shows_default=False),
+    Flag("--overwrite-models", REPOSITORY.overwrite, "", None,
+         "pull models again that are there"),
+)  # fmt: skip
+
+ENGINE_FLAGS: Final = (
+    Flag("--device", ENGINE.device, "DEVICE", text, "OpenVINO device"),
+    Flag("--backend", ENGINE.backend, "NAME", choice("auto", "paged", "genai"),
+         "what runs the model: paged = the engine of this server, genai = the pipeline of "
+         "openvino_genai, auto = paged where it can"),
+    Flag("--plugin-config", ENGINE.plugin_config, "JSON", json_object,
+         "OpenVINO properties of the device, such as '{\"INFERENCE_NUM_THREADS\": 8}'",
+         shows_default=False),
+    Flag("--cache-size", ENGINE.cache_size, "GB", number("GB"),
+         "memory for the KV cache, used as it fills; 0 = half of the memory that is free at start"),
+    Flag("--max-model-len", ENGINE.max_model_len, "TOKENS", model_length,
+         "context length to offer, such as 8192 or 8k; auto = the model's",
+         shows_default=False),
+    Flag("--generation-config", FILES.generation_config, "WHENCE", path,
+         "where the defaults of requests come from: auto = the model's generation_config.json, "
+         "vllm = no file, or a directory or file in its place", shows_default=False),
+    Flag("--kv-cache-precision", ENGINE.plugin_config, "PRECISION",
+         choice("u8", "f16", "bf16", "f32"),
+         "of the KV cache: u8, f16, bf16 or f32 (default: the fastest that the device has)",
+         shows_default=False, member="KV_CACHE_PRECISION"),
+    Flag("--precision", ENGINE.precision, "PRECISION", choice("auto", "exact"),
+         "auto = the fastest; exact = f32 throughout, and nothing else that runs changes a text"),
+    Flag("--max-num-seqs", ENGINE.max_num_seqs, "N", integer(1),
+         "sequences that run at the same time; more wait"),
+    Flag("--max-num-batched-tokens", ENGINE.max_num_batched_tokens, "TOKENS", integer(1),
+         "tokens computed in one step, over all sequences (default: what was measured on this "
+         f"machine, else {DEFAULT_TOKEN_BUDGET})", shows_default=False),
+    Flag("--tune", ENGINE.tune, "", None,
+         "measure at the first start, for a few seconds, which precisions and token budget are "
+         "the fastest"),
+    Flag("--max-queued-requests", ENGINE.max_num_queued_requests, "N", integer(1),
+         "samples that may wait to run; more are refused with 429"),
+    Flag("--enable-prefix-caching", ENGINE.enable_prefix_caching, "", None,
+         "reuse what is computed of equal prompt beginnings"),
+    Flag("--enable-prompt-lookup", ENGINE.enable_prompt_lookup, "", None,
+         "guess tokens from earlier text (default: where that pays; with the genai backend, where "
+         "it is all or nothing, no)", shows_default=False),
+    Flag("--draft-model", ENGINE.draft_model, "DIR", path,
+         "directory of a smaller model with the same vocabulary, which guesses tokens where that "
+         "pays (default: none)", shows_default=False),
+    Flag("--cache-dir", ENGINE.cache_dir, "DIR", str,
+         "directory for what makes the next start faster; \"\" = none (default: fastovms in "
+         "XDG_CACHE_HOME or ~/.cache)", shows_default=False),
+)  # fmt: skip
+
+TOOL_PARSERS_OF_VLLM: Final = {
+    "deepseek_v3": "deepseek",
+    "glm47": "glm45",
+    "granite4": "hermes3",
+    "hermes": "hermes3",
+    "llama3_json": "llama3",
+    "llama4_json": "llama3",
+    "llama4_pythonic": "pythonic",
+    "openai": "gptoss",
+    "phi4_mini_json": "phi4",
+    "qwen3_coder": "qwen3coder",
+    "qwen3_xml": "qwen3coder",
+}
+REASONING_PARSERS_OF_VLLM: Final = {
+    "deepseek_v3": "deepseek", "glm45": "qwen3", "glm47": "qwen3", "openai_gptoss": "gptoss",
+}  # fmt: skip
+"""Names that vLLM has for the same formats."""
+
+CHAT_FLAGS: Final = (
+    Flag("--chat-template", CHAT.chat_template, "FILE", template,
+         "file with a Jinja template in place of the model's, or the template itself",
+         shows_default=False),
+    Flag("--chat-template-content-format", CHAT.chat_template_content_format, "FORM",
+         choice("auto", "string", "openai"),
+         "the content of messages as templates get it: string, openai (a list of parts), or auto = "
+         "as they read it"),
+    Flag("--default-chat-template-kwargs", CHAT.default_chat_template_kwargs, "JSON",
+         json_object,
+         "variables of the template that a request does not set, such as "
+         "'{\"enable_thinking\": false}'", shows_default=False),
+    Flag("--trust-request-chat-template", CHAT.trust_request_chat_template, "", None,
+         "a request may bring a template of its own"),
+    Flag("--tool-parser", CHAT.tool_parser, "NAME",
+         choice("auto", "none", *TOOL_FORMATS, aliases=TOOL_PARSERS_OF_VLLM),
+         f"format of the model's tool calls: {', '.join(TOOL_FORMATS)}, none, or auto = as its "
+         "template says"),
+    Flag("--reasoning-parser", CHAT.reasoning_parser, "NAME",
+         choice("auto", "none", *REASONING_FORMATS, aliases=REASONING_PARSERS_OF_VLLM),
+         f"format of the model's thoughts: {', '.join(REASONING_FORMATS)}, none, or auto = as its "
+         "template says"),
+    Flag("--response-role", CHAT.response_role, "ROLE", text,
+         "role of the messages that are generated"),
+)  # fmt: skip
+
+IMAGES_FLAGS: Final = (
+    Flag("--allowed-media-domains", MEDIA.allowed_media_domains, "DOMAINS", text,
+         "hosts that images are fetched from, separated by commas; all = any (default: none)",
+         shows_default=False),
+    Flag("--allowed-local-media-path", MEDIA.allowed_local_media_path, "DIR", path,
+         "images may be read from files below it that have no further hard links (default: from "
+         "none)", shows_default=False),
+    Flag("--allow-media-redirects", MEDIA.allow_media_redirects, "", None,
+         "follow redirects, to those hosts"),
+    Flag("--allow-private-media", MEDIA.allow_private_media, "", None,
+         "fetch from addresses that are not public, too, such as the local network's"),
+    Flag("--media-timeout", MEDIA.media_timeout, "SECONDS", number("seconds", positive=True),
+         "for fetching an image"),
+    Flag("--max-images", MEDIA.max_images, "N", integer(1), "images of one request"),
+    Flag("--max-image-bytes", MEDIA.max_image_bytes, "SIZE", size,
+         "of one image, encoded", show_size),
+    Flag("--max-image-pixels", MEDIA.max_image_pixels, "N", integer(1),
+         "of one image, width times height"),
+    Flag("--max-image-memory", MEDIA.max_image_memory, "SIZE", size,
+         "for all decoded images of the requests in progress; 429 beyond it", show_size),
+)  # fmt: skip

@@ -1,0 +1,50 @@
+"""The one table of OVMS's options, which all readers go by."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from fastovms.cli.aliases import ALIASES
+from fastovms.cli.environment import VARIABLES
+from fastovms.cli.flags import FLAGS
+from fastovms.cli.unused_flags import OVMS_FLAGS
+from fastovms.ovms.options import OVMS_OPTIONS
+
+PLACES = ("flag", "graph", "device_property", "pipeline_property", "member", "variable")
+REFUSED = ("draft_eagle3_mode", "--task")
+
+
+def names_of(option) -> list[str]:
+    return [name for place in PLACES if (name := getattr(option, place))]
+
+
+@pytest.mark.parametrize("option", OVMS_OPTIONS, ids=lambda option: names_of(option)[0])
+def test_every_option_has_a_use_or_a_reason(option):
+    refused = any(name in REFUSED for name in names_of(option))
+    assert (option.field is not None) + bool(option.unused) + refused == 1
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_names_are_told_apart(place):
+    names = Counter(name for option in OVMS_OPTIONS if (name := getattr(option, place)))
+    assert max(names.values()) == 1
+
+
+def test_every_flag_is_understood():
+    """By its name, or as another name of a flag of the same field, or as one without use."""
+    ours = {flag.name: flag.field for flag in FLAGS}
+    unused = {flag.name for flag in OVMS_FLAGS}
+    for option in OVMS_OPTIONS:
+        if option.flag and option.field is not None:
+            assert ours[ALIASES.get(option.flag, option.flag)] == option.field
+        elif option.flag:
+            assert option.flag in unused
+
+
+def test_every_variable_is_read():
+    fields = {variable.name: variable.field for variable in VARIABLES}
+    for option in OVMS_OPTIONS:
+        if option.variable:
+            assert fields[option.variable] == option.field

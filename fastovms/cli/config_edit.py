@@ -9,7 +9,7 @@ from typing import Any
 
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.config_list import config_file
-from fastovms.ovms.files import path_from, write_file
+from fastovms.ovms.files import path_from, read_json, write_file
 from fastovms.ovms.graph import GRAPH_FILE, MODEL_FILES
 
 _LISTS = ("model_config_list", "mediapipe_config_list")
@@ -74,12 +74,7 @@ def _read(config: Path, *, may_be_new: bool) -> tuple[Path, dict[str, Any]]:
     path = config_file(config)
     if may_be_new and not path.exists():
         return path, {"model_config_list": []}
-    try:
-        root = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is not valid JSON: {error}") from None
+    root = read_json(path)
     if not isinstance(root, dict) or not all(
         isinstance(root.get(key, []), list)
         for key in ("model_config_list", "mediapipe_config_list")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from fastovms.config import ServiceConfig
 from fastovms.errors import ConfigurationError
+from fastovms.ovms.files import read_json
 from fastovms.ovms.graph import GRAPH_FILE
 from fastovms.ovms.options import OVMS_OPTIONS
 from fastovms.ovms.plugin_config import parse_plugin_config
@@ -49,13 +49,7 @@ def read_config_list(path: Path) -> ConfigList:
     """
     path = config_file(path)
     try:
-        root = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is not valid JSON: {error}") from None
-    try:
-        return _read(root, path.parent)
+        return _read(read_json(path), path.parent)
     except _Fault as fault:
         raise ConfigurationError(f"{path}: {fault}") from None
 

@@ -1,7 +1,8 @@
-"""Writes files that are whole or not there, and the paths that stand in them."""
+"""Paths that commands write down, files that are whole or not there, and those of JSON."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -20,6 +21,16 @@ def path_from(folder: Path, path: Path) -> str:
         if os.path.realpath(folder / relative) == target:
             return relative
     return target
+
+
+def read_json(path: Path) -> object:
+    """Returns what the file holds. Raises ConfigurationError: it cannot be read, or is no JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is not valid JSON: {error}") from None
 
 
 def write_file(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The seam between the API and whatever runs the model."""
+"""Declares what the API asks of whatever runs the model."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Backend(Protocol):
     def stats(self) -> BackendStats: ...
 
     def fail(self, reason: str) -> None:
-        """Declares it dead, which it cannot find out itself when it hangs: requests in flight end
-        with `FinishReason.ERROR`, further ones are refused."""
+        """Declares the backend dead, which it cannot find out itself when it hangs: requests in
+        flight end with `FinishReason.ERROR`, further ones are refused."""
 
     async def close(self) -> None:
         """Stops the work; requests in flight end with `FinishReason.ABORT`."""

@@ -1,4 +1,4 @@
-"""What a backend counts, and the series that each number is exported as: the only place that names
+"""Declares what a backend counts, and as which series each number is exported: nothing else names
 either."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ STEP_BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
     5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
-"""Seconds of an engine's steps."""
+"""The bounds of the buckets of `step_seconds`, in seconds."""
 
 
 @dataclass(slots=True, kw_only=True)

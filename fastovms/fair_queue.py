@@ -25,7 +25,7 @@ class FairQueue(Generic[Item]):
         self._items = items
         self._per_client = per_client
         self._total = total
-        self._waiting: dict[str, deque[Item]] = {}  # the client whose turn is next comes first
+        self._waiting: dict[str, deque[Item]] = {}  # by client, the next to be served first
         self._num_items = 0
 
     def __len__(self) -> int:

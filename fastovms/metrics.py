@@ -1,4 +1,4 @@
-"""Prometheus series, with vLLM's names under the prefix `fastovms_`.
+"""Exports metrics to Prometheus, with vLLM's names under the prefix `fastovms_`.
 
 Recording happens for every token, so the histograms are plain integers that are turned into
 Prometheus families only when somebody scrapes. All of it runs on the event loop's thread.
@@ -46,7 +46,7 @@ class FinishedRequest(NamedTuple):
         seconds: from its arrival to its last token.
         finish_reasons: one for each sample of each prompt.
         num_prompt_tokens, num_generated_tokens: as its usage counts them.
-        n: samples of each prompt.
+        n: how many samples each prompt has.
         max_tokens: of each sample; None = as many as the context holds.
     """
 
@@ -105,7 +105,10 @@ class GenerationMetrics:
         stats: Callable[[], BackendStats],
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """`stats` is asked at every scrape."""
+        """
+        Args:
+            stats: asked at every scrape.
+        """
         self.model_name = model_name
         self.stats = stats
         self.labels = labels or {}
@@ -185,6 +188,7 @@ def _family(series: Series, of_models: Mapping[str, Any]) -> Metric:
 
 
 def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The registry's exposition and its content type, in the format that `accept` prefers."""
+    """Returns the registry's exposition and its content type, in the format that `accept`
+    prefers."""
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type

@@ -1,4 +1,5 @@
-"""How a statistic is exported: where it is named, an annotation says so."""
+"""Declares which Prometheus series a statistic is exported as, by an annotation where it is
+named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where what outlives the process is kept unless the operator says otherwise."""
+"""Finds the user's directories for what outlives the process, unless the operator names others."""
 
 from __future__ import annotations
 

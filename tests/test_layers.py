@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -118,6 +119,15 @@ def test_no_file_is_too_long(module: tuple[str, ...]) -> None:
 def test_no_two_files_share_a_name() -> None:
     names = [path.name for path in MODULES.values() if path.name != "__init__.py"]
     assert sorted(names) == sorted(set(names))
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    places = defaultdict(list)
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(".".join(module))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
 @pytest.mark.parametrize(

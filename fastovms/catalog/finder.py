@@ -1,4 +1,4 @@
-"""Which models the operator means, where they are, and how each is to be run."""
+"""Finds the models that the operator means: where they are, and how each is to be run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _NO_DEFAULTS: Final = Path("vllm")
 
 
 def parse_model(text: str) -> ModelSource:
-    """A model as `--model` gives it: "MODEL" or "NAME=MODEL". A directory may have a "=" itself."""
+    """Reads a model as `--model` gives it: "MODEL" or "NAME=MODEL". A directory may have a "="
+    itself."""
     name, separator, location = text.partition("=")
     if not separator or Path(text).exists():
         return ModelSource(text)
@@ -54,7 +55,8 @@ def with_names(sources: Sequence[ModelSource], names: Sequence[str]) -> list[Mod
 
 @contextmanager
 def _looking() -> Iterator[None]:
-    """A place where the server may not even look is no failure of the server."""
+    """Runs a look at the file system. A place where the server may not even look is no failure of
+    the server."""
     try:
         yield
     except OSError as error:
@@ -70,13 +72,16 @@ class ModelFinder:
 
     @_looking()
     def needs_network(self, source: ModelSource) -> bool:
-        """Whether `find` has something to pull. Raises ConfigurationError as that does."""
+        """Returns whether `find` has something to pull. Raises ConfigurationError as that does."""
         return any(self._is_missing(location) for location in _locations(source))
 
     @_looking()
     def find(self, source: ModelSource) -> ModelConfig:
-        """Raises ConfigurationError: it cannot be pulled, or its graph is wrong. Whether what is
-        there is a model is not looked at."""
+        """Returns a model to serve. Whether what is there is a model is not looked at.
+
+        Raises:
+            ConfigurationError: it cannot be pulled, or its graph is wrong.
+        """
         path = self.locate(source.location)
         is_id = not Path(source.location).exists() and is_model_id(source.location)
         graph = path / GRAPH_FILE if path.is_dir() else path
@@ -108,8 +113,8 @@ class ModelFinder:
         return replace(engine, plugin_config=config.properties)
 
     def locate(self, location: str) -> Path:
-        """A directory, if need be after pulling it. One that does not exist is returned as it is,
-        unless it may be an id."""
+        """Returns a directory, if need be after pulling it. One that does not exist is returned as
+        it is, unless it may be an id."""
         path = Path(location)
         if path.exists() or not is_model_id(location):
             return path
@@ -138,7 +143,7 @@ def _locations(source: ModelSource) -> list[str]:
 
 
 def _generation_config(whence: Path) -> Path | None:
-    """The file, if it is not the model's own."""
+    """Returns the file, if it is not the model's own."""
     if whence in (_OWN_DEFAULTS, _NO_DEFAULTS):
         return None
     path = whence / "generation_config.json" if whence.is_dir() else whence

@@ -1,4 +1,4 @@
-"""A command line of OpenVINO Model Server or vLLM in this server's spelling."""
+"""Puts a command line of OpenVINO Model Server or vLLM into this server's spelling."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def normalize(argv: Sequence[str]) -> list[str]:
 
 
 def _split(argument: str) -> tuple[str, str | None]:
-    """The name of a flag, with dashes, and the value that is given with it."""
+    """Returns the name of a flag, with dashes, and the value that is given with it."""
     if not argument.startswith("--"):
         return argument, None
     name, separator, value = argument.partition("=")

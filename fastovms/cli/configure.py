@@ -1,4 +1,5 @@
-"""OpenVINO Model Server's `--configure`: writes the graph of a model that is in a directory."""
+"""Runs OpenVINO Model Server's `--configure`: writes the graph of a model that is in a
+directory."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ _HELD: Final = tuple(
 """What a graph has an option for, or a member of its option plugin_config."""
 
 _DEFAULTS: Final[Mapping[str, object]] = {"device": "CPU", "enable_prefix_caching": True}
-"""Of flags, where OVMS has others for graphs."""
+"""Defaults of flags, where OVMS has others for graphs."""
 
 HELD_FLAGS: Final = frozenset(option.flag for option in _HELD)
 """Flags that have a use in a graph, if they have no other."""
@@ -79,7 +80,7 @@ def write_graph(arguments: argparse.Namespace) -> Path:
 
 
 def _model(folder: Path, gguf: str | None) -> str:
-    """Where it is, from the directory."""
+    """Returns where the model is, from the directory."""
     if not folder.is_dir():
         raise ConfigurationError(f"--model-path must be the directory of a model, not {folder}")
     names = MODEL_FILES if gguf is None else (gguf,)
@@ -114,7 +115,8 @@ def _options(given: Mapping[ConfigField | str, Any], folder: Path) -> dict[str, 
 
 
 def _draft(draft: Path, folder: Path) -> str:
-    """Where it is, from the directory, in which OVMS keeps a pulled one as ORG-NAME."""
+    """Returns where the draft model is, from the directory, in which OVMS keeps a pulled one as
+    ORG-NAME."""
     name = path_from(folder, draft) if draft.exists() else str(draft).replace("/", "-")
     if not (folder / name).exists():
         raise ConfigurationError(f"--draft-model: there is no {draft} and no {folder / name}")
@@ -122,7 +124,7 @@ def _draft(draft: Path, folder: Path) -> str:
 
 
 def _shown(option: str, value: Any) -> str:
-    """In protobuf's text format."""
+    """Returns a value in protobuf's text format."""
     kind = OPTIONS[option].kind
     if isinstance(kind, Integer):
         high = MAX_INTEGER if kind.high is None else kind.high

@@ -1,4 +1,4 @@
-"""The environment in which Runpod's vLLM worker finds its configuration.
+"""Reads the environment in which Runpod's vLLM worker finds its configuration.
 
 Flags go before it. A variable that is empty counts as not set, as in the worker.
 """
@@ -42,7 +42,7 @@ class Variable(NamedTuple):
 
 
 def _names(value: str) -> tuple[str, ...]:
-    """Names between commas."""
+    """Reads names between commas."""
     names = tuple(name.strip() for name in value.split(","))
     if not all(names):
         raise argparse.ArgumentTypeError(f"must be names between commas, not {value!r}")
@@ -50,7 +50,7 @@ def _names(value: str) -> tuple[str, ...]:
 
 
 def _flag(name: str) -> Callable[[str], object]:
-    """Reads as the flag does."""
+    """Reads a value as the flag does."""
     [parse] = [flag.parse for flag in FLAGS if flag.name == name]
     assert parse is not None
     return parse
@@ -79,7 +79,7 @@ VARIABLES: Final = (
         if option.variable and option.field is not None
     ),
 )
-"""What is read. Of two that set the same, the later one counts."""
+"""The variables that are read. Of two that set the same, the later one counts."""
 
 IGNORED: Final[Mapping[str, str]] = {
     "RAW_OPENAI_OUTPUT": "answers are always those of the API",
@@ -98,8 +98,11 @@ EXTRA_ARGUMENTS: Final = "VLLM_EXTRA_ARGS"
 
 
 def extra_arguments(environ: Mapping[str, str]) -> list[str]:
-    """Flags that go before variables and behind those of the command line. Raises
-    ConfigurationError."""
+    """Returns flags that go before variables and behind those of the command line.
+
+    Raises:
+        ConfigurationError: the variable that holds them cannot be read.
+    """
     try:
         return shlex.split(environ.get(EXTRA_ARGUMENTS, ""))
     except ValueError as error:
@@ -125,7 +128,7 @@ def read_environment(environ: Mapping[str, str]) -> Settings:
 
 
 def unused_variables(environ: Mapping[str, str]) -> Iterable[str]:
-    """A line for each that is set and has no use."""
+    """Returns a line for each variable that is set and has no use."""
     for name, reason in IGNORED.items():
         if environ.get(name):
             yield f"{name} in the environment is not used: {reason}"

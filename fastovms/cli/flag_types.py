@@ -24,7 +24,7 @@ def text(value: str) -> str:
 
 
 def names(value: str) -> str:
-    """Names separated by commas, or a JSON list of them, as vLLM has it: "a,b"."""
+    """Reads names separated by commas, or a JSON list of them, as vLLM has it: "a,b"."""
     found: object = value.split(",")
     if value.startswith("["):
         try:
@@ -45,7 +45,7 @@ def path(value: str) -> Path:
 
 
 def root_path(value: str) -> str:
-    """A path in front of paths, without the slash at its end; "/" = none."""
+    """Reads a path in front of paths, without the slash at its end; "/" = none."""
     if not re.fullmatch(r"(/[^/?#\s]+)*/?", value, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be a path that begins with /, not {value!r}")
     return value.rstrip("/")
@@ -82,7 +82,7 @@ def number(unit: str, *, positive: bool = False) -> Callable[[str], float]:
 
 
 def size(value: str) -> int:
-    """Bytes: "65536", "64k", "64 MiB". Units are powers of 1024."""
+    """Reads bytes: "65536", "64k", "64 MiB". Units are powers of 1024."""
     match = _SIZE.fullmatch(value)
     parsed = int(match[1]) * _UNITS[match[2].lower()] if match else 0
     if not parsed:
@@ -93,7 +93,7 @@ def size(value: str) -> int:
 
 
 def model_length(value: str) -> int | None:
-    """Tokens: "8192", "8k" (8000), "8K" (8192), "1.5k", as vLLM reads them; "auto" and -1 are
+    """Reads tokens: "8192", "8k" (8000), "8K" (8192), "1.5k", as vLLM reads them; "auto" and -1 are
     None."""
     if value.lower() == "auto" or value == "-1":
         return None
@@ -115,7 +115,7 @@ def show_size(value: object) -> str:
 
 
 def mode(value: str) -> int:
-    """Permissions of a file, in octal."""
+    """Reads permissions of a file, in octal."""
     if not re.fullmatch(r"0?[0-7]{3}", value, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be three octal digits, such as 660, not {value!r}")
     return int(value, 8)
@@ -130,12 +130,13 @@ def show_mode(value: object) -> str:
 
 
 def template(value: str) -> Path | str:
-    """A file, or a template itself, which has braces."""
+    """Reads the name of a file, or a template itself, which has braces."""
     return value if "{{" in value or "{%" in value else path(value)
 
 
 def choice(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """One of the names, however it is written. `aliases` are others' names for some of them."""
+    """Returns what reads one of the names, however it is written. `aliases` are others' names for
+    some of them."""
 
     def parse(value: str) -> str:
         name = (aliases or {}).get(value.lower(), value.lower())
@@ -147,7 +148,7 @@ def choice(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[
 
 
 def name_of(*allowed: str) -> Callable[[str], str]:
-    """One of the names, as they are written."""
+    """Returns what reads one of the names, as they are written."""
 
     def parse(value: str) -> str:
         if value not in allowed:
@@ -174,7 +175,7 @@ def _or(words: tuple[str, ...]) -> str:
 
 
 def boolean(value: str) -> bool:
-    """As Runpod's worker reads its environment."""
+    """Reads a boolean as Runpod's worker reads its environment."""
     parsed = _BOOLEANS.get(value.lower())
     if parsed is None:
         raise argparse.ArgumentTypeError(f"must be true or false, not {value!r}")

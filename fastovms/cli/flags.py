@@ -1,4 +1,7 @@
-"""All flags that set the configuration, by the groups of `--help`, and what they set."""
+"""Lists the flags: which field of the configuration each sets, how it reads, what it means.
+
+Defaults come from the dataclasses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line's entry."""
+"""Runs the command that a command line asks for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def run() -> NoReturn:
-    """The process's entry."""
+    """Runs the process, and ends it with the command's exit code."""
     _open_standard_streams()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
@@ -61,8 +61,8 @@ def run() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Some start a process without them. Their descriptors would go to sockets, which libuv takes
-    for a mistake."""
+    """Opens the standard streams that are missing: some start a process without them, their
+    descriptors would go to sockets, and libuv takes that for a mistake."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -73,7 +73,7 @@ def _open_standard_streams() -> None:
 
 
 class _Stopped(SystemExit):
-    """A signal came while there was no server yet to shut down."""
+    """Says that a signal came while there was no server yet to shut down."""
 
     def __init__(self, number: int) -> None:
         self.exit_code = 128 + number  # as shells have it
@@ -115,7 +115,7 @@ Command = Callable[[argparse.Namespace, Settings], None]
 
 
 def _command(arguments: argparse.Namespace) -> Command:
-    """What to do: OVMS has flags for what are commands here."""
+    """Returns what to do: OVMS has flags for what are commands here."""
     if arguments.command == PULL:
         return _pull
     if arguments.command == TUNE:
@@ -163,7 +163,7 @@ def _pull(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _pull_for_ovms(arguments: argparse.Namespace, settings: Settings) -> None:
-    """The model, and its draft model if there is one."""
+    """Pulls the model, and its draft model if there is one."""
     if arguments.source_model is None:
         raise ConfigurationError("--pull needs --source-model")
     draft = settings.section(EngineConfig).draft_model
@@ -172,7 +172,7 @@ def _pull_for_ovms(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _pull_models(model_ids: Sequence[str], settings: Settings) -> None:
-    """Prints where each model is."""
+    """Pulls models, and prints where each is."""
     for model_id in model_ids:
         if not is_model_id(model_id):
             raise ConfigurationError(f"a model of a hub is ORG/NAME, not {model_id!r}")
@@ -198,7 +198,8 @@ def _list_models(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _configure(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Prints where the graph is. The environment is left to the server that reads it."""
+    """Writes a graph, and prints where it is. The environment is left to the server that reads
+    it."""
     logging.basicConfig(level="WARNING", format="%(message)s")
     graph = write_graph(arguments)
     for line in unused_flags(arguments, used=HELD_FLAGS):
@@ -222,8 +223,8 @@ def _remove_from_config(arguments: argparse.Namespace, settings: Settings) -> No
 
 
 def _edited_list(arguments: argparse.Namespace, flag: str, given: Path | bool) -> Path:
-    """The list of models that the flag or --config-path names, or both. `given` is the flag's
-    path, or True where it stands alone."""
+    """Returns the list of models that the flag or --config-path names, or both. `given` is the
+    flag's path, or True where it stands alone."""
     beside: Path | None = arguments.config_path
     if isinstance(given, bool):
         if beside is None:

@@ -1,4 +1,4 @@
-"""Which models a command line and its environment ask for."""
+"""Finds out which models a command line and its environment ask for."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ def _sources(
 
 
 def _unnamed(arguments: argparse.Namespace, settings: Settings, root: Path | None) -> ModelSource:
-    """Without a model of the flags: the environment's, or one of the repository by its name, as
-    OVMS finds it, or the demo model."""
+    """Returns the models where the flags name none: the environment's, or one of the repository by
+    its name, as OVMS finds it, or the demo model."""
     if SOURCE.location not in settings.given and root is not None and arguments.names:
         return ModelSource(str(root / arguments.names[0]))
     return settings.section(ModelSource)
 
 
 def _in_repository(location: Path, root: Path | None) -> str:
-    """A path may start from the repository too."""
+    """Returns the path of a model; one may start from the repository too."""
     if root is not None and not location.exists() and (root / location).exists():
         return str(root / location)
     return str(location)

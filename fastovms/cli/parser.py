@@ -1,4 +1,4 @@
-"""The commands and their arguments."""
+"""Declares the commands and their arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TUNE: Final = "tune"
 
 
 def parse(argv: Sequence[str], extra: Sequence[str] = ()) -> argparse.Namespace:
-    """Ends the process when the line is wrong, or asks for help only.
+    """Parses a command line, and ends the process when the line is wrong, or asks for help only.
 
     Args:
         extra: arguments of `serve` that those of the line go before.
@@ -145,7 +145,7 @@ def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
-    """Other words of OVMS for a model, and what its command line does beside serving."""
+    """Adds other words of OVMS for a model, and what its command line does beside serving."""
     hidden = argparse.SUPPRESS
     parser.add_argument("--model-path", type=path, help=hidden)
     parser.add_argument("--source-model", type=text, help=hidden)

@@ -1,4 +1,4 @@
-"""The command that measures how a model runs fastest on this machine, for `serve` to know."""
+"""Runs the command that measures how a model runs fastest on this machine, for `serve` to know."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUM_ROUNDS: Final = 15
 
 
 def tune(source: ModelSource, repository: RepositoryConfig) -> str:
-    """Takes up to minutes. Returns a report to print.
+    """Measures, which takes up to minutes, and returns a report to print.
 
     Raises:
         ConfigurationError: there is no such model, or neither it nor the device can do it.
@@ -39,10 +39,10 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
 
 
 def render(report: Report, *, is_used: bool) -> str:
-    """A table, medians of all rounds, and what follows from it.
+    """Returns a table, medians of all rounds, and what follows from it.
 
     Args:
-        is_used: the flags let a start go by what was measured.
+        is_used: whether the flags let a start go by what was measured.
     """
     header = [
         "",

@@ -1,4 +1,4 @@
-"""Flags of OpenVINO Model Server and vLLM that have no use here.
+"""Lists flags of OpenVINO Model Server and vLLM that have no use here.
 
 They are accepted, so that a command line need not change, and each is told in one line of the log.
 A wrong value is refused all the same: it would have been there.
@@ -20,8 +20,8 @@ class ForeignFlag(NamedTuple):
     """A flag without use.
 
     Attributes:
-        parse: None = a switch, with a `--no-` form.
-        reason: why it has none.
+        parse: reads its value; None = a switch, with a `--no-` form.
+        reason: why it has no use.
         neutral: values that ask for nothing but what is done anyway, which need no word.
     """
 
@@ -89,7 +89,7 @@ FOREIGN_FLAGS: Final = OVMS_FLAGS + VLLM_FLAGS
 
 
 def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds them without a word in the help."""
+    """Adds these flags without a word in the help."""
     for flag in FOREIGN_FLAGS:
         dest, default = _PREFIX + flag.name, argparse.SUPPRESS
         if flag.parse is None:
@@ -107,7 +107,7 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
-    """Their values, by the flag's name."""
+    """Returns the values of those that were given, by the flag's name."""
     return {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()
@@ -118,7 +118,8 @@ def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
 def unused_flags(
     arguments: argparse.Namespace, used: Collection[str] = frozenset()
 ) -> Iterable[str]:
-    """A line for each that was given and has no use. `used` have one for once."""
+    """Returns a line for each flag that was given and has no use. Those in `used` have one for
+    once."""
     given = given_flags(arguments)
     for flag in FOREIGN_FLAGS:
         if flag.name in given and flag.name not in used and given[flag.name] not in flag.neutral:

@@ -121,15 +121,13 @@ def _matrix(rows: NDArray[np.uint8], shape: tuple[int, ...], kind: TensorType, n
     scales = np.empty(num_groups, np.float32)
     zero_points: NDArray[np.float32] | None = None
     is_signed = False
-    for chunk, groups in _unpacked(blocks, kind):
+    for part, groups in _unpacked(blocks, kind):
         packed = groups.integers.reshape(-1).view(np.uint8)
         is_signed = groups.integers.dtype == np.int8
         if kind.bits == 4:
             packed = (packed[0::2] & 0x0F) | (packed[1::2] << 4)
-        integers[chunk * num_groups // len(blocks) * size * kind.bits // 8 :][: len(packed)] = (
-            packed
-        )
-        start = chunk * num_groups // len(blocks)
+        integers[part * num_groups // len(blocks) * size * kind.bits // 8 :][: len(packed)] = packed
+        start = part * num_groups // len(blocks)
         scales[start : start + groups.scales.size] = groups.scales.reshape(-1)
         if groups.zero_points is not None:
             if zero_points is None:

@@ -1,4 +1,4 @@
-"""OpenVINO Model Server's list of models: the file behind its `--config_path`."""
+"""Reads OpenVINO Model Server's list of models: the file behind its `--config_path`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ConfigList(NamedTuple):
 
 
 def config_file(path: Path) -> Path:
-    """The file that is meant: it, or the config.json of a directory."""
+    """Returns the file that is meant: the path itself, or the config.json of a directory."""
     return path / CONFIG_FILE if path.is_dir() else path
 
 

@@ -1,4 +1,4 @@
-"""Paths that commands write down, files that are whole or not there, and those of JSON."""
+"""Writes files that are whole or not there, and the paths that stand in them."""
 
 from __future__ import annotations
 

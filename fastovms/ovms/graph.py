@@ -19,7 +19,7 @@ from fastovms.settings import ENGINE, FILES, ConfigField, Settings
 
 GRAPH_FILE: Final = "graph.pbtxt"
 MODEL_FILES: Final = ("openvino_model.xml", "openvino_language_model.xml")
-"""One of them is in the directory of a model."""
+"""The files of which one is in the directory of a model."""
 
 _CALCULATOR: Final = "HttpLLMCalculator"
 _OPTIONS: Final = ("mediapipe.LLMCalculatorOptions", "mediapipe.LLMCalculatorOptions.ext")
@@ -71,7 +71,7 @@ def read_graph(path: Path) -> Node:
 
 
 def _llm_node(graph: Message) -> Field:
-    """The field that holds the node's options."""
+    """Returns the field that holds the node's options."""
     nodes = [field for field in graph.all("node") if isinstance(field.value, Message)]
     if len(nodes) != 1:
         raise SyntaxFault(1, f"a graph must have one node, with {_CALCULATOR}, not {len(nodes)}")
@@ -175,7 +175,7 @@ _BOOLEANS: Final[Mapping[object, bool]] = {
     "true": True, "True": True, "t": True, 1: True,
     "false": False, "False": False, "f": False, 0: False,
 }  # fmt: skip
-"""What the text format takes for one."""
+"""The words that the text format takes for a boolean."""
 
 
 def _shown(value: object) -> str:
@@ -185,7 +185,7 @@ def _shown(value: object) -> str:
 
 
 def _resolve_paths(given: dict[ConfigField, Any], graph: Path) -> None:
-    """`generation_config_path` starts from the model, the others from the graph."""
+    """Resolves paths: `generation_config_path` starts from the model, the others from the graph."""
     for key, name in _PATHS.items():
         if key not in given:
             continue

@@ -1,5 +1,5 @@
-"""Device properties as OpenVINO Model Server takes them: some are meant for the pipeline above the
-device, which has other names for them here."""
+"""Reads device properties as OpenVINO Model Server takes them: some are meant for the pipeline
+above the device, which has other names for them here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _OF_PIPELINES: Final = {
 
 
 class PluginConfig(NamedTuple):
-    """
+    """What the properties of a device say.
+
     Attributes:
         properties: for the device.
         prompt_lookup: whether to draft from earlier text; None = nothing is said.
@@ -30,7 +31,11 @@ class PluginConfig(NamedTuple):
 
 
 def parse_plugin_config(text: str) -> dict[str, object]:
-    """JSON as it stands in a graph; nothing = none. Raises ConfigurationError."""
+    """Reads JSON as it stands in a graph; nothing = none.
+
+    Raises:
+        ConfigurationError: it is malformed.
+    """
     if not text.strip():
         return {}
     try:
@@ -43,8 +48,11 @@ def parse_plugin_config(text: str) -> dict[str, object]:
 
 
 def read_plugin_config(config: Mapping[str, object]) -> PluginConfig:
-    """Sorts the properties by whom they are for. Raises ConfigurationError for a value that none
-    can have."""
+    """Sorts the properties by whom they are for.
+
+    Raises:
+        ConfigurationError: a value is one that none can have.
+    """
     properties: dict[str, object] = {}
     unused: list[str] = []
     for name, value in config.items():

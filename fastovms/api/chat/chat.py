@@ -21,7 +21,7 @@ from fastovms.api.wire.request_schemas import ChatRequest
 from fastovms.http.routing.messages import Request, Response
 
 _CALL_ID_LENGTH: Final = 9
-"""OVMS's. The templates of Mistral's models take ids of no other length."""
+"""The length of a call's id in OVMS. The templates of Mistral's models take no other length."""
 
 
 class ChatCompletions:
@@ -31,7 +31,11 @@ class ChatCompletions:
         self._context = context
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
-        """Raises RequestError or BackendError while the answer has not begun."""
+        """Answers a request.
+
+        Raises:
+            RequestError, BackendError: the answer has not begun, and cannot.
+        """
         context = self._context
         preparation = await context.read(request, ChatRequest, dialect, names_of)
         job = await prepare(preparation, self._new_call_id)

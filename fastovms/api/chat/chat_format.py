@@ -32,17 +32,19 @@ _CHUNK = "chat.completion.chunk"
 
 
 @dataclass(frozen=True, slots=True)
-class MessageForm:
+class ChatMessageForm:
     """How the pieces of an answer are told.
 
     Attributes:
         role: of the message.
         prefix: what its content begins with: the end of the prompt, where it is echoed.
-        hides_reasoning: pieces of reasoning are left out.
-        hides_content: so is content; of an answer that must be calls only broken ones are any.
-        one_call: calls after the first are left out.
-        is_named: the request names the function to call.
-        drops_cut_call: of a call that is not complete nothing is told, in an answer that is whole.
+        hides_reasoning: whether pieces of reasoning are left out.
+        hides_content: whether content is left out; in an answer that must be calls, only broken
+            calls are content.
+        one_call: whether calls after the first are left out.
+        is_named: whether the request names the function to call.
+        drops_cut_call: whether, in an answer that is whole, a call that is not complete is left
+            out.
         new_call_id: makes the ids of calls.
     """
 
@@ -56,7 +58,7 @@ class MessageForm:
     new_call_id: Callable[[], str]
 
     def shown(self, pieces: Iterable[Piece]) -> Iterable[Piece]:
-        """Those that the client gets."""
+        """Returns the pieces that the client gets."""
         for piece in pieces:
             match piece:
                 case Content():
@@ -72,7 +74,8 @@ class MessageForm:
     def finish_reason(
         self, reason: FinishReason, are_whole: Sequence[bool], dialect: Dialect
     ) -> str:
-        """
+        """Returns the `finish_reason` of a choice.
+
         Args:
             are_whole: whether each call is. Where a stop string has cut one, agents must not be
                 asked to run it, and a stream cannot take back what it has told of it.
@@ -85,7 +88,7 @@ class MessageForm:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptReport:
+class ChatPromptReport:
     """What an answer tells about its prompt; None = nothing."""
 
     logprobs: Sequence[TokenLogprobs | None] | None = None
@@ -108,8 +111,8 @@ class PromptReport:
 def chat_body(
     envelope: Envelope,
     samples: Sequence[SampleDelta],
-    prompt: PromptReport,
-    form: MessageForm,
+    prompt: ChatPromptReport,
+    form: ChatMessageForm,
     report: TokenReport,
     usage: Usage,
 ) -> dict[str, object]:
@@ -143,7 +146,7 @@ def _are_whole(pieces: Iterable[Piece]) -> list[bool]:
     return [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
 
 
-def _message(pieces: Iterable[Piece], form: MessageForm, dialect: Dialect) -> dict[str, Any]:
+def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -> dict[str, Any]:
     """Returns the message of a choice.
 
     Args:
@@ -197,8 +200,8 @@ class ChatFrames:
         generation: TextGeneration,
         options: StreamOptions,
         report: TokenReport,
-        form: MessageForm,
-        prompt: PromptReport,
+        form: ChatMessageForm,
+        prompt: ChatPromptReport,
     ) -> None:
         self._dialect = envelope.dialect
         self._generation = generation
@@ -298,7 +301,7 @@ class ChatFrames:
             tail += b',"usage":' + orjson.dumps(usage)
         return tail + b"}" + END
 
-    def _make_opening(self, prompt: PromptReport) -> bytes:
+    def _make_opening(self, prompt: ChatPromptReport) -> bytes:
         """Returns the first frames of every choice, in order: that is where clients expect the
         role."""
         message: dict[str, object] = {"role": self._form.role, "content": ""}

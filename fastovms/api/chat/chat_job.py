@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import UNSET
 
-from fastovms.api.chat.chat_format import MessageForm, PromptReport
+from fastovms.api.chat.chat_format import ChatMessageForm, ChatPromptReport
 from fastovms.api.conversation.chat_grammar import constraint
 from fastovms.api.conversation.chat_messages import Message, read_messages
 from fastovms.api.conversation.chat_prompt import (
@@ -50,13 +50,13 @@ class ChatJob:
     options: GenerationOptions
     task: PromptTask
     prompt: Prompt
-    form: MessageForm
+    form: ChatMessageForm
     new_parser: Callable[[], OutputParser]
 
-    def prompt_report(self, generation: TextGeneration) -> PromptReport:
+    def prompt_report(self, generation: TextGeneration) -> ChatPromptReport:
         """Args: generation: of the prompt; its log probabilities are known when it has run."""
         report, body = self.options.report, self.preparation.body
-        return PromptReport(
+        return ChatPromptReport(
             None if report.num_prompt_logprobs is None else generation.prompt_logprobs[0],
             self.task.token_ids if report.has_token_ids else None,
             self.prompt.text if body.return_prompt_text else None,
@@ -154,12 +154,12 @@ def _form(
     template: TemplateOptions,
     last: Message,
     new_call_id: Callable[[], str],
-) -> MessageForm:
+) -> ChatMessageForm:
     """Args: last: of the messages."""
     body, chat = request.body, request.model.chat
     continues = request.dialect.continues_roles and not template.add_generation_prompt
     role = last["role"] if continues else chat.config.response_role
-    return MessageForm(
+    return ChatMessageForm(
         role=role,
         prefix=(last["content"] or "") if body.echo and last["role"] == role else "",
         hides_reasoning=body.include_reasoning is False and chat.reasoning_format is not None,

@@ -1,4 +1,4 @@
-"""`POST /tokenize` and `/detokenize`, in vLLM's form and in OVMS's."""
+"""Answers `POST /tokenize` and `/detokenize`, in vLLM's form and in OVMS's."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from fastovms.text.tokens.tokenizer import Tokenizer
 
 MAX_TEXTS: Final = 1024
 MAX_PADDED: Final = 2**20
-"""Tokens, padding included, that padding may make of a request's texts."""
+"""The most tokens, padding included, that padding may make of a request's texts."""
 
 _MIN_LIMIT: Final = 2**20
 _CHARS_PER_TOKEN: Final = 8
 
 
 class TokenizeRequest(ModelField, frozen=True, kw_only=True):
-    """Body of vLLM's `/tokenize`."""
+    """The body of vLLM's `/tokenize`."""
 
     prompt: str | None = None
     messages: str | list[dict[str, Any]] | None = None
@@ -50,13 +50,13 @@ class TokenizeRequest(ModelField, frozen=True, kw_only=True):
 
 
 class DetokenizeRequest(ModelField, frozen=True, kw_only=True):
-    """Body of vLLM's `/detokenize`."""
+    """The body of vLLM's `/detokenize`."""
 
     tokens: list[int] | None = None
 
 
 class OvmsTokenizeRequest(ModelField, frozen=True, kw_only=True):
-    """Body of OVMS's `/tokenize`."""
+    """The body of OVMS's `/tokenize`."""
 
     text: str | list[str] | None = None
     max_length: int | None = None
@@ -73,7 +73,8 @@ class Tokenization:
         self._bodies = context.bodies
 
     async def tokenize(self, request: Request, dialect: Dialect) -> Response:
-        """A prompt, or messages as the chat template writes them. Counts as `usage` does."""
+        """Answers with the tokens of a prompt, or of messages as the chat template writes them.
+        They are counted as `usage` counts them."""
         body, model = await self._read(request, TokenizeRequest, dialect)
         if (body.prompt is None) == (body.messages is None):
             reason = "is required" if body.prompt is None else "cannot be used with messages"
@@ -101,7 +102,7 @@ class Tokenization:
         return await read_body(request, schema, self._models, dialect, self._bodies)
 
     async def detokenize(self, request: Request, dialect: Dialect) -> Response:
-        """The text with its special tokens."""
+        """Answers with the text, special tokens included."""
         body, model = await self._read(request, DetokenizeRequest, dialect)
         token_ids = body.tokens
         if token_ids is None:
@@ -115,7 +116,7 @@ class Tokenization:
         return Response(200, await offload.run(answer, len(token_ids)))
 
     async def ovms_tokenize(self, request: Request, dialect: Dialect) -> Response:
-        """One list of tokens for one text, a list of lists for several."""
+        """Answers with one list of tokens for one text, a list of lists for several."""
         body, model = await self._read(request, OvmsTokenizeRequest, dialect)
         texts = _texts(body, model)
         padding = _padding(body, texts)
@@ -136,8 +137,8 @@ class Tokenization:
 
 
 def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[str, str, bool]:
-    """What is encoded, the name of its field, and whether special tokens are added to it unless
-    the request says otherwise: a template writes them itself."""
+    """Returns what is encoded, the name of its field, and whether special tokens are added to it
+    unless the request says otherwise: a template writes them itself."""
     if body.prompt is not None:
         return body.prompt, "prompt", body.add_special_tokens is not False
     fields = TemplateFields(
@@ -175,7 +176,8 @@ Padding = Callable[[list[list[int]], Tokenizer], list[list[int]]]
 
 
 def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
-    """Checks the fields that have to do with length. None = rows keep their lengths."""
+    """Checks the fields that have to do with length. None = the lists of tokens keep their
+    lengths."""
     length = body.max_length
     if length is not None and length < 1:
         raise InvalidField(f"max_length must be at least 1, not {length}", param="max_length")
@@ -204,8 +206,8 @@ def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
 
 
 def _check_length(text: str, name: str, model: ModelInfo) -> None:
-    """Encoding holds the GIL: a text that no context of this model could hold many times over
-    would stop every stream for as long as it takes."""
+    """Raises for a text that no context of this model could hold many times over: encoding holds
+    the GIL, and would stop every stream for as long as it takes."""
     limit = max(_MIN_LIMIT, model.max_model_len * _CHARS_PER_TOKEN)
     if len(text) > limit:
         raise InvalidField(

@@ -22,7 +22,7 @@ from fastovms.api.wire.sse_frames import DONE, END, START, frame
 from fastovms.params import TokenLogprobs
 
 
-class PromptReport(NamedTuple):
+class CompletionPromptReport(NamedTuple):
     """What the choices of one prompt tell about it."""
 
     echo: Echo
@@ -45,7 +45,7 @@ def _generated(delta: SampleDelta, echo: Echo, report: TokenReport) -> LogprobAr
 def completion_body(
     envelope: Envelope,
     samples: Sequence[SampleDelta],
-    prompts: Sequence[PromptReport],
+    prompts: Sequence[CompletionPromptReport],
     report: TokenReport,
     usage: Usage,
 ) -> dict[str, object]:
@@ -66,7 +66,7 @@ def completion_body(
     }
 
 
-def _prompt_members(prompt: PromptReport, report: TokenReport) -> dict[str, object]:
+def _prompt_members(prompt: CompletionPromptReport, report: TokenReport) -> dict[str, object]:
     members: dict[str, object] = {}
     if report.num_prompt_logprobs is not None:
         members["prompt_logprobs"] = prompt_logprobs_body(
@@ -118,7 +118,7 @@ class Opening:
         return len(self.echo.text) + sum(map(len, self.logprobs or ())) + len(self.members)
 
 
-def make_opening(prompt: PromptReport, report: TokenReport) -> Opening:
+def make_opening(prompt: CompletionPromptReport, report: TokenReport) -> Opening:
     echoed = _echoed(prompt.echo, report)
     members = _prompt_members(prompt, report)
     return Opening(

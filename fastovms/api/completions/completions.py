@@ -9,8 +9,8 @@ import orjson
 
 from fastovms.api.completions.completion_format import (
     CompletionFrames,
+    CompletionPromptReport,
     Opening,
-    PromptReport,
     completion_body,
     make_opening,
 )
@@ -43,7 +43,11 @@ class Completions:
         self._fim = {model.info.name: find_fim_tokens(model.tokenizer) for model in context.models}
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
-        """Raises RequestError or BackendError while the answer has not begun."""
+        """Answers a request.
+
+        Raises:
+            RequestError, BackendError: the answer has not begun, and cannot.
+        """
         context = self._context
         preparation = await context.read(request, CompletionRequest, dialect, names_of)
         body, model = preparation.body, preparation.model
@@ -138,7 +142,7 @@ async def _generate(
 
 def _prompt_reports(
     job: CompletionJob, prompt_logprobs: PromptLogprobs | None
-) -> list[PromptReport]:
+) -> list[CompletionPromptReport]:
     model, dialect = job.preparation.model, job.preparation.dialect
     with_logprobs = job.options.report.num_logprobs is not None and prompt_logprobs is not None
     reports = []
@@ -153,12 +157,12 @@ def _prompt_reports(
                 dialect.text_length,
                 skip_special_tokens=job.options.skip_special_tokens,
             )
-        reports.append(PromptReport(echo, task.token_ids, logprobs))
+        reports.append(CompletionPromptReport(echo, task.token_ids, logprobs))
     return reports
 
 
 def _prompt_cost(job: CompletionJob) -> int:
-    """What there is to format about the prompts: their tokens and log probabilities."""
+    """Returns how much there is to format about the prompts: their tokens and log probabilities."""
     if not job.is_echoed and job.num_prompt_logprobs is None:
         return 0
     num_tokens = sum(len(task.token_ids) for task in job.tasks)

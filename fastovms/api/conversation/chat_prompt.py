@@ -1,4 +1,4 @@
-"""Messages to the prompt that the model gets."""
+"""Makes of messages the prompt that the model gets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """
+    """What a request tells its template.
+
     Attributes:
         kwargs: further variables of the template.
         source: a template in place of the model's.
@@ -55,10 +56,12 @@ class TemplateFields(NamedTuple):
 
 
 def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptions:
-    """What the request says goes before the operator's defaults, and its `chat_template_kwargs`
-    before other fields. An effort switches thinking on or off, as in vLLM.
+    """Reads the fields of a request that its template is concerned with. What the request says goes
+    before the operator's defaults, and its `chat_template_kwargs` before other fields. An effort
+    switches thinking on or off, as in vLLM.
 
-    Raises InvalidField.
+    Raises:
+        InvalidField: a field is wrong.
     """
     source, add_generation_prompt = given.source, given.add_generation_prompt
     reasoning_effort = given.reasoning_effort
@@ -112,13 +115,11 @@ def render_prompt(
     model: ServedModel,
     name: str = "messages",
 ) -> str:
-    """The prompt's text. Takes time in proportion to the messages.
+    """Returns the prompt's text, in time proportional to the messages.
 
-    Args:
-        name: of the field that the messages come from.
-
-    Raises RequestError: the model has no template, the template refuses the messages, or there are
-    more of them than the context has tokens.
+    Raises:
+        RequestError: the model has no template, the template refuses the messages, or there are
+            more of them than the context has tokens.
     """
     template = model.chat.template
     if template is None:

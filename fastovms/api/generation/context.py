@@ -1,4 +1,4 @@
-"""What the handlers of all generating endpoints share."""
+"""Holds what the handlers of all generating endpoints share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Body = TypeVar("Body", bound=GenerationFields)
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """
+    """What handlers need beside a request.
+
     Attributes:
         new_id: makes unique ids of 32 hexadecimal digits.
     """
@@ -41,8 +42,7 @@ class ApiContext:
         dialect: Dialect,
         names_of: Callable[[Body], FieldNames],
     ) -> Preparation[Body]:
-        """Reads a body and finds its model, and notes whether the answer is streamed. Raises
-        RequestError, as `read_body` does."""
+        """Reads a body as `read_body` does, and notes whether the answer is streamed."""
         body, model = await read_body(request, schema, self.models, dialect, self.bodies)
         request.log_fields["stream"] = is_streamed(body)
         size, names, client = len(request.body), names_of(body), request.sender
@@ -51,10 +51,11 @@ class ApiContext:
     def envelope(
         self, prefix: str, new_id: str, preparation: Preparation[GenerationFields]
     ) -> Envelope:
-        """
+        """Returns what every part of an answer repeats.
+
         Args:
-            prefix: of the answer's id.
-            new_id: the rest of it, unless the client has given one.
+            prefix: the beginning of the answer's id.
+            new_id: makes the rest of it, unless the client has given one.
         """
         return Envelope(
             id=f"{prefix}{request_id(preparation.body, new_id)}",

@@ -1,4 +1,4 @@
-"""The one text pipeline of all endpoints: prompts to the backend, tokens to text deltas.
+"""Runs the one text pipeline of all endpoints: prompts to the backend, tokens to text deltas.
 
 The backend's outputs arrive as callbacks on the event loop and are pushed straight through
 detokenizer, stop strings and output parser to the consumer: no queue, and no task is woken for a
@@ -77,9 +77,12 @@ class TextGeneration:
         Args:
             log_fields: always hold the tokens counted so far: whoever cancels a request reads them
                 at once.
-            measure: the unit in which the offsets of tokens count.
-            new_parser: makes the parser of one sample's text; None = the text goes on with the
-                prompt's, instead of beginning a new one.
+            continues_prompt: whether the text goes on with the prompt's, instead of beginning a new
+                one.
+            new_parser: makes the parser of one sample's text.
+            keep: special tokens that are shown though others are skipped.
+            track: the unit of the offsets with which tokens are told beside the text; None = they
+                are not told.
         """
         stopping, queueing = options.stopping, options.queueing
         self._parses = new_parser is not None
@@ -154,7 +157,7 @@ class TextGeneration:
         )
 
     def usage_of(self, choice: int) -> Usage:
-        """The usage of one sample with its prompt."""
+        """Returns the usage of one sample with its prompt."""
         position = choice // (len(self._samples) // len(self._requests))
         sample = self._samples[choice]
         return Usage(
@@ -165,13 +168,13 @@ class TextGeneration:
         )
 
     def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
-        """Each prompt's cached tokens as of when the same request scored it beforehand: what that
-        has put into the cache is no saving."""
+        """Takes over each prompt's cached tokens from the time when the same request scored it:
+        what that has put into the cache is no saving."""
         self._num_cached = list(num_cached_tokens)
         self._is_scored = True
 
     async def run(self, on_delta: DeltaCallback) -> None:
-        """Submits the prompts and returns when every sample is finished. Raises as `submit` and
+        """Submits the prompts and returns when every sample is finished. It raises as `submit` and
         `finished` do."""
         self.submit(on_delta)
         await self.finished()
@@ -308,7 +311,7 @@ class TextGeneration:
 
 
 def failure(output: GenerationOutput) -> BackendError | RequestError:
-    """What it means that a sample ended with ABORT or ERROR."""
+    """Returns what it means that a sample ended with ABORT or ERROR."""
     if (refusal := output.refusal) is not None:
         return RequestError(refusal.message, param=refusal.param, code=refusal.code)
     if output.finish_reason is FinishReason.ABORT:

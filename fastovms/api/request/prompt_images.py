@@ -1,4 +1,4 @@
-"""Prompts of models that take images: texts in which tags stand for them."""
+"""Prepares prompts of models that take images: texts in which tags stand for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastovms.params import TextPrompt
 
 @contextmanager
 def tags_named(body: Struct) -> Iterator[None]:
-    """Where a client wrote what stands for an image, the part that it is in is named."""
+    """Names, where a client wrote a tag that stands for an image, the part that it is in."""
     try:
         yield
     except ForbiddenTag as error:
@@ -38,10 +38,11 @@ async def with_images(
     text: str | None,
     sources: Sequence[ImageSource],
 ) -> PromptTask:
-    """The task with its prompt as a model that takes images reads it. They are loaded now.
+    """Returns the task with its prompt as a model that takes images reads it. They are loaded now.
 
     Args:
-        text: the prompt's, whole, though its tokens may have been truncated.
+        truncation: has been applied to the tokens; the text is whole.
+        name: the field that the prompt comes from.
 
     Raises:
         InvalidField: one cannot be had.
@@ -63,8 +64,8 @@ async def with_images(
 
 
 def kept_images(prompt: Prompt, sources: Sequence[ImageSource]) -> tuple[Prompt, list[ImageSource]]:
-    """Where messages were dropped: the prompt with tags that count only the images that are left,
-    and those."""
+    """Returns, where messages were dropped, the prompt with tags that count only the images that
+    are left, and these."""
     text = prompt.text or ""
     kept = [index for index in range(len(sources)) if image_tag(index) in text]
     for position, index in enumerate(kept):

@@ -1,4 +1,4 @@
-"""The prompts of a request, as the backend will get them."""
+"""Holds one prompt of a request, as the backend will get it."""
 
 from __future__ import annotations
 

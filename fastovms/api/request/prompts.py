@@ -1,4 +1,4 @@
-"""The forms a prompt may take, its token ids, and whether it fits the model."""
+"""Reads the forms a prompt may take, encodes it, and checks that it fits the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ CONTEXT_EXCEEDED: Final = "context_length_exceeded"
 """The code of errors about what is longer than the context."""
 
 _CALL_COST: Final = 500
-"""As how many characters a call of the tokenizer counts, however short its text."""
+"""Characters from which encoding is done in a thread, so that the event loop never waits for it,
+and as how many of them a call of the tokenizer counts, however short its text."""
 
 _MAX_CHARS_PER_TOKEN: Final = 256
 """More characters a token than any vocabulary reaches on average: a text that is longer than the
@@ -28,7 +29,7 @@ _USUAL_CHARS_PER_TOKEN: Final = 8
 holds the GIL: a text that is far too long would stop every stream for as long as it takes."""
 
 _CUT: Final = 16
-"""Tokens into which a cut may have split one, at most."""
+"""How many tokens, at most, a cut may have split one into."""
 
 _FORMS: Final = (
     "prompt must be a string, a list of strings, a list of token ids or a list of such lists"
@@ -37,7 +38,8 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`text` is None when the client sent token ids, or when a part of them was cut off."""
+    """One prompt as it was sent. `text` is None when the client sent token ids, or when a part of
+    them was cut off."""
 
     token_ids: Sequence[int]
     text: str | None = None
@@ -61,10 +63,11 @@ def split_prompts(
     *,
     truncation: Truncation | None = None,
 ) -> list[str | list[int]]:
-    """The prompts of a request, in order, each checked but not yet encoded.
+    """Returns the prompts of a request, in order, each checked but not yet encoded.
 
-    Raises InvalidField: absent, empty, too many, of mixed forms, longer than the context and not
-    to be truncated, or with ids outside the vocabulary.
+    Raises:
+        InvalidField: they are absent, empty, too many, of mixed forms, longer than the context and
+            not to be truncated, or have ids outside the vocabulary.
     """
     if prompt is None:
         raise InvalidField("prompt is required", param="prompt")
@@ -164,12 +167,16 @@ def encoding_cost(texts: Collection[str]) -> int:
 
 
 def prompt_name(position: int, num_prompts: int) -> str:
-    """How error messages call a prompt."""
+    """Returns how error messages call a prompt."""
     return "prompt" if num_prompts == 1 else f"prompt[{position}]"
 
 
 def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
-    """Args: name: of the field at fault."""
+    """Returns the error about what is longer than the context.
+
+    Args:
+        name: the field at fault.
+    """
     return InvalidField(
         f"This model's maximum context length is {model.max_model_len} tokens, but {reason}.",
         param=name,
@@ -178,7 +185,8 @@ def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
 
 
 def check_text(text: str, name: str, model: ModelInfo) -> None:
-    """Raises InvalidField: empty, or longer than the context whatever its tokens are."""
+    """Raises InvalidField for a text that is empty, or longer than the context whatever its tokens
+    are."""
     if not text:
         raise InvalidField(f"{name} must not be an empty string", param=name)
     if len(text) > model.max_model_len * _MAX_CHARS_PER_TOKEN:

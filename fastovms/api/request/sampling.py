@@ -25,12 +25,13 @@ NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "kv_transfer_params": (),
     "ec_transfer_params": (),
 }
-"""Fields that the server does not act on, with the values (besides null) that ask for nothing.
-Any other value would change the answer, so it is refused rather than ignored."""
+"""Fields that the server does not act on, with the values (besides null) that ask for nothing. Any
+other value would change the answer, so it is refused rather than ignored."""
 
 MAX_DRAFT_TOKENS: Final = 32
 MAX_NGRAM_SIZE: Final = 16
-"""Drafts never change a text, so that larger numbers may be lowered to what can still pay."""
+"""The largest size that is used. Drafts never change a text, so that larger numbers may be lowered
+to what can still pay."""
 
 _MAX_CACHE_SALT: Final = 128
 
@@ -79,7 +80,11 @@ def is_streamed(body: GenerationFields) -> bool:
 
 
 def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
-    """Raises InvalidField when they are given without `stream`, or hold what is not allowed."""
+    """Reads the options of a stream.
+
+    Raises:
+        InvalidField: they are given without `stream`, or hold what is not allowed.
+    """
     options = body.stream_options
     if options is None:
         return StreamOptions()
@@ -106,7 +111,11 @@ def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
 
 
 def stopping(body: GenerationFields, dialect: Dialect, config: ApiConfig) -> Stopping:
-    """Raises InvalidField for too many, empty or oversized stop strings."""
+    """Reads the stop strings.
+
+    Raises:
+        InvalidField: they are too many, empty or oversized.
+    """
     given = body.stop
     strings: list[str] = [] if given is None else [given] if isinstance(given, str) else given
     limit = dialect.max_stop_strings or config.max_stop_strings
@@ -135,7 +144,11 @@ def stopping(body: GenerationFields, dialect: Dialect, config: ApiConfig) -> Sto
 
 
 def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
-    """A number of top log probabilities. Raises InvalidField beyond the server's limit."""
+    """Returns a number of top log probabilities.
+
+    Raises:
+        InvalidField: it is beyond the server's limit.
+    """
     limit = config.max_logprobs
     if value is None or 0 <= value <= limit or (limit == ALL_LOGPROBS and value >= limit):
         return value
@@ -144,7 +157,11 @@ def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
 
 
 def queueing(body: GenerationFields) -> Queueing:
-    """Raises InvalidField for a salt that vLLM would refuse."""
+    """Reads what the request says about its place.
+
+    Raises:
+        InvalidField: vLLM would refuse the salt.
+    """
     salt = body.cache_salt
     if salt is not None and (
         not 0 < len(salt) <= _MAX_CACHE_SALT or any(char in "@/\\\0" for char in salt)
@@ -158,7 +175,11 @@ def queueing(body: GenerationFields) -> Queueing:
 
 
 def request_id(body: GenerationFields, default: str) -> str:
-    """The id that the client gave, or `default`. Raises InvalidField when it is none."""
+    """Returns the id that the client gave, or `default`.
+
+    Raises:
+        InvalidField: it is no id.
+    """
     given = body.request_id
     if given is None:
         return default

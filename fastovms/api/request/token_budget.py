@@ -1,4 +1,4 @@
-"""How many tokens a sample may have, and how many are kept of a long prompt."""
+"""Decides how many tokens a sample may have, and how many are kept of a long prompt."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from fastovms.params import ModelInfo
 
 
 class TokenBudget(NamedTuple):
-    """New tokens for each sample.
+    """How many new tokens each sample may have.
 
     Attributes:
         requested: what the request says; None = nothing.
         max_tokens: what applies, the context apart; None = what it leaves, 0 = nothing is
             generated.
-        may_be_cut: `max_tokens` is lowered to what the context leaves, rather than refused.
+        name: the field that says so.
+        may_be_cut: whether `max_tokens` is lowered to what the context leaves, rather than refused.
     """
 
     requested: int | None
@@ -34,12 +35,15 @@ def token_budget(
     *,
     may_reach_limit: bool = False,
 ) -> TokenBudget:
-    """
-    Args:
-        default: where neither the request nor the model says anything.
-        may_reach_limit: the operator's limit is allowed itself, otherwise only what is less.
+    """Reads the budget.
 
-    Raises InvalidField: more than the operator allows, where the dialect has that refused.
+    Args:
+        default: what applies where neither the request nor the model says anything.
+        may_reach_limit: whether the operator's limit is allowed itself, otherwise only what is
+            less.
+
+    Raises:
+        InvalidField: it is more than the operator allows, where the dialect has that refused.
     """
     model, dialect, name = request.model, request.dialect, request.names.max_tokens
     limit = model.limits.max_tokens_limit
@@ -62,12 +66,13 @@ def token_budget(
 def fit_max_tokens(
     request: Preparation[GenerationFields], budget: TokenBudget, num_prompt_tokens: int, name: str
 ) -> int | None:
-    """`budget.max_tokens` as the context allows it.
+    """Returns `budget.max_tokens` as the context allows it.
 
     Args:
-        name: of the prompt, for error messages.
+        name: the prompt's, for error messages.
 
-    Raises InvalidField (`context_length_exceeded`) with the counts.
+    Raises:
+        InvalidField: they do not fit (`context_length_exceeded`), with the counts.
     """
     max_tokens, model = budget.max_tokens, request.model.info
     room = model.max_model_len - num_prompt_tokens
@@ -97,7 +102,11 @@ def fit_max_tokens(
 def truncation(
     body: GenerationFields, model: ModelInfo, max_tokens: int | None, clamps: bool
 ) -> Truncation | None:
-    """Raises InvalidField for a number beyond the context, or an unknown side."""
+    """Reads how much of a long prompt is kept.
+
+    Raises:
+        InvalidField: a number is beyond the context, or the side unknown.
+    """
     side = body.truncation_side
     if side not in (None, "left", "right"):
         raise InvalidField(
@@ -118,8 +127,9 @@ def truncation(
 
 
 def _longest_prompt(model: ModelInfo, max_tokens: int | None, clamps: bool) -> int:
-    """What `max_tokens` leaves of the context. Where that would be less than half of it, a
-    `max_tokens` that may be lowered is: it is more often a large number than a need."""
+    """Returns how many tokens of prompt `max_tokens` leaves room for. Where that would be less than
+    half of the context, a `max_tokens` that may be lowered is: it is more often a large number than
+    a need."""
     context = model.max_model_len
     if max_tokens is None or (clamps and max_tokens > context // 2):
         return context - 1

@@ -1,4 +1,4 @@
-"""What an answer tells about its tokens."""
+"""Decides what an answer tells about its tokens, and how much of that a request may ask for."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class TokenReport:
     """What a choice tells about its tokens, apart from their text.
 
     Attributes:
-        num_logprobs: top log probabilities of each token; None = no `logprobs` object.
+        num_logprobs: how many top log probabilities of each token; None = no `logprobs` object.
         num_prompt_logprobs: the same for vLLM's `prompt_logprobs`.
-        has_token_ids: of the prompt and of the text.
+        has_token_ids: whether those of the prompt and of the text are told.
+        field: the request's field that says how many `num_logprobs` are.
     """
 
     num_logprobs: int | None
@@ -33,11 +34,13 @@ class TokenReport:
 
 
 def token_report(request: Preparation[GenerationFields], logprobs: int | None) -> TokenReport:
-    """
-    Args:
-        logprobs: top log probabilities of each token that the request asks for.
+    """Reads what is to be told.
 
-    Raises InvalidField: more than the server allows, or what no stream has.
+    Args:
+        logprobs: how many top log probabilities the body asks for in the field `name`.
+
+    Raises:
+        InvalidField: it is more than the server allows, or what no stream has.
     """
     body, config, name = request.body, request.config, request.names.logprobs
     logprobs = num_logprobs(logprobs, name, config)
@@ -57,7 +60,8 @@ def token_report(request: Preparation[GenerationFields], logprobs: int | None) -
 
 
 def num_values(num_top: int | None, model: ModelInfo) -> int:
-    """Log probabilities that are told of a token when its `num_top` likeliest are asked for."""
+    """Returns how many log probabilities are told of a token when its `num_top` likeliest are asked
+    for."""
     if num_top is None:
         return 0
     return 1 + (model.vocab_size if num_top == ALL_LOGPROBS else num_top)

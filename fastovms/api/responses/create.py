@@ -1,5 +1,5 @@
-"""`POST /responses`: answers in one piece, as a stream, or in the background. Also counts what it
-would be asked."""
+"""Answers `POST /responses`: in one piece, as a stream, or in the background. Also counts a
+prompt's tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fastovms.api.responses.background import (
     id_is_taken,
 )
 from fastovms.api.responses.input.input_items import NewId, Reading
-from fastovms.api.responses.input.response_fields import Fields, read_fields
+from fastovms.api.responses.input.response_fields import ResponseFields, read_fields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.job import ResponsesJob, count_tokens, names_of, prepare
 from fastovms.api.responses.output.echoed_fields import output_form, response_form
@@ -55,7 +55,7 @@ class _Task:
 
     request: Request
     dialect: Dialect
-    fields: Fields
+    fields: ResponseFields
     history: History
     job: ResponsesJob
     generation: TextGeneration
@@ -80,7 +80,11 @@ class Responses:
         self._state = state
 
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
-        """Raises RequestError or BackendError while the answer has not begun."""
+        """Answers a request.
+
+        Raises:
+            RequestError, BackendError: the answer has not begun, and cannot.
+        """
         context, state = self._context, self._state
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
         body = preparation.body
@@ -104,7 +108,11 @@ class Responses:
             return await (self._stream(task) if is_streamed(body) else self._complete(task))
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
-        """The tokens that a request's prompt would have. Raises RequestError."""
+        """Answers with the number of tokens that a request's prompt would have.
+
+        Raises:
+            RequestError: a field is at fault.
+        """
         preparation = await self._context.read(request, ResponsesRequest, dialect, names_of)
         fields = read_fields(preparation.body, dialect, keeps=self._state is not None)
         history = await self._history(preparation, fields, request.tenant)
@@ -113,7 +121,7 @@ class Responses:
         return Response(200, orjson.dumps(counted))
 
     async def _history(
-        self, preparation: Preparation[ResponsesRequest], fields: Fields, tenant: str
+        self, preparation: Preparation[ResponsesRequest], fields: ResponseFields, tenant: str
     ) -> History:
         dialect, takes_images = preparation.dialect, preparation.model.images is not None
         reading = Reading(dialect, item_ids(self._context, dialect), takes_images)
@@ -125,7 +133,7 @@ class Responses:
         request: Request,
         new_id: str,
         envelope: Envelope,
-        fields: Fields,
+        fields: ResponseFields,
         history: History,
         job: ResponsesJob,
     ) -> _Task:
@@ -220,7 +228,8 @@ class Responses:
         return None
 
     async def _keep(self, task: _Task) -> None:
-        """Whoever gets an answer gets it also when it cannot be kept; it then says so."""
+        """Keeps a response. Whoever gets an answer gets it also when it cannot be kept; it then
+        says so."""
         fields, run, state = task.fields, task.run, self._state
         conversation_id = fields.conversation_id if run.state.is_answer else None
         if state is None or not (fields.store or conversation_id):
@@ -239,7 +248,7 @@ class Responses:
 
 
 class _Frames:
-    """`sse.DeltaFrames` of a response."""
+    """Implements `sse.DeltaFrames` for a response."""
 
     def __init__(self, run: ResponseRun) -> None:
         self._run = run
@@ -253,26 +262,27 @@ class _Frames:
 
 
 def _id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
-    """None for a client that gives a whole id, as vLLM takes it."""
+    """Returns the prefix of new ids; None for a client that gives a whole id, as vLLM takes it."""
     is_whole = (body.request_id or "").startswith(_RESPONSE_IDS)
     return "" if is_whole else f"resp{dialect.responses.id_separator}"
 
 
 async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
-    """Raises InvalidField: a response that is kept, or runs, has the id."""
+    """Raises InvalidField where a response that is kept, or runs, has the id."""
     is_running = (tenant, id) in state.attended or state.runs.find(tenant, id) is not None
     if is_running or await state.store.find_response(tenant, id) is not None:
         raise id_is_taken(id)
 
 
 def item_ids(context: ApiContext, dialect: Dialect) -> NewId:
-    """Makes ids of items in the dialect's form."""
+    """Returns what makes ids of items in the dialect's form."""
     separator = dialect.responses.id_separator
     return lambda prefix: f"{prefix}{separator}{context.new_id()}"
 
 
 def warning_headers(skipped: Sequence[str]) -> HeaderPairs:
-    """Says what was passed over: agents offer every server the tools of OpenAI's."""
+    """Returns headers that say what was passed over: agents offer every server the tools of
+    OpenAI's."""
     if not skipped:
         return ()
     text = ", ".join(skipped).replace("\\", "").replace('"', "'")

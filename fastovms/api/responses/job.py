@@ -27,7 +27,7 @@ from fastovms.api.request.token_budget import TokenBudget, token_budget
 from fastovms.api.request.token_report import token_report
 from fastovms.api.responses.input.input_items import Item
 from fastovms.api.responses.input.items_to_messages import to_messages
-from fastovms.api.responses.input.response_fields import Fields
+from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.input.truncation import fitting
 from fastovms.api.responses.stored.history import History
@@ -60,7 +60,7 @@ class ResponsesJob:
 
 
 async def prepare(
-    request: Preparation[ResponsesRequest], fields: Fields, history: History
+    request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
 ) -> ResponsesJob:
     """Checks a request and makes what runs it. Long contexts are rendered and encoded in a thread.
 
@@ -94,7 +94,7 @@ async def prepare(
 
 
 async def count_tokens(
-    request: Preparation[ResponsesRequest], fields: Fields, history: History
+    request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
 ) -> int:
     """Counts the tokens of the prompt that `prepare` would make. Raises RequestError."""
     maker = _prompt_maker(request, fields, history, [])
@@ -111,7 +111,7 @@ def names_of(body: ResponsesRequest) -> FieldNames:
 
 
 def _with_format(
-    request: Preparation[ResponsesRequest], fields: Fields
+    request: Preparation[ResponsesRequest], fields: ResponseFields
 ) -> Preparation[ResponsesRequest]:
     """Has `text.format`, where it asks for something, stand in for `response_format`."""
     if fields.response_format is None:
@@ -121,7 +121,7 @@ def _with_format(
 
 
 def _prompt_maker(
-    request: Preparation[ResponsesRequest], fields: Fields, history: History, warnings: list[str]
+    request: Preparation[ResponsesRequest], fields: ResponseFields, history: History, warnings: list[str]
 ) -> PromptMaker:
     """Args: warnings: takes what of the tools is passed over."""
     body = request.body

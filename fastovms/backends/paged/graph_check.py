@@ -15,7 +15,7 @@ from fastovms import __version__
 from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.engine.model.device_memory import available_memory
 from fastovms.engine.model.graph_comparison import largest_difference
-from fastovms.engine.model.model import ModelFiles
+from fastovms.engine.model.model import ExportedModel
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import ConfigurationError
 
@@ -33,9 +33,9 @@ _FILE: Final = "difference.json"
 
 
 def check_graph(
-    files: ModelFiles,
+    files: ExportedModel,
     cache: DiskCache,
-    difference: Callable[[ModelFiles], float] = largest_difference,
+    difference: Callable[[ExportedModel], float] = largest_difference,
     clock: Callable[[], float] = time.perf_counter,
     available: Callable[[], int] = available_memory,
 ) -> None:

@@ -19,7 +19,7 @@ from fastovms.config import DEFAULT_TOKEN_BUDGET, EngineConfig
 from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.engine.model import tuning
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
-from fastovms.engine.model.model import ModelFiles, PagedModel
+from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.errors import ConfigurationError
 
@@ -80,9 +80,9 @@ class Report:
 
 def read_files(
     model_dir: Path, config: EngineConfig, max_model_len: int = DEFAULT_MAX_MODEL_LEN
-) -> ModelFiles:
+) -> ExportedModel:
     """Raises ConfigurationError: the model cannot be paged, or there is no such device."""
-    return ModelFiles(
+    return ExportedModel(
         model_dir,
         device=config.device,
         properties=config.plugin_config,
@@ -92,7 +92,7 @@ def read_files(
 
 
 def load_tuned(
-    files: ModelFiles,
+    files: ExportedModel,
     config: EngineConfig,
     cache: DiskCache,
     clock: Callable[[], float] = time.perf_counter,
@@ -157,14 +157,14 @@ def measure_all(
     return Report(loads, budgets, finding, _keep(cache, _key(config, files), finding))
 
 
-def _is_worth_measuring(files: ModelFiles, config: EngineConfig) -> bool:
+def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:
     if files.weights_size <= EXACT_WEIGHTS_SIZE:
         return False
     return len(files.choices) > 1 or config.max_num_batched_tokens is None
 
 
 def _tune_at_start(
-    files: ModelFiles,
+    files: ExportedModel,
     precisions: Precisions,
     model: PagedModel,
     compiled_in: float,
@@ -211,7 +211,7 @@ def _tune_at_start(
 # What is kept
 
 
-def _key(config: EngineConfig, files: ModelFiles) -> str:
+def _key(config: EngineConfig, files: ExportedModel) -> str:
     """Returns the key of model, machine and whatever else decides what is fastest."""
     names = ("openvino_model.xml", "openvino_model.bin")
     core = ov.Core()

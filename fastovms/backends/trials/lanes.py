@@ -63,7 +63,7 @@ class Lane(Protocol[Result_co]):
         """Frees what the lane holds."""
 
 
-class _Job(Generic[Result]):
+class _QueuedGrammar(Generic[Result]):
     """A grammar on its way through the lanes, and what comes of it.
 
     Attributes:
@@ -94,7 +94,7 @@ class TrialLanes(Generic[Result]):
         self._max_seconds = max_seconds
         self._changed = threading.Condition()  # guards everything below
         limits = [_FIRST, *[_LATER] * (len(lanes) - 1)]
-        self._queues: list[FairQueue[_Job[Result]]] = [
+        self._queues: list[FairQueue[_QueuedGrammar[Result]]] = [
             FairQueue("grammars", per_client=per_client, total=total)
             for per_client, total in limits
         ]
@@ -131,7 +131,7 @@ class TrialLanes(Generic[Result]):
             RequestError: the grammar cannot be used.
             BackendUnavailable: the lanes are closed, or cannot try anything.
         """
-        job: _Job[Result] = _Job(grammar, client)
+        job: _QueuedGrammar[Result] = _QueuedGrammar(grammar, client)
         try:
             self._enter(job, 0)
             async with asyncio.timeout(self._max_seconds):
@@ -164,7 +164,7 @@ class TrialLanes(Generic[Result]):
         for lane in started:
             lane.kill()
 
-    def _enter(self, job: _Job[Result], number: int) -> None:
+    def _enter(self, job: _QueuedGrammar[Result], number: int) -> None:
         """Puts a job into a lane's queue.
 
         Raises:
@@ -213,7 +213,7 @@ class TrialLanes(Generic[Result]):
                 for job in stranded:
                     _refuse(job, BackendUnavailable("grammars cannot be compiled now"))
 
-    def _take(self, number: int) -> _Job[Result] | None:
+    def _take(self, number: int) -> _QueuedGrammar[Result] | None:
         with self._changed:
             while not self._is_closed:
                 job = self._queues[number].take()
@@ -226,7 +226,7 @@ class TrialLanes(Generic[Result]):
                     return job
         return None
 
-    def _attempt(self, job: _Job[Result], number: int) -> None:
+    def _attempt(self, job: _QueuedGrammar[Result], number: int) -> None:
         is_last = number + 1 == len(self._lanes)
         try:
             job.done.set_result(self._lanes[number].attempt(job.grammar, is_last=is_last))
@@ -242,7 +242,7 @@ class TrialLanes(Generic[Result]):
             job.done.set_exception(UnusableGrammar(job.grammar, TOO_MUCH))
 
 
-def _refuse(job: _Job[Result], error: Exception) -> None:
+def _refuse(job: _QueuedGrammar[Result], error: Exception) -> None:
     if job.is_begun or job.done.set_running_or_notify_cancel():
         job.is_begun = True
         job.done.set_exception(error)

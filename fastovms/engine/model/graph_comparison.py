@@ -15,7 +15,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from fastovms.engine.model.compilation import Precisions, compile_variants, exact_properties
-from fastovms.engine.model.model import ModelFiles, PagedModel
+from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.engine.model.paging import PagedGraph
 from fastovms.engine.model.raw_logits import as_float32
 from fastovms.engine.model.step_inputs import StepLayout
@@ -34,7 +34,7 @@ Floats = NDArray[np.float32]
 TokenIds = NDArray[np.int64]
 
 
-def largest_difference(files: ModelFiles) -> float:
+def largest_difference(files: ExportedModel) -> float:
     """Returns by how much log probabilities of likely tokens differ at most. Takes the memory of
     one compiled model, and as long as compiling two.
 

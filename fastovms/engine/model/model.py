@@ -100,12 +100,12 @@ class PagedModel:
         exact: bool = False,
         max_model_len: int = DEFAULT_MAX_MODEL_LEN,
     ) -> PagedModel:
-        """Reads and compiles a model directory; see `ModelFiles`.
+        """Reads and compiles a model directory; see `ExportedModel`.
 
         Raises:
             ConfigurationError: the model cannot be paged, or the device cannot run it.
         """
-        files = ModelFiles(
+        files = ExportedModel(
             model_dir,
             device=device,
             properties=properties,
@@ -150,7 +150,7 @@ class PagedModel:
         return request.infer(inputs)[:num_rows]
 
 
-class ModelFiles:
+class ExportedModel:
     """A model directory that has been read and may be compiled in several ways.
 
     Attributes:

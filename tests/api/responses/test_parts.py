@@ -295,7 +295,7 @@ def test_a_long_log_is_compressed():
     frames = [b'data: {"sequence_number":%d,"delta":"some text"}\n\n' % n for n in range(50_000)]
     for frame in frames:
         log.append([frame])
-    assert sum(map(len, log._chunks)) < sum(map(len, frames)) / 5
+    assert sum(map(len, log._packs)) < sum(map(len, frames)) / 5
     assert read_all(log, 0) == frames
     assert read_all(EventLog.load(log.dump([])), 49_990) == frames[49_990:]
 

@@ -76,7 +76,7 @@ class MachineFiles:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     costs = {"a": linear(0.02, 0.0001), "b": linear(0.01, 0.0001), "c": linear(0.03, 0.0001)}
     machine = Machine(costs)
-    monkeypatch.setattr(tuning, "ModelFiles", machine.files)
+    monkeypatch.setattr(tuning, "ExportedModel", machine.files)
     return machine
 
 

@@ -18,7 +18,7 @@ from fastovms.config import EngineConfig
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.graph_comparison import largest_difference
-from fastovms.engine.model.model import ModelFiles, PagedModel
+from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.engine.model.paging import applies_sliding_window
 from fastovms.params import GenerationRequest, SamplingParams
 
@@ -50,18 +50,18 @@ class Generated(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def files(request: pytest.FixtureRequest) -> ModelFiles:
-    return ModelFiles(MODELS / request.param, exact=True, max_model_len=MAX_MODEL_LEN)
+def files(request: pytest.FixtureRequest) -> ExportedModel:
+    return ExportedModel(MODELS / request.param, exact=True, max_model_len=MAX_MODEL_LEN)
 
 
 @pytest.fixture(scope="module")
-def model(files: ModelFiles) -> PagedModel:
+def model(files: ExportedModel) -> PagedModel:
     model = files.compile(files.choices)[1]
     model.allocate_cache(NUM_BLOCKS)
     return model
 
 
-def references(files: ModelFiles) -> list[dict[str, Any]]:
+def references(files: ExportedModel) -> list[dict[str, Any]]:
     """Of texts within the length that the model is served with."""
     content: list[dict[str, Any]] = json.loads((files.model_dir / "reference.json").read_text())
     exact = files.graph.max_exact_len
@@ -75,7 +75,7 @@ def _cut(reference: dict[str, Any], limit: int) -> dict[str, Any]:
     return reference | generated
 
 
-def test_what_is_special_in_a_graph_is_found(files: ModelFiles) -> None:
+def test_what_is_special_in_a_graph_is_found(files: ExportedModel) -> None:
     name = files.model_dir.name
     assert files.graph.rope_switch_len == SWITCH_LENS.get(name)
     exact = files.graph.max_exact_len
@@ -83,12 +83,12 @@ def test_what_is_special_in_a_graph_is_found(files: ModelFiles) -> None:
     assert applies_sliding_window(files.graph.model) is (name in WINDOWED)
 
 
-def test_a_paged_graph_says_what_the_exported_one_says(files: ModelFiles) -> None:
+def test_a_paged_graph_says_what_the_exported_one_says(files: ExportedModel) -> None:
     assert largest_difference(files) < LOGPROB_TOLERANCE
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_texts_are_those_of_transformers(files: ModelFiles, model: PagedModel, way: str) -> None:
+def test_texts_are_those_of_transformers(files: ExportedModel, model: PagedModel, way: str) -> None:
     expected = references(files)
     draft_model = None
     if way == "with drafts":

@@ -13,7 +13,7 @@ from openvino import opset13
 from fastovms.backends.paged.graph_check import MAX_DIFFERENCE
 from fastovms.engine.model.graph_comparison import largest_difference
 from fastovms.engine.model.long_rope import TOKEN_SEQUENCE_LENS
-from fastovms.engine.model.model import ModelFiles
+from fastovms.engine.model.model import ExportedModel
 from fastovms.engine.model.paging import PagedGraph
 
 MODELS = Path(__file__).parents[2] / "models" / "architectures"
@@ -52,7 +52,7 @@ def short_factors_only(graph: PagedGraph) -> None:
 def test_another_attention_makes_a_difference(
     name: str, change: Callable[[PagedGraph], None]
 ) -> None:
-    files = ModelFiles(MODELS / name, max_model_len=160)
+    files = ExportedModel(MODELS / name, max_model_len=160)
     change(files.graph)
     files.graph.model.validate_nodes_and_infer_types()
     assert largest_difference(files) > 2 * MAX_DIFFERENCE

@@ -38,7 +38,7 @@ _MAX_IDENTIFIER: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class ResponseFields:
     """What these fields ask for.
 
     Attributes:
@@ -65,7 +65,7 @@ class Fields:
     seals_reasoning: bool
 
 
-def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Fields:
+def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> ResponseFields:
     """
     Args:
         keeps: the server keeps responses.
@@ -85,7 +85,7 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Fie
         raise InvalidField(f"background cannot be used {reason}", param="background")
     include = check_include(body.include or ())
     text, response_format = _text(body, dialect)
-    return Fields(
+    return ResponseFields(
         store=store,
         background=body.background is True,
         previous_id=_previous_id(body.previous_response_id),

@@ -1,4 +1,4 @@
-"""What a response repeats of its request."""
+"""Writes what a response repeats of its request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastovms.api.generation.envelope import Envelope
 from fastovms.api.request.logprob_formats import chat_logprobs
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.input.input_items import NewId
-from fastovms.api.responses.input.response_fields import Fields
+from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.job import ResponsesJob
 from fastovms.api.responses.output.alignment import TokenAligner
 from fastovms.api.responses.output.output_items import OutputForm
@@ -20,14 +20,16 @@ from fastovms.errors import InvalidField
 from fastovms.text.tokens.tracking import TextToken
 
 _MAX_STREAMED_LOGPROBS: Final = 512 * 1024
-"""Bytes of them that an event at the end of a stream may repeat. There are four such events in one
-write, and what may lie unread of a stream is limited."""
+"""Bytes of log probabilities that an event at the end of a stream may repeat. There are four such
+events in one write, and what may lie unread of a stream is limited."""
 
 
-def response_form(job: ResponsesJob, fields: Fields, envelope: Envelope) -> ResponseForm:
-    """Every member that OpenAI's client and Open Responses require, null where there is nothing.
+def response_form(job: ResponsesJob, fields: ResponseFields, envelope: Envelope) -> ResponseForm:
+    """Returns every member that OpenAI's client and Open Responses require, null where there is
+    nothing.
 
-    Raises InvalidField: one cannot be repeated.
+    Raises:
+        InvalidField: one cannot be repeated.
     """
     body, params = job.preparation.body, job.task.params
     conversation_id = fields.conversation_id
@@ -70,7 +72,7 @@ def response_form(job: ResponsesJob, fields: Fields, envelope: Envelope) -> Resp
 
 
 def output_form(
-    job: ResponsesJob, fields: Fields, new_id: NewId, new_call_id: Callable[[], str]
+    job: ResponsesJob, fields: ResponseFields, new_id: NewId, new_call_id: Callable[[], str]
 ) -> OutputForm:
     body, report = job.preparation.body, job.options.report
     num_top = report.num_logprobs
@@ -97,7 +99,11 @@ def output_form(
 
 
 def _encoded(value: object, name: str) -> orjson.Fragment:
-    """What may be long, and is repeated in many events. Raises InvalidField."""
+    """Encodes what may be long, and is repeated in many events.
+
+    Raises:
+        InvalidField: it cannot be encoded.
+    """
     try:
         return orjson.Fragment(orjson.dumps(value))
     except orjson.JSONEncodeError:
@@ -105,7 +111,7 @@ def _encoded(value: object, name: str) -> orjson.Fragment:
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A function as OpenAI has it, whatever form it came in."""
+    """Returns a function as OpenAI has it, whatever form it came in."""
     function = tool.get("function") or tool
     return {
         "type": "function",

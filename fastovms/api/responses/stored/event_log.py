@@ -31,7 +31,7 @@ class EventLog:
 
     def __init__(self, first: int = 0) -> None:
         self._starts: list[int] = []
-        self._chunks: list[bytes] = []
+        self._packs: list[bytes] = []
         self._open: list[bytes] = []
         self._open_start = first
         self._open_size = 0
@@ -58,7 +58,7 @@ class EventLog:
         if start >= self._open_start:
             return self._open[start - self._open_start :]
         index = bisect_right(self._starts, start) - 1
-        frames = zlib.decompress(self._chunks[index]).split(END)
+        frames = zlib.decompress(self._packs[index]).split(END)
         return [frame + END for frame in frames[start - self._starts[index] : -1]]
 
     def listen(self, key: object, listener: Callable[[], None]) -> None:
@@ -77,9 +77,9 @@ class EventLog:
         ends = [*self._starts[1:], self._open_start]
         rest = [*self._open, *last]
         return b"".join(
-            _HEADER.pack(num_events, len(chunk)) + chunk
-            for num_events, chunk in [
-                *zip(map(sub, ends, self._starts), self._chunks, strict=True),
+            _HEADER.pack(num_events, len(pack)) + pack
+            for num_events, pack in [
+                *zip(map(sub, ends, self._starts), self._packs, strict=True),
                 (len(rest), _compress(rest)),
             ]
         )
@@ -93,7 +93,7 @@ class EventLog:
             num_events, length = _HEADER.unpack_from(dumped, position)
             position += _HEADER.size
             log._starts.append(log._open_start)
-            log._chunks.append(dumped[position : position + length])
+            log._packs.append(dumped[position : position + length])
             log._open_start += num_events
             position += length
         log.is_closed = True
@@ -101,7 +101,7 @@ class EventLog:
 
     def _seal(self) -> None:
         self._starts.append(self._open_start)
-        self._chunks.append(_compress(self._open))
+        self._packs.append(_compress(self._open))
         self._open_start += len(self._open)
         self._open = []
         self._open_size = 0

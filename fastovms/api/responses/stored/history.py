@@ -1,4 +1,4 @@
-"""Everything that a model is told for one request: what came before, and the input."""
+"""Reads everything that a model is told for one request: what came before, and the input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastovms.api.request import offload
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.prompts import context_exceeded
 from fastovms.api.responses.input.input_items import Item, Reading, distinct, read_input
-from fastovms.api.responses.input.response_fields import Fields
+from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.errors import InvalidField, NotFound
 from fastovms.params import ModelInfo
@@ -22,23 +22,25 @@ _BYTES_PER_UNIT: Final = 32
 """Bytes of items that are read, or written, in the time of one unit of `offload`."""
 
 _MAX_REFERENCES: Final = 256
-"""That are looked up at once: what others ask of the store comes between."""
+"""How many references are looked up at once: what others ask of the store comes between."""
 
 _BYTES_PER_TOKEN: Final = 1024
 _MIN_BYTES: Final = 4 * 1024 * 1024
-"""More of earlier items than any context has room for, also where templates leave thoughts out."""
+"""Bytes of earlier items that are read whatever the context: more than any has room for, also where
+templates leave thoughts out."""
 
 _BYTES_OF_IMAGES: Final = 64 * 1024 * 1024
-"""And of those that bring images, which are in them as text."""
+"""How many more are read where items bring images, which are in them as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """
+    """All that a model is told.
+
     Attributes:
         items: all of them, the oldest first.
         input: those of this request, which are the last.
-        size: of all, in bytes, about.
+        size: about how many bytes all have.
         warnings: what of the input is passed over.
     """
 
@@ -55,13 +57,15 @@ def item_cost(num_bytes: int) -> int:
 
 async def read_history(
     request: Preparation[ResponsesRequest],
-    fields: Fields,
+    fields: ResponseFields,
     reading: Reading,
     tenant: str,
     store: StateStore | None,
 ) -> History:
-    """
+    """Reads the items of a request, and those that came before.
+
     Args:
+        body_size: the request's, in bytes.
         store: None = nothing is kept.
 
     Raises:
@@ -90,8 +94,8 @@ async def read_history(
     return await offload.run(build, item_cost(size))
 
 
-def _check_count(given: str | Sequence[object] | None, fields: Fields, model: ModelInfo) -> None:
-    """Raises InvalidField: no context holds so many items, of which each would become objects that
+def _check_count(given: str | Sequence[object] | None, fields: ResponseFields, model: ModelInfo) -> None:
+    """Raises InvalidField for more items than any context holds: each would become objects that
     every collection of Python's garbage visits, while all other threads stand still."""
     if given is None or isinstance(given, str) or fields.truncates:
         return
@@ -100,7 +104,7 @@ def _check_count(given: str | Sequence[object] | None, fields: Fields, model: Mo
 
 
 async def _past(
-    fields: Fields, tenant: str, store: StateStore, model: ModelInfo
+    fields: ResponseFields, tenant: str, store: StateStore, model: ModelInfo
 ) -> Sequence[StoredItem]:
     max_bytes = max(_MIN_BYTES, model.max_model_len * _BYTES_PER_TOKEN)
     if model.takes_images:
@@ -133,7 +137,7 @@ def _check_chain(found: Context | None, previous_id: str, name: str) -> None:
 
 
 async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None) -> Sequence[Item]:
-    """Items in place of references to them."""
+    """Returns items in place of references to them."""
     ids = [item["id"] for item in items if item["type"] == "item_reference"]
     if not ids:
         return items
@@ -151,7 +155,7 @@ async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None
     ]
 
 
-def _store(store: StateStore | None, fields: Fields) -> StateStore:
+def _store(store: StateStore | None, fields: ResponseFields) -> StateStore:
     if store is None:
         name = "conversation" if fields.previous_id is None else "previous_response_id"
         raise InvalidField(f"{name} cannot be used: this server keeps no responses", param=name)

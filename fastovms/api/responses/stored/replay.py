@@ -32,7 +32,7 @@ async def replay(
         data = b"".join(frames if dialect.responses.names_events else map(without_name, frames))
         if next_number < log.num_events:
             stream.send(data)
-            loop.call_soon(send)  # others get their turn
+            loop.call_soon(send)  # others are served first
         elif log.is_closed:
             stream.finish(data + DONE)
             done.set_result(None)

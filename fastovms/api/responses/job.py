@@ -121,7 +121,10 @@ def _with_format(
 
 
 def _prompt_maker(
-    request: Preparation[ResponsesRequest], fields: ResponseFields, history: History, warnings: list[str]
+    request: Preparation[ResponsesRequest],
+    fields: ResponseFields,
+    history: History,
+    warnings: list[str],
 ) -> PromptMaker:
     """Args: warnings: takes what of the tools is passed over."""
     body = request.body

@@ -94,7 +94,9 @@ async def read_history(
     return await offload.run(build, item_cost(size))
 
 
-def _check_count(given: str | Sequence[object] | None, fields: ResponseFields, model: ModelInfo) -> None:
+def _check_count(
+    given: str | Sequence[object] | None, fields: ResponseFields, model: ModelInfo
+) -> None:
     """Raises InvalidField for more items than any context holds: each would become objects that
     every collection of Python's garbage visits, while all other threads stand still."""
     if given is None or isinstance(given, str) or fields.truncates:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.grammar_tree import Node
+
 
 class FinishReason(Enum):
     """Why a sample ended. `STOP` and `LENGTH` carry OpenAI's wire names."""
@@ -30,7 +32,7 @@ class GrammarKind(Enum):
     CHOICE = "choice"
     GRAMMAR = "grammar"
     STRUCTURAL_TAG = "structural tag"
-    TAGGED_RULES = "schema of the tools"
+    CALLS = "schema of the tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,10 @@ class Grammar:
 
     Attributes:
         source: JSON text of the schema, of the list of choices or of the structural tag; the
-            expression; the Lark, GBNF or EBNF rules; the tagged rules, see `tagged_rules` in
-            `engine`; nothing for JSON_OBJECT.
+            expression; the Lark, GBNF or EBNF rules; nothing for JSON_OBJECT and CALLS.
         param: the request's field, for messages.
-        frame: tagged rules of the whole text, in which `@answer` is what the grammar constrains;
-            empty = nothing else. Reasoning may come first.
+        tree: the whole text, in which `Answer` is what `source` constrains, with reasoning before
+            it perhaps, or, for CALLS, nothing is; None = there is nothing else.
         compiled: what the backend has made of it, of a type that only the backend knows; None =
             nothing yet.
     """
@@ -51,7 +52,7 @@ class Grammar:
     kind: GrammarKind
     source: str
     param: str = field(default="response_format", compare=False)
-    frame: str = ""
+    tree: Node | None = None
     compiled: object = field(default=None, compare=False, repr=False)
 
 

@@ -11,6 +11,7 @@ FOUNDATION = frozenset(
         "errors",
         "fair_queue",
         "free_memory",
+        "grammar_tree",
         "json_types",
         "log_format",
         "metrics",

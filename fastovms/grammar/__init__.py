@@ -1,6 +1,6 @@
 """What a text must look like, token by token: compiles grammars and follows them.
 
 `GrammarCompiler` makes one `GrammarState` a sample from a JSON schema, an expression, a Lark
-grammar or rules with tags. It knows neither the engine that draws tokens nor the API that a
+grammar or a tree. It knows neither the engine that draws tokens nor the API that a
 grammar came by.
 """

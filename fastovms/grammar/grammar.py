@@ -24,8 +24,9 @@ from fastovms.grammar.grammar_time_budget import Allowance
 from fastovms.grammar.json_schema import usable_rules, usable_schema
 from fastovms.grammar.special_tokens import with_token_ids, without_names
 from fastovms.grammar.structural_tag import structural_tag
-from fastovms.grammar.tagged_rules import resolve_tags
+from fastovms.grammar.tree_rules import tree_rules
 from fastovms.grammar.unmatchable_rules import unmatchable_rule
+from fastovms.grammar_tree import Node
 from fastovms.params import Grammar, GrammarKind, Refusal
 
 if TYPE_CHECKING:
@@ -170,7 +171,6 @@ class GrammarCompiler:
             **_TO_LLGUIDANCE,
             GrammarKind.GRAMMAR: self._grammar,
             GrammarKind.STRUCTURAL_TAG: self._structural_tag,
-            GrammarKind.TAGGED_RULES: self._tagged_rules,
         }
         # Those that may stand in a text: another one ends it.
         self._inner_tokens = {
@@ -203,16 +203,18 @@ class GrammarCompiler:
         if found is not None:
             return found
         try:
-            source = self._to_llguidance[grammar.kind](grammar.source)
-            frame = self._tagged_rules(grammar.frame) if grammar.frame else ""
+            answer = self._to_llguidance[grammar.kind](grammar.source)
+            rules = "" if grammar.tree is None else self._rules(grammar.tree)
         except UnfinishableGrammar as error:
             raise UnfinishableGrammar(grammar, error.message) from error
         except Exception as error:  # the converters raise plain ones for what a client wrote
             raise UnusableGrammar(grammar, _reason(str(error))) from error
+        if answer and rules:
+            self._matcher(grammar, answer)
+            answer = _framed(rules, answer)
+        source = answer or rules
         matcher = self._matcher(grammar, source)
-        if frame:
-            matcher = self._matcher(grammar, _framed(frame, source))
-        num_characters = len(grammar.source) + len(grammar.frame)
+        num_characters = len(source)
         if num_bytes is None:
             num_bytes = _BYTES_PER_CHARACTER * num_characters
         compiled = CompiledGrammar(matcher, max(_MIN_BYTES, num_bytes) + 4 * num_characters)
@@ -238,7 +240,7 @@ class GrammarCompiler:
 
     def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
         """Raises UnusableGrammar: it is malformed, or no text can even begin to satisfy it. In a
-        frame such an answer would have llguidance follow forced text for ever."""
+        tree such an answer would have llguidance follow forced text for ever."""
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise UnusableGrammar(grammar, _reason(matcher.get_error()))
@@ -285,16 +287,15 @@ class GrammarCompiler:
     def _structural_tag(self, source: str) -> str:
         return structural_tag(source, self._inner_tokens, self._compile_part)
 
+    def _rules(self, tree: Node) -> str:
+        lark = tree_rules(tree, self._inner_tokens, self.eos_token_ids)
+        return str(LLMatcher.grammar_from_lark(lark))
+
     def _compile_part(self, kind: GrammarKind, source: str) -> str:
         """A grammar within another one, which is tried by itself."""
         found = self._to_llguidance[kind](source)
         self._matcher(Grammar(kind, source), found)
         return found
-
-    def _tagged_rules(self, source: str) -> str:
-        source = usable_rules(source)
-        lark = resolve_tags(source, self._inner_tokens, self.eos_token_ids)
-        return str(LLMatcher.grammar_from_lark(lark))
 
 
 _DEAD_END = "NoExtensionBias"
@@ -339,14 +340,14 @@ def _reason(error: str) -> str:
     return f"{found[-1].removeprefix(_WRONG_REGEX)} ({place})"
 
 
-def _framed(frame: str, answer: str) -> str:
+def _framed(rules: str, answer: str) -> str:
     """Several grammars in llguidance's JSON form: the first is the whole text and names the
     others. A Lark grammar stands for itself otherwise."""
     grammars = (
         json.loads(answer)["grammars"] if answer.startswith("{") else [{"lark_grammar": answer}]
     )
     first = {**grammars[0], "name": "answer"}
-    return json.dumps({"grammars": [{"lark_grammar": frame}, first, *grammars[1:]]})
+    return json.dumps({"grammars": [{"lark_grammar": rules}, first, *grammars[1:]]})
 
 
 def _json_schema(source: str) -> str:
@@ -375,4 +376,5 @@ _TO_LLGUIDANCE: Mapping[GrammarKind, Callable[[str], str]] = {
     GrammarKind.JSON_OBJECT: _json_object,
     GrammarKind.REGEX: _regex,
     GrammarKind.CHOICE: _choice,
+    GrammarKind.CALLS: str,  # the tree says all
 }

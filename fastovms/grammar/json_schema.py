@@ -34,10 +34,13 @@ _NUDGE: Final = 1e-6
 _EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
 
 
-def usable_schema(source: str) -> str:
+def usable_schema(source: str, *, name: str = "it") -> str:
     """The schema without what llguidance cannot bear and need not know: parts that no finite value
     satisfies, and formats that it has not, which are annotations (JSON Schema 2020-12, 7.2.3); and
     with bounds that it keeps.
+
+    Args:
+        name: what it is called where nothing satisfies it.
 
     Raises:
         ValueError: it is no JSON, a number in it cannot be where it is, nothing satisfies it, or it
@@ -51,7 +54,7 @@ def usable_schema(source: str) -> str:
         raise ValueError(_TOO_DEEP) from None
     usable = _usable(schema, source)
     if usable is False:
-        raise ValueError("nothing satisfies it")
+        raise ValueError(f"nothing satisfies {name}")
     return source if usable is schema else json.dumps(usable)
 
 
@@ -65,17 +68,14 @@ def usable_rules(lark: str) -> str:
         if match["json"] is None or match.start() < position:
             continue
         try:
-            schema, end = json.JSONDecoder(parse_int=integer_of).raw_decode(lark, match.end())
+            _, end = json.JSONDecoder(parse_int=integer_of).raw_decode(lark, match.end())
         except json.JSONDecodeError:  # llguidance says what is wrong with it
             continue
         except RecursionError:
             raise ValueError(_TOO_DEEP) from None
-        usable = _usable(schema, lark[match.end() : end])
-        if usable is False:
-            raise ValueError("nothing satisfies a schema in it")
-        if usable is not schema:
-            pieces += [lark[position : match.end()], json.dumps(usable)]
-            position = end
+        schema = usable_schema(lark[match.end() : end], name="a schema in it")
+        pieces += [lark[position : match.end()], schema]
+        position = end
     return "".join([*pieces, lark[position:]])
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fastovms.grammar_tree import EMPTY, Answer, Node, in_order, one_of
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.output_parser import opens_reasoning
 from fastovms.text.reasoning import ReasoningFormat
 from fastovms.text.scanning.headed_messages import MessageForm
-from fastovms.text.scanning.rules import Rules
 from fastovms.text.tools import CallChoice, ToolFormat
 
 
@@ -27,15 +27,11 @@ def call_grammar(
     Raises:
         InvalidField: a schema cannot be kept to in the model's format of calls.
     """
-    rules = Rules()
     # Where nothing has to be, messages of every kind may come.
     is_free = isinstance(tool_format.parse, MessageForm) and not choice.required
-    before = "" if is_free else _reasoning(rules, reasoning_format, prompt)
-    return Grammar(
-        GrammarKind.TAGGED_RULES,
-        rules.source(f"{before} {tool_format.rules(rules, choice)}"),
-        param="tools",
-    )
+    before = EMPTY if is_free else _reasoning(reasoning_format, prompt)
+    tree = in_order(before, tool_format.grammar(choice))
+    return Grammar(GrammarKind.CALLS, "", "tools", tree)
 
 
 def answer_grammar(
@@ -52,18 +48,17 @@ def answer_grammar(
     """
     if reasoning_format is None and calls is None:
         return grammar
-    rules = Rules()
-    before = _reasoning(rules, reasoning_format, prompt)
-    answer = "@answer"
-    if reasoning_format is not None and reasoning_format.open_answer is not None:
-        answer = f"{reasoning_format.open_answer(rules)} {answer}"
+    answer: Node = Answer()
+    if reasoning_format is not None:
+        answer = in_order(reasoning_format.open_answer, answer)
     if calls is not None:
         tool_format, choice = calls
-        answer = f"({answer} | {tool_format.rules(rules, replace(choice, required=True))})"
-    return replace(grammar, frame=rules.source(f"{before} {answer}"))
+        answer = one_of(answer, tool_format.grammar(replace(choice, required=True)))
+    return replace(grammar, tree=in_order(_reasoning(reasoning_format, prompt), answer))
 
 
-def _reasoning(rules: Rules, reasoning_format: ReasoningFormat | None, prompt: str) -> str:
+def _reasoning(reasoning_format: ReasoningFormat | None, prompt: str) -> Node:
     if reasoning_format is None:
-        return ""
-    return reasoning_format.rules(rules, opens_reasoning(reasoning_format, prompt))
+        return EMPTY
+    is_inside = opens_reasoning(reasoning_format, prompt)
+    return reasoning_format.rest if is_inside else reasoning_format.before_answer

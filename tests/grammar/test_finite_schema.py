@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fastovms.errors import InvalidField
 from fastovms.grammar.finite_schema import without_endless_parts
+from fastovms.grammar_tree import Json
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
 
@@ -83,9 +84,12 @@ def test_endless(schema: Schema) -> None:
     with pytest.raises(InvalidField, match="nothing satisfies it"):
         vocabulary().matcher(grammar)
     rules = f"start: %json {json.dumps(schema)}"
-    for kind in (GrammarKind.TAGGED_RULES, GrammarKind.GRAMMAR):
-        with pytest.raises(InvalidField, match="nothing satisfies"):
-            vocabulary().matcher(Grammar(kind, rules))
+    for grammar in (
+        Grammar(GrammarKind.CALLS, "", tree=Json(json.dumps(schema))),
+        Grammar(GrammarKind.GRAMMAR, rules),
+    ):
+        with pytest.raises(InvalidField, match="nothing satisfies a schema in it"):
+            vocabulary().matcher(grammar)
 
 
 @pytest.mark.parametrize("schema", FINITE.values(), ids=FINITE)

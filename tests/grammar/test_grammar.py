@@ -19,6 +19,7 @@ from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.errors import InvalidField
 from fastovms.grammar.grammar import MAX_FORCED_TOKENS, GrammarCompiler, GrammarState
 from fastovms.grammar.grammar_time_budget import Allowance
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Answer, in_order
 from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
@@ -189,11 +190,11 @@ def test_bad_grammars_name_the_field(
     assert error.value.param == "structured_outputs.json"
 
 
-def test_an_answer_that_nothing_satisfies_is_refused_in_a_frame_too(
+def test_an_answer_that_nothing_satisfies_is_refused_in_a_tree_too(
     compiler: GrammarCompiler,
 ) -> None:
-    frame = r"start: /\n*/ @answer"
-    grammar = Grammar(GrammarKind.JSON_SCHEMA, '{"$ref": "#"}', frame=frame)
+    tree = in_order(MAYBE_LINE_BREAK, Answer())
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, '{"$ref": "#"}', tree=tree)
     with pytest.raises(InvalidField, match="nothing satisfies it"):
         compiler.compile(grammar)
 

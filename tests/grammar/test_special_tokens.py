@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
 from fastovms.grammar.special_tokens import with_token_ids, without_names
+from fastovms.grammar_tree import Until, in_order
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
 
@@ -56,7 +58,7 @@ def test_rules_refer_to_special_tokens_by_name() -> None:
 
 
 ENDLESS = [
-    (GrammarKind.TAGGED_RULES, '%tag t "<call>"\nstart: until_t "b"'),
+    (GrammarKind.CALLS, in_order(Until("<call>"), "b")),
     (GrammarKind.STRUCTURAL_TAG, {"type": "tag", "begin": "a", "content": {"type": "any_text"},
                                   "end": "</a>"}),
     (GrammarKind.STRUCTURAL_TAG, {"type": "sequence", "elements": [
@@ -67,14 +69,15 @@ ENDLESS = [
 @pytest.mark.parametrize("specials", [(), ("<call>",)], ids=str)
 @pytest.mark.parametrize(("kind", "source"), ENDLESS)
 def test_nothing_ends_a_text_before_what_must_come(
-    kind: GrammarKind, source: object, specials: tuple[str, ...]
+    kind: GrammarKind, source: Any, specials: tuple[str, ...]
 ) -> None:
-    if not isinstance(source, str):
-        source = json.dumps({"format": source})
+    grammar = Grammar(kind, "", tree=source)
+    if isinstance(source, dict):
+        grammar = Grammar(kind, json.dumps({"format": source}))
     accepts = vocabulary(*specials).accepts
-    start = "a" if "</a>" in source else ""
-    assert accepts(Grammar(kind, source), f"{start} text<|im_start|>") is None
-    assert accepts(Grammar(kind, source), f"{start} text{END}") is False
+    start = "a" if "</a>" in grammar.source else ""
+    assert accepts(grammar, f"{start} text<|im_start|>") is None
+    assert accepts(grammar, f"{start} text{END}") is False
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fastovms.errors import InvalidField
 from fastovms.grammar.structural_tag import MAX_DEPTH, MAX_FORMATS
+from fastovms.grammar_tree import Answer, Until, in_order
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import Vocabulary, vocabulary
 
@@ -183,9 +184,9 @@ def test_the_older_form(words: Vocabulary) -> None:
 
 @VOCABULARIES
 def test_reasoning_may_come_before(words: Vocabulary) -> None:
-    frame = '%tag end "</think>"\nstart: until_end @answer'
+    tree = in_order(Until("</think>"), Answer())
     wanted = Grammar(
-        GrammarKind.STRUCTURAL_TAG, json.dumps({"format": sequence(CALL, JSON)}), frame=frame
+        GrammarKind.STRUCTURAL_TAG, json.dumps({"format": sequence(CALL, JSON)}), tree=tree
     )
     assert words.accepts(wanted, 'a<f></think><f>{"n":1}</f>{"n":2}')
     assert not words.accepts(wanted, '<f>{"n":1}</f>{"n":2}')

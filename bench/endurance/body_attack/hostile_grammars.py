@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
+from fastovms.grammar_tree import Answer, Json, Literal, Node, Tag, Until, in_order, optional
 from fastovms.params import Grammar, GrammarKind
 
 _EDGES: Final = (
@@ -67,8 +68,9 @@ class HostileGrammars:
         text = source(rng)
         if rng.random() < 0.15:
             text = _damaged(text, rng)
-        frame = _frame(rng) if kind is not GrammarKind.TAGGED_RULES and rng.random() < 0.1 else ""
-        return Grammar(kind, text, frame=frame)
+        if kind is GrammarKind.CALLS:
+            return Grammar(kind, "", tree=_call(rng, text))
+        return Grammar(kind, text, tree=_tree(rng) if rng.random() < 0.1 else None)
 
 
 def _number(rng: Random) -> str:
@@ -292,14 +294,12 @@ def _gbnf(rng: Random) -> str:
     return _lark(rng).replace("start", "root").replace(": ", " ::= ")
 
 
-def _tagged(rng: Random) -> str:
-    return (
-        f"%tag t {_text(rng.choice(('<tool_call>', '[CALL]', 'x')))}\nstart: t %json {schema(rng)}"
-    )
+def _call(rng: Random, text: str) -> Node:
+    return in_order(Tag(rng.choice(("<tool_call>", "[CALL]", "x"))), Json(text))
 
 
-def _frame(rng: Random) -> str:
-    return rng.choice(('%tag t "</think>"\nstart: until_t @answer', 'start: "a"? @answer'))
+def _tree(rng: Random) -> Node:
+    return in_order(rng.choice((Until("</think>"), optional(Literal("a")))), Answer())
 
 
 def _choices(rng: Random) -> str:
@@ -358,7 +358,7 @@ _KINDS: Final[Sequence[tuple[GrammarKind, Callable[[Random], str]]]] = (
     (GrammarKind.REGEX, _repeated_expression),
     (GrammarKind.GRAMMAR, _lark),
     (GrammarKind.GRAMMAR, _gbnf),
-    (GrammarKind.TAGGED_RULES, _tagged),
+    (GrammarKind.CALLS, schema),
     (GrammarKind.CHOICE, _choices),
     (GrammarKind.STRUCTURAL_TAG, _structural_tag),
 )

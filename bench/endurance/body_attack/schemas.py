@@ -88,7 +88,7 @@ class _Attack:
 
     def _fail(self, index: int, reason: str) -> None:
         grammar = self._grammars.make(index)
-        text = f"{grammar.kind}\n{grammar.frame}\n{grammar.source}"
+        text = f"{grammar.kind}\n{grammar.tree}\n{grammar.source}"
         self._tally.fail(index, reason, text.encode(errors="surrogatepass"))
 
 

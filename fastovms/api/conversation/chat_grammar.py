@@ -76,6 +76,7 @@ def constraint(
     is_optional = not (tools.is_required or tools.is_strict)
     try:
         grammar = call_grammar(calls[0], reasoning_format, calls[1], prompt=prompt)
+        check_length(grammar, request.config)
     except InvalidField as error:
         if not is_optional:
             raise
@@ -96,7 +97,6 @@ async def usable(
     if wanted is None:
         return None
     try:
-        check_length(wanted.grammar, request.config)
         return await compile_grammar(wanted.grammar, request.model, request.client)
     except (InvalidField, BackendUnavailable) as error:
         if not wanted.is_optional:

@@ -15,6 +15,7 @@ from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
 from fastovms.grammar.structural_tag import FORMAT_TYPES
+from fastovms.grammar_tree import num_characters
 from fastovms.params import Grammar, GrammarKind
 
 _MAX_REASON: Final = 300
@@ -52,10 +53,10 @@ def grammar_of(request: Preparation[GenerationFields]) -> Grammar | None:
 
 def check_length(grammar: Grammar, config: ApiConfig) -> None:
     """Raises InvalidField: too much to compile."""
-    if len(grammar.source) > config.max_grammar_length:
+    length = len(grammar.source) + num_characters(grammar.tree)
+    if length > config.max_grammar_length:
         raise InvalidField(
-            f"{grammar.param} must be at most {config.max_grammar_length} characters, not "
-            f"{len(grammar.source)}",
+            f"{grammar.param} must be at most {config.max_grammar_length} characters, not {length}",
             param=grammar.param,
         )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import openvino_genai as genai
 
 from fastovms.backends.genai.support import Assistance, num_assistant_tokens
-from fastovms.backends.genai.tag_translation import needs_structural_tag, structural_tag
+from fastovms.backends.genai.tag_translation import structural_tag
 from fastovms.engine.drafting.prompt_lookup import DEFAULT_MAX_NGRAM_SIZE
 from fastovms.params import BeamSearch, EarlyStopping, Grammar, GrammarKind, SamplingParams
 
@@ -115,45 +114,22 @@ def structured_output(grammar: Grammar) -> genai.StructuredOutputConfig:
     """Returns a grammar in the pipeline's form.
 
     Raises:
-        ValueError: the source is not what its kind says; JSON errors are among these.
+        AttributeError, KeyError, TypeError, ValueError: the source is not what its kind says.
     """
-    if needs_structural_tag(grammar):
-        member, value = "structural_tags_config", structural_tag(grammar)
-    else:
-        member, value = _STRUCTURED[grammar.kind](grammar.source)
     config = genai.StructuredOutputConfig()
-    setattr(config, member, value)
+    if grammar.tree is not None or grammar.kind not in _MEMBERS:
+        config.structural_tags_config = structural_tag(grammar)
+    elif grammar.kind is GrammarKind.JSON_OBJECT:
+        config.json_schema = '{"type": "object"}'
+    else:
+        setattr(config, _MEMBERS[grammar.kind], grammar.source)
     return config
 
 
-def _choice(source: str) -> tuple[str, Any]:
-    texts = [genai.StructuredOutputConfig.ConstString(text) for text in json.loads(source)]
-    return "structural_tags_config", (
-        texts[0] if len(texts) == 1 else genai.StructuredOutputConfig.Union(texts)
-    )
-
-
-def _structural_tag(source: str) -> tuple[str, Any]:
-    body = json.loads(source)
-    if "format" in body:
-        tag = {"type": "structural_tag", "format": body["format"]}
-        return "structural_tags_config", json.dumps(tag)
-    items = [
-        genai.StructuralTagItem(
-            begin=structure["begin"], schema=json.dumps(structure["schema"]), end=structure["end"]
-        )
-        for structure in body["structures"]
-    ]
-    return "structural_tags_config", genai.StructuralTagsConfig(
-        structural_tags=items, triggers=body["triggers"]
-    )
-
-
-_STRUCTURED: Final[Mapping[GrammarKind, Callable[[str], tuple[str, Any]]]] = {
-    GrammarKind.JSON_SCHEMA: lambda source: ("json_schema", source),
-    GrammarKind.JSON_OBJECT: lambda source: ("json_schema", '{"type": "object"}'),
-    GrammarKind.REGEX: lambda source: ("regex", source),
-    GrammarKind.GRAMMAR: lambda source: ("grammar", source),
-    GrammarKind.CHOICE: _choice,
-    GrammarKind.STRUCTURAL_TAG: _structural_tag,
+_MEMBERS: Final[Mapping[GrammarKind, str]] = {
+    GrammarKind.JSON_SCHEMA: "json_schema",
+    GrammarKind.JSON_OBJECT: "json_schema",
+    GrammarKind.REGEX: "regex",
+    GrammarKind.GRAMMAR: "grammar",
 }
+"""Where the configuration takes a source as it is."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fastovms.backends.genai.field_decisions import NOT_SUPPORTED, check_fields
 from fastovms.backends.genai.tag_translation import (
     CannotTranslate,
-    needs_structural_tag,
     structural_tag,
 )
 from fastovms.config import EngineConfig
@@ -83,7 +82,7 @@ def check_supported(params: SamplingParams, assistance: Assistance, max_num_seqs
 def check_grammar(grammar: Grammar) -> None:
     """Raises InvalidField for grammars that the pipeline has no form for. What is wrong with one is
     found out by compiling it."""
-    if not needs_structural_tag(grammar):
+    if grammar.tree is None:
         return
     try:
         structural_tag(grammar)

@@ -52,5 +52,5 @@ class RefusedGrammars:
 
 def digest_of(grammar: Grammar) -> bytes:
     """Returns 32 bytes that tell a grammar from others."""
-    parts = (grammar.kind.name, grammar.source, grammar.frame)
+    parts = (grammar.kind.name, grammar.source, repr(grammar.tree))
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).digest()

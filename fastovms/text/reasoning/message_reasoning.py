@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
+from fastovms.grammar_tree import Tag, Until, in_order, optional
 from fastovms.text.reasoning.reasoning_format import ReasoningFormat
-from fastovms.text.scanning.rules import Rules, literal
 from fastovms.text.tools import gptoss, onyx
 
-
-def _gptoss_rules(rules: Rules, is_inside: bool) -> str:
-    rest = f"until_{rules.tag(gptoss.END)} {rules.tag(gptoss.START)} {literal('assistant')}"
-    if is_inside:
-        return rest
-    begin = f"{rules.tag(gptoss.CHANNEL)} {literal('analysis')} {rules.tag(gptoss.MESSAGE)}"
-    return f"({begin} {rest})?"
-
-
-def _gptoss_answer(rules: Rules) -> str:
-    return f"{rules.tag(gptoss.CHANNEL)} {literal('final')} {rules.tag(gptoss.MESSAGE)}"
-
-
-def _onyx_rules(rules: Rules, is_inside: bool) -> str:
-    start = f"{rules.tag(onyx.START)} {literal('assistant')}"
-    rest = f"until_{rules.tag(onyx.END_MESSAGE)} ({start})?"
-    return rest if is_inside else f"({literal(' to=self')} {rules.tag(onyx.MESSAGE)} {rest})?"
-
-
-def _onyx_answer(rules: Rules) -> str:
-    return f"{literal(' to=user')} {rules.tag(onyx.MESSAGE)}"
-
+_GPTOSS_BEGIN = in_order(Tag(gptoss.CHANNEL), "analysis", Tag(gptoss.MESSAGE))
+_GPTOSS_REST = in_order(Until(gptoss.END), Tag(gptoss.START), "assistant")
+_ONYX_BEGIN = in_order(" to=self", Tag(onyx.MESSAGE))
+_ONYX_REST = in_order(Until(onyx.END_MESSAGE), optional(in_order(Tag(onyx.START), "assistant")))
 
 GPTOSS = ReasoningFormat(
     "gptoss",
     tags=gptoss.TAGS,
     parse=gptoss.MESSAGES,
-    rules=_gptoss_rules,
     begin=f"{gptoss.CHANNEL}analysis{gptoss.MESSAGE}",
-    open_answer=_gptoss_answer,
+    before_answer=optional(in_order(_GPTOSS_BEGIN, _GPTOSS_REST)),
+    rest=_GPTOSS_REST,
+    open_answer=in_order(Tag(gptoss.CHANNEL), "final", Tag(gptoss.MESSAGE)),
 )
 ONYX = ReasoningFormat(
     "onyx",
     tags=onyx.TAGS,
     parse=onyx.MESSAGES,
-    rules=_onyx_rules,
     begin=f"to=self{onyx.MESSAGE}",
-    open_answer=_onyx_answer,
+    before_answer=optional(in_order(_ONYX_BEGIN, _ONYX_REST)),
+    rest=_ONYX_REST,
+    open_answer=in_order(" to=user", Tag(onyx.MESSAGE)),
 )

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fastovms.grammar_tree import EMPTY, Node
 from fastovms.text.scanning.headed_messages import MessageForm
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules
 from fastovms.text.scanning.scanner import Scanner, Steps
 
 Parse = Callable[[Scanner, Output, bool], Steps[None]]
 """Reads an answer up to the end of its reasoning. The flag says whether the answer begins within
 reasoning."""
-
-WriteRules = Callable[[Rules, bool], str]
-"""Writes the rules of reasoning; returns the expression of what comes before the answer. The flag:
-it begins within reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +24,20 @@ class ReasoningFormat:
         tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
             the decoded text.
         parse: finds the reasoning; or the form of messages that reasoning is a kind of.
-        rules: writes what reasoning may be: it has to end before a constrained answer begins.
         begin: what opens reasoning. A prompt that ends with it leaves the answer within.
-        end: what closes reasoning, where one text always does; else None.
-        open_answer: writes the rules of the markup between reasoning and content, if there is any.
+        before_answer: the grammar of reasoning, which has to end before a constrained answer
+            begins, or of none.
+        rest: the same where the answer begins within reasoning.
+        end: where answers begin within reasoning unless the prompt has ended it, with what; else
+            None.
+        open_answer: the grammar of the markup between reasoning and content.
     """
 
     name: str
     tags: tuple[str, ...]
     parse: Parse | MessageForm
-    rules: WriteRules
     begin: str
+    before_answer: Node
+    rest: Node
     end: str | None = None
-    open_answer: Callable[[Rules], str] | None = None
+    open_answer: Node = EMPTY

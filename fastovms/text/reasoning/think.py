@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastovms.text.reasoning.reasoning_format import Parse, ReasoningFormat, WriteRules
+from fastovms.grammar_tree import Regex, Tag, Until, in_order, one_of, optional
+from fastovms.text.reasoning.reasoning_format import Parse, ReasoningFormat
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules, one_of
 from fastovms.text.scanning.scanner import Scanner, Steps
 
 Tags = tuple[str, str]
@@ -14,9 +14,9 @@ Tags = tuple[str, str]
 
 THINK: Tags = ("<think>", "</think>")
 
-_BLANK_LINES = "/\\n{0,2}/"
-"""The expression of the blank lines between reasoning and a constrained answer. Without a bound
-some models write nothing else."""
+_BLANK_LINES = Regex(r"\n{0,2}")
+"""The blank lines between reasoning and a constrained answer. Without a bound some models write
+nothing else."""
 
 
 def think_format(
@@ -36,12 +36,14 @@ def think_format(
             it.
     """
     begin, end = pairs[0]
+    thoughts = one_of(*[in_order(Tag(its_begin), Until(its_end)) for its_begin, its_end in pairs])
     return ReasoningFormat(
         name,
         tags=tuple(tag for pair in (*pairs, *([answer] if answer else [])) for tag in pair),
         parse=_parser(pairs, answer),
-        rules=_rules_writer(pairs),
         begin=begin,
+        before_answer=optional(in_order(thoughts, _BLANK_LINES)),
+        rest=in_order(Until(end), _BLANK_LINES),
         end=end if is_assumed else None,
     )
 
@@ -69,13 +71,3 @@ def _parser(pairs: Sequence[Tags], answer: Tags | None) -> Parse:
                 out.content(space)
 
     return parse
-
-
-def _rules_writer(pairs: Sequence[Tags]) -> WriteRules:
-    def write(rules: Rules, is_inside: bool) -> str:
-        if is_inside:
-            return f"until_{rules.tag(pairs[0][1])} {_BLANK_LINES}"
-        thoughts = [f"{rules.tag(begin)} until_{rules.tag(end)}" for begin, end in pairs]
-        return f"({one_of(thoughts)} {_BLANK_LINES})?"
-
-    return write

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from fastovms.errors import InvalidField
+from fastovms.grammar_tree import ANY_TEXT, Regex
 from fastovms.text.scanning.parameters import Parameter
-from fastovms.text.scanning.rules import ANY_TEXT
 
 _ENFORCED = {"enum", "const", "minLength", "maxLength", "pattern"}
 _IGNORED = {"type", "title", "description", "default", "examples", "format", "deprecated", "$defs"}
@@ -22,8 +22,8 @@ def constants(parameter: Parameter) -> list[str] | None:
     return [str(value) for value in schema["enum"]] if "enum" in schema else None
 
 
-def text_body(parameter: Parameter, end: str) -> str:
-    """The terminal expression of a string parameter's value.
+def text_body(parameter: Parameter, end: str) -> Regex:
+    """The expression of a string parameter's value.
 
     Args:
         end: the tag behind the value, which the value cannot hold.
@@ -41,14 +41,13 @@ def text_body(parameter: Parameter, end: str) -> str:
             param="tools",
         )
     bounds = [schema.get("minLength", 0), schema.get("maxLength", "")]
-    parts = [rf"/(.|\n){{{bounds[0]},{bounds[1]}}}/"] if bounds != [0, ""] else []
+    parts = [rf"(.|\n){{{bounds[0]},{bounds[1]}}}"] if bounds != [0, ""] else []
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         parts.append(_whole(pattern))
     if not parts:
         return ANY_TEXT
-    tag = re.escape(end).replace("/", r"\/")
-    return " & ".join([*parts, rf"~/(.|\n)*{tag}(.|\n)*/"])
+    return Regex(parts[0], also=tuple(parts[1:])).excluding(rf"(.|\n)*{re.escape(end)}(.|\n)*")
 
 
 def _whole(pattern: str) -> str:
@@ -58,5 +57,4 @@ def _whole(pattern: str) -> str:
     is_anchored = pattern.endswith("$") and not pattern.endswith(r"\$")
     body = pattern.removeprefix("^").removesuffix("$" if is_anchored else "")
     after = "" if is_anchored else any_text
-    slashes = re.sub(r"(?<!\\)/", r"\\/", body)
-    return f"/{before}({slashes}){after}/"
+    return f"{before}({body}){after}"

@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastovms.grammar_tree import Json
+
+_NO_PARAMETERS: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -17,6 +21,11 @@ class Tool:
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> Json:
+        """The grammar of the arguments as a JSON object."""
+        return Json.of({**(self.parameters or _NO_PARAMETERS), "type": "object"})
 
 
 @dataclass(frozen=True, slots=True)

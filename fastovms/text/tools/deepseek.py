@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, several
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules, literal
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.named_call import named_call, read_arguments
@@ -79,26 +79,21 @@ def _take_fence(scan: Scanner) -> Steps[bool]:
     return False
 
 
-def write_v3_rules(rules: Rules, choice: CallChoice) -> str:
-    fence = literal("\n```json\n")
-    calls = named_call(choice.tools, fence)
-    begin = f"{rules.tag(BEGIN)} {literal(_KIND)} {rules.tag(SEPARATOR)}"
-    fence_end = literal("\n```")
-    return _all_calls(rules, choice, f"{begin} {calls} {fence_end} {rules.tag(END)}")
+def v3_grammar(choice: CallChoice) -> Node:
+    call = in_order(_KIND, Tag(SEPARATOR), named_call(choice.tools, "\n```json\n"), "\n```")
+    return _all_calls(choice, call)
 
 
-def write_v31_rules(rules: Rules, choice: CallChoice) -> str:
-    calls = named_call(choice.tools, rules.tag(SEPARATOR))
-    return _all_calls(rules, choice, f"{rules.tag(BEGIN)} {calls} {rules.tag(END)}")
+def v31_grammar(choice: CallChoice) -> Node:
+    return _all_calls(choice, named_call(choice.tools, Tag(SEPARATOR)))
 
 
-def _all_calls(rules: Rules, choice: CallChoice, call: str) -> str:
-    call = rules.rule(call)
-    more = f" (/\\n?/ {call})*" if choice.parallel else ""
-    block = rules.rule(f"{call}{more} {rules.tag(ALL_END)}")
-    return tagged_calls(rules, choice, begin=rules.tag(ALL_BEGIN), block=block, between=None)
+def _all_calls(choice: CallChoice, call: Node) -> Node:
+    call = in_order(Tag(BEGIN), call, Tag(END))
+    calls = several(call, MAYBE_LINE_BREAK) if choice.parallel else call
+    return tagged_calls(choice, ALL_BEGIN, in_order(calls, Tag(ALL_END)), between=None)
 
 
 TAGS = (ALL_BEGIN, ALL_END, BEGIN, END, SEPARATOR)
-DEEPSEEK = ToolFormat("deepseek", tags=TAGS, parse=parse, rules=write_v3_rules)
-DEEPSEEK_V31 = ToolFormat("deepseek_v31", tags=TAGS, parse=parse, rules=write_v31_rules)
+DEEPSEEK = ToolFormat("deepseek", tags=TAGS, parse=parse, grammar=v3_grammar)
+DEEPSEEK_V31 = ToolFormat("deepseek_v31", tags=TAGS, parse=parse, grammar=v31_grammar)

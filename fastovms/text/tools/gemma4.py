@@ -6,17 +6,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import Json, Node, Tag, TextBefore, in_order, one_of
 from fastovms.text.scanning import json_text
 from fastovms.text.scanning.json_text import escape
 from fastovms.text.scanning.literals import Notation, copy_value, read_word
-from fastovms.text.scanning.parameters import Parameter, parameters_of
+from fastovms.text.scanning.parameters import Parameter
 from fastovms.text.scanning.parser_steps import Output
 from fastovms.text.scanning.python_text import PYTHON
-from fastovms.text.scanning.rules import Rules, json_value, literal, one_of
 from fastovms.text.scanning.scanner import Emit, Scanner, Steps
 from fastovms.text.scanning.text_values import constants, text_body
 from fastovms.text.scanning.tool import CallChoice, Tool
-from fastovms.text.tools.calls.pythonic_call import separated
+from fastovms.text.tools.calls.pythonic_call import arguments
 from fastovms.text.tools.tool_format import ToolFormat, tagged_calls
 
 BEGIN = "<|tool_call>"
@@ -89,28 +89,24 @@ def _read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
     return is_whole
 
 
-def write_rules(rules: Rules, choice: CallChoice) -> str:
-    calls = []
-    for tool in choice.tools:
-        arguments = [
-            (_argument(rules, parameter), parameter.is_required)
-            for parameter in parameters_of(tool.parameters, tool.name)
-        ]
-        begin = literal(f"{CALL}{tool.name}{{")
-        calls.append(f"{begin} {separated(rules, arguments, ',')} {literal('}')}")
-    call = rules.rule(f"{one_of(calls)} {rules.tag(END)}")
-    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=call, between='""')
+def grammar(choice: CallChoice) -> Node:
+    calls = [
+        in_order(f"{CALL}{tool.name}{{", arguments(tool, _argument, separator=","), "}")
+        for tool in choice.tools
+    ]
+    return tagged_calls(choice, BEGIN, in_order(one_of(*calls), Tag(END)), between="")
 
 
-def _argument(rules: Rules, parameter: Parameter) -> str:
-    begin = literal(f"{parameter.name}:")
+def _argument(parameter: Parameter) -> Node:
     if not parameter.is_text:
-        return rules.rule(f"{begin} {json_value(parameter.whole_schema)}")
-    quote = rules.tag(QUOTE)
+        return in_order(f"{parameter.name}:", Json.of(parameter.whole_schema))
     values = constants(parameter)
-    if values is not None:
-        return rules.rule(f"{begin} {quote} {one_of([literal(v) for v in values])} {quote}")
-    return rules.rule(f"{begin} {quote} {rules.text(quote, text_body(parameter, QUOTE))}")
+    text = (
+        TextBefore(QUOTE, text_body(parameter, QUOTE))
+        if values is None
+        else in_order(one_of(*values), Tag(QUOTE))
+    )
+    return in_order(f"{parameter.name}:", Tag(QUOTE), text)
 
 
-GEMMA4 = ToolFormat("gemma4", tags=(BEGIN, END, QUOTE), parse=parse, rules=write_rules)
+GEMMA4 = ToolFormat("gemma4", tags=(BEGIN, END, QUOTE), parse=parse, grammar=grammar)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, one_of
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules, literal, one_of
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import XmlForm, read_named_call, xml_arguments
@@ -43,12 +43,12 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
         yield from read_named_call(scan, out, tools, FORM, "".join(pieces).strip(), BEGIN)
 
 
-def write_rules(rules: Rules, choice: CallChoice) -> str:
+def grammar(choice: CallChoice) -> Node:
     calls = [
-        f"{literal(tool.name)} /\\n?/ {xml_arguments(rules, tool, FORM)}" for tool in choice.tools
+        in_order(tool.name, MAYBE_LINE_BREAK, xml_arguments(tool, FORM)) for tool in choice.tools
     ]
-    call = rules.rule(f"{one_of(calls)} {rules.tag(END)}")
-    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=call, between=r"/\n?/")
+    block = in_order(one_of(*calls), Tag(END))
+    return tagged_calls(choice, BEGIN, block, between=MAYBE_LINE_BREAK)
 
 
-GLM45 = ToolFormat("glm45", tags=TAGS, parse=parse, rules=write_rules)
+GLM45 = ToolFormat("glm45", tags=TAGS, parse=parse, grammar=grammar)

@@ -12,9 +12,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import (
+    ANY_TEXT,
+    Node,
+    Repeat,
+    Tag,
+    TextBefore,
+    TriggeredTag,
+    Until,
+    in_order,
+    one_of,
+    several,
+)
 from fastovms.text.scanning.headed_messages import Header, Kind, MessageForm
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules, literal
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.named_call import named_call, read_arguments
@@ -28,6 +39,7 @@ _ENDS = (END, RETURN, CALL)
 _FUNCTIONS = "functions."
 
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
+_OTHER_HEADER = ANY_TEXT.excluding(r"(.|\n)*to=functions\.(.|\n)*")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
@@ -56,20 +68,17 @@ MESSAGES = MessageForm(
 )
 
 
-def write_rules(rules: Rules, choice: CallChoice) -> str:
-    channel, message = rules.tag(CHANNEL), rules.tag(MESSAGE)
-    between = f"{literal(' ')} {rules.tag(CONSTRAIN)} {literal('json')} {message}"
-    begin = literal(f"commentary to={_FUNCTIONS}")
-    call = rules.rule(f"{begin} {named_call(choice.tools, between)} {rules.tag(CALL)}")
+def grammar(choice: CallChoice) -> Node:
+    between = in_order(" ", Tag(CONSTRAIN), "json", Tag(MESSAGE))
+    call = in_order(f"commentary to={_FUNCTIONS}", named_call(choice.tools, between), Tag(CALL))
     if choice.required:
-        more = f" ({rules.tag(START)} {literal('assistant')} {channel} {call})*"
-        return f"{channel} {call}{more if choice.parallel else ''}"
-    other = rules.text(message, r"/(.|\n)*/ & ~/(.|\n)*to=functions\.(.|\n)*/")
-    others = f"(until_{channel} {other})*"
-    calls = f"(until_{channel} {call})"
+        call = in_order(Tag(CHANNEL), call)
+        return several(call, in_order(Tag(START), "assistant")) if choice.parallel else call
+    other = TextBefore(MESSAGE, _OTHER_HEADER)
     if choice.parallel:
-        return f"(until_{channel} ({call} | {other}))* without_{channel}"
-    return f"{others} ({calls} | without_{channel})"
+        return TriggeredTag(CHANNEL, one_of(call, other), once=False)
+    others = Repeat(in_order(Until(CHANNEL), other))
+    return in_order(others, TriggeredTag(CHANNEL, call, once=True))
 
 
-GPTOSS = ToolFormat("gptoss", tags=TAGS, parse=MESSAGES, rules=write_rules)
+GPTOSS = ToolFormat("gptoss", tags=TAGS, parse=MESSAGES, grammar=grammar)

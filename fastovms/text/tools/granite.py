@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import Node
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.json_call import json_calls, read_calls
@@ -26,9 +26,9 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
             yield from read_end(scan, out, END)
 
 
-def write_rules(rules: Rules, choice: CallChoice) -> str:
-    calls = rules.rule(json_calls(choice.tools, parallel=choice.parallel))
-    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=calls, between=None)
+def grammar(choice: CallChoice) -> Node:
+    calls = json_calls(choice.tools, parallel=choice.parallel)
+    return tagged_calls(choice, BEGIN, calls, between=None)
 
 
-GRANITE = ToolFormat("granite", tags=(BEGIN, OTHER_BEGIN, END), parse=parse, rules=write_rules)
+GRANITE = ToolFormat("granite", tags=(BEGIN, OTHER_BEGIN, END), parse=parse, grammar=grammar)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.json_call import json_call, read_call
@@ -21,11 +21,9 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
             yield from read_end(scan, out, END)
 
 
-def write_rules(rules: Rules, choice: CallChoice) -> str:
-    block = f"/\\n?/ {json_call(choice.tools)} /\\n?/ {rules.tag(END)}"
-    return tagged_calls(
-        rules, choice, begin=rules.tag(BEGIN), block=rules.rule(block), between=r"/\n?/"
-    )
+def grammar(choice: CallChoice) -> Node:
+    block = in_order(MAYBE_LINE_BREAK, json_call(choice.tools), MAYBE_LINE_BREAK, Tag(END))
+    return tagged_calls(choice, BEGIN, block, between=MAYBE_LINE_BREAK)
 
 
-HERMES3 = ToolFormat("hermes3", tags=(BEGIN, END), parse=parse, rules=write_rules)
+HERMES3 = ToolFormat("hermes3", tags=(BEGIN, END), parse=parse, grammar=grammar)

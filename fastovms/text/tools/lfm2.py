@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import Node, Tag, in_order
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls import call_list, json_call, pythonic_call
@@ -37,10 +37,9 @@ def read_list(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
     return (yield from call_list.read_list(scan, out, opening, read_call))
 
 
-def write_rules(rules: Rules, choice: CallChoice) -> str:
-    calls = pythonic_call.pythonic_calls(rules, choice)
-    block = rules.rule(f"{calls} {rules.tag(END)}")
-    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=block, between=None)
+def grammar(choice: CallChoice) -> Node:
+    block = in_order(pythonic_call.pythonic_calls(choice), Tag(END))
+    return tagged_calls(choice, BEGIN, block, between=None)
 
 
-LFM2 = ToolFormat("lfm2", tags=(BEGIN, END), parse=parse, rules=write_rules)
+LFM2 = ToolFormat("lfm2", tags=(BEGIN, END), parse=parse, grammar=grammar)

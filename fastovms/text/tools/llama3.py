@@ -10,8 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import (
+    ANY_TEXT,
+    Node,
+    Tag,
+    TextBefore,
+    in_order,
+    one_of,
+    optional,
+    several,
+)
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules, literal
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.json_call import json_call, read_call
@@ -52,25 +61,24 @@ def _read_calls(scan: Scanner, out: Output, opening: str) -> Steps[None]:
         yield from scan.take(LIST_END)
 
 
-def write_json_rules(rules: Rules, choice: CallChoice) -> str:
-    call = rules.rule(json_call(choice.tools, "parameters"))
-    more = f" ({literal('; ')} {call})*" if choice.parallel else ""
-    calls = rules.rule(f"{call}{more}")
-    tag = rules.tag(TAG)
+def json_grammar(choice: CallChoice) -> Node:
+    call = json_call(choice.tools, "parameters")
+    calls = several(call, "; ") if choice.parallel else call
+    begun = in_order(optional(Tag(TAG)), calls)
     if choice.required:
-        return f"{tag}? {calls}"
-    without = rules.terminal(f"{_NO_CALL} & ~/(.|\\n)*{re.escape(TAG)}(.|\\n)*/")
-    return f"({tag}? {calls} | {rules.text(tag, _NO_CALL)} {calls} | {without})"
+        return begun
+    without = _NO_CALL.excluding(f"(.|\\n)*{re.escape(TAG)}(.|\\n)*")
+    return one_of(begun, in_order(TextBefore(TAG, _NO_CALL), calls), without)
 
 
-def write_pythonic_rules(rules: Rules, choice: CallChoice) -> str:
-    calls = rules.rule(pythonic_calls(rules, choice))
-    return calls if choice.required else f"({calls} | {rules.terminal(_NO_LIST)})"
+def pythonic_grammar(choice: CallChoice) -> Node:
+    calls = pythonic_calls(choice)
+    return calls if choice.required else one_of(calls, _NO_LIST)
 
 
 # Text that does not begin as a call does.
-_NO_CALL = r'/(.|\n)*/ & ~/\s*\{"name": "(.|\n)*/'
-_NO_LIST = r"/(.|\n)*/ & ~/\s*\[[A-Za-z_][A-Za-z0-9_.-]*\((.|\n)*/"
+_NO_CALL = ANY_TEXT.excluding(r'\s*\{"name": "(.|\n)*')
+_NO_LIST = ANY_TEXT.excluding(r"\s*\[[A-Za-z_][A-Za-z0-9_.-]*\((.|\n)*")
 
-LLAMA3 = ToolFormat("llama3", tags=TAGS, parse=parse, rules=write_json_rules)
-PYTHONIC = ToolFormat("pythonic", tags=TAGS, parse=parse, rules=write_pythonic_rules)
+LLAMA3 = ToolFormat("llama3", tags=TAGS, parse=parse, grammar=json_grammar)
+PYTHONIC = ToolFormat("pythonic", tags=TAGS, parse=parse, grammar=pythonic_grammar)

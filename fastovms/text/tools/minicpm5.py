@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import XmlForm, read_call, xml_calls
@@ -29,15 +29,15 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
         yield from read_call(scan, out, tools, FORM, begin)
 
 
-def write_rules(rules: Rules, choice: CallChoice) -> str:
+def grammar(choice: CallChoice) -> Node:
     begin, _ = TOKENS
-    call = rules.rule(xml_calls(rules, choice.tools, FORM, begun=begin))
-    return tagged_calls(rules, choice, begin=rules.tag(begin), block=call, between=r"/\n?/")
+    call = xml_calls(choice.tools, FORM, begun=begin)
+    return tagged_calls(choice, begin, call, between=MAYBE_LINE_BREAK)
 
 
 MINICPM5 = ToolFormat(
     "minicpm5",
     tags=(*TOKENS, FORM.function_end, FORM.parameter_end),
     parse=parse,
-    rules=write_rules,
+    grammar=grammar,
 )

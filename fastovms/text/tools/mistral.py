@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import Node, Regex, Tag, in_order
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.json_call import json_calls, read_calls
@@ -54,19 +54,18 @@ def _read_named(scan: Scanner, out: Output, opening: str) -> Steps[None]:
     yield from read_arguments(scan, out, name.strip(), opening, (BEGIN,))
 
 
-def write_list_rules(rules: Rules, choice: CallChoice) -> str:
-    calls = rules.rule(f"/ ?/ {json_calls(choice.tools, parallel=choice.parallel)}")
-    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=calls, between=None)
+def list_grammar(choice: CallChoice) -> Node:
+    calls = in_order(Regex(" ?"), json_calls(choice.tools, parallel=choice.parallel))
+    return tagged_calls(choice, BEGIN, calls, between=None)
 
 
-def write_named_rules(rules: Rules, choice: CallChoice) -> str:
-    call = rules.rule(named_call(choice.tools, rules.tag(ARGUMENTS)))
-    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=call, between='""')
+def named_grammar(choice: CallChoice) -> Node:
+    return tagged_calls(choice, BEGIN, named_call(choice.tools, Tag(ARGUMENTS)), between="")
 
 
 MISTRAL = ToolFormat(
-    "mistral", tags=(BEGIN, ARGUMENTS, _CALL_ID), parse=parse, rules=write_list_rules
+    "mistral", tags=(BEGIN, ARGUMENTS, _CALL_ID), parse=parse, grammar=list_grammar
 )
 DEVSTRAL = ToolFormat(
-    "devstral", tags=(BEGIN, ARGUMENTS, _CALL_ID), parse=parse, rules=write_named_rules
+    "devstral", tags=(BEGIN, ARGUMENTS, _CALL_ID), parse=parse, grammar=named_grammar
 )

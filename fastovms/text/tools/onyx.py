@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import Node, Tag, in_order, one_of, several
 from fastovms.text.scanning.headed_messages import Header, Kind, MessageForm
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules, literal, one_of
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import XmlForm, read_call, xml_calls
@@ -80,23 +80,19 @@ MESSAGES = MessageForm(
 )
 
 
-def write_rules(rules: Rules, choice: CallChoice) -> str:
-    line, end = literal("\n"), literal(END)
+def grammar(choice: CallChoice) -> Node:
     if not choice.required:
-        calls = rules.rule(f"{line} {xml_calls(rules, choice.tools, FORM)} {line} {end}")
-        return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=calls, between='""')
-    call = rules.rule(
-        one_of(
-            [
-                f"{literal(f' to={tool.name}')} {rules.tag(MESSAGE)} {literal(BEGIN)} {line}"
-                f" {xml_calls(rules, [tool], FORM)} {line} {end}"
-                for tool in choice.tools
-            ]
-        )
-    )
-    more = f" ({rules.tag(END_MESSAGE)} {rules.tag(START)} {literal('assistant')} {call})*"
-    return f"{call}{more if choice.parallel else ''}"
+        return tagged_calls(choice, BEGIN, _elements(choice.tools), between="")
+    headers = [in_order(f" to={tool.name}", Tag(MESSAGE), BEGIN) for tool in choice.tools]
+    elements = [_elements([tool]) for tool in choice.tools]
+    call = one_of(*map(in_order, headers, elements))
+    between = in_order(Tag(END_MESSAGE), Tag(START), "assistant")
+    return several(call, between) if choice.parallel else call
+
+
+def _elements(tools: Sequence[Tool]) -> Node:
+    return in_order("\n", xml_calls(tools, FORM), "\n", END)
 
 
 TAGS = (START, MESSAGE, END_MESSAGE, END_TURN)
-ONYX = ToolFormat("onyx", tags=TAGS, parse=MESSAGES, rules=write_rules)
+ONYX = ToolFormat("onyx", tags=TAGS, parse=MESSAGES, grammar=grammar)

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules, literal
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import XmlForm, read_call, xml_calls
@@ -47,10 +47,9 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
             yield from read_end(scan, out, END)
 
 
-def write_rules(rules: Rules, choice: CallChoice) -> str:
-    line = literal("\n")
-    call = rules.rule(f"{line} {xml_calls(rules, choice.tools, FORM)} {line} {rules.tag(END)}")
-    return tagged_calls(rules, choice, begin=rules.tag(BEGIN), block=call, between=r"/\n?/")
+def grammar(choice: CallChoice) -> Node:
+    block = in_order("\n", xml_calls(choice.tools, FORM), "\n", Tag(END))
+    return tagged_calls(choice, BEGIN, block, between=MAYBE_LINE_BREAK)
 
 
-QWEN3CODER = ToolFormat("qwen3coder", tags=(BEGIN, END), parse=parse, rules=write_rules)
+QWEN3CODER = ToolFormat("qwen3coder", tags=(BEGIN, END), parse=parse, grammar=grammar)

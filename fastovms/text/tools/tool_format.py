@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fastovms.grammar_tree import Node, Tag, TriggeredTag, in_order, several
 from fastovms.text.scanning.headed_messages import MessageForm
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import Rules
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
 
 Parse = Callable[[Scanner, Output, Sequence[Tool]], Steps[None]]
 """Reads an answer, or what follows the reasoning in it, to its end."""
 
-WriteRules = Callable[[Rules, CallChoice], str]
-"""Writes the rules of an answer, or of what follows the reasoning in it; returns its expression."""
+WriteGrammar = Callable[[CallChoice], Node]
+"""Builds the grammar of an answer, or of what follows the reasoning in it. Raises InvalidField: a
+schema cannot be kept to in the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +28,29 @@ class ToolFormat:
         tags: the markup. Those of them that are special tokens of the vocabulary must be kept in
             the decoded text.
         parse: finds the calls; or the form of messages that calls are a kind of.
-        rules: what constrains them: their arguments follow the schemas once a call has begun.
+        grammar: what constrains them: their arguments follow the schemas once a call has begun.
     """
 
     name: str
     tags: tuple[str, ...]
     parse: Parse | MessageForm
-    rules: WriteRules
+    grammar: WriteGrammar
 
 
-def tagged_calls(
-    rules: Rules, choice: CallChoice, *, begin: str, block: str, between: str | None
-) -> str:
-    """The expression of calls that begin with a tag.
+def tagged_calls(choice: CallChoice, begin: str, block: Node, between: str | Node | None) -> Node:
+    """The grammar of calls that begin with a tag.
 
     Args:
-        begin: expression of the tag.
+        begin: the tag.
         block: what follows the tag, one call or, without `between`, all of them.
-        between: expression of what separates a call from the next one's tag.
+        between: what separates a call from the next one's tag.
     """
-    several = choice.parallel and between is not None
-    if choice.required:
-        return f"{begin} {block}" + (f" ({between} {begin} {block})*" if several else "")
-    if several:
-        return f"(until_{begin} {block})* without_{begin}"
-    # The answer ends with its only call: what would have been the next one has no place.
-    return f"(until_{begin} {block} | without_{begin})"
+    once = between is None or not choice.parallel
+    if not choice.required:
+        # The answer ends with an only call: what would have been the next one has no place.
+        return TriggeredTag(begin, block, once)
+    call = in_order(Tag(begin), block)
+    return call if between is None or once else several(call, between)
 
 
 def read_end(scan: Scanner, out: Output, tag: str) -> Steps[None]:

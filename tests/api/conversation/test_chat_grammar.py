@@ -44,17 +44,22 @@ def served() -> ServedModel:
     return ServedModel(backend, ByteTokenizer(), metrics, chat=chat_model())
 
 
-def preparation(model: ServedModel, body: ChatRequest) -> Preparation[ChatRequest]:
-    return Preparation(body, 0, model, OPENAI, ApiConfig(), names_of(body), client="")
+def preparation(
+    model: ServedModel, body: ChatRequest, config: ApiConfig | None = None
+) -> Preparation[ChatRequest]:
+    return Preparation(body, 0, model, OPENAI, config or ApiConfig(), names_of(body), client="")
 
 
 def constraint_of(
-    fields: dict[str, Any], kwargs: dict[str, Any] | None = None, prompt: str = ""
+    fields: dict[str, Any],
+    kwargs: dict[str, Any] | None = None,
+    prompt: str = "",
+    config: ApiConfig | None = None,
 ) -> Constraint | None:
     body = ChatRequest(**fields)
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, OPENAI)
     options = TemplateOptions(kwargs=kwargs or {})
-    return constraint(preparation(served(), body), tools, prompt, options)
+    return constraint(preparation(served(), body, config), tools, prompt, options)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +112,16 @@ def test_what_cannot_be_constrained_may_go_free(fields, is_optional):
     wanted = constraint_of(fields)
     assert wanted is not None
     assert wanted.is_optional == is_optional
+
+
+def test_schemas_that_are_too_long_are_refused_where_they_have_to_be_kept_to() -> None:
+    config = ApiConfig(max_grammar_length=100)
+    long = [tool(parameters={"type": "object", "description": "x" * 100})]
+    assert constraint_of({**AUTO, "tools": long}, config=config) is None
+    with pytest.raises(InvalidField, match=r"^tools must be at most 100 characters, not \d+") as e:
+        constraint_of({**REQUIRED, "tools": long}, config=config)
+    assert e.value.param == "tools"
+    assert constraint_of({**REQUIRED, "tools": long}) is not None
 
 
 async def test_what_cannot_be_compiled_now_may_go_free(monkeypatch):

@@ -207,4 +207,4 @@ async def test_required_calls(make, path, choice, content, reason):
     assert len(found["message"]["tool_calls"]) == 1
     joined = join(await api.stream(path, body))[0]
     assert (joined["finish_reason"], joined["calls"][0][0]) == (reason, "get_weather")
-    assert api.backend.submitted[0].params.grammar.kind is GrammarKind.TAGGED_RULES
+    assert api.backend.submitted[0].params.grammar.kind is GrammarKind.CALLS

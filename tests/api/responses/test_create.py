@@ -125,7 +125,7 @@ async def test_formats_become_grammars(make, fields, kind, source):
 async def test_a_required_call_is_constrained(make):
     api = make(call_text())
     _, body = await ask(api, "POST", V1, {**BODY, "tools": [TOOL], "tool_choice": "required"})
-    assert api.backend.submitted[-1].params.grammar.kind is GrammarKind.TAGGED_RULES
+    assert api.backend.submitted[-1].params.grammar.kind is GrammarKind.CALLS
     [call] = body["output"]
     assert call["id"].startswith("fc_")
     assert call["call_id"].startswith("call_")

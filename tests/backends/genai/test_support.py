@@ -17,6 +17,7 @@ from fastovms.backends.genai.support import (
 )
 from fastovms.config import EngineConfig
 from fastovms.errors import InvalidField, RequestError
+from fastovms.grammar_tree import ANY_TEXT, Answer, TextBefore, in_order
 from fastovms.params import (
     ALL_LOGPROBS,
     BeamSearch,
@@ -84,12 +85,12 @@ def test_beams_must_fit_and_do_without_drafts():
 def test_grammars_of_our_own_making():
     check_grammar(REGEX)
     for grammar in (
-        Grammar(GrammarKind.TAGGED_RULES, "start: nowhere", "tools"),
-        Grammar(GrammarKind.REGEX, "a", "tools", frame="start: nowhere"),
+        Grammar(GrammarKind.CALLS, "", "tools", TextBefore("<t>", ANY_TEXT)),
+        Grammar(GrammarKind.REGEX, "a", "tools", in_order(ANY_TEXT.excluding("b"), Answer())),
     ):
         with pytest.raises(InvalidField, match="tools is not supported by the genai backend"):
             check_grammar(grammar)
-    check_grammar(Grammar(GrammarKind.REGEX, "a", frame="start: @answer"))
+    check_grammar(Grammar(GrammarKind.REGEX, "a", tree=Answer()))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_grammars_of_our_own_making():
      '{"structures": [{"begin": "a", "schema": 5, "end": "b"}], "triggers": ["a"]}'],
 )  # fmt: skip
 def test_what_is_malformed_is_left_to_the_compiler(source):
-    check_grammar(Grammar(GrammarKind.STRUCTURAL_TAG, source, "tools", frame="start: @answer"))
+    check_grammar(Grammar(GrammarKind.STRUCTURAL_TAG, source, "tools", Answer()))
 
 
 def test_a_salt_cannot_be_had_with_a_shared_cache():
@@ -219,4 +220,4 @@ def test_grammars():
         Grammar(GrammarKind.STRUCTURAL_TAG, json.dumps({"format": format_}))
     ).structural_tags_config
     assert json.loads(found) == {"type": "structural_tag", "format": format_}
-    assert set(cases) == set(GrammarKind) - {GrammarKind.TAGGED_RULES}
+    assert set(cases) == set(GrammarKind) - {GrammarKind.CALLS}

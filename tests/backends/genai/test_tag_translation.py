@@ -1,4 +1,4 @@
-"""Tagged rules in XGrammar's words."""
+"""Trees in XGrammar's words."""
 
 from __future__ import annotations
 
@@ -6,12 +6,32 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fastovms.backends.genai.tag_translation import (
     MAX_REPEATS,
     CannotTranslate,
-    needs_structural_tag,
     structural_tag,
+)
+from fastovms.grammar_tree import (
+    ANY_TEXT,
+    EMPTY,
+    Answer,
+    InOrder,
+    Json,
+    Literal,
+    Node,
+    Regex,
+    Repeat,
+    Separated,
+    Tag,
+    TextBefore,
+    TriggeredTag,
+    Until,
+    in_order,
+    one_of,
+    optional,
+    several,
 )
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.output_grammar import answer_grammar, call_grammar
@@ -56,52 +76,64 @@ def translated(grammar: Grammar) -> dict[str, Any]:
     return format_
 
 
-def rules(*lines: str) -> dict[str, Any]:
-    return translated(Grammar(GrammarKind.TAGGED_RULES, "\n".join(lines)))
+C = either(sequence(const(","), const("c")), NOTHING)
 
 
-TAG = '%tag t "<t>"'
+def calls(tree: Node) -> dict[str, Any]:
+    return translated(Grammar(GrammarKind.CALLS, "", tree=tree))
 
 
 @pytest.mark.parametrize(
-    ("lines", "expected"),
+    ("tree", "expected"),
     [
-        (['start: "a"'], const("a")),
-        (['start: "a\\n\\"" "b"'], sequence(const('a\n"'), const("b"))),
-        (['start: "a" | "b"'], either(const("a"), const("b"))),
-        (['start: "a" ("b" | "c")'], sequence(const("a"), either(const("b"), const("c")))),
-        (['start: "a" ("b" "c")'], sequence(const("a"), const("b"), const("c"))),
-        (['start: "" "a" ""'], const("a")),
-        (['start: ""'], NOTHING),
-        (['start: "a"?'], either(const("a"), NOTHING)),
-        ([r"start: /\n?/ /a\/b/"], sequence(
-            {"type": "regex", "pattern": r"\n?"}, {"type": "regex", "pattern": r"a\/b"}
-        )),
-        (["r: /x/", 'start: r "y" r'], sequence(
-            {"type": "regex", "pattern": "x"}, const("y"), {"type": "regex", "pattern": "x"}
-        )),
-        ([TAG, 'start: t "a"'], sequence(const("<t>"), const("a"))),
-        ([TAG, 'start: until_t "a"'], sequence(until("<t>"), const("a"))),
+        (Literal('a\n"'), const('a\n"')),
+        (in_order("a", "b"), sequence(const("a"), const("b"))),
+        (one_of("a", "b"), either(const("a"), const("b"))),
+        (in_order("a", one_of("b", "c")), sequence(const("a"), either(const("b"), const("c")))),
+        (InOrder((Literal("a"), in_order("b", "c"))),
+         sequence(const("a"), const("b"), const("c"))),
+        (in_order("", "a", ""), const("a")),
+        (EMPTY, NOTHING),
+        (optional(Literal("a")), either(const("a"), NOTHING)),
+        (Regex(r"\n?"), {"type": "regex", "pattern": r"\n?"}),
+        (in_order(Tag("<t>"), "a"), sequence(const("<t>"), const("a"))),
+        (in_order(Until("<t>"), "a"), sequence(until("<t>"), const("a"))),
         (
-            ['start: %json {"type": "string", "x-guidance": {"a": 1}} "a"'],
+            in_order(Json.of({"type": "string", "x-guidance": {"a": 1}}), "a"),
             sequence({"type": "json_schema", "json_schema": {"type": "string"}}, const("a")),
         ),
         (
-            [TAG, 'start: "a" (until_t "b" "c")* without_t'],
+            in_order("a", TriggeredTag("<t>", in_order("b", "c"), once=False)),
             sequence(const("a"), triggered("<t>", const("b"), "c", once=False)),
         ),
         (
-            [TAG, 'start: (until_t "b" "c" | without_t)'],
+            TriggeredTag("<t>", in_order("b", "c"), once=True),
             triggered("<t>", const("b"), "c", once=True),
+        ),
+        (
+            Separated(((Literal("a"), False), (Literal("b"), True), (Literal("c"), False)), ","),
+            either(
+                sequence(const("a"), const(","), const("b"), C),
+                sequence(const("b"), C),
+            ),
+        ),
+        (
+            Separated(((Literal("a"), False), (Literal("c"), False)), ","),
+            either(sequence(const("a"), C), const("c"), NOTHING),
         ),
     ],
 )  # fmt: skip
-def test_terms(lines, expected):
-    assert rules(*lines) == expected
+def test_parts(tree, expected):
+    assert calls(tree) == expected
 
 
-def test_repetitions_end():
-    found = rules('start: "a"*')
+@pytest.mark.parametrize(
+    ("tree", "num_first"), [(Repeat(Literal("a")), 0), (several(Literal("a"), ""), 1)]
+)
+def test_repetitions_end(tree, num_first):
+    found = calls(tree)
+    for _ in range(num_first):
+        found = found["elements"][1]
     depth = 0
     while found != NOTHING:
         more, nothing = found["elements"]
@@ -111,28 +143,24 @@ def test_repetitions_end():
     assert depth == MAX_REPEATS
 
 
+A_TAG = TriggeredTag("<t>", Literal("a"), once=False)
+
+
 @pytest.mark.parametrize(
-    "lines",
+    ("tree", "message"),
     [
-        ["start: nowhere"],
-        ["start: ("],
-        ['start: ("a"'],
-        ['start: "a" )'],
-        ["start: <[5]>"],
-        ["start: /a/ & ~/b/"],
-        [TAG, "%text x t /a/", "start: x"],
-        [TAG, "start: without_t"],
-        [TAG, 'start: (until_t "a")* without_t'],
-        [TAG, "start: (until_t /a/ /b/)* without_t"],
-        [TAG, '%tag u "u"', 'start: (until_t "a" "b")* without_u'],
-        ["TERMINAL0: /a/ & /b/", "start: TERMINAL0"],
-        ["%ignore x", 'start: "a"'],
-        ["start: @answer"],
+        (ANY_TEXT.excluding("b"), "text that is not to match an expression"),
+        (Regex("a", also=("b",)), "text that is not to match an expression"),
+        (TextBefore("<t>", ANY_TEXT), "text without special tokens before <t>"),
+        (A_TAG, "what follows <t> without an end of its own"),
+        (replace(A_TAG, rest=Regex("a")), "what follows <t> without an end of its own"),
+        (replace(A_TAG, once=True), "what follows <t> without an end of its own"),
+        (Separated(((Literal("a"), False),) * 20_000, ","), "more than 100 arguments that may be"),
     ],
 )
-def test_what_has_no_words_there(lines):
-    with pytest.raises(CannotTranslate):
-        rules(*lines)
+def test_what_has_no_words_there(tree, message):
+    with pytest.raises(CannotTranslate, match=message):
+        calls(tree)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +194,8 @@ def test_what_has_no_words_there(lines):
         ),
     ],
 )
-def test_answers_in_a_frame(kind, source, expected):
-    assert not needs_structural_tag(Grammar(kind, source))
-    grammar = Grammar(kind, source, frame='start: "x" @answer')
-    assert needs_structural_tag(grammar)
+def test_answers_in_a_tree(kind, source, expected):
+    grammar = Grammar(kind, source, tree=in_order("x", Answer()))
     assert translated(grammar) == sequence(const("x"), expected)
 
 

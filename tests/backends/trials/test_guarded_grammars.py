@@ -20,6 +20,7 @@ from fastovms.backends.trials.trial import Verdict
 from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
 from fastovms.grammar.grammar import GrammarCompiler, UnusableGrammar
 from fastovms.grammar.grammar_cache import CompiledGrammar
+from fastovms.grammar_tree import Answer, Json, Literal, Separated, in_order
 from fastovms.params import Grammar, GrammarKind
 from tests.backends.trials.test_trial import FakeProcess
 from tests.paths import BYTE_LEVEL_TOKENIZER
@@ -61,9 +62,11 @@ async def compile_in_the_end(
             await asyncio.sleep(0.1)
 
 
-RULES = "\n".join(f"r{i}: r{i + 1}" for i in range(20_000))
-DEEP = Grammar(GrammarKind.TAGGED_RULES, f'start: r0\n{RULES}\nr20000: "a"', "tools")
-"""Overflows the stack of a compiler."""
+DEEP = Grammar(GrammarKind.CALLS, "", "tools", Separated(((Literal("a"), True),) * 1000, ","))
+"""Overflows the stack of a compiler: rules lead from each argument to the next."""
+
+
+LARGE = Json.of({"const": -(2**63)})
 
 
 @pytest.mark.parametrize(
@@ -72,8 +75,8 @@ DEEP = Grammar(GrammarKind.TAGGED_RULES, f'start: r0\n{RULES}\nr20000: "a"', "to
         schema({"const": -(2**63)}),
         schema({"type": "integer", "minimum": -(2**63), "maximum": 5 - 2**63}),
         Grammar(GrammarKind.GRAMMAR, f'start: %json {{"enum": [{-(2**63)}]}}'),
-        Grammar(GrammarKind.TAGGED_RULES, f'start: "a" %json {{"const": {-(2**63)}}}'),
-        Grammar(GrammarKind.REGEX, "a", frame=f'start: @answer %json {{"const": {-(2**63)}}}'),
+        Grammar(GrammarKind.CALLS, "", tree=in_order("a", LARGE)),
+        Grammar(GrammarKind.REGEX, "a", tree=in_order(Answer(), LARGE)),
     ],
 )
 async def test_numbers_that_end_the_compiler_are_refused_by_name(

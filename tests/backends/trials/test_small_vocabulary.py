@@ -9,6 +9,7 @@ import pytest
 from fastovms.backends.trials.small_vocabulary import SmallVocabulary
 from fastovms.config import DEMO_MODEL
 from fastovms.grammar.grammar import GrammarCompiler, UnusableGrammar
+from fastovms.grammar_tree import Tag, in_order
 from fastovms.params import Grammar, GrammarKind
 
 SPECIAL = {"</s>": 2, "<call>": 700, "<deep>": 99_999, "[INST]": 5}
@@ -26,7 +27,7 @@ def test_grammars_are_compiled_as_for_the_model(vocab_size: int) -> None:
     last = vocab_size - 1
     for source in (f"start: <[{last}]>", 'start: "grün" <[5]>', f"start: <[10-{last}]> /[a-z]+/"):
         compiler.compile(Grammar(GrammarKind.GRAMMAR, source))
-    compiler.compile(Grammar(GrammarKind.TAGGED_RULES, '%tag t "<call>"\nstart: t "x"'))
+    compiler.compile(Grammar(GrammarKind.CALLS, "", tree=in_order(Tag("<call>"), "x")))
     with pytest.raises(UnusableGrammar, match="too large"):
         compiler.compile(Grammar(GrammarKind.GRAMMAR, f"start: <[{vocab_size}]>"))
 

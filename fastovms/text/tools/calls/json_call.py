@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import Node, in_order, one_of, several
 from fastovms.text.scanning.json_text import copy_json, read_string
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import json_arguments, literal, one_of
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import Tool
 from fastovms.text.tools.calls.call_list import read_list
@@ -16,24 +16,19 @@ _ARGUMENTS = ("arguments", "parameters")
 _OTHERS = ("id", "type", "index")
 
 
-def json_call(tools: Sequence[Tool], member: str = "arguments") -> str:
-    """The expression of a call to one of `tools`, its arguments in `member`."""
-    beginnings = [
-        f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{member}": ' for tool in tools
-    ]
-    return one_of(
-        [
-            f"{literal(beginning)} {json_arguments(tool.parameters)} {literal('}')}"
-            for beginning, tool in zip(beginnings, tools, strict=True)
-        ]
-    )
+def json_call(tools: Sequence[Tool], member: str = "arguments") -> Node:
+    """The grammar of a call to one of `tools`, its arguments in `member`."""
+    calls = []
+    for tool in tools:
+        name = json.dumps(tool.name, ensure_ascii=False)
+        calls.append(in_order(f'{{"name": {name}, "{member}": ', tool.arguments, "}"))
+    return one_of(*calls)
 
 
-def json_calls(tools: Sequence[Tool], *, parallel: bool, begin: str = "[") -> str:
-    """The expression of a list of calls. `begin` is what is missing of its beginning."""
+def json_calls(tools: Sequence[Tool], *, parallel: bool, begin: str = "[") -> Node:
+    """The grammar of a list of calls. `begin` is what is missing of its beginning."""
     call = json_call(tools)
-    more = f" ({literal(', ')} {call})*" if parallel else ""
-    return f"{literal(begin)} {call}{more} {literal(']')}"
+    return in_order(begin, several(call, ", ") if parallel else call, "]")
 
 
 def read_calls(scan: Scanner, out: Output, opening: str) -> Steps[bool]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fastovms.grammar_tree import Node, in_order, one_of
 from fastovms.text.scanning.json_text import copy_json
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import json_arguments, literal, one_of
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import Tool
 
 
-def named_call(tools: Sequence[Tool], between: str) -> str:
-    """The expression of a call to one of `tools`. `between` is that of the markup."""
-    return one_of(
-        [f"{literal(tool.name)} {between} {json_arguments(tool.parameters)}" for tool in tools]
-    )
+def named_call(tools: Sequence[Tool], between: Node | str) -> Node:
+    """The grammar of a call to one of `tools`. `between` is that of the markup."""
+    return one_of(*[in_order(tool.name, between, tool.arguments) for tool in tools])
 
 
 def read_arguments(

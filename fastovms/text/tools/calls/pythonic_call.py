@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
+from fastovms.grammar_tree import EMPTY, Json, Node, Repeat, Separated, in_order, one_of
 from fastovms.text.scanning.json_text import escape
 from fastovms.text.scanning.literals import read_word
 from fastovms.text.scanning.parameters import Parameter, parameters_of
 from fastovms.text.scanning.parser_steps import Output
 from fastovms.text.scanning.python_text import copy_python
-from fastovms.text.scanning.rules import Rules, json_value, literal, one_of
 from fastovms.text.scanning.scanner import Scanner, Steps
-from fastovms.text.scanning.tool import CallChoice
+from fastovms.text.scanning.tool import CallChoice, Tool
 
 
 def read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
@@ -74,45 +74,35 @@ def _read_arguments(scan: Scanner, out: Output, name: str) -> Steps[bool]:
             return False
 
 
-def pythonic_calls(rules: Rules, choice: CallChoice) -> str:
-    """The expression of a list of calls. Values are JSON, which `copy_python` reads too.
+def pythonic_calls(choice: CallChoice) -> Node:
+    """The grammar of a list of calls. Values are JSON, which `copy_python` reads too.
 
     Raises:
         InvalidField: a schema cannot be kept to in this form.
     """
-    rests = []
-    for tool in choice.tools:
-        arguments = [
-            (_argument(rules, parameter), parameter.is_required)
-            for parameter in parameters_of(tool.parameters, tool.name)
-        ]
-        rests.append(rules.rule(f"{separated(rules, arguments, ', ')} {literal(')')}"))
+    rests = [in_order(arguments(tool, _argument, separator=", "), ")") for tool in choice.tools]
 
     # What a name begins with is one literal, so that it is told from text that begins like it.
-    def calls(begin: str) -> str:
-        names = [literal(f"{begin}{tool.name}(") for tool in choice.tools]
-        return one_of([f"{name} {rest}" for name, rest in zip(names, rests, strict=True)])
+    def call(begin: str) -> Node:
+        names = [f"{begin}{tool.name}(" for tool in choice.tools]
+        return one_of(*map(in_order, names, rests))
 
-    more = f" {calls(', ')}*" if choice.parallel else ""
-    return f"{calls('[')}{more} {literal(']')}"
-
-
-def _argument(rules: Rules, parameter: Parameter) -> str:
-    return rules.rule(f"{literal(f'{parameter.name}=')} {json_value(parameter.whole_schema)}")
+    more = [Repeat(call(", "))] if choice.parallel else []
+    return in_order(call("["), *more, "]")
 
 
-def separated(rules: Rules, items: Sequence[tuple[str, bool]], separator: str) -> str:
-    """The expression of items in their order.
+def _argument(parameter: Parameter) -> Node:
+    return in_order(f"{parameter.name}=", Json.of(parameter.whole_schema))
 
-    Args:
-        items: expressions, and whether each has to be there.
+
+def arguments(tool: Tool, argument: Callable[[Parameter], Node], *, separator: str) -> Node:
+    """The grammar of a call's arguments in the order of their schema, each as `argument` has it.
+
+    Raises:
+        InvalidField: the schema says more than can be said a parameter at a time.
     """
-    between = literal(separator)
-    # `first`: the items from here on, none being there yet; `rest`: behind another.
-    first, rest = '""', '""'
-    for expression, is_required in reversed(items):
-        absent = "" if is_required else f" | {first}"
-        first = rules.rule(f"{expression} {rest}{absent}")
-        absent = "" if is_required else f" | {rest}"
-        rest = rules.rule(f"{between} {expression} {rest}{absent}")
-    return first
+    items = [
+        (argument(parameter), parameter.is_required)
+        for parameter in parameters_of(tool.parameters, tool.name)
+    ]
+    return Separated(tuple(items), separator) if items else EMPTY

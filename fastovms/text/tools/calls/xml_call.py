@@ -7,6 +7,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fastovms.grammar_tree import (
+    ANY_TEXT,
+    MAYBE_LINE_BREAK,
+    Json,
+    Node,
+    Regex,
+    Tag,
+    TextBefore,
+    in_order,
+    one_of,
+    optional,
+)
 from fastovms.text.scanning.json_text import copy_json, escape
 from fastovms.text.scanning.parameters import (
     ANY_TYPE,
@@ -16,7 +28,6 @@ from fastovms.text.scanning.parameters import (
     value_of,
 )
 from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.rules import ANY_TEXT, Rules, json_value, literal, one_of
 from fastovms.text.scanning.scanner import Emit, Scanner, Steps
 from fastovms.text.scanning.text_values import constants, text_body
 from fastovms.text.scanning.tool import Tool
@@ -207,8 +218,8 @@ def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
     ) is not None
 
 
-def xml_calls(rules: Rules, tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> str:
-    """The expression of a call to one of `tools`.
+def xml_calls(tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> Node:
+    """The grammar of a call to one of `tools`.
 
     Args:
         begun: what stands there already of the function's tag.
@@ -218,63 +229,56 @@ def xml_calls(rules: Rules, tools: Sequence[Tool], form: XmlForm, *, begun: str 
     """
     calls = []
     for tool in tools:
-        text = f"{form.function[0]}{tool.name}{form.function[1]}{form.gap}"
-        begin = _markup(rules, form, text.removeprefix(begun))
-        arguments = xml_arguments(rules, tool, form)
-        calls.append(f"{begin} {arguments} {rules.tag(form.function_end)}")
-    return one_of(calls)
+        begin = f"{form.function[0]}{tool.name}{form.function[1]}{form.gap}".removeprefix(begun)
+        arguments = xml_arguments(tool, form)
+        calls.append(in_order(_markup(form, begin), arguments, Tag(form.function_end)))
+    return one_of(*calls)
 
 
-def xml_arguments(rules: Rules, tool: Tool, form: XmlForm) -> str:
-    """The expression of a call's arguments. Raises as `xml_calls`."""
+def xml_arguments(tool: Tool, form: XmlForm) -> Node:
+    """The grammar of a call's arguments. Raises as `xml_calls`."""
     arguments = []
     for parameter in parameters_of(tool.parameters, tool.name):
-        argument = _argument(rules, parameter, form)
-        arguments.append(argument if parameter.is_required else f"({argument})?")
-    return " ".join(arguments)
+        argument = _argument(parameter, form)
+        arguments.append(argument if parameter.is_required else optional(argument))
+    return in_order(*arguments)
 
 
-def _markup(rules: Rules, form: XmlForm, text: str) -> str:
+def _markup(form: XmlForm, text: str) -> Node:
     """Text in which tokens may stand for tags."""
-    if not form.tokens:
-        return literal(text)
-    pieces = re.split(f"({'|'.join(map(re.escape, form.tokens))})", text)
-    return " ".join(
-        rules.tag(piece) if piece in form.tokens else literal(piece) for piece in pieces if piece
-    )
+    pieces = re.split(f"({'|'.join(map(re.escape, form.tokens))})", text) if form.tokens else [text]
+    return in_order(*[Tag(piece) if piece in form.tokens else piece for piece in pieces])
 
 
-def _argument(rules: Rules, parameter: Parameter, form: XmlForm) -> str:
-    begin = _markup(rules, form, f"{form.parameter[0]}{parameter.name}{form.parameter[1]}")
+def _argument(parameter: Parameter, form: XmlForm) -> Node:
+    begin = _markup(form, f"{form.parameter[0]}{parameter.name}{form.parameter[1]}")
     if form.value:
-        begin = f"{begin} /\\n?/ {rules.tag(form.value)}"
-    if form.line:
-        begin = f"{begin} {literal(form.line)}"
-    end = rules.tag(form.parameter_end)
-    line = literal(form.line) if form.line else ""
-    gap = literal(form.gap) if form.gap else ""
+        begin = in_order(begin, MAYBE_LINE_BREAK, Tag(form.value))
+    return in_order(begin, form.line, _value(parameter, form), form.gap)
+
+
+def _value(parameter: Parameter, form: XmlForm) -> Node:
+    """The grammar of a value and the tag behind it."""
+    end = in_order(form.line, Tag(form.parameter_end))
     if not parameter.is_text and not parameter.is_free:
-        return f"{begin} {json_value(parameter.whole_schema)} {line} {end} {gap}"
+        return in_order(Json.of(parameter.whole_schema), end)
     values = constants(parameter)
     if values is not None:
-        return f"{begin} {one_of([literal(value) for value in values])} {line} {end} {gap}"
+        return in_order(one_of(*values), end)
     body = text_body(parameter, form.parameter_end)
     if body != ANY_TEXT:
-        body += _NO_MARKUP[form.has_cdata] if form.trims_lines and not line else ""
-        body = f"({body}) {line}"
-    elif form.has_cdata:
-        body = _NOT_CDATA
-    argument = rules.text(end, body)
-    if form.has_cdata and body == _NOT_CDATA:
-        cdata = f"{literal(_CDATA)} {rules.text(rules.tag(_CDATA_END))} {end}"
-        argument = f"({argument} | {cdata})"
-    return f"{begin} {argument} {gap}"
+        unlike = _NO_MARKUP[form.has_cdata] if form.trims_lines and not form.line else ()
+        return TextBefore(form.parameter_end, body.excluding(*unlike), gap=form.line)
+    if not form.has_cdata:
+        return TextBefore(form.parameter_end, ANY_TEXT)
+    cdata = in_order(_CDATA, TextBefore(_CDATA_END, ANY_TEXT), Tag(form.parameter_end))
+    return one_of(TextBefore(form.parameter_end, _NOT_CDATA), cdata)
 
 
 # A value that the reader would take for something else: line breaks at its ends are not part of
 # it, and CDATA is unwrapped.
 _NO_MARKUP = {
-    False: r" & ~/\n(.|\n)*/ & ~/(.|\n)*\n/",
-    True: r" & ~/[\n<](.|\n)*/ & ~/(.|\n)*\n/",
+    False: (r"\n(.|\n)*", r"(.|\n)*\n"),
+    True: (r"[\n<](.|\n)*", r"(.|\n)*\n"),
 }
-_NOT_CDATA = r"/([^\n<](.|\n)*)?/"
+_NOT_CDATA = Regex(r"([^\n<](.|\n)*)?")

@@ -1,0 +1,169 @@
+"""Renders grammars that are trees as rules of Lark that llguidance understands.
+
+A rule cannot tell by itself whether a tag is a special token of the vocabulary or plain text: text
+never spells a special token, and a token that stands for a text is not matched by it. So the rules
+differ between vocabularies.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from fastovms import grammar_tree as tree
+from fastovms.grammar.json_schema import usable_schema
+from fastovms.grammar_tree import Node
+
+# A space or none after a colon or a comma, as models write them; never more, which some would do
+# for ever.
+_JSON_OPTIONS: Final = json.dumps(
+    {
+        "x-guidance": {
+            "whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?",
+            "coerce_one_of": True,
+        }
+    }
+)  # fmt: skip
+_NEEDS_ESCAPE: Final = re.compile(r"\\?.", re.DOTALL)
+_ESCAPES: Final = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+
+
+def tree_rules(
+    root: Node, special_tokens: Mapping[str, int], end_token_ids: Collection[int]
+) -> str:
+    """Returns the rules, in which `@answer` is what stands for `Answer`.
+
+    Args:
+        special_tokens: ids by text, without those that end a text.
+        end_token_ids: of the tokens that do. None stands before a tag that must come.
+
+    Raises:
+        ValueError: a schema in it cannot be used.
+    """
+    return _Writer(special_tokens, end_token_ids).source(root)
+
+
+class _Writer:
+    """Rules under construction."""
+
+    def __init__(self, special_tokens: Mapping[str, int], end_token_ids: Collection[int]) -> None:
+        self._special_tokens = special_tokens
+        self._end_token_ids = end_token_ids
+        self._lines = [r"ANY_TEXT: /(.|\n)*/"]
+        self._names: dict[Node, str] = {}
+        special = _ranges(sorted(special_tokens.values()))
+        self._tokens_between = f"(ANY_TEXT <[{special}]>)* " if special else ""
+
+    def source(self, root: Node) -> str:
+        start = self._expression(root)
+        return "\n".join([*self._lines, f"start: {start}"])
+
+    def _expression(self, node: Node) -> str:
+        match node:
+            case tree.Literal(text):
+                return json.dumps(text)
+            case tree.Tag(text):
+                return self._tag(text)
+            case tree.Answer():
+                return "@answer"
+            case tree.InOrder(items):
+                return " ".join(map(self._expression, items)) or '""'
+            case tree.OneOf(items):
+                return f"({' | '.join(map(self._expression, items))})"
+            case tree.Repeat(item):
+                return f"({self._expression(item)})*"
+            case _:
+                return self._name(node)
+
+    def _name(self, node: Node) -> str:
+        """The name of a rule, of which there is one however often the part stands in the tree."""
+        if node not in self._names:
+            self._names[node] = self._named(node)
+        return self._names[node]
+
+    def _named(self, node: Node) -> str:
+        match node:
+            case tree.Until(tag):
+                return self._add("until", self._until(tag))
+            case tree.TriggeredTag(tag, rest, once):
+                call = f"{self._until(tag)} {self._expression(rest)}"
+                without = self._without(tag)
+                return self._add("text", f"{call} | {without}" if once else f"({call})* {without}")
+            case tree.Regex():
+                return self._add("TERMINAL", _terminal(node))
+            case tree.TextBefore(tag, body, gap):
+                text = f"({_terminal(body)}) {json.dumps(gap)}" if gap else _terminal(body)
+                terminal = self._add("TERMINAL", text)
+                is_lazy = tag not in self._special_tokens
+                return self._add("text", f"{terminal} {self._tag(tag)}", is_lazy=is_lazy)
+            case tree.Json(schema):
+                return self._add(
+                    "json", f"%json {_with_options(usable_schema(schema, name='a schema in it'))}"
+                )
+            case tree.Several(part, separator):
+                item = self._name(part)
+                more = self._add("more", f"{self._expression(separator)} {item}")
+                return self._add("items", f"{item} {more}*")
+            case tree.Separated(items, separator):
+                return self._separated(items, separator)
+            case _:
+                return self._add("part", self._expression(node))
+
+    def _until(self, tag: str) -> str:
+        if tag in self._special_tokens:
+            return f"{self._without(tag)} {self._tag(tag)}"
+        end = self._add("end", f"ANY_TEXT {self._tag(tag)}", is_lazy=True)
+        return f"{self._tokens_between}{end}"
+
+    def _without(self, tag: str) -> str:
+        token_id = self._special_tokens.get(tag)
+        if token_id is None:
+            return f"{self._tokens_between}ANY_TEXT"
+        return f"<[^{_ranges(sorted({token_id, *self._end_token_ids}))}]>*"
+
+    def _separated(self, items: Sequence[tuple[Node, bool]], separator: str) -> str:
+        # `first`: the items from here on, none being there yet; `rest`: behind another.
+        first, rest = '""', '""'
+        for node, is_required in reversed(items):
+            item = self._name(node)
+            absent = "" if is_required else f" | {first}"
+            first = self._add("first", f"{item} {rest}{absent}")
+            absent = "" if is_required else f" | {rest}"
+            rest = self._add("rest", f"{json.dumps(separator)} {item} {rest}{absent}")
+        return first
+
+    def _add(self, kind: str, expression: str, *, is_lazy: bool = False) -> str:
+        name = f"{kind}{len(self._lines)}"
+        self._lines.append(f"{name}{'[lazy]' if is_lazy else ''}: {expression}")
+        return name
+
+    def _tag(self, text: str) -> str:
+        token_id = self._special_tokens.get(text)
+        return json.dumps(text) if token_id is None else f"<[{token_id}]>"
+
+
+def _terminal(regex: tree.Regex) -> str:
+    matched = [_slashed(pattern) for pattern in (regex.pattern, *regex.also)]
+    return " & ".join([*matched, *(f"~{_slashed(pattern)}" for pattern in regex.unlike)])
+
+
+def _slashed(pattern: str) -> str:
+    """An expression as Lark writes it."""
+    escaped = _NEEDS_ESCAPE.sub(lambda match: _ESCAPES.get(match[0], match[0]), pattern)
+    return f"/{escaped}/"
+
+
+def _with_options(schema: str) -> str:
+    if not schema.startswith("{"):
+        return schema
+    return f"{schema[:-1]}{', ' if len(schema) > 2 else ''}{_JSON_OPTIONS[1:]}"
+
+
+def _ranges(token_ids: Sequence[int]) -> str:
+    """`0-10,12` of ascending ids."""
+    starts = [b for a, b in pairwise([-2, *token_ids]) if b != a + 1]
+    ends = [a for a, b in pairwise([*token_ids, -2]) if b != a + 1]
+    return ",".join(f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

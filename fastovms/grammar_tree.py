@@ -1,0 +1,189 @@
+"""Declares grammars of answers as trees of values: formats of text build them, and each compiler of
+grammars has a renderer of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
+
+
+class _Part(Struct, frozen=True, cache_hash=True):
+    """What all parts of a tree are: values, which a cache of grammars compares and looks up."""
+
+
+class Literal(_Part, frozen=True):
+    """The text itself, which is not empty."""
+
+    text: str
+
+
+class Tag(_Part, frozen=True):
+    """Markup: a special token where the vocabulary has one of this text, else the text."""
+
+    text: str
+
+
+class Until(_Part, frozen=True):
+    """Anything, special tokens too, up to and including the tag."""
+
+    tag: str
+
+
+class TriggeredTag(_Part, frozen=True):
+    """Anything without the tag, or with the tag where `rest` follows it.
+
+    Attributes:
+        once: the text ends with the first `rest`; else it goes on, with other tags perhaps.
+    """
+
+    tag: str
+    rest: Node
+    once: bool
+
+
+class Regex(_Part, frozen=True):
+    """Text without special tokens that as a whole matches expressions, as Rust's `regex` reads
+    them.
+
+    Attributes:
+        pattern: one that it matches.
+        also: more that it matches.
+        unlike: expressions that it does not match.
+    """
+
+    pattern: str
+    also: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
+
+    def excluding(self, *patterns: str) -> Regex:
+        """Returns the same with more expressions that it does not match."""
+        return replace(self, unlike=(*self.unlike, *patterns))
+
+
+class TextBefore(_Part, frozen=True):
+    """Text and the tag that ends it, which is the first one in it.
+
+    Attributes:
+        gap: text that stands between the two.
+    """
+
+    tag: str
+    body: Regex
+    gap: str = ""
+
+
+class Json(_Part, frozen=True):
+    """A JSON value with no more white space than a blank after a colon or a comma.
+
+    Attributes:
+        schema: JSON text of its schema.
+    """
+
+    schema: str
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any]) -> Json:
+        """Takes a schema without the options of llguidance that it may bring: the renderers know
+        which they need."""
+        return cls(json.dumps({key: schema[key] for key in schema if key != "x-guidance"}))
+
+
+class Answer(_Part, frozen=True):
+    """What the rest of the `params.Grammar` that the tree belongs to constrains."""
+
+
+class InOrder(_Part, frozen=True):
+    """One part after the other."""
+
+    items: tuple[Node, ...]
+
+
+class OneOf(_Part, frozen=True):
+    """One of the parts."""
+
+    items: tuple[Node, ...]
+
+
+class Repeat(_Part, frozen=True):
+    """Nothing, or the item, once or often."""
+
+    item: Node
+
+
+class Several(_Part, frozen=True):
+    """The item, once or often, with the separator between one and the next."""
+
+    item: Node
+    separator: Node
+
+
+class Separated(_Part, frozen=True):
+    """Items in their order, with the separator between one and the next.
+
+    Attributes:
+        items: each with whether it has to be there.
+    """
+
+    items: tuple[tuple[Node, bool], ...]
+    separator: str
+
+
+Node = (
+    Literal | Tag | Until | TriggeredTag | Regex | TextBefore | Json | Answer | InOrder | OneOf
+    | Repeat | Several | Separated
+)  # fmt: skip
+
+EMPTY = InOrder(())
+ANY_TEXT = Regex(r"(.|\n)*")
+MAYBE_LINE_BREAK = Regex(r"\n?")
+
+
+def in_order(*parts: Node | str) -> Node:
+    """Returns the parts, texts among them as literals, in their order."""
+    items: list[Node] = []
+    for part in map(_node, parts):
+        items += part.items if isinstance(part, InOrder) else [part]
+    return items[0] if len(items) == 1 else InOrder(tuple(items))
+
+
+def one_of(*parts: Node | str) -> Node:
+    """Returns a choice of the parts, texts among them as literals."""
+    return _node(parts[0]) if len(parts) == 1 else OneOf(tuple(map(_node, parts)))
+
+
+def optional(part: Node) -> Node:
+    """Returns a choice of the part or nothing."""
+    return OneOf((part, EMPTY))
+
+
+def several(item: Node, separator: Node | str) -> Node:
+    """Returns the item, once or often, with the separator between one and the next."""
+    return Several(item, _node(separator))
+
+
+def _node(part: Node | str) -> Node:
+    if isinstance(part, str):
+        return Literal(part) if part else EMPTY
+    return part
+
+
+def num_characters(tree: Node | None) -> int:
+    """Counts the characters of texts, expressions and schemas in a tree; what stands there twice
+    counts once."""
+    seen: set[object] = set()
+    pending: list[object] = [tree]
+    total = 0
+    while pending:
+        part = pending.pop()
+        if isinstance(part, str):
+            total += len(part)
+        elif isinstance(part, tuple):
+            pending += part
+        elif isinstance(part, Struct) and part not in seen:
+            seen.add(part)
+            pending += astuple(part)
+    return total

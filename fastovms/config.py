@@ -217,18 +217,19 @@ class ApiConfig:
 
 @dataclass(frozen=True, slots=True)
 class MediaConfig:
-    """Which images a request may bring.
+    """The images that a request may bring.
 
     Attributes:
-        allowed_media_domains: hosts that images are fetched from, separated by commas; "all" =
-            any, None = none.
+        allowed_media_domains: hosts that images are fetched from, separated by commas; "all" = any,
+            None = none.
         allowed_local_media_path: images are read from files below it; None = from none.
-        allow_media_redirects: follow the redirects of those hosts, to those hosts.
-        allow_private_media: fetch from addresses that are not public, such as the local network's.
+        allow_media_redirects: whether to follow the redirects of those hosts, to those hosts.
+        allow_private_media: whether to fetch from addresses that are not public, such as the local
+            network's.
         media_timeout: seconds for fetching an image.
-        max_images: of one request.
-        max_image_bytes: of one, encoded.
-        max_image_pixels: of one, by its header.
+        max_images: how many one request may have.
+        max_image_bytes: the size of one, encoded.
+        max_image_pixels: the pixels of one, by its header.
         max_image_memory: bytes of all decoded images of the requests in progress.
     """
 

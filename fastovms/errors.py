@@ -51,7 +51,7 @@ class FieldFault(InvalidField):
     """
 
     def __init__(self, field: str, after: str, *, before: str = "") -> None:
-        """The message is the field's name with what stands before and after it."""
+        """Makes a fault whose message is the field's name with what stands before and after it."""
         super().__init__(f"{before}{field}{after}", param=field)
         self.field = field
         self._around = before, after

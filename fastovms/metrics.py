@@ -165,14 +165,15 @@ class GenerationCollector(Collector):
 
 
 def _families(statistics: type, of_models: Mapping[str, object]) -> Iterable[Metric]:
-    """The families of all series of `statistics`, of which each model has an object."""
+    """Yields the families of all series of `statistics`, of which each model has an object."""
     for path, series in series_of(statistics):
         read = attrgetter(path)
         yield _family(series, {name: read(values) for name, values in of_models.items()})
 
 
 def _family(series: Series, of_models: Mapping[str, Any]) -> Metric:
-    """A family with a sample for each model. A histogram that has not begun is an empty one."""
+    """Returns a family with a sample for each model. A histogram that has not begun is an empty
+    one."""
     name = _PREFIX + series.name
     if series.kind == "histogram":
         histograms = HistogramMetricFamily(name, series.text, labels=["model_name"])

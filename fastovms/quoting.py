@@ -29,6 +29,6 @@ def one_line(text: str) -> str:
 
 
 def is_id(text: str, max_length: int) -> bool:
-    """Whether the text has 1 to `max_length` visible ASCII characters (VCHAR of RFC 5234, B.1),
-    which can stand in a header, in a line of a log and in a path."""
+    """Returns whether the text has 1 to `max_length` visible ASCII characters (VCHAR of RFC 5234,
+    B.1), which can stand in a header, in a line of a log and in a path."""
     return 0 < len(text) <= max_length and text.isascii() and text.isprintable() and " " not in text

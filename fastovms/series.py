@@ -15,7 +15,7 @@ class Series(NamedTuple):
     Attributes:
         name: without the prefix that all have.
         text: what it tells, for whoever reads a scrape.
-        buckets: of a histogram.
+        buckets: a histogram's upper bounds.
     """
 
     kind: Literal["gauge", "counter", "histogram"]
@@ -42,7 +42,7 @@ def series_of(statistics: type) -> tuple[tuple[str, Series], ...]:
 
 
 class Histogram:
-    """Counts of values by bucket. `bounds` are upper bounds, ascending."""
+    """Counts values by bucket. `bounds` are the buckets' upper bounds, ascending."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -66,7 +66,7 @@ class Histogram:
         self._sum += other._sum
 
     def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative (upper bound, count) pairs as Prometheus wants them, and the sum."""
+        """Returns cumulative (upper bound, count) pairs as Prometheus wants them, and the sum."""
         cumulative = []
         total = 0
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):

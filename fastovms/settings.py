@@ -1,5 +1,5 @@
-"""What an operator has set: some fields of some sections of the configuration, from several sources
-that merge. What nobody has set has the default of `config`."""
+"""Holds what an operator has set: some fields of the configuration, from several sources that
+merge. What nobody has set has the default of `config`."""
 
 from __future__ import annotations
 

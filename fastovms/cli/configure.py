@@ -90,7 +90,11 @@ def _model(folder: Path, gguf: str | None) -> str:
 
 
 def _options(given: Mapping[ConfigField | str, Any], folder: Path) -> dict[str, Any]:
-    """Args: given: values by the fields that flags set, or by the flags that have no use here."""
+    """Returns the node's options.
+
+    Args:
+        given: values by the fields that flags set, or by the flags that have no use here.
+    """
     held = {option.field for option in _HELD}
     for flag in FLAGS:
         if flag.field in given and flag.field not in held:

@@ -1,4 +1,4 @@
-"""A flag: which field of the configuration it sets, how its value reads, what it means."""
+"""Declares a flag: which field of the configuration it sets, how its value reads, what it means."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Flag:
     """One flag. Its default is the field's.
 
     Attributes:
-        parse: None = a switch, with a `--no-` form.
+        parse: reads the value; None = a switch, with a `--no-` form.
         show: words the default.
         shows_default: False where the help says it better.
-        repeats: may be given several times; the field is a tuple.
+        repeats: whether it may be given several times; the field is a tuple.
         member: the only one that it sets of a field that is a mapping; "" = it sets the field.
     """
 
@@ -45,7 +45,7 @@ class Flag:
 
     @property
     def dest(self) -> str:
-        """Where argparse puts the value: flags of one field share it."""
+        """The name by which argparse keeps the value: flags of one field share it."""
         return f"{self.field} {self.member}"
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:

@@ -111,7 +111,7 @@ def _complain(error: Exception, code: int) -> int:
 
 
 Command = Callable[[argparse.Namespace, Settings], None]
-"""Is given the arguments and all settings."""
+"""Runs a command, given the arguments and all settings."""
 
 
 def _command(arguments: argparse.Namespace) -> Command:

@@ -29,7 +29,11 @@ def chosen_models(
 
 
 def source_model(arguments: argparse.Namespace) -> str:
-    """The id in OVMS's flags. Raises ConfigurationError."""
+    """Returns the id in OVMS's flags.
+
+    Raises:
+        ConfigurationError: it is missing or malformed.
+    """
     model_id: str = arguments.source_model
     if not is_model_id(model_id):
         raise ConfigurationError(f"--source-model must be ORG/NAME, not {model_id!r}")

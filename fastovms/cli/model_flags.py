@@ -1,4 +1,4 @@
-"""The flags about models: where they come from, how they are run, and what they are given."""
+"""Lists the flags about models: where they come from, how they are run, and what they are given."""
 
 from __future__ import annotations
 

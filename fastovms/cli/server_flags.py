@@ -1,4 +1,5 @@
-"""The flags about the server: its network, who may use it, limits, logs and stored responses."""
+"""Lists the flags about the server: its network, who may use it, limits, logs and stored
+responses."""
 
 from __future__ import annotations
 

@@ -67,9 +67,14 @@ class Engine:
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`max_model_len` tokens must fit in the cache. Without `grammars`, no request may have
-        one. `draft_model` has its cache already. `new_seed` seeds the unseeded requests. `clock`
-        tells in seconds what steps cost."""
+        """
+        Args:
+            num_blocks: how many the model's cache has; `max_model_len` tokens must fit in them.
+            grammars: starts grammars; without it, no request may have one.
+            draft_model: has its cache already.
+            new_seed: seeds the unseeded requests.
+            clock: tells in seconds what steps cost.
+        """
         assert max_model_len <= num_blocks * model.block_size
         self.blocks = BlockManager(
             num_blocks,

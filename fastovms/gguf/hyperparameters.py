@@ -90,7 +90,8 @@ class Hyperparameters:
 
 
 def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
-    """
+    """Reads the sizes and settings of a file's decoder.
+
     Raises:
         ConfigurationError: the architecture is not one that can be built, a setting is missing or
             wrong, or there is one that is not known.
@@ -216,7 +217,7 @@ class _Settings:
         return self._left.pop(name, default)
 
     def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """An integer, or a list with one integer for each layer if all are the same."""
+        """Returns an integer, or that of a list with one for each layer if all are the same."""
         value = self._left.pop(name, default)
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             value = value[0]

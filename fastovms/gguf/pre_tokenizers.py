@@ -1,4 +1,4 @@
-"""How byte-pair tokenizers cut texts into words before they join bytes: by
+"""Says how byte-pair tokenizers cut texts into words before they join bytes: by
 `tokenizer.ggml.pre`.
 
 The expressions are those of the models' own tokenizer.json files, as `llm_tokenizer_bpe` quotes

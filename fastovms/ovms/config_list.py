@@ -26,7 +26,7 @@ _MONITORING: Final = "monitoring"
 
 _GRAPH_MEMBERS: Final = ("name", "base_path", "graph_path", "subconfig")
 _MEMBERS: Final = {option.member: option for option in OVMS_OPTIONS if option.member}
-"""Of a model, beside its name and place."""
+"""Members of a model, beside its name and place."""
 
 
 class ConfigList(NamedTuple):

@@ -1,7 +1,7 @@
-"""The node options of an OpenVINO Model Server graph (graph.pbtxt), as configuration.
+"""Reads the node options of an OpenVINO Model Server graph (graph.pbtxt), as settings.
 
-What MediaPipe says around them about streams and their handlers is read over: there is one way to
-run a language model here.
+The table of options follows OVMS's LLMCalculatorOptions. What MediaPipe says around them about
+streams and their handlers is read over: there is one way to run a language model here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODEL_FILES: Final = ("openvino_model.xml", "openvino_language_model.xml")
 _CALCULATOR: Final = "HttpLLMCalculator"
 _OPTIONS: Final = ("mediapipe.LLMCalculatorOptions", "mediapipe.LLMCalculatorOptions.ext")
 MAX_INTEGER: Final = 2**64 - 1
-"""Of an option that has no bound of its own."""
+"""The largest value of an option that has no bound of its own."""
 
 OPTIONS: Final = {option.graph: option for option in OVMS_OPTIONS if option.graph}
 """OVMS's LLMCalculatorOptions."""

@@ -1,6 +1,7 @@
-"""The options of OpenVINO Model Server: what each is called where it stands, and what it sets here.
+"""Lists the options of OpenVINO Model Server: what each is called where it stands, and what it sets
+here.
 
-Options that only its command line has, spelled as the flags of this server, need no row.
+Options that only its command line has, spelled as the flags of this server, need no entry.
 """
 
 from __future__ import annotations
@@ -23,14 +24,22 @@ from fastovms.settings import (
 
 
 class Integer(NamedTuple):
-    """Args: high: None = as many as the file's format has bits for."""
+    """Reads an integer within bounds.
+
+    Args:
+        high: None = as many as the file's format has bits for.
+    """
 
     low: int = 0
     high: int | None = None
 
 
 class Choice(NamedTuple):
-    """Args: ignores_case: on the command line."""
+    """Reads one of some names.
+
+    Args:
+        ignores_case: whether case does not count on the command line.
+    """
 
     names: tuple[str, ...]
     ignores_case: bool = False
@@ -54,13 +63,14 @@ class OvmsOption(NamedTuple):
         field: what it sets; None = it has no use here.
         unused: why it has none. "" = it is refused, but for the neutral values.
         neutral: values that ask for nothing beyond what is done anyway, which need no word.
-        flag: on the command line, with dashes. Where this server has a flag of the same field, the
-            value is read as that flag's.
-        graph: in a graph, of LLMCalculatorOptions.
-        device_property: in plugin_config, of what the device gets.
-        pipeline_property: in plugin_config, of what is meant for the pipeline above the device.
-        member: in a list of models, of one of them.
-        variable: in the environment.
+        flag: its name on the command line, with dashes. Where this server has a flag of the same
+            field, the value is read as that flag's.
+        graph: its name in a graph, of LLMCalculatorOptions.
+        device_property: its name in plugin_config, among what the device gets.
+        pipeline_property: its name in plugin_config, among what is meant for the pipeline above the
+            device.
+        member: its name in a list of models, of one of them.
+        variable: its name in the environment.
     """
 
     kind: Kind

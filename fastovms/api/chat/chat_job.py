@@ -1,4 +1,4 @@
-"""What a chat request asks for, checked in every respect and ready to run."""
+"""Checks in every respect what a chat request asks for, and makes what runs it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ from fastovms.text.scanning.output import OutputParser
 
 @dataclass(frozen=True, slots=True)
 class ChatJob:
-    """
+    """A chat request that is ready to run.
+
     Attributes:
         form: how the answer is told.
         new_parser: makes the parser of one sample's text.
@@ -54,7 +55,11 @@ class ChatJob:
     new_parser: Callable[[], OutputParser]
 
     def prompt_report(self, generation: TextGeneration) -> ChatPromptReport:
-        """Args: generation: of the prompt; its log probabilities are known when it has run."""
+        """Returns what the answer tells about its prompt.
+
+        Args:
+            generation: the prompt's; its log probabilities are known when it has run.
+        """
         report, body = self.options.report, self.preparation.body
         return ChatPromptReport(
             None if report.num_prompt_logprobs is None else generation.prompt_logprobs[0],
@@ -116,7 +121,8 @@ def _check_modalities(body: ChatRequest) -> None:
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:
-    """How many alternatives are told of each token; None = nothing is told of the tokens."""
+    """Returns how many alternatives are told of each token; None = nothing is told of the
+    tokens."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
@@ -155,7 +161,11 @@ def _form(
     last: Message,
     new_call_id: Callable[[], str],
 ) -> ChatMessageForm:
-    """Args: last: of the messages."""
+    """Returns how the answer is told.
+
+    Args:
+        last: the last of the messages.
+    """
     body, chat = request.body, request.model.chat
     continues = request.dialect.continues_roles and not template.add_generation_prompt
     role = last["role"] if continues else chat.config.response_role

@@ -1,4 +1,4 @@
-"""What a completions request asks for, checked in every respect and ready to run."""
+"""Checks in every respect what a completions request asks for, and makes what runs it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ from fastovms.params import ALL_LOGPROBS, TextPrompt
 
 @dataclass(frozen=True, slots=True)
 class CompletionJob:
-    """
+    """A completions request that is ready to run.
+
     Attributes:
         prompts: with their texts, as the client sees them.
         tasks: the same, as the model sees them.
-        num_prompt_logprobs: top log probabilities of the prompts' tokens that the report needs.
+        num_prompt_logprobs: how many top log probabilities of the prompts' tokens the report needs.
     """
 
     preparation: Preparation[CompletionRequest]
@@ -54,7 +55,7 @@ class CompletionJob:
 
     @property
     def generates(self) -> bool:
-        """Whether anything is, or only the prompts count."""
+        """Whether anything is generated, or only the prompts count."""
         return self.options.budget.max_tokens != 0
 
 
@@ -116,8 +117,12 @@ def _budget(request: Preparation[CompletionRequest]) -> TokenBudget:
 
 
 def _check_texts(texts: Sequence[str | list[int]], images: ImageInput, dialect: Dialect) -> None:
-    """Raises RequestError: a model that takes images is not to complete texts, or one of them
-    would be taken for an image."""
+    """Checks the texts of prompts for images.
+
+    Raises:
+        RequestError: a model that takes images is not to complete texts, or a text would be taken
+            for an image.
+    """
     if not dialect.completes_vision_models:
         raise RequestError("completions are not for a model that takes images; chats are")
     for position, text in enumerate(texts):
@@ -154,7 +159,7 @@ async def _encode(
     truncation: Truncation | None,
     fim: FimTokens | None,
 ) -> tuple[list[Prompt], list[Sequence[int]]]:
-    """The prompts, and what the model gets for each of them."""
+    """Returns the prompts, and what the model gets for each of them."""
     body, tokenizer, model = request.body, request.model.tokenizer, request.model.info
     add_special_tokens = body.add_special_tokens is not False
     if not body.suffix:

@@ -145,9 +145,9 @@ class PromptMaker:
     """Makes the prompt of one request's messages.
 
     Attributes:
-        options: of the template.
+        options: the template's.
         truncation: of the prompt's tokens; None = all are kept.
-        may_lose_images: messages may have been dropped with theirs.
+        may_lose_images: whether messages may have been dropped with theirs.
         images: those of the messages, in whose texts tags stand for them.
     """
 
@@ -159,10 +159,12 @@ class PromptMaker:
     images: list[ImageSource] = field(default_factory=list)
 
     def make(self, messages: Sequence[Message]) -> Prompt:
-        """Takes time in proportion to the messages.
+        """Returns the prompt of messages, in time proportional to them.
 
-        Raises RequestError: what `render_prompt` raises, and InvalidField: the prompt is empty, far
-        too long, or has not the images that it is to have.
+        Raises:
+            RequestError: as `render_prompt` does.
+            InvalidField: the prompt is empty, far too long, or has not the images that it is to
+                have.
         """
         request, name = self.request, self.request.names.prompt
         model, special = request.model, request.body.add_special_tokens is True

@@ -1,4 +1,5 @@
-"""From a chat that is rendered and encoded to what the backend gets, and back to text."""
+"""Makes of a chat that is rendered and encoded what the backend gets, and of the answer text
+again."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class ReadChat(NamedTuple):
 
     Attributes:
         images: those of the prompt.
-        constraint: on the answer; None = there is none.
+        constraint: what the answer must look like; None = anything.
     """
 
     prompt: Prompt

@@ -85,7 +85,7 @@ class DeltaSender:
 
 
 class DeltaStream:
-    """One request's stream, whose last delta is sent together with what ends it."""
+    """The stream of one request, whose last delta is sent together with what ends it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a request asks for, its prompts apart: the same for every endpoint that generates."""
+"""Reads what a request asks for, its prompts apart: the same for every endpoint that generates."""
 
 from __future__ import annotations
 
@@ -60,7 +60,11 @@ def check_numbers(request: Preparation[GenerationFields]) -> None:
 def generation_options(
     request: Preparation[GenerationFields], report: TokenReport, budget: TokenBudget
 ) -> GenerationOptions:
-    """Reads the options of a request that has passed `check_numbers`. Raises InvalidField."""
+    """Reads the options of a request that has passed `check_numbers`.
+
+    Raises:
+        InvalidField: options contradict each other, or ask for what there is not.
+    """
     body, model, dialect = request.body, request.model, request.dialect
     return GenerationOptions(
         candidates=candidates(body, dialect, model.info.defaults, model.limits),

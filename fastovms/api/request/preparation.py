@@ -1,4 +1,4 @@
-"""One request on its way to the backend: what all checks of its fields look at."""
+"""Holds one request on its way to the backend: what all checks of its fields look at."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Preparation(Generic[Body]):
 
     Attributes:
         body: as the client has sent it.
-        size: of the body, in bytes.
+        size: the body's, in bytes.
         client: who asks.
         text_format: stands in for the body's `response_format`, in the form of chats.
     """

@@ -36,8 +36,8 @@ class ModelInput(NamedTuple):
     Attributes:
         prompts: token ids of each.
         grammar: as `compile_grammar` returns it.
-        num_prompt_logprobs: top log probabilities of the prompts' tokens that are needed.
-        is_echoed: the choices repeat their prompt's log probabilities.
+        num_prompt_logprobs: how many top log probabilities of the prompts' tokens are needed.
+        is_echoed: whether the choices repeat their prompt's log probabilities.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -75,9 +75,11 @@ async def make_tasks(
 def _check_total_logprobs(
     request: Preparation[GenerationFields], options: GenerationOptions, given: ModelInput
 ) -> None:
-    """Every choice repeats those of its prompt.
+    """Checks how many log probabilities the answer may hold. Every choice repeats those of its
+    prompt.
 
-    Raises InvalidField: the answer might hold more than `max_total_logprobs`.
+    Raises:
+        InvalidField: there might be more than `max_total_logprobs`.
     """
     report, max_tokens, model = options.report, options.budget.max_tokens, request.model.info
     num_samples = options.candidates.num_samples

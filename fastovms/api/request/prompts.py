@@ -21,12 +21,13 @@ _CALL_COST: Final = 500
 and as how many of them a call of the tokenizer counts, however short its text."""
 
 _MAX_CHARS_PER_TOKEN: Final = 256
-"""More characters a token than any vocabulary reaches on average: a text that is longer than the
-context even so is refused without encoding it."""
+"""How many characters a token has at most, on average: more than in any vocabulary. A text that is
+longer than the context even so is refused without encoding it."""
 
 _USUAL_CHARS_PER_TOKEN: Final = 8
-"""More than ordinary text has. Of a longer one the beginning is encoded first, because encoding
-holds the GIL: a text that is far too long would stop every stream for as long as it takes."""
+"""How many characters a token of ordinary text has at most. Of a text that is longer even so the
+beginning is encoded first, because encoding holds the GIL: a text that is far too long would stop
+every stream for as long as it takes."""
 
 _CUT: Final = 16
 """How many tokens, at most, a cut may have split one into."""
@@ -112,12 +113,13 @@ class PromptEncoder:
     truncation: Truncation | None = None
 
     def encode(self, text: str, name: str) -> list[int]:
-        """Takes time in proportion to the text.
+        """Returns the token ids of a text, in time proportional to it.
 
         Args:
-            name: of the text's field.
+            name: the text's field.
 
-        Raises InvalidField (`context_length_exceeded`) for one that is far too long.
+        Raises:
+            InvalidField: it is far too long (`context_length_exceeded`).
         """
         truncation = self.truncation
         limit = self.model.max_model_len if truncation is None else truncation.max_tokens + _CUT

@@ -51,7 +51,7 @@ _RESPONSE_IDS: Final = ("resp_", "resp-")
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One request, ready to run."""
+    """One request for a response, ready to run."""
 
     request: Request
     dialect: Dialect

@@ -1,4 +1,4 @@
-"""What a responses request asks for, checked in every respect and ready to run."""
+"""Checks in every respect what a responses request asks for, and makes what runs it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ answer of no stated length."""
 
 @dataclass(frozen=True, slots=True)
 class ResponsesJob:
-    """
+    """A responses request that is ready to run.
+
     Attributes:
         new_parser: makes the parser of one sample's text.
         warnings: what of the request is passed over.
@@ -96,7 +97,11 @@ async def prepare(
 async def count_tokens(
     request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
 ) -> int:
-    """Counts the tokens of the prompt that `prepare` would make. Raises RequestError."""
+    """Counts the tokens of the prompt that `prepare` would make.
+
+    Raises:
+        RequestError: a field is at fault.
+    """
     maker = _prompt_maker(request, fields, history, [])
     make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
     prompt = await offload.run(make, history.size)
@@ -126,7 +131,11 @@ def _prompt_maker(
     history: History,
     warnings: list[str],
 ) -> PromptMaker:
-    """Args: warnings: takes what of the tools is passed over."""
+    """Returns what makes the prompt.
+
+    Args:
+        warnings: takes what of the tools is passed over.
+    """
     body = request.body
     tools = _tools(body, request.dialect, warnings)
     given = TemplateFields(
@@ -180,8 +189,9 @@ def _budget(request: Preparation[ResponsesRequest]) -> TokenBudget:
 
 
 def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
-    """What is left for the prompt where older messages may be dropped. An answer that can be cut
-    takes no more than half of the context: agents ask for as much as there is."""
+    """Returns how many tokens are left for the prompt where older messages may be dropped. An
+    answer that can be cut takes no more than half of the context: agents ask for as much as there
+    is."""
     context = model.info.max_model_len
     if budget.max_tokens is not None and not budget.may_be_cut:
         return context - budget.max_tokens
@@ -191,6 +201,6 @@ def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
 
 
 def _is_unfinished(items: Sequence[Item]) -> bool:
-    """Whether the model has to go on with what it was saying."""
+    """Returns whether the model has to go on with what it was saying."""
     last = items[-1] if items else {}
     return last.get("role") == "assistant" and last.get("status") in ("in_progress", "incomplete")

@@ -308,6 +308,6 @@ DIALECTS: Final = (OPENAI, OVMS)
 
 
 def dialect_of(path: str) -> Dialect:
-    """The dialect in which `path` is answered; paths of neither family get OpenAI's. Errors of
-    KServe's paths have OVMS's form."""
+    """Returns the dialect in which `path` is answered; paths of neither family get OpenAI's. Errors
+    of KServe's paths have OVMS's form."""
     return OVMS if f"{path}/".startswith(("/v3/", "/v2/")) else OPENAI

@@ -40,7 +40,7 @@ _MEMBER: Final = 5
 _CONTAINER: Final = 3
 _EXACT_NUMBER: Final = 10
 _HUGE_NUMBER: Final = 700
-"""As how many plain values each number counts that takes long to decode."""
+"""The weight of a number that takes long to decode, its comma not counted."""
 
 _EXACT_LENGTH: Final = 16
 _EXACT: Final = re.compile(rb"[\d.]{16,}|\d[eE]")

@@ -1,4 +1,5 @@
-"""What optimum-intel leaves out of the models that it exports, so that no graph can tell of it."""
+"""Warns of what optimum-intel leaves out of the models that it exports, so that no graph can tell
+of it."""
 
 from __future__ import annotations
 

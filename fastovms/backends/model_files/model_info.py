@@ -81,7 +81,7 @@ _SAMPLING_RANGES: Final[Mapping[str, Callable[[float], bool]]] = {
 def read_model_info(
     model_dir: Path, *, name: str | None = None, generation_config: Path | None = None
 ) -> ModelInfo:
-    """What the model is called and what it can do.
+    """Returns what the model is called and what it can do.
 
     `do_sample` is not looked at: a request that gives no temperature samples, as with vLLM and
     OVMS, whose default temperature is 1 as well.

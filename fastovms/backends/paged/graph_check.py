@@ -1,4 +1,4 @@
-"""Whether a paged model says what the exported one says: found out once, and kept."""
+"""Finds out once whether a paged model says what the exported one says, and keeps the answer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from fastovms.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 MAX_DIFFERENCE: Final = 0.05
-"""Of log probabilities. Rounding comes to a thousandth of it, and what is left out of a graph to
-ten times as much and more."""
+"""The largest difference of log probabilities that passes. Rounding comes to a thousandth of it,
+and what is left out of a graph to ten times as much and more."""
 
 MEMORY_SHARE: Final = 2.5
-"""Of the weights' size: those of half precision become f32, and the rest of the model is small."""
+"""The memory that a comparison takes, as a multiple of the weights' size: those of half precision
+become f32, and the rest of the model is small."""
 
 _KIND: Final = "graph"
 _FILE: Final = "difference.json"
@@ -39,8 +40,8 @@ def check_graph(
     clock: Callable[[], float] = time.perf_counter,
     available: Callable[[], int] = available_memory,
 ) -> None:
-    """Compares a model with what is made of it, unless that is known, or there is no memory for
-    it. A first start takes about as long as compiling the model two times more.
+    """Compares a model with what is made of it, unless that is known, or there is no memory for it.
+    A first start takes about as long as compiling the model two times more.
 
     Raises:
         ConfigurationError: they are not the same.
@@ -77,7 +78,7 @@ def _keep(cache: DiskCache, key: str, difference: float) -> None:
 
 
 def _read(entry: Path) -> float | None:
-    """None = it is broken."""
+    """Reads a kept answer; None = it is broken."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
     except (OSError, ValueError):

@@ -16,21 +16,21 @@ logger = logging.getLogger(__name__)
 
 
 _WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
-"""What config.json may call it."""
+"""Keys of config.json that may hold a window."""
 
 _WINDOWED = frozenset({"sliding_attention", "chunked_attention", "local"})
-"""What it calls layers that have one."""
+"""Types of layers in config.json that have one."""
 
 
 MIN_EXACT_LEN = 16
-"""Tokens of a text that is worth a model."""
+"""The fewest tokens that texts must be able to have for a model to be worth serving."""
 
 
 def fit_attention(model: ModelInfo, graph: PagedGraph) -> ModelInfo:
-    """The model with the context in which its attention is computed as it has learned it.
+    """Returns the model with the context in which its attention is computed as it has learned it.
 
     Raises:
-        ConfigurationError: there is hardly any.
+        ConfigurationError: hardly any text is as short as that.
     """
     model = fit_length(model, graph.max_exact_len)
     return fit_window(model, is_applied=applies_sliding_window(graph.model))

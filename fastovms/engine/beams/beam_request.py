@@ -32,7 +32,10 @@ class BeamRequest:
     """
 
     def __init__(self, root: Sequence, ends_text: EndsText | None = None) -> None:
-        """`root` is the prompt, and the only sequence of its group so far."""
+        """
+        Args:
+            root: the prompt, and the only sequence of its group so far.
+        """
         params = root.params
         assert root.group is not None
         assert params.beam_search is not None
@@ -114,7 +117,7 @@ class BeamRequest:
     def _follow(
         self, continuations: list[Continuation], scheduler: Scheduler, seq_ids: Iterator[int]
     ) -> None:
-        """A beam's first child takes over its sequence, once the others are forked from it."""
+        """Gives a beam's sequence to its first child, once the others are forked from it."""
         parents = self.sequences[:]
         children: dict[int, Sequence] = {}
         self.sequences.clear()

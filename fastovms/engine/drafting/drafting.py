@@ -29,8 +29,11 @@ class Drafting:
         model: DraftModel | None,
         rope_switch_len: int | None = None,
     ) -> None:
-        """`rope_switch_len`: see `Model`. No draft leads across it, since what is verified there
-        would be computed as part of a short text."""
+        """
+        Args:
+            rope_switch_len: see `Model`. No draft leads across it, since what is verified there
+                would be computed as part of a short text.
+        """
         self._counters = counters
         self._enable_prompt_lookup = enable_prompt_lookup
         self._drafters: dict[int, SequenceDrafters] = {}
@@ -83,7 +86,7 @@ class Drafting:
             self._model.propose(wanted)
 
     def _room(self, sequence: Sequence) -> int:
-        """How many tokens a draft may have."""
+        """Returns how many tokens a draft may have."""
         room = min(sequence.token_limit - sequence.num_tokens - 1, MAX_DRAFT_TOKENS)
         limit = self._rope_switch_len
         if limit is None or sequence.num_tokens > limit:

@@ -1,9 +1,4 @@
-"""What the masks of an exported model say about its attention.
-
-A mask is part of the graph, and may come from anywhere: windows have several names and forms, and
-biases by distance (ALiBi) are added to it. So it is not read but evaluated, for the queries at some
-positions of a text. Their rows tell which keys each one sees, and with which bias.
-"""
+"""Finds out what the masks of an exported model say about its attention, by evaluating them."""
 
 from __future__ import annotations
 
@@ -25,7 +20,7 @@ _HIDDEN: Final = -1e4
 """Masks hold -65504, the lowest float32, or minus infinity for keys that are not to be seen."""
 
 _TOLERANCE: Final = 1e-3
-"""Of a bias, in shares of the largest."""
+"""How far biases may be from a slope, in shares of the largest bias."""
 
 
 class UnknownMask(Exception):
@@ -95,7 +90,8 @@ def _describe(row: Row, num_layers: int, max_model_len: int) -> Attentions:
 
 
 def _attention_of(row: Floats) -> Attention | None:
-    """None: it is none that keys before the query's own are seen by."""
+    """Returns the attention that has this row in its mask; None where it is neither full nor a
+    window, with or without slopes."""
     visible = row > _HIDDEN
     num_visible = int(visible[0].sum())
     if num_visible == 0:
@@ -110,14 +106,15 @@ def _attention_of(row: Floats) -> Attention | None:
 
 
 def _telling_positions(attention: Attention, last: int) -> list[int]:
-    """Where chunks would look otherwise than windows, and both otherwise than full attention."""
+    """Returns the positions of queries by which chunked attention, windows and full attention can
+    be told apart."""
     window = attention.window or 0
     positions = {last - 1, last // 2, last - window // 2, window, window - 1, window // 2}
     return sorted(position for position in positions if 0 <= position < last)
 
 
 def _is_seen(row: Floats, attention: Attention) -> bool:
-    """Whether a row is what such an attention has."""
+    """Returns whether a row of a mask is what such an attention has."""
     num_keys = row.shape[1]
     num_visible = min(num_keys, attention.window or num_keys)
     num_hidden = num_keys - num_visible
@@ -132,7 +129,8 @@ def _is_seen(row: Floats, attention: Attention) -> bool:
 
 
 def _agreed_len(row: Callable[[int], Floats], last: int) -> int:
-    """The longest text in which every query sees all that is before it, and nothing else."""
+    """Returns the length of the longest text in which every query sees all that is before it, and
+    nothing else."""
     low, high = 0, last + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -200,7 +198,7 @@ _VALUES: Final[Mapping[str, _Value]] = {
     "beam_idx": lambda position, shape: np.zeros(1, np.int32),
     _PAST: lambda position, shape: _empty_past(position, shape),
 }
-"""What the inputs are for one query, alone in its batch, after `position` keys."""
+"""Makes the inputs for one query, alone in its batch, after `position` keys."""
 
 
 def _kind(port: Any) -> str:
@@ -211,15 +209,15 @@ def _kind(port: Any) -> str:
 
 
 def _empty_past(position: int, shape: ov.PartialShape) -> Floats:
-    """Only its shape is of interest: the first open dimension is the batch's, the next one the
-    text's."""
+    """Returns an array of which only the shape is of interest: the first open dimension is the
+    batch's, the next one the text's."""
     lengths = iter((1, position))
     return np.zeros([d.get_length() if d.is_static else next(lengths) for d in shape], np.float32)
 
 
 def _compile(outputs: Sequence[Any]) -> ov.CompiledModel:
-    """What the outputs depend on, with inputs where the model reads its state. Changes the model
-    that they are of."""
+    """Compiles what the outputs depend on, with inputs where the model reads its state. This
+    changes the model that they are of."""
     parameters: list[Node] = []
     pending, seen = [output.get_node() for output in outputs], set()
     while pending:

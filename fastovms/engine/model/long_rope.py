@@ -83,7 +83,7 @@ def _highest_positions(model: ov.Model) -> Iterator[Node]:
 
 
 def _uses_by_tokens(node: Node) -> list[_Use]:
-    """Where what follows from a number first meets tokens."""
+    """Returns the inputs where what follows from a number first meets tokens."""
     uses: list[_Use] = []
     pending, seen = [node], set()
     while pending:
@@ -101,7 +101,7 @@ def _uses_by_tokens(node: Node) -> list[_Use]:
 
 
 def _conditions(model: ov.Model) -> Iterator[Any]:
-    """What is true or not for a whole batch, depending on the length of its longest text."""
+    """Yields what is true or not for a whole batch, depending on the length of its longest text."""
     for node in model.get_ordered_ops():
         output = node.output(0) if node.get_output_size() else None
         if output is None or output.get_element_type() != ov.Type.boolean:
@@ -113,7 +113,7 @@ def _conditions(model: ov.Model) -> Iterator[Any]:
 
 
 def _parameters(outputs: Sequence[Any]) -> list[Node]:
-    """Those that outputs depend on."""
+    """Returns the inputs of the model that outputs depend on."""
     parameters: list[Node] = []
     pending, seen = [output.get_node() for output in outputs], set()
     while pending:
@@ -136,11 +136,11 @@ _INPUTS: Final[dict[str, Callable[[int], Array]]] = {
     "position_ids": lambda length: np.array([length - 1], np.int64),
     "max_context_len": lambda length: np.array(length, np.int32),
 }
-"""For the last token of a text of some length, alone in its batch."""
+"""Makes the inputs for the last token of a text of some length, alone in its batch."""
 
 
 class _Values:
-    """What some outputs come to, by the length of a text."""
+    """The values of some outputs, by the length of a text."""
 
     def __init__(self, outputs: Sequence[Any]) -> None:
         parameters = _parameters(outputs)
@@ -158,11 +158,11 @@ class _Values:
         return self._known[length]
 
     def are_equal(self, a: int, b: int) -> bool:
-        """At two lengths."""
+        """Returns whether the values are the same at two lengths."""
         return all(map(np.array_equal, self.at(a), self.at(b)))
 
     def switch_len(self) -> int | None:
-        """The greatest length with the values of the shortest text; None = any."""
+        """Returns the greatest length with the values of the shortest text; None = any."""
         if self.are_equal(1, _MAX_LEN):
             return None
         low, high = 1, _MAX_LEN
@@ -175,8 +175,8 @@ class _Values:
 def _choose_by_sequence(
     model: ov.Model, uses: Sequence[_Use], values: _Values, switch_len: int
 ) -> bool:
-    """Gives each token the values of its sequence. False: there are more than two of each, or
-    they are of no shape that tokens could have them in."""
+    """Gives each token the values of its sequence. Returns False where there are more than two of
+    each, or where they are of no shape that tokens could have them in."""
     shorts, longs = values.at(1), values.at(_MAX_LEN)
     ranks = [len(use.consumer.get_output_partial_shape(0)) for use in uses]
     shapes = [

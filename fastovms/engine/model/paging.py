@@ -36,7 +36,8 @@ _SLIDING_WINDOW_INPUT = 10
 _ALIBI_SLOPES_INPUT = 11
 
 DEFAULT_MAX_MODEL_LEN = 1024
-"""Tokens of a text in which masks are looked at where nobody says how long texts may become."""
+"""The length in tokens of the text in which masks are looked at, where nobody says how long texts
+may become."""
 
 _MAX_MASK_LEN = 2**17
 
@@ -59,8 +60,8 @@ class PagedGraph:
 
     Attributes:
         rope_switch_len: see `Model`.
-        max_exact_len: tokens that texts may have for the graph to be exact, and why they may not
-            have more; None = any number.
+        max_exact_len: how many tokens texts may have for the graph to be exact, and why they may
+            not have more; None = any number.
     """
 
     model: ov.Model
@@ -112,8 +113,8 @@ def read_paged_graph(
 def read_max_transformed_len(
     core: ov.Core, model_dir: Path, max_model_len: int
 ) -> ExactLength | None:
-    """Tokens that texts may have where a model is transformed to paged attention and nothing more,
-    as the genai pipeline does; None = any number, or nothing is known of it."""
+    """Returns how many tokens texts may have where a model is transformed to paged attention and
+    nothing more, as the genai pipeline does; None = any number, or nothing is known of it."""
     try:
         model = core.read_model(model_dir / "openvino_model.xml")
         attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))
@@ -136,7 +137,7 @@ def read_max_transformed_len(
 
 
 def applies_sliding_window(model: ov.Model) -> bool:
-    """Whether a layer of a paged model sees only the last tokens."""
+    """Returns whether a layer of a paged model sees only the last tokens."""
     return any(map(_has_window, _layers(model)))
 
 
@@ -157,7 +158,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _layers(model: ov.Model) -> list[Any]:
-    """The attentions, the first layer's first."""
+    """Returns the attention nodes, in the order of the layers."""
     return [
         target.get_node()
         for port in model.inputs

@@ -40,7 +40,7 @@ class StepInputs(NamedTuple):
 
     @property
     def token_sequence_lens(self) -> NDArray[np.int64]:
-        """For each token the length of its sequence: int64 [T]."""
+        """The length of each token's sequence: int64 [T]."""
         return self.sequence_lens.repeat(np.diff(self.subsequence_begins))
 
 

@@ -38,7 +38,7 @@ _LEAST = np.int32(-(2**31))
 _LEAST_LOGIT = np.finfo(np.float32).min
 _LEAST_EXPONENT = np.float32(-126)
 _NOTHING = 1e-30
-"""More than a whole vocabulary of the least weights, and less than any that is ever drawn."""
+"""A weight above a whole vocabulary of the least ones, and below any that is ever drawn."""
 
 _LOG2_E = 1.4426950408889634
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -90,7 +90,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         rope_switch_len: int | None = None,
     ) -> None:
-        """`rope_switch_len`: see `Model`."""
+        """Makes a scheduler over `blocks`. `rope_switch_len`: see `Model`."""
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         # A running sequence needs a token of budget in every step, else streams would stutter.
@@ -282,7 +282,7 @@ class Scheduler:
         self._preempt_all([s for s in self.running if s.prefix_root != self._prefix_root(s)])
 
     def _prefix_root(self, sequence: Sequence) -> int:
-        """That of a sequence of this length."""
+        """Returns the root of the prefix cache for a sequence of this length."""
         limit = self._rope_switch_len
         return ROOT if limit is None or sequence.num_tokens <= limit else LONG_ROOT
 

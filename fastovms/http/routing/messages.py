@@ -40,7 +40,7 @@ class Headers:
         return [value for key, value in self._items if key == name]
 
     def repeated(self) -> list[str]:
-        """The names that came on more than one line."""
+        """Returns the names that came on more than one line."""
         if len(self.by_name) == len(self._items):
             return []
         return [name for name in self.by_name if len(self.get_all(name)) > 1]

@@ -66,11 +66,13 @@ class ResponseFields:
 
 
 def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> ResponseFields:
-    """
-    Args:
-        keeps: the server keeps responses.
+    """Reads these fields.
 
-    Raises InvalidField: out of range, or in contradiction to each other.
+    Args:
+        keeps: whether the server keeps responses.
+
+    Raises:
+        InvalidField: a field is out of range, or fields contradict each other.
     """
     _check_supported(body, dialect)
     if body.previous_response_id is not None and body.conversation is not None:

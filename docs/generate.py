@@ -44,7 +44,8 @@ from fastovms.http.server import HttpServer
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.ovms_metrics import OvmsMetrics
-from fastovms.state.state_metrics import StateCollector, StateStats
+from fastovms.state.state_metrics import StateCollector
+from fastovms.state.store import StateStats
 
 DOCS: Final = Path(__file__).parent
 

@@ -18,7 +18,8 @@ OutputCallback = Callable[[GenerationOutput], None]
 
 
 class Backend(Protocol):
-    """Runs generation requests. Every method is called on the event loop's thread."""
+    """Runs a model, whatever it makes of its input: what those need to know who start,
+    watch and stop it. Every method is called on the event loop's thread."""
 
     @property
     def model(self) -> ModelInfo: ...
@@ -29,6 +30,19 @@ class Backend(Protocol):
 
     def start(self) -> None:
         """Starts work on the running event loop, to which the outputs will be handed."""
+
+    def stats(self) -> BackendStats: ...
+
+    def fail(self, reason: str) -> None:
+        """Declares the backend dead, which it cannot find out itself when it hangs: requests in
+        flight end with `FinishReason.ERROR`, further ones are refused."""
+
+    async def close(self) -> None:
+        """Stops the work; requests in flight end with `FinishReason.ABORT`."""
+
+
+class GenerationBackend(Backend, Protocol):
+    """Runs a model that generates text. Every method is called on the event loop's thread."""
 
     async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
         """Makes a grammar ready for `submit`, which may take seconds.
@@ -65,12 +79,3 @@ class Backend(Protocol):
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Ends a request, or one of its samples, at any stage; its blocks are free at the next
         step. Unknown and finished ids are ignored, so callers abort in `finally`."""
-
-    def stats(self) -> BackendStats: ...
-
-    def fail(self, reason: str) -> None:
-        """Declares the backend dead, which it cannot find out itself when it hangs: requests in
-        flight end with `FinishReason.ERROR`, further ones are refused."""
-
-    async def close(self) -> None:
-        """Stops the work; requests in flight end with `FinishReason.ABORT`."""

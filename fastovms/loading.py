@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
 from fastovms.api.serving.served import ServedModel, ServedModels
-from fastovms.backend import Backend
+from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.images.image_decoder import ImageDecoder
 from fastovms.backends.model_files.model_info import (
@@ -115,7 +115,7 @@ def _served(
     model: ModelConfig,
     tokenizer: Tokenizer,
     chat: ChatModel,
-    backend: Backend,
+    backend: GenerationBackend,
     loader: ImageLoader | None,
 ) -> ServedModel:
     info = backend.model

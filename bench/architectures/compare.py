@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.models import DEMO_MODEL, TOKENIZER_FILES
-from fastovms.backend import Backend
+from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.paged.paged_backend import PagedBackend
@@ -161,7 +161,7 @@ class _Text:
         return is_other, max((abs(a - b) for a, b in logprobs), default=0.0)
 
 
-def _describe(texts: Sequence[_Text], backend: Backend) -> str:
+def _describe(texts: Sequence[_Text], backend: GenerationBackend) -> str:
     if backend.failure is not None:
         return f"failed: {backend.failure}"
     error = next((text.error for text in texts if text.error), None)

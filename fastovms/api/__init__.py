@@ -2,5 +2,6 @@
 answers.
 
 `routes` adds all endpoints to a router; the rooms below go from the wire (`wire`) to the endpoints.
-The API knows a model by `fastovms.backend.Backend`, and nothing of the engine or of sockets.
+The API knows a model by `fastovms.backend.GenerationBackend`, and nothing of the engine or of
+sockets.
 """

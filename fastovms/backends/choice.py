@@ -8,7 +8,7 @@ from pathlib import Path
 
 import openvino as ov
 
-from fastovms.backend import Backend
+from fastovms.backend import GenerationBackend
 from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
 from fastovms.backends.model_files.export_gaps import log_gaps
@@ -25,7 +25,7 @@ from fastovms.params import ModelInfo
 
 logger = logging.getLogger(__name__)
 
-Reserve = Callable[[int], Backend]
+Reserve = Callable[[int], GenerationBackend]
 """Reserves the KV cache, given how many bytes of free memory the model may count as its own, which
 is known when all models are in memory. Raises ConfigurationError when nothing fits."""
 
@@ -89,7 +89,7 @@ def _genai(
     compiler = load_grammar_compiler(model_dir, model)
     grammars = guard_pipeline(None if compiler is None else trial_starter(compiler))
 
-    def reserve(available: int) -> Backend:
+    def reserve(available: int) -> GenerationBackend:
         try:
             return GenaiBackend.load(model_dir, model, config, grammars, available=available)
         except ConfigurationError as error:

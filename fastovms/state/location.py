@@ -18,6 +18,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.state.database import IN_MEMORY, Bounds, Database
 from fastovms.state.disk_return import DiskReturn, Unusable
 from fastovms.state.sqlite_store import SqliteStore
+from fastovms.state.store import StateStore
 from fastovms.state.tables import Clock
 from fastovms.user_dirs import NOWHERE, user_directory
 
@@ -36,7 +37,7 @@ _WRONG_CHOICES: Final = (
 full, read-only (as after an error), not permitted, or of a kind that takes no directories."""
 
 
-def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> SqliteStore | None:
+def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> StateStore | None:
     """Returns the store that the operator chose; None = nothing is to be kept.
 
     Where nobody chose a directory and the usual one cannot be had, as when another server uses it,

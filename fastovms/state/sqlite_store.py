@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from fastovms.state.database import Database
 from fastovms.state.disk_return import DiskReturn
-from fastovms.state.state_metrics import StateStats
 from fastovms.state.state_worker import StateWorker
 from fastovms.state.store import (
     Context,
     FoundResponse,
     ItemPage,
     Page,
+    StateStats,
     StoredItem,
     StoredResponse,
 )

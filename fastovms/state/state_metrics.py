@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fastovms.state.store import StateStats
+
 _PREFIX: Final = "fastovms_"
-
-
-class StateStats(NamedTuple):
-    """The numbers of a store.
-
-    Attributes:
-        num_objects: how many responses and conversations there are.
-        num_bytes: the bytes of all of them, as the bound counts them.
-        num_failures: how many operations the disk or the database has failed.
-        is_on_disk: whether what is kept outlives the process.
-    """
-
-    num_objects: int
-    num_bytes: int
-    num_failures: int
-    is_on_disk: bool
 
 
 class StateCollector(Collector):

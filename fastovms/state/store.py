@@ -96,6 +96,22 @@ class ItemPage(NamedTuple):
     has_more: bool
 
 
+class StateStats(NamedTuple):
+    """The numbers of a store.
+
+    Attributes:
+        num_objects: how many responses and conversations there are.
+        num_bytes: the bytes of all of them, as the bound counts them.
+        num_failures: how many operations the disk or the database has failed.
+        is_on_disk: whether what is kept outlives the process.
+    """
+
+    num_objects: int
+    num_bytes: int
+    num_failures: int
+    is_on_disk: bool
+
+
 class UnknownCursor(Exception):
     """`Page.after` is none of the items."""
 
@@ -104,6 +120,11 @@ class StateStore(Protocol):
     """Keeps responses and conversations. Every method may raise `errors.StateFailed`, and
     `errors.TooLarge` where an object becomes larger than one may be; None and False mean: no such
     object. Whatever reads an object is a use of it."""
+
+    def stats(self) -> StateStats: ...
+
+    def trouble(self) -> str:
+        """Says why the state is not where it belongs, and for whom that matters; "" = it is."""
 
     # Responses
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fastovms.backend import Backend
+from fastovms.backend import GenerationBackend
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
 
 
@@ -36,7 +36,7 @@ def request(request_id: str, prompt: list[int], **params: object) -> GenerationR
     )
 
 
-async def idle(backend: Backend) -> None:
+async def idle(backend: GenerationBackend) -> None:
     """Returns once nothing runs and every block is free; a time-out fails the test."""
     async with asyncio.timeout(5):
         while True:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fastovms.backend import Backend
+from fastovms.backend import GenerationBackend
 from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.config import EngineConfig
 from fastovms.engine.model.step_inputs import StepInputs
@@ -39,7 +39,7 @@ BeforeStep = Callable[[int], None]
 class Make(Protocol):
     def __call__(
         self, before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter
-    ) -> Backend: ...
+    ) -> GenerationBackend: ...
 
 
 def nothing(num_steps: int) -> None:
@@ -60,11 +60,15 @@ class WatchedModel(FakeModel):
         return super().infer(inputs)
 
 
-def make_paged(before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter) -> Backend:
+def make_paged(
+    before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter
+) -> GenerationBackend:
     return PagedBackend.over(WatchedModel(before_step), MODEL, CONFIG, clock=clock)
 
 
-def make_genai(before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter) -> Backend:
+def make_genai(
+    before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter
+) -> GenerationBackend:
     return genai_backend(MODEL, CONFIG, FakePipeline(before_step), clock)
 
 
@@ -75,14 +79,14 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 @pytest.fixture
-async def backend(make: Make) -> AsyncIterator[Backend]:
+async def backend(make: Make) -> AsyncIterator[GenerationBackend]:
     backend = make(nothing)
     backend.start()
     yield backend
     await backend.close()
 
 
-async def test_requests_run_side_by_side(backend: Backend) -> None:
+async def test_requests_run_side_by_side(backend: GenerationBackend) -> None:
     listeners = [Listener(2) for _ in range(2)]
     for i, listener in enumerate(listeners):
         backend.submit(request(str(i), [i, 2, 3], max_tokens=50, n=2), listener)
@@ -95,14 +99,14 @@ async def test_requests_run_side_by_side(backend: Backend) -> None:
     assert stats.counters.num_prompt_tokens == 6
 
 
-async def test_outputs_never_come_before_submit_returns(backend: Backend) -> None:
+async def test_outputs_never_come_before_submit_returns(backend: GenerationBackend) -> None:
     listener = Listener()
     backend.submit(request("r", [1], max_tokens=1), listener)
     assert not listener.outputs
     await listener.done.wait()
 
 
-async def test_beams_come_whole_or_are_refused_at_once(backend: Backend) -> None:
+async def test_beams_come_whole_or_are_refused_at_once(backend: GenerationBackend) -> None:
     listener = Listener(2)
     search = BeamSearch(3)
     backend.submit(request("r", [1, 2], max_tokens=5, n=2, beam_search=search), listener)
@@ -113,7 +117,7 @@ async def test_beams_come_whole_or_are_refused_at_once(backend: Backend) -> None
     await idle(backend)
 
 
-async def test_abort_silences_and_frees(backend: Backend) -> None:
+async def test_abort_silences_and_frees(backend: GenerationBackend) -> None:
     listener, other = Listener(), Listener()
     backend.submit(request("r", [1], max_tokens=4000), listener)
     backend.submit(request("other", [2], max_tokens=20), other)
@@ -127,7 +131,7 @@ async def test_abort_silences_and_frees(backend: Backend) -> None:
     backend.abort("never seen")
 
 
-async def test_abort_of_one_sample_leaves_the_others(backend: Backend) -> None:
+async def test_abort_of_one_sample_leaves_the_others(backend: GenerationBackend) -> None:
     listener = Listener()
     backend.submit(request("r", [1], max_tokens=300, n=2), listener)
     await listener.started.wait()
@@ -138,7 +142,7 @@ async def test_abort_of_one_sample_leaves_the_others(backend: Backend) -> None:
     await idle(backend)
 
 
-async def test_a_full_queue_refuses_at_once(backend: Backend) -> None:
+async def test_a_full_queue_refuses_at_once(backend: GenerationBackend) -> None:
     for i in range(4):
         backend.submit(request(str(i), [i], max_tokens=4000), Listener())
     with pytest.raises(Overloaded, match="4 requests are waiting"):
@@ -170,7 +174,7 @@ async def test_the_first_output_tells_how_long_the_request_waited(make: Make) ->
     await backend.close()
 
 
-async def test_a_prompt_beyond_the_context_is_refused(backend: Backend) -> None:
+async def test_a_prompt_beyond_the_context_is_refused(backend: GenerationBackend) -> None:
     with pytest.raises(RequestError, match="4096 tokens") as error:
         backend.submit(request("r", [1] * 4096), Listener())
     assert error.value.code == "context_length_exceeded"
@@ -178,7 +182,7 @@ async def test_a_prompt_beyond_the_context_is_refused(backend: Backend) -> None:
 
 
 async def test_a_faulty_listener_costs_only_itself(
-    backend: Backend, caplog: pytest.LogCaptureFixture
+    backend: GenerationBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     def faulty(output: GenerationOutput) -> None:
         raise ValueError("listener")

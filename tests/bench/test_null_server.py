@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from bench.null_server import NullBackend
-from fastovms.backend import Backend
+from fastovms.backend import Backend, GenerationBackend
 
 
 def test_nothing_of_a_backend_is_missing() -> None:
-    names = {name for name in vars(Backend) if not name.startswith("_")}
-    assert "submit" in names
+    names = {
+        name
+        for protocol in (Backend, GenerationBackend)
+        for name in vars(protocol)
+        if not name.startswith("_")
+    }
+    assert {"submit", "stats"} <= names
     # `failure` is an attribute of its objects, not of the class.
     assert names - {"failure"} <= set(dir(NullBackend))

@@ -41,6 +41,7 @@ def continue_greedily(
 
 class FakeModel:
     vocab_size = VOCAB_SIZE
+    is_on_gpu = False
 
     def __init__(self, block_size: int = 4, rope_switch_len: int | None = None) -> None:
         self.block_size = block_size
@@ -48,6 +49,12 @@ class FakeModel:
         self.bytes_per_block = 1024
         self.num_tokens_per_step: list[int] = []
         self._cache = np.zeros((0, block_size), np.int64)
+
+    def available_memory(self) -> int:
+        return 1 << 30
+
+    def commit_ahead(self, num_used_blocks: int) -> bool:
+        return False
 
     def allocate_cache(self, num_blocks: int) -> None:
         self._cache = np.full((num_blocks, self.block_size), -1, np.int64)

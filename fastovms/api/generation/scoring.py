@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fastovms.api.generation.generate import failure
 from fastovms.api.generation.submission import submit_all
 from fastovms.api.request.sampling import Queueing
-from fastovms.backend import Backend
+from fastovms.backend import GenerationBackend
 from fastovms.params import (
     FinishReason,
     GenerationOutput,
@@ -30,7 +30,7 @@ class PromptScore(NamedTuple):
 
 
 async def score_prompts(
-    backend: Backend,
+    backend: GenerationBackend,
     prompts: Sequence[Sequence[int]],
     num_top: int,
     *,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fastovms.backend import Backend, OutputCallback
+from fastovms.backend import GenerationBackend, OutputCallback
 from fastovms.errors import InvalidField, Overloaded
 from fastovms.params import GenerationRequest
 
 
 def submit_all(
-    backend: Backend, submissions: Iterable[tuple[GenerationRequest, OutputCallback]]
+    backend: GenerationBackend, submissions: Iterable[tuple[GenerationRequest, OutputCallback]]
 ) -> None:
     """Queues the prompts. Nothing runs before it has returned: when it raises, the caller aborts
     what was queued.

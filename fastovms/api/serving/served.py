@@ -9,7 +9,7 @@ from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import model_not_found
-from fastovms.backend import Backend
+from fastovms.backend import GenerationBackend
 from fastovms.config import ModelLimits
 from fastovms.errors import InvalidField
 from fastovms.metrics import GenerationMetrics
@@ -26,7 +26,7 @@ class ServedModel:
         images: None = it takes none.
     """
 
-    backend: Backend
+    backend: GenerationBackend
     tokenizer: Tokenizer
     metrics: GenerationMetrics
     limits: ModelLimits = field(default_factory=ModelLimits)

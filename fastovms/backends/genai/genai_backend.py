@@ -1,4 +1,4 @@
-"""Implements `Backend` by the pipeline's process, seen from the event loop."""
+"""Implements `GenerationBackend` by the pipeline's process, seen from the event loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ the process can tell nothing."""
 
 
 class GenaiBackend:
-    """Implements `Backend` over a `worker`.
+    """Implements `GenerationBackend` over a `worker`.
 
     Two threads talk to the process: one writes, which takes a while where a prompt has images, and
     one reads and hands each step to the loop.

@@ -1,4 +1,4 @@
-"""Turns what the pipeline says into the words of `Backend`."""
+"""Turns what the pipeline says into the words of `GenerationBackend`."""
 
 from __future__ import annotations
 

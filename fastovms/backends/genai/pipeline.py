@@ -15,7 +15,7 @@ from fastovms.backends.model_files.model_info import weights_file
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, exact_properties
 from fastovms.engine.model.device_memory import FREE_MEMORY_SHARE, GIB
-from fastovms.engine.model.devices import device_memory, find_device, is_gpu
+from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is_gpu
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import ConfigurationError
 
@@ -121,13 +121,12 @@ def properties_of(config: EngineConfig, device: str, *, weights_size: int) -> di
         weights_size: size in bytes of the part of the model that generates the text.
     """
     given = config.plugin_config
-    is_cpu = device == "CPU"
     is_exact = config.precision == "exact" or given.get(_KV_PRECISION) == "f32"
     is_small = weights_size <= EXACT_WEIGHTS_SIZE and given.get(_KV_PRECISION) != "bf16"
-    if not is_exact and not (is_cpu and is_small):
+    if not is_exact and not (is_cpu(device) and is_small):
         return dict(given)
     properties = exact_properties(device, given)
-    if is_cpu and properties[_PRECISION] == "f32":
+    if is_cpu(device) and properties[_PRECISION] == "f32":
         properties.setdefault(_KV_PRECISION, "f32")
     return properties
 

@@ -57,7 +57,7 @@ yet."""
 
 
 class PagedBackend:
-    """Implements `Backend` over `Engine`.
+    """Implements `GenerationBackend` over `Engine`.
 
     The engine thread receives commands, steps, and hands over each step's outputs with one
     `call_soon_threadsafe`. While the loop turns them into text, the thread is inside the next
@@ -143,7 +143,6 @@ class PagedBackend:
                 grammars,
                 draft_model,
                 available=available,
-                commit_ahead=paged_model.commit_ahead,
             )
 
         return reserve
@@ -159,7 +158,6 @@ class PagedBackend:
         *,
         available: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        commit_ahead: Callable[[int], bool] = lambda _: False,
     ) -> PagedBackend:
         """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
         The draft model's cache holds as many tokens, and both share the memory.
@@ -214,7 +212,7 @@ class PagedBackend:
             grammars=grammars,
             draft_model=draft_model,
         )
-        return cls(engine, model, config, grammars, clock, commit_ahead)
+        return cls(engine, model, config, grammars, clock, paged_model.commit_ahead)
 
     # Backend
 

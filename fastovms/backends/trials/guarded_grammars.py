@@ -65,7 +65,7 @@ class GuardedGrammars:
         self._lanes.start()
 
     async def compile(self, grammar: Grammar, client: str) -> Grammar:
-        """Compiles a grammar; see `Backend.compile_grammar`."""
+        """Compiles a grammar; see `GenerationBackend.compile_grammar`."""
         found = self._passed.find(grammar)
         if found is not None:
             return found

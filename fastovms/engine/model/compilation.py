@@ -28,6 +28,7 @@ import numpy as np
 import openvino as ov
 from openvino.preprocess import PrePostProcessor
 
+from fastovms.engine.model.devices import is_cpu
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.paging import reason_of
 from fastovms.engine.model.step_inputs import StepInputs
@@ -85,7 +86,7 @@ _EXACT = {_PRECISION: "f32", _QUANTIZATION_GROUP: "0"}
 
 def exact_properties(device: str, properties: Mapping[str, object]) -> dict[str, object]:
     """Returns OpenVINO's properties for f32 throughout. `properties` override them."""
-    return {**(_EXACT if device == "CPU" else {_PRECISION: "f32"}), **properties}
+    return {**(_EXACT if is_cpu(device) else {_PRECISION: "f32"}), **properties}
 
 
 def check_exact(properties: Mapping[str, object]) -> None:
@@ -166,7 +167,7 @@ def possible_precisions(
         ConfigurationError: `properties` or `exact` ask for f32 with a KV cache of bf16.
     """
     properties = {"PERFORMANCE_HINT": "LATENCY", **properties}
-    if device != "CPU":
+    if not is_cpu(device):
         given = exact_properties(device, properties) if exact else properties
         return _of_one("", given, KV_CACHE_PRECISIONS)
     properties = {_PREPARED_KERNELS: MAX_PREPARED_KERNELS, **properties}
@@ -273,7 +274,7 @@ def _compile(
     core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]
 ) -> ov.CompiledModel:
     """Compiles `model`, which it rewrites for that."""
-    if device == "CPU":
+    if is_cpu(device):
         precision = properties.get(_PRECISION, core.get_property(device, _PRECISION))
         # Where AMX computes in half precision OpenVINO has a fusion of its own.
         if precision in ("f32", ov.Type.f32) or not has_amx():

@@ -30,6 +30,10 @@ def find_device(core: ov.Core, name: str) -> str:
     return device
 
 
+def is_cpu(device: str) -> bool:
+    return device == "CPU"
+
+
 def is_gpu(device: str) -> bool:
     return device == "GPU" or device.startswith("GPU.")
 

@@ -31,7 +31,11 @@ from fastovms.engine.model.step_inputs import StepInputs
 
 
 class Model(Protocol):
-    """What the engine needs of a model."""
+    """What the engine, and who reserves its cache, need of a model."""
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether its cache takes a GPU's memory, not the host's."""
 
     @property
     def block_size(self) -> int: ...
@@ -44,7 +48,13 @@ class Model(Protocol):
         """Tokens beyond which a sequence is rotated otherwise, and all of it has to be computed
         anew; None = there is no such length."""
 
+    def available_memory(self) -> int:
+        """Returns the free bytes where the cache will lie."""
+
     def allocate_cache(self, num_blocks: int) -> None: ...
+
+    def commit_ahead(self, num_used_blocks: int) -> bool:
+        """See `KvCache.commit_ahead`."""
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None: ...
 

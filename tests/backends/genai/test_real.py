@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from fastovms.backend import Backend
+from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.model_files.model_info import read_model_info
@@ -42,12 +42,12 @@ NUM_QUESTION_TOKENS = 18
 """Those of an image apart."""
 
 
-def load(model_dir: Path, **config: object) -> Backend:
+def load(model_dir: Path, **config: object) -> GenerationBackend:
     engine = EngineConfig(**{"cache_size": 1, **config})  # type: ignore[arg-type]
     return compile_backend(model_dir, read_model_info(model_dir), engine)(2**30)
 
 
-async def running(backend: Backend) -> AsyncIterator[Backend]:
+async def running(backend: GenerationBackend) -> AsyncIterator[GenerationBackend]:
     backend.start()
     yield backend
     await backend.close()
@@ -57,7 +57,7 @@ for_module = pytest_asyncio.fixture(scope="module", loop_scope="module")
 
 
 @for_module
-async def vision() -> AsyncIterator[Backend]:
+async def vision() -> AsyncIterator[GenerationBackend]:
     async for backend in running(load(TINY_VLM)):
         yield backend
 
@@ -67,7 +67,7 @@ def noise(seed: int, height: int = 56, width: int = 84) -> Image:
 
 
 def ask(
-    backend: Backend, request_id: str, text: str, images: list[Image], **params: object
+    backend: GenerationBackend, request_id: str, text: str, images: list[Image], **params: object
 ) -> Listener:
     sampling = SamplingParams(**{"temperature": 0, "max_tokens": 6, **params})  # type: ignore[arg-type]
     listener = Listener(sampling.n)
@@ -76,7 +76,7 @@ def ask(
     return listener
 
 
-async def test_images_and_texts_in_one_batch(vision: Backend) -> None:
+async def test_images_and_texts_in_one_batch(vision: GenerationBackend) -> None:
     assert isinstance(vision, GenaiBackend)
     assert (vision.model.takes_images, vision.model.max_model_len) == (True, 2048)
     alone = []
@@ -97,7 +97,7 @@ async def test_images_and_texts_in_one_batch(vision: Backend) -> None:
     await idle(vision)
 
 
-async def test_what_the_prefix_cache_has_changes_nothing(vision: Backend) -> None:
+async def test_what_the_prefix_cache_has_changes_nothing(vision: GenerationBackend) -> None:
     question = QUESTION.replace("<ov_genai_image_0>", "<ov_genai_image_0><ov_genai_image_1>")
     told = []
     for i in range(2):
@@ -108,7 +108,9 @@ async def test_what_the_prefix_cache_has_changes_nothing(vision: Backend) -> Non
     assert told[0] == pytest.approx(told[1], abs=1e-4)
 
 
-async def test_an_image_that_the_model_cannot_take_costs_only_its_request(vision: Backend) -> None:
+async def test_an_image_that_the_model_cannot_take_costs_only_its_request(
+    vision: GenerationBackend,
+) -> None:
     other = ask(vision, "other", QUESTION, [noise(0)], max_tokens=30)
     thin = ask(vision, "thin", QUESTION, [noise(0, 2, 900)])
     lost = ask(vision, "lost", QUESTION, [])
@@ -140,7 +142,7 @@ async def test_more_prompts_than_the_cache_holds_wait() -> None:
         await idle(backend)
 
 
-async def test_abort_at_any_stage(vision: Backend) -> None:
+async def test_abort_at_any_stage(vision: GenerationBackend) -> None:
     listeners = [ask(vision, f"r{i}", QUESTION, [noise(i)], max_tokens=1000) for i in range(4)]
     vision.abort("r3")
     await listeners[0].started.wait()
@@ -167,19 +169,19 @@ async def test_a_process_that_is_killed_ends_every_request() -> None:
 
 
 @for_module
-async def text() -> AsyncIterator[Backend]:
+async def text() -> AsyncIterator[GenerationBackend]:
     async for backend in running(load(DEMO_MODEL, backend="genai")):
         yield backend
 
 
 @for_module
-async def paged() -> AsyncIterator[Backend]:
+async def paged() -> AsyncIterator[GenerationBackend]:
     async for backend in running(load(DEMO_MODEL)):
         assert isinstance(backend, PagedBackend)
         yield backend
 
 
-async def complete(backend: Backend, text: str, **params: object) -> Listener:
+async def complete(backend: GenerationBackend, text: str, **params: object) -> Listener:
     fields: dict[str, Any] = {
         "temperature": 0,
         "max_tokens": 12,
@@ -193,7 +195,9 @@ async def complete(backend: Backend, text: str, **params: object) -> Listener:
     return listener
 
 
-async def test_it_says_what_the_paged_engine_says(text: Backend, paged: Backend) -> None:
+async def test_it_says_what_the_paged_engine_says(
+    text: GenerationBackend, paged: GenerationBackend
+) -> None:
     cases: list[dict[str, Any]] = [
         {"logprobs": 1},
         {"repetition_penalty": 1.3},
@@ -213,7 +217,7 @@ async def test_it_says_what_the_paged_engine_says(text: Backend, paged: Backend)
             assert told[0] == pytest.approx(told[1], abs=1e-3)
 
 
-async def test_seeds(text: Backend) -> None:
+async def test_seeds(text: GenerationBackend) -> None:
     first, second, other = [
         await complete(text, "Once upon a time", temperature=1.5, seed=seed, n=2)
         for seed in (1, 1, 7)
@@ -236,7 +240,7 @@ STRUCTURE = {
 }
 
 
-async def test_grammars_are_followed_or_refused(text: Backend) -> None:
+async def test_grammars_are_followed_or_refused(text: GenerationBackend) -> None:
     tokenizer = Tokenizer.load(DEMO_MODEL)
     checks: dict[GrammarKind, tuple[str, Callable[[str], bool]]] = STRUCTURE
     for kind, (source, holds) in checks.items():
@@ -256,7 +260,7 @@ async def test_grammars_are_followed_or_refused(text: Backend) -> None:
 
 
 @pytest.mark.parametrize("config", [{"enable_prompt_lookup": True}, {"draft_model": DEMO_MODEL}])
-async def test_drafts_change_nothing(config: dict[str, object], text: Backend) -> None:
+async def test_drafts_change_nothing(config: dict[str, object], text: GenerationBackend) -> None:
     async for backend in running(load(DEMO_MODEL, backend="genai", **config)):
         here = await complete(backend, "Once upon a time")
         there = await complete(text, "Once upon a time")

@@ -119,7 +119,9 @@ async def test_an_idle_engine_commits_memory_ahead_until_there_is_work() -> None
             loop.call_soon_threadsafe(is_ready.set)
         return num_calls < 300
 
-    backend = PagedBackend.over(FakeModel(), MODEL, CONFIG, commit_ahead=commit_ahead)
+    model = FakeModel()
+    model.commit_ahead = commit_ahead  # type: ignore[method-assign]
+    backend = PagedBackend.over(model, MODEL, CONFIG)
     backend.start()
     try:
         listener = Listener()

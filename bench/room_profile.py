@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,9 +21,9 @@ _FRAME = re.compile(r"\((?:.*/)?(?:bench|fastovms(?:/([\w/]+))?)/(\w+)\.py:\d+\)
 
 
 def measure_rooms(num_connections: int, seconds: int) -> None:
-    """Prints each room's share of the server's time, in percent. What a library, the interpreter
-    or the kernel does for a file counts as that file's."""
-    spy = shutil.which("py-spy")
+    """Prints each room's share of the time in which the server holds the interpreter's lock, in
+    percent. What a library, the interpreter or the kernel does for a file counts as that file's."""
+    spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if spy is None:
         raise SystemExit("py-spy is missing: pip install -e '.[bench]'")
     server_core, client_core = two_cores()
@@ -35,6 +37,7 @@ def measure_rooms(num_connections: int, seconds: int) -> None:
             stacks = Path(directory, "stacks")
             command = [spy, "record", "--format", "raw", "--output", str(stacks)]
             command += ["--pid", str(server.pid), "--rate", str(_RATE), "--duration", str(seconds)]
+            command += ["--gil"]  # else threads that wait count too
             with load.running(server, kind):
                 subprocess.run(command, check=True, capture_output=True)
             shares[str(kind)] = room_shares(stacks.read_text().splitlines())

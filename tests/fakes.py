@@ -146,7 +146,7 @@ class FakeBackend:
 
     async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
         self.compiled.append(grammar)
-        if "bad" in grammar.source:
+        if "bad" in f"{grammar.source}{grammar.tree}":
             raise InvalidField(f"bad {grammar.kind.value}: {grammar.source}", param=grammar.param)
         return grammar
 

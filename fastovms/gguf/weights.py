@@ -7,7 +7,6 @@ of them anyway, and f16 would round the products of which k-quants make their sc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from openvino import opset13
 
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.file_reader import GgufFile, TensorInfo
-from fastovms.gguf.tensor_types import BF16, F16, TensorType
+from fastovms.gguf.tensor_types import BF16, F16, Groups, TensorType
 
 Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
@@ -26,8 +25,14 @@ Node = Any
 _BLOCKS_AT_ONCE: Final = 2**15
 """How many blocks are unpacked at a time, so that what is computed on the way stays small."""
 
-_FLOATS: Final = {"F32": (ov.Type.f32, np.float32), "F16": (ov.Type.f16, np.float16),
-                  "BF16": (ov.Type.bf16, np.uint16)}  # fmt: skip
+_FLOATS: Final = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
+_INTEGERS: Final = {
+    (4, "int8"): ov.Type.i4,
+    (4, "uint8"): ov.Type.u4,
+    (8, "int8"): ov.Type.i8,
+    (8, "uint8"): ov.Type.u8,
+}
+"""By bits and by what the groups hold."""
 
 
 class Weights:
@@ -109,47 +114,44 @@ def constant(values: NDArray[Any]) -> Node:
 
 
 def _matrix(rows: NDArray[np.uint8], shape: tuple[int, ...], kind: TensorType, name: str) -> Node:
-    if not kind.bits:
-        element_type, _ = _FLOATS[kind.name]
-        node = _constant(np.ascontiguousarray(rows), shape, element_type, name)
-        return node if element_type == ov.Type.f32 else opset13.convert(node, "f32")
-    assert kind.unpack is not None
-    blocks = rows.reshape(-1, kind.block_bytes)
-    num_groups = kind.unpack(blocks[:1]).scales.shape[1] * len(blocks)
-    size = math.prod(shape) // num_groups
-    integers = np.empty(math.prod(shape) * kind.bits // 8, np.uint8)
-    scales = np.empty(num_groups, np.float32)
-    zero_points: NDArray[np.float32] | None = None
-    is_signed = False
-    for part, groups in _unpacked(blocks, kind):
-        packed = groups.integers.reshape(-1).view(np.uint8)
-        is_signed = groups.integers.dtype == np.int8
-        if kind.bits == 4:
-            packed = (packed[0::2] & 0x0F) | (packed[1::2] << 4)
-        integers[part * num_groups // len(blocks) * size * kind.bits // 8 :][: len(packed)] = packed
-        start = part * num_groups // len(blocks)
-        scales[start : start + groups.scales.size] = groups.scales.reshape(-1)
+    if kind.unpack is not None:
+        return _compressed(rows, shape, kind, name)
+    node = _constant(np.ascontiguousarray(rows), shape, _FLOATS[kind.name], name)
+    return node if kind.name == "F32" else opset13.convert(node, "f32")
+
+
+def _compressed(
+    rows: NDArray[np.uint8], shape: tuple[int, ...], kind: TensorType, name: str
+) -> Node:
+    integers, scales, zero_points = [], [], []
+    for groups in _unpacked(rows.reshape(-1, kind.block_bytes), kind):
+        integers.append(_packed(groups.integers, kind.bits))
+        scales.append(groups.scales.reshape(-1))
         if groups.zero_points is not None:
-            if zero_points is None:
-                zero_points = np.empty(num_groups, np.float32)
-            zero_points[start : start + groups.scales.size] = groups.zero_points.reshape(-1)
-    per_row = num_groups // shape[0]
-    element_type = {(4, True): ov.Type.i4, (4, False): ov.Type.u4, (8, True): ov.Type.i8,
-                    (8, False): ov.Type.u8}[kind.bits, is_signed]  # fmt: skip
-    node = opset13.convert(
-        _constant(integers, (shape[0], per_row, size), element_type, name), "f32"
-    )
-    grouped = (shape[0], per_row, 1)
-    if zero_points is not None:
-        node = opset13.subtract(node, constant(zero_points.reshape(grouped)))
-    node = opset13.multiply(node, constant(scales.reshape(grouped)))
+            zero_points.append(groups.zero_points.reshape(-1))
+    element_type = _INTEGERS[kind.bits, str(groups.integers.dtype)]
+    size = groups.integers.shape[-1]
+    one_each = (shape[0], shape[1] // size, 1)
+    values = _constant(np.concatenate(integers), (*one_each[:2], size), element_type, name)
+    node = opset13.convert(values, "f32")
+    if zero_points:
+        node = opset13.subtract(node, constant(np.concatenate(zero_points).reshape(one_each)))
+    node = opset13.multiply(node, constant(np.concatenate(scales).reshape(one_each)))
     return opset13.reshape(node, constant(np.array(shape, np.int64)), False)
 
 
-def _unpacked(blocks: NDArray[np.uint8], kind: TensorType) -> Iterator[tuple[int, Any]]:
+def _unpacked(blocks: NDArray[np.uint8], kind: TensorType) -> Iterator[Groups]:
     assert kind.unpack is not None
     for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
-        yield start, kind.unpack(np.ascontiguousarray(blocks[start : start + _BLOCKS_AT_ONCE]))
+        yield kind.unpack(np.ascontiguousarray(blocks[start : start + _BLOCKS_AT_ONCE]))
+
+
+def _packed(integers: NDArray[np.uint8] | NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
+    """Two integers of 4 bits in a byte, the first one in its lower half."""
+    values = integers.reshape(-1).view(np.uint8)
+    if bits == 8:
+        return values
+    return (values[0::2] & np.uint8(0x0F)) | (values[1::2] << np.uint8(4))
 
 
 def _constant(data: NDArray[Any], shape: tuple[int, ...], element_type: ov.Type, name: str) -> Node:

@@ -18,8 +18,8 @@ OutputCallback = Callable[[GenerationOutput], None]
 
 
 class Backend(Protocol):
-    """Runs a model, whatever it makes of its input: what those need to know who start,
-    watch and stop it. Every method is called on the event loop's thread."""
+    """Runs a model, whatever it makes of its input. These methods are what is needed to start,
+    watch and stop it; each is called on the event loop's thread."""
 
     @property
     def model(self) -> ModelInfo: ...

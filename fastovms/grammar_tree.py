@@ -12,32 +12,33 @@ from msgspec.structs import astuple, replace
 
 
 class _Part(Struct, frozen=True, cache_hash=True):
-    """What all parts of a tree are: values, which a cache of grammars compares and looks up."""
+    """Any part of a tree: a value, which a cache of grammars compares and looks up."""
 
 
 class Literal(_Part, frozen=True):
-    """The text itself, which is not empty."""
+    """A part that is the text itself, which is not empty."""
 
     text: str
 
 
 class Tag(_Part, frozen=True):
-    """Markup: a special token where the vocabulary has one of this text, else the text."""
+    """A part that is markup: a special token where the vocabulary has one of this text, else the
+    text."""
 
     text: str
 
 
 class Until(_Part, frozen=True):
-    """Anything, special tokens too, up to and including the tag."""
+    """A part that is anything, special tokens too, up to and including the tag."""
 
     tag: str
 
 
 class TriggeredTag(_Part, frozen=True):
-    """Anything without the tag, or with the tag where `rest` follows it.
+    """A part that is anything without the tag, or with the tag where `rest` follows it.
 
     Attributes:
-        once: the text ends with the first `rest`; else it goes on, with other tags perhaps.
+        once: whether the text ends with the first `rest`; else it goes on, with other tags perhaps.
     """
 
     tag: str
@@ -46,8 +47,8 @@ class TriggeredTag(_Part, frozen=True):
 
 
 class Regex(_Part, frozen=True):
-    """Text without special tokens that as a whole matches expressions, as Rust's `regex` reads
-    them.
+    """A part that is text without special tokens and as a whole matches expressions, as Rust's
+    `regex` reads them.
 
     Attributes:
         pattern: one that it matches.
@@ -65,7 +66,7 @@ class Regex(_Part, frozen=True):
 
 
 class TextBefore(_Part, frozen=True):
-    """Text and the tag that ends it, which is the first one in it.
+    """A part that is text and the tag that ends it, which is the first one in it.
 
     Attributes:
         gap: text that stands between the two.
@@ -77,7 +78,7 @@ class TextBefore(_Part, frozen=True):
 
 
 class Json(_Part, frozen=True):
-    """A JSON value with no more white space than a blank after a colon or a comma.
+    """A part that is a JSON value with no more white space than a blank after a colon or a comma.
 
     Attributes:
         schema: JSON text of its schema.
@@ -93,36 +94,36 @@ class Json(_Part, frozen=True):
 
 
 class Answer(_Part, frozen=True):
-    """What the rest of the `params.Grammar` that the tree belongs to constrains."""
+    """A part whose text the rest of the `params.Grammar` that the tree belongs to constrains."""
 
 
 class InOrder(_Part, frozen=True):
-    """One part after the other."""
+    """A part that is its parts, one after the other."""
 
     items: tuple[Node, ...]
 
 
 class OneOf(_Part, frozen=True):
-    """One of the parts."""
+    """A part that is one of its parts."""
 
     items: tuple[Node, ...]
 
 
 class Repeat(_Part, frozen=True):
-    """Nothing, or the item, once or often."""
+    """A part that is nothing, or the item, once or often."""
 
     item: Node
 
 
 class Several(_Part, frozen=True):
-    """The item, once or often, with the separator between one and the next."""
+    """A part that is the item, once or often, with the separator between one and the next."""
 
     item: Node
     separator: Node
 
 
 class Separated(_Part, frozen=True):
-    """Items in their order, with the separator between one and the next.
+    """A part that is items in their order, with the separator between one and the next.
 
     Attributes:
         items: each with whether it has to be there.

@@ -101,7 +101,7 @@ def _genai(
 
 
 def _both(paged: Exception, genai: Exception) -> str:
-    """What two backends say of a model; they may say the same."""
+    """Returns what two backends say of a model; they may say the same."""
     reason = str(genai).rpartition(": ")[2]
     if str(paged).endswith(reason):
         return f"{paged}; the genai backend cannot run it either"

@@ -106,7 +106,7 @@ class Repository:
             RevisionNotFoundError,
         )
 
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of every request
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every request
         api = HfApi(endpoint=self._endpoint, library_name="fastovms")
         try:
             repository = repository_of(model_id)
@@ -139,7 +139,7 @@ class Repository:
             raise
         except OSError as error:
             raise _failure(model_id, str(error)) from None
-        except Exception as error:  # the network has many, of libraries below the hub's
+        except Exception as error:  # the network's errors are several libraries'
             reason = f"{api.endpoint} cannot be reached: {error or type(error).__name__}"
             raise _failure(model_id, reason) from None
 

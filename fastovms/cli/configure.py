@@ -110,11 +110,11 @@ def _options(given: Mapping[ConfigField | str, Any], folder: Path) -> dict[str, 
         else:
             properties[option.device_property or option.pipeline_property] = given[key]
     for name in ("tool_parser", "reasoning_parser"):
-        if options.get(name) == "auto":  # in a graph that is said by saying nothing
+        if options.get(name) == "auto":  # a graph says so by not naming the option
             del options[name]
     if (draft := options.get("draft_models_path")) is not None:
         options["draft_models_path"] = _draft(draft, folder)
-    read_plugin_config(properties)  # refuses what cannot be one
+    read_plugin_config(properties)  # raises for properties that cannot be
     return {**options, **({"plugin_config": json.dumps(properties)} if properties else {})}
 
 

@@ -1,7 +1,5 @@
-"""Lists the flags: which field of the configuration each sets, how it reads, what it means.
-
-Defaults come from the dataclasses.
-"""
+"""Lists all flags that set the configuration, by the groups of `--help`, and tells what they
+set."""
 
 from __future__ import annotations
 

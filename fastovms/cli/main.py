@@ -52,8 +52,8 @@ def run() -> NoReturn:
         signal.signal(number, _leave)
     code = main()
     if any(thread.daemon and thread.is_alive() for thread in threading.enumerate()):
-        # Left inside native code, where it loads a model or hangs: the interpreter's orderly end
-        # would pull the ground from under it.
+        # A thread may still be in native code, loading a model or hanging: an orderly end of the
+        # interpreter would free what that code uses.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = _command(arguments)
         command(arguments, settings)
     except _Stopped as stopped:
-        # That is how a server ends; of other commands something is left undone.
+        # A server ends so in order; any other command is left undone.
         return 0 if command is _serve else stopped.exit_code
     except ConfigurationError as error:
         return _complain(error, USAGE_ERROR)

@@ -93,7 +93,7 @@ TOOL_PARSERS_OF_VLLM: Final = {
 REASONING_PARSERS_OF_VLLM: Final = {
     "deepseek_v3": "deepseek", "glm45": "qwen3", "glm47": "qwen3", "openai_gptoss": "gptoss",
 }  # fmt: skip
-"""Names that vLLM has for the same formats."""
+"""vLLM's names for the same formats of reasoning."""
 
 CHAT_FLAGS: Final = (
     Flag("--chat-template", CHAT.chat_template, "FILE", template,

@@ -118,7 +118,7 @@ class Engine:
         warm_up(self._model, self._max_model_len)
 
     def validate(self, request: GenerationRequest) -> None:
-        """May be called from any thread, before `add`.
+        """Checks a request. It may be called from any thread, before `add`.
 
         Raises:
             RequestError: the beams of the request could never run.

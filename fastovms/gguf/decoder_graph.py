@@ -93,7 +93,7 @@ class _DecoderBuilder:
         return self._weights.matrix("token_embd.weight", shape[0], self._p.hidden_size)
 
     def _logits(self, hidden: Node, embeddings: Node) -> Node:
-        matrix = embeddings  # tied
+        matrix = embeddings  # tied to the output
         if "output.weight" in self._weights:
             matrix = self._weights.matrix("output.weight", self._num_tokens, self._p.hidden_size)
         logits = self._biased(_times(hidden, matrix), "output", self._num_tokens)
@@ -241,7 +241,7 @@ class _DecoderBuilder:
 def _parameter(name: str, rank: int) -> Node:
     kind = ov.Type.i32 if name == "beam_idx" else ov.Type.i64
     node = opset13.parameter(ov.PartialShape([-1] * rank), kind)
-    node.set_friendly_name(name)  # by which the paged transformation finds it
+    node.set_friendly_name(name)  # the name by which the transformation to paged attention finds it
     node.output(0).set_names({name})
     return node
 

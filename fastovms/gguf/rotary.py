@@ -93,7 +93,7 @@ def _yarn_mix(rope: RopeSettings) -> NDArray[np.float64]:
     """Returns how much of the unscaled frequency each pair of dimensions has."""
 
     def dimension(num_rotations: float) -> float:
-        """Where frequencies make so many rotations in the original context."""
+        """Returns the dimension whose frequency makes so many rotations in the original context."""
         period = rope.original_context / (num_rotations * 2 * math.pi)
         return rope.num_dimensions * math.log(period) / (2 * math.log(rope.base))
 

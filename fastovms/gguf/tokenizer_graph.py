@@ -56,7 +56,7 @@ def build_tokenizer(tokenizer: Json, ids: Mapping[str, int]) -> TokenizerModels:
     steps.vocab = steps[-1].vocab
     steps.add_steps(
         [
-            # Truncates nothing; openvino_genai changes the graph by it.
+            # Truncates nothing by itself: openvino_genai looks for it to change the length.
             pipeline.TruncationStep(_LONGEST),
             _ends(tokenizer["post_processor"]),
             _padding(ids),
@@ -96,7 +96,7 @@ def _splits(pre_tokenizer: Json | None) -> list[Any]:
         return []
     *splits, _ = pre_tokenizer["pretokenizers"]
     patterns = [each["pattern"]["Regex"] for each in splits]
-    # Merged ones would all look at the whole text.
+    # Merged into one step, all expressions would look at the whole text.
     return [
         *(pipeline.RegexSplitStep(each, behaviour="isolate", mergeable=False) for each in patterns),
         pipeline.BytesToCharsStep(),

@@ -90,7 +90,7 @@ class _Search:
             return _NONE if schema is False else _ALL
         if self._is_hopeful:
             return _ALL
-        if id(schema) not in self._schemas:  # where only references lead
+        if id(schema) not in self._schemas:  # only references lead to it
             self._schemas[id(schema)] = schema
             self._enqueue(id(schema))
         self._users[id(schema)].add(self._current)
@@ -173,7 +173,7 @@ class _Search:
         if isinstance(properties, Mapping) and name in properties:
             is_named = True
             yield properties[name]
-        # Which patterns fit, llguidance knows.
+        # llguidance knows which patterns fit.
         if not is_named and not schema.get("patternProperties"):
             yield schema.get("additionalProperties", True)
 
@@ -188,7 +188,7 @@ class _Search:
         least = max(counts, default=0)
         items = schema.get("items", True)
         first, rest = schema.get("prefixItems"), items
-        if isinstance(items, list):  # as it was written before 2020
+        if isinstance(items, list):  # the form of JSON Schema before 2020-12
             first, rest = items, schema.get("additionalItems", True)
         first = first if isinstance(first, list) else []
         for item in first[: min(least, _MAX_ITEMS)]:

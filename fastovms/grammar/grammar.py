@@ -1,5 +1,5 @@
-"""Grammars that a sample must follow: compiled once, kept in a bounded cache, and applied as a
-mask over the vocabulary at each token.
+"""Compiles grammars that a sample must follow, once each, and applies them as a mask over the
+vocabulary at each token.
 
 llguidance may overflow the stack or never return on what a client has written: whatever compiles
 for a client has it tried first (`backends.trials`).
@@ -33,21 +33,25 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 MAX_CACHED_BYTES = 64 * 2**20
-"""Of compiled grammars: one of a usual schema holds 0.2 MB, one of a hostile one up to 48 MB."""
+"""The most bytes that compiled grammars may hold: one of a usual schema holds 0.2 MB, one of a
+hostile one up to 48 MB."""
 
 _MIN_BYTES = 64 * 2**10
 _BYTES_PER_CHARACTER = 64
-"""What a compiled grammar is taken to hold where nobody has measured it."""
+"""What a compiled grammar is taken to hold, for each character of its source, where nobody has
+measured it."""
 
 MAX_FORCED_TOKENS = 8192
-"""That may follow without a choice: each step looks at all of them, 1 to 3 ms here."""
+"""The most tokens that may follow without a choice: each step looks at all of them, 1 to 3 ms
+here."""
 
 _MAX_FORCED = f"more than {MAX_FORCED_TOKENS} tokens would follow without a choice"
 
 _TRIAL_STEPS = 8
 
 _JSON_OPTIONS: JsonCompileOptions = {"whitespace_flexible": False, "coerce_one_of": True}
-"""Compact: free white space would let a small model write spaces for ever."""
+"""Options of JSON: it is compact, since free white space would let a small model write spaces for
+ever."""
 
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=400_000,  # enough to choose from 10,000 strings
@@ -55,15 +59,15 @@ _LIMITS = LLParserLimits(
     step_max_items=5_000,
     verbose_errors=False,
 )
-"""What a grammar may cost when it is compiled, and then at each token: at most some 20 ms, where it
-is as ambiguous as that. One that needs more fails."""
+"""Limits of what a grammar may cost when it is compiled, and then at each token: at most some 20
+ms, where it is as ambiguous as that. One that needs more fails."""
 
 _TOO_SLOW = "it takes too long"
 _RULED_OUT = "other fields of the request rule out every token that may follow"
 
 
 class GrammarState:
-    """Where one sample stands in its grammar. A `LogitsProcessor`."""
+    """The place of one sample in its grammar. It is a `LogitsProcessor`."""
 
     def __init__(
         self,
@@ -74,8 +78,11 @@ class GrammarState:
         allowance: Allowance,
         error: str = "",
     ) -> None:
-        """`matcher` is a copy of the compiled one, `allowance` that of all samples of the
-        request."""
+        """
+        Args:
+            matcher: a copy of the compiled one.
+            allowance: that of all samples of the request.
+        """
         self._compiled = compiled
         self._matcher = matcher
         self._vocab_size = vocab_size
@@ -106,12 +113,13 @@ class GrammarState:
         logits[bits.size :] = -np.inf
 
     def give_up(self) -> None:
-        """Tells that something else in the request rules out all that the grammar allows now."""
+        """Takes note that something else in the request rules out all that the grammar allows
+        now."""
         if not self._matcher.is_accepting():
             self._error = _RULED_OUT
 
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
-        """The tokens that must follow `token_ids`, where the grammar leaves no choice."""
+        """Returns the tokens that must follow `token_ids`, where the grammar leaves no choice."""
         if self._error or self._allowance.is_used_up:
             return []
         with self._allowance:
@@ -141,8 +149,8 @@ class GrammarState:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer. Thread-safe: a compilation, which may take long and
-    releases the GIL, belongs in a thread; `start` then finds it in the cache."""
+    """Compiles grammars for one tokenizer. It is thread-safe: a compilation, which may take long
+    and releases the GIL, belongs in a thread; `start` then finds it in the cache."""
 
     def __init__(
         self,
@@ -155,16 +163,16 @@ class GrammarCompiler:
         """
         Args:
             tokenizer_json: the text of a Hugging Face tokenizer.json.
-            vocab_size: of the model; None = as many tokens as it names.
-            max_cached_bytes: of compiled grammars that are kept.
+            vocab_size: the model's; None = as many tokens as the tokenizer names.
+            max_cached_bytes: how much the compiled grammars that are kept may hold.
 
         Raises:
-            ValueError: it is no such text.
+            ValueError: `tokenizer_json` is no such text.
         """
         eos = list(eos_token_ids) or None
         self.eos_token_ids = frozenset(eos_token_ids)
         nameless, self.special_tokens = without_names(tokenizer_json)
-        if eos is not None:  # else it is found by its name
+        if eos is not None:  # without it, llguidance finds one by its name
             tokenizer_json = nameless
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
         self._to_llguidance: Mapping[GrammarKind, Callable[[str], str]] = {
@@ -172,7 +180,7 @@ class GrammarCompiler:
             GrammarKind.GRAMMAR: self._grammar,
             GrammarKind.STRUCTURAL_TAG: self._structural_tag,
         }
-        # Those that may stand in a text: another one ends it.
+        # The special tokens that may stand in a text: an end token ends it.
         self._inner_tokens = {
             text: token_id
             for text, token_id in self.special_tokens.items()
@@ -186,7 +194,7 @@ class GrammarCompiler:
         return size
 
     def cached(self, grammar: Grammar) -> CompiledGrammar | None:
-        """The grammar, if it has been compiled and is kept."""
+        """Returns the compiled grammar, if it is kept."""
         return self._cache.get(grammar)
 
     def compile(self, grammar: Grammar, *, num_bytes: int | None = None) -> CompiledGrammar:
@@ -207,7 +215,7 @@ class GrammarCompiler:
             rules = "" if grammar.tree is None else self._rules(grammar.tree)
         except UnfinishableGrammar as error:
             raise UnfinishableGrammar(grammar, error.message) from error
-        except Exception as error:  # the converters raise plain ones for what a client wrote
+        except Exception as error:  # llguidance raises plain ones for faulty sources
             raise UnusableGrammar(grammar, _reason(str(error))) from error
         if answer and rules:
             self._matcher(grammar, answer)
@@ -224,9 +232,9 @@ class GrammarCompiler:
     def start(
         self, grammar: Grammar, num_prompt_tokens: int, allowance: Allowance | None = None
     ) -> GrammarState:
-        """A new sample's state, at the beginning of the grammar, which is compiled only if it does
-        not bring its compiled form. `allowance` is that of all samples of the request, if there
-        are others."""
+        """Returns a new sample's state, at the beginning of the grammar, which is compiled only if
+        it does not bring its compiled form. `allowance` is that of all samples of the request, if
+        there are others."""
         compiled = grammar.compiled
         if not isinstance(compiled, CompiledGrammar):
             compiled = self.compile(grammar)
@@ -239,8 +247,12 @@ class GrammarCompiler:
         )
 
     def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
-        """Raises UnusableGrammar: it is malformed, or no text can even begin to satisfy it. In a
-        tree such an answer would have llguidance follow forced text for ever."""
+        """Returns a matcher.
+
+        Raises:
+            UnusableGrammar: the grammar is malformed, or no text can even begin to satisfy it. In a
+                tree such an answer would have llguidance follow forced text for ever.
+        """
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise UnusableGrammar(grammar, _reason(matcher.get_error()))
@@ -269,7 +281,7 @@ class GrammarCompiler:
                 return
 
     def _possible(self, mask: NDArray[np.uint8]) -> Iterator[int]:
-        """Tokens that go on, lowest first."""
+        """Returns tokens that go on, lowest first."""
         for position in np.flatnonzero(mask):
             for bit in range(8):
                 token_id = 8 * int(position) + bit
@@ -277,7 +289,8 @@ class GrammarCompiler:
                     yield token_id
 
     def _grammar(self, source: str) -> str:
-        """Lark, or GBNF / EBNF, which define rules with `::=`."""
+        """Returns the grammar of a Lark source, or of GBNF / EBNF, which define rules with
+        `::=`."""
         lark = usable_rules(gbnf_to_lark(source) if "::=" in source else source)
         unmatchable = unmatchable_rule(lark)
         if unmatchable is not None:
@@ -292,7 +305,7 @@ class GrammarCompiler:
         return str(LLMatcher.grammar_from_lark(lark))
 
     def _compile_part(self, kind: GrammarKind, source: str) -> str:
-        """A grammar within another one, which is tried by itself."""
+        """Compiles a grammar within another one, which is tried by itself."""
         found = self._to_llguidance[kind](source)
         self._matcher(Grammar(kind, source), found)
         return found
@@ -304,7 +317,8 @@ _WRONG_REGEX = "error: "
 
 
 def dead_end(grammar: Grammar, error: str) -> Refusal:
-    """That no sample of it can be finished, which only trying could tell."""
+    """Returns the error that no sample of a grammar can be finished, which only trying could
+    tell."""
     return Refusal(
         f"{grammar.param}: the {grammar.kind.value} cannot go on: {error}", param=grammar.param
     )
@@ -315,7 +329,7 @@ class UnusableGrammar(InvalidField):
 
     Attributes:
         reason: what is wrong with it.
-        is_certain: it would be found again.
+        is_certain: whether that would be found again.
     """
 
     def __init__(self, grammar: Grammar, reason: str, *, is_certain: bool = True) -> None:
@@ -330,8 +344,8 @@ class UnfinishableGrammar(UnusableGrammar):
 
 
 def _reason(error: str) -> str:
-    """Its first line: the parser's state and the whole grammar follow. What is wrong with a regular
-    expression stands below a drawing of it."""
+    """Returns the first line of a message: the parser's state and the whole grammar follow. What is
+    wrong with a regular expression stands below a drawing of it."""
     lines = error.strip().splitlines() or ["unknown error"]
     found = [line for line in lines if line.startswith(_WRONG_REGEX)]
     if not found or not lines[0].endswith(_REGEX_DRAWN):
@@ -341,7 +355,7 @@ def _reason(error: str) -> str:
 
 
 def _framed(rules: str, answer: str) -> str:
-    """Several grammars in llguidance's JSON form: the first is the whole text and names the
+    """Returns several grammars in llguidance's JSON form: the first is the whole text and names the
     others. A Lark grammar stands for itself otherwise."""
     grammars = (
         json.loads(answer)["grammars"] if answer.startswith("{") else [{"lark_grammar": answer}]

@@ -47,8 +47,8 @@ class GrammarCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()
-        self._sizes: dict[Grammar, int] = {}  # as they were when they were last asked for
-        self._total = 0  # of these
+        self._sizes: dict[Grammar, int] = {}  # of each grammar when it was last asked for
+        self._total = 0  # the sum of `_sizes`
         self._lock = Lock()
 
     def get(self, grammar: Grammar) -> CompiledGrammar | None:

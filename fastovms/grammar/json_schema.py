@@ -1,4 +1,4 @@
-"""JSON schemas as llguidance takes them, by themselves and in rules of Lark."""
+"""Makes JSON schemas fit for llguidance, by themselves and in rules of Lark."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fastovms.json_types import resolve
 _FORMATS: Final = {
     "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid",
 }  # fmt: skip
-"""That llguidance knows."""
+"""The formats that llguidance knows."""
 
 _NEEDS_A_SEARCH: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"|\\u')
-"""Parts that no value satisfies are looked for where they may be and cannot be seen at once. A name
+"""Finds schemas in which parts that no value satisfies may be, and cannot be seen at once. A name
 may be written with escapes."""
 
 _MAX_REFERENCES: Final = 50
@@ -35,12 +35,12 @@ _EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
 
 
 def usable_schema(source: str, *, name: str = "it") -> str:
-    """The schema without what llguidance cannot bear and need not know: parts that no finite value
-    satisfies, and formats that it has not, which are annotations (JSON Schema 2020-12, 7.2.3); and
-    with bounds that it keeps.
+    """Returns the schema without what llguidance cannot bear and need not know: parts that no
+    finite value satisfies, and formats that it has not, which are annotations (JSON Schema 2020-12,
+    7.2.3); and with bounds that it keeps.
 
     Args:
-        name: what it is called where nothing satisfies it.
+        name: what messages call it where nothing satisfies it.
 
     Raises:
         ValueError: it is no JSON, a number in it cannot be where it is, nothing satisfies it, or it
@@ -59,7 +59,7 @@ def usable_schema(source: str, *, name: str = "it") -> str:
 
 
 def usable_rules(lark: str) -> str:
-    """The same of each schema in rules of Lark."""
+    """Returns rules of Lark in which each schema is fit in the same way."""
     if "%json" not in lark:
         return lark
     pieces: list[str] = []
@@ -105,7 +105,7 @@ def _usable(schema: object, source: str) -> object:
 
 
 def _check_references(root: Schema) -> None:
-    """llguidance follows references to references by recursion."""
+    """Checks chains of references, which llguidance follows by recursion."""
     for part in parts_of(root):
         num_followed = 0
         target: object = part
@@ -144,9 +144,9 @@ def _without_unknown_format(schema: Schema) -> Schema:
 
 
 def _with_open_bounds(schema: Schema) -> Schema:
-    """llguidance lets a whole number be reached that is an exclusive bound less than 1 away from
-    the other bound: a bound that is no whole number it keeps. So it gets one a little further in,
-    which leaves out a millionth of what is allowed."""
+    """Returns the schema with exclusive bounds moved a little further in. llguidance lets a whole
+    number be reached that is an exclusive bound less than 1 away from the other bound; a bound that
+    is no whole number it keeps. What is left out is a millionth of what is allowed."""
     low, high = (_number(schema, key) for key in ("exclusiveMinimum", "exclusiveMaximum"))
     highest = min(
         _number(schema, "maximum", math.inf), _number(schema, "exclusiveMaximum", math.inf)

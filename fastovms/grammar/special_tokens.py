@@ -51,7 +51,7 @@ def _hide(tokenizer: dict[str, Any]) -> dict[str, int]:
     special_tokens: dict[str, int] = {}
     for token in tokenizer.get("added_tokens") or ():
         name = token["content"]
-        if token["special"] or (name[:1] == "<" and name[-1:] == ">"):  # as llguidance has it
+        if token["special"] or (name[:1] == "<" and name[-1:] == ">"):  # llguidance's test
             special_tokens[name] = token["id"]
             token["content"] = _hidden(name)
     model = tokenizer["model"]

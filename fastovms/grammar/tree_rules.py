@@ -79,7 +79,8 @@ class _Writer:
                 return self._name(node)
 
     def _name(self, node: Node) -> str:
-        """The name of a rule, of which there is one however often the part stands in the tree."""
+        """Returns the name of a part's rule, of which there is one however often the part stands in
+        the tree."""
         if node not in self._names:
             self._names[node] = self._named(node)
         return self._names[node]
@@ -151,7 +152,7 @@ def _terminal(regex: tree.Regex) -> str:
 
 
 def _slashed(pattern: str) -> str:
-    """An expression as Lark writes it."""
+    """Returns an expression as Lark writes it."""
     escaped = _NEEDS_ESCAPE.sub(lambda match: _ESCAPES.get(match[0], match[0]), pattern)
     return f"/{escaped}/"
 
@@ -163,7 +164,7 @@ def _with_options(schema: str) -> str:
 
 
 def _ranges(token_ids: Sequence[int]) -> str:
-    """`0-10,12` of ascending ids."""
+    """Returns ascending ids as ranges: `0-10,12-12`."""
     starts = [b for a, b in pairwise([-2, *token_ids]) if b != a + 1]
     ends = [a for a, b in pairwise([*token_ids, -2]) if b != a + 1]
     return ",".join(f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

@@ -1,4 +1,5 @@
-"""Writes files that are whole or not there, and the paths that stand in them."""
+"""Writes files that are whole or not there, reads those of JSON, and makes the paths that stand in
+them."""
 
 from __future__ import annotations
 

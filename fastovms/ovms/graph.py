@@ -1,7 +1,7 @@
 """Reads the node options of an OpenVINO Model Server graph (graph.pbtxt), as settings.
 
-The table of options follows OVMS's LLMCalculatorOptions. What MediaPipe says around them about
-streams and their handlers is read over: there is one way to run a language model here.
+What MediaPipe says around them about streams and their handlers is read over: there is one way to
+run a language model here.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Context(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Which items to list.
+    """Says which items to list.
 
     Attributes:
         after: id of the item before the first one; None = from the beginning (or the end).

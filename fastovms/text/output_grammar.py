@@ -1,4 +1,5 @@
-"""The grammar of one request's answer: reasoning first, then calls or what the request wants."""
+"""Writes the grammar of one request's answer: reasoning first, then calls or what the request
+wants."""
 
 from __future__ import annotations
 
@@ -19,10 +20,9 @@ def call_grammar(
     *,
     prompt: str,
 ) -> Grammar:
-    """What keeps the arguments of calls to their schemas.
-
-    Where calls are required, the answer is calls that validate. Else it is free until a call
-    begins; such a grammar may be left out if it turns out not to compile.
+    """Returns what keeps the arguments of calls to their schemas. Where calls are required, the
+    answer is calls that validate. Else it is free until a call begins; such a grammar may be left
+    out if it turns out not to compile.
 
     Raises:
         InvalidField: a schema cannot be kept to in the model's format of calls.
@@ -41,7 +41,7 @@ def answer_grammar(
     prompt: str,
     calls: tuple[ToolFormat, CallChoice] | None = None,
 ) -> Grammar:
-    """A grammar that constrains the answer and leaves the reasoning before it free.
+    """Returns a grammar that constrains the answer and leaves the reasoning before it free.
 
     Args:
         calls: they may be made in place of the answer.

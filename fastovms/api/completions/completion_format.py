@@ -155,7 +155,7 @@ class CompletionFrames:
         self._continuous = options.include_usage and options.continuous_usage_stats
         self._report = report
         self._openings = openings
-        # Which choices have not begun in a way that needs their opening.
+        # The choices whose opening has not been written yet.
         self._unopened = [opening.length > 0 for opening in openings]
         self._is_plain = not report.needs_tokens and not self._continuous
         members = orjson.dumps(envelope.members(envelope.dialect.stream_object))

@@ -65,6 +65,6 @@ def _offsets(
         start = decoded.find(text)
         if start >= 0:
             break
-    # A tokenizer that normalizes does not give the text back: the offsets are near then.
+    # A tokenizer that normalizes does not give the text back: then offsets are approximate.
     skipped = measure(decoded[: max(start, 0)])
     return (max(token.offset - skipped, 0) for token in tracking.take(decoded, ended=True))

@@ -1,5 +1,5 @@
-"""What the answer to a chat must look like: calls that follow their tools' schemas, the format that
-the request asks for, or either, with reasoning before them."""
+"""Constrains the answer to a chat: calls that follow their tools' schemas, the format that the
+request asks for, or either, with reasoning before them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Constraint(NamedTuple):
     """What an answer must look like.
 
     Attributes:
-        is_optional: it may be left out where no grammar can be made of it.
-        tools: whose schemas are part of it.
+        is_optional: whether it may be left out where no grammar can be made of it.
+        tools: those whose schemas are part of it.
     """
 
     grammar: Grammar
@@ -43,14 +43,15 @@ class Constraint(NamedTuple):
 def constraint(
     request: Preparation[GenerationFields], tools: ToolUse, prompt: str, options: TemplateOptions
 ) -> Constraint | None:
-    """The constraint on one request's answer, if there is one. Takes time in proportion to the
+    """Returns the constraint on one request's answer, if there is one, in time proportional to the
     schemas.
 
     Args:
         prompt: the rendered one; it may have opened reasoning.
-        options: with which it was rendered. They may say that there is to be no reasoning.
+        options: those with which it was rendered. They may say that there is to be no reasoning.
 
-    Raises InvalidField: fields contradict each other, or are malformed.
+    Raises:
+        InvalidField: fields contradict each other, or are malformed.
     """
     chat = request.model.chat
     tool_format, reasoning_format = chat.tool_format, chat.reasoning_format
@@ -88,7 +89,8 @@ def constraint(
 async def usable(
     request: Preparation[GenerationFields], wanted: Constraint | None
 ) -> Grammar | None:
-    """The grammar, made ready; None where there is none, or an optional one is of no use.
+    """Makes the grammar ready and returns it; None where there is none, or an optional one is of no
+    use.
 
     Raises:
         InvalidField: it cannot be used.
@@ -109,8 +111,8 @@ async def usable(
 
 
 def _with_tool(error: InvalidField, tools: Sequence[Tool]) -> InvalidField:
-    """The same error with the name of the tool that is at fault, where a look at the schemas tells
-    it."""
+    """Returns the same error with the name of the tool that is at fault, where a look at the
+    schemas tells it."""
     for tool in tools:
         try:
             check_schema(tool.parameters)

@@ -26,7 +26,7 @@ _TEXT_PARTS: Final = {
 """Types of parts that are text, with the member that holds it."""
 
 _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
-"""Names under which clients send back what a model thought."""
+"""The names under which clients send back what a model thought."""
 
 
 def read_messages(

@@ -56,9 +56,9 @@ class TemplateFields(NamedTuple):
 
 
 def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptions:
-    """Reads the fields of a request that its template is concerned with. What the request says goes
-    before the operator's defaults, and its `chat_template_kwargs` before other fields. An effort
-    switches thinking on or off, as in vLLM.
+    """Reads what the template is told. What the request says goes before the operator's defaults,
+    and its `chat_template_kwargs` before other fields. An effort switches thinking on or off, as in
+    vLLM.
 
     Raises:
         InvalidField: a field is wrong.
@@ -116,6 +116,9 @@ def render_prompt(
     name: str = "messages",
 ) -> str:
     """Returns the prompt's text, in time proportional to the messages.
+
+    Args:
+        name: the field that the messages come from.
 
     Raises:
         RequestError: the model has no template, the template refuses the messages, or there are

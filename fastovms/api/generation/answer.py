@@ -26,7 +26,7 @@ async def collect(run: Run, num_samples: int) -> list[list[SampleDelta]]:
 def format_cost(
     deltas: Sequence[Sequence[SampleDelta]], report: TokenReport, model: ModelInfo
 ) -> int:
-    """Returns how much there is to format about generated tokens, to be held against `MUCH`."""
+    """Returns how much there is to format about generated tokens: the work for `offload`."""
     num_tokens = sum(len(delta.tokens) for parts in deltas for delta in parts)
     if report.num_logprobs is not None:
         num_tokens *= num_values(report.num_logprobs, model)

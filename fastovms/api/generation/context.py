@@ -42,7 +42,11 @@ class ApiContext:
         dialect: Dialect,
         names_of: Callable[[Body], FieldNames],
     ) -> Preparation[Body]:
-        """Reads a body as `read_body` does, and notes whether the answer is streamed."""
+        """Reads a body and finds its model, and notes whether the answer is streamed.
+
+        Raises:
+            RequestError: as `read_body` does.
+        """
         body, model = await read_body(request, schema, self.models, dialect, self.bodies)
         request.log_fields["stream"] = is_streamed(body)
         size, names, client = len(request.body), names_of(body), request.sender

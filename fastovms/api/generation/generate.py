@@ -77,12 +77,9 @@ class TextGeneration:
         Args:
             log_fields: always hold the tokens counted so far: whoever cancels a request reads them
                 at once.
-            continues_prompt: whether the text goes on with the prompt's, instead of beginning a new
-                one.
-            new_parser: makes the parser of one sample's text.
-            keep: special tokens that are shown though others are skipped.
-            track: the unit of the offsets with which tokens are told beside the text; None = they
-                are not told.
+            measure: the unit in which the offsets of tokens count.
+            new_parser: makes the parser of one sample's text; None = the text goes on with the
+                prompt's, instead of beginning a new one.
         """
         stopping, queueing = options.stopping, options.queueing
         self._parses = new_parser is not None
@@ -207,7 +204,7 @@ class TextGeneration:
 
     def _abort(self) -> None:
         if self._done is not None and not self._done.cancel() and not self._done.cancelled():
-            self._done.exception()  # asyncio complains about one that nobody has seen
+            self._done.exception()  # retrieved, so that asyncio does not complain about it
         if self._num_unfinished:
             for request in self._requests:
                 self._backend.abort(request.request_id)
@@ -264,7 +261,7 @@ class TextGeneration:
         if self._parses:
             if tracking is not None:
                 parsed = text
-            text = ""  # it is in the pieces
+            text = ""  # the pieces hold it
         self._count(sample, num_tokens - sample.num_tokens)
         sample.finish_reason = finish_reason
         if finish_reason is not None:

@@ -41,8 +41,7 @@ async def with_images(
     """Returns the task with its prompt as a model that takes images reads it. They are loaded now.
 
     Args:
-        truncation: has been applied to the tokens; the text is whole.
-        name: the field that the prompt comes from.
+        text: the prompt's, whole, though its tokens may have been truncated.
 
     Raises:
         InvalidField: one cannot be had.
@@ -56,7 +55,7 @@ async def with_images(
         return task if options.truncation is not None else task._replace(prompt=whole)
     loaded = await images.loader.load(sources)
     # Only a sample that the backend ends itself tells how many tokens the images were.
-    if not task.params.min_tokens:  # it would not let them pass
+    if not task.params.min_tokens:  # `min_tokens` would not let end tokens pass
         params = replace(task.params, stop_strings=options.stopping.strings)
         task = task._replace(params=params)
     names = [source.name for source in sources]

@@ -1,4 +1,4 @@
-"""Holds one prompt of a request, as the backend will get it."""
+"""Makes the prompts of a request into what the backend gets."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _num_drafts(body: GenerationFields) -> int | None:
                 "assistant_confidence_threshold cannot be used with num_assistant_tokens",
                 param="assistant_confidence_threshold",
             )
-        return None  # beside a threshold, OpenVINO's 0 leaves the number to it
+        return None  # 0 beside a threshold leaves the number to that, as in OpenVINO
     return None if num_drafts is None else min(num_drafts, MAX_DRAFT_TOKENS)
 
 

@@ -17,8 +17,7 @@ CONTEXT_EXCEEDED: Final = "context_length_exceeded"
 """The code of errors about what is longer than the context."""
 
 _CALL_COST: Final = 500
-"""Characters from which encoding is done in a thread, so that the event loop never waits for it,
-and as how many of them a call of the tokenizer counts, however short its text."""
+"""How many characters a call of the tokenizer counts as, however short its text."""
 
 _MAX_CHARS_PER_TOKEN: Final = 256
 """How many characters a token has at most, on average: more than in any vocabulary. A text that is

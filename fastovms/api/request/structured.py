@@ -1,4 +1,5 @@
-"""The fields that say what a text must look like, in the three forms that clients send them."""
+"""Reads the fields that say what a text must look like, in the three forms that clients send
+them."""
 
 from __future__ import annotations
 
@@ -19,16 +20,18 @@ from fastovms.grammar_tree import num_characters
 from fastovms.params import Grammar, GrammarKind
 
 _MAX_REASON: Final = 300
-"""Characters of what the grammar compiler says: it may repeat the whole grammar."""
+"""Characters that are repeated of what the grammar compiler says: it may repeat the whole
+grammar."""
 
 Reader = Callable[[Any, str], str | None]
-"""A field's value and name to the grammar's source; None where the value asks for nothing."""
+"""Makes of a field's value and name the grammar's source; None where the value asks for nothing."""
 
 
 def grammar_of(request: Preparation[GenerationFields]) -> Grammar | None:
-    """The constraint that a request asks for, not yet compiled.
+    """Returns the constraint that a request asks for, not yet compiled.
 
-    Raises InvalidField: more than one, too long, or of a wrong form.
+    Raises:
+        InvalidField: there is more than one, or it is too long or of a wrong form.
     """
     body = request.body
     if body.guided_whitespace_pattern is not None:
@@ -52,7 +55,7 @@ def grammar_of(request: Preparation[GenerationFields]) -> Grammar | None:
 
 
 def check_length(grammar: Grammar, config: ApiConfig) -> None:
-    """Raises InvalidField: too much to compile."""
+    """Raises InvalidField for a source that is too much to compile."""
     length = len(grammar.source) + num_characters(grammar.tree)
     if length > config.max_grammar_length:
         raise InvalidField(
@@ -81,7 +84,7 @@ async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> 
 
 
 def _json(value: object, name: str) -> str:
-    """A schema as an object or as its text."""
+    """Reads a schema as an object or as its text."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -125,8 +128,8 @@ _CONSTRAINTS: Final[Mapping[str, tuple[GrammarKind, Reader]]] = {
     "grammar": (GrammarKind.GRAMMAR, _text),
     "structural_tag": (GrammarKind.STRUCTURAL_TAG, _json),
 }
-"""By vLLM's names: the members of `structured_outputs`, and with `guided_` before them its older
-fields."""
+"""Readers by vLLM's names: the members of `structured_outputs`, and with `guided_` before them its
+older fields."""
 
 
 def _read(constraint: str, value: object, name: str) -> Iterator[Grammar]:
@@ -216,12 +219,12 @@ def _format_structural_tag(value: Mapping[str, Any], field: str) -> Grammar:
 
 
 def _bare_format(value: Mapping[str, Any], field: str) -> Grammar:
-    """A format of a structural tag's, alone, as OVMS takes it."""
+    """Reads a format of a structural tag, alone, as OVMS takes it."""
     return Grammar(GrammarKind.STRUCTURAL_TAG, _json({"format": dict(value)}, field), field)
 
 
 def _member_format(kind: GrammarKind, member: str) -> Callable[[Mapping[str, Any], str], Grammar]:
-    """A format of which one member is all there is to it."""
+    """Reads a format of which one member is all there is to it."""
 
     def read(value: Mapping[str, Any], field: str) -> Grammar:
         name = f"{field}.{member}"

@@ -19,7 +19,6 @@ class TokenBudget(NamedTuple):
         requested: what the request says; None = nothing.
         max_tokens: what applies, the context apart; None = what it leaves, 0 = nothing is
             generated.
-        name: the field that says so.
         may_be_cut: whether `max_tokens` is lowered to what the context leaves, rather than refused.
     """
 

@@ -1,4 +1,4 @@
-"""Decides what an answer tells about its tokens, and how much of that a request may ask for."""
+"""Decides what an answer tells about its tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class TokenReport:
         num_logprobs: how many top log probabilities of each token; None = no `logprobs` object.
         num_prompt_logprobs: the same for vLLM's `prompt_logprobs`.
         has_token_ids: whether those of the prompt and of the text are told.
-        field: the request's field that says how many `num_logprobs` are.
     """
 
     num_logprobs: int | None
@@ -37,7 +36,7 @@ def token_report(request: Preparation[GenerationFields], logprobs: int | None) -
     """Reads what is to be told.
 
     Args:
-        logprobs: how many top log probabilities the body asks for in the field `name`.
+        logprobs: how many top log probabilities of each token the request asks for.
 
     Raises:
         InvalidField: it is more than the server allows, or what no stream has.

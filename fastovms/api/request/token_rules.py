@@ -73,7 +73,7 @@ def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tup
         found.append(first)
         if not word[0].isspace():
             inner = tuple(tokenizer.encode(f" {word}", add_special_tokens=False))
-            if inner[-len(first) :] != first:  # else it is banned with `first`
+            if inner[-len(first) :] != first:  # else banning `first` bans this too
                 found.append(inner)
     return tuple(dict.fromkeys(found))
 

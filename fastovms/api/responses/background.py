@@ -97,7 +97,7 @@ class BackgroundRun:
                 await self._store.add_response(self._owner.tenant, self._record(Progress.RUNNING))
             except (StateFailed, TooLarge) as error:
                 self._accepted.set_exception(error)
-                self._accepted.exception()  # asyncio complains about one that nobody has seen
+                self._accepted.exception()  # retrieved, so that asyncio does not complain about it
                 return
             self._accepted.set_result(None)
             await self._finished()

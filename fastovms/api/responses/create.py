@@ -189,7 +189,7 @@ class Responses:
         def on_delta(delta: SampleDelta) -> None:
             nonlocal last
             if delta.finish_reason is not None:
-                last = delta  # goes out with what ends the stream
+                last = delta  # sent together with what ends the stream
             elif delta.parsed or not delta.is_empty:
                 sender.send(delta)
 

@@ -170,7 +170,7 @@ def _make_prompt(
 
 
 def _tools(body: ResponsesRequest, dialect: Dialect, warnings: list[str]) -> ToolUse:
-    # "auto" says nothing that its absence does not.
+    # "auto" asks for no more than an absent field does.
     choice = None if body.tool_choice == "auto" else body.tool_choice
     skipped = warnings if dialect.responses.skips_unknown_types else None
     is_parallel = body.parallel_tool_calls if body.max_tool_calls != 1 else False

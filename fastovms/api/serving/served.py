@@ -50,7 +50,10 @@ class ServedModels:
     def __init__(
         self, models: Sequence[ServedModel], close: Callable[[], None] = lambda: None
     ) -> None:
-        """The first model answers requests that name none, where the dialect allows it."""
+        """
+        Args:
+            models: the first one answers requests that name none, where the dialect allows it.
+        """
         self.close = close
         self._models = tuple(models)
         self._by_name = {

@@ -211,7 +211,7 @@ def _invalid_field(
         return InvalidField(f"{path}: {reason[0].lower()}{reason[1:]}", param=path)
     types = expected["types"].split(" | ")
     value = _value_at(path, body, strings)
-    if path.endswith("[...]"):  # of an object with keys of any name
+    if path.endswith("[...]"):  # the path ends in an object with keys of any name
         path, value = _wrong_member(path.removesuffix("[...]"), types, body, strings)
     words = [_WORDS.get(name, name) for name in types if name != "null"]
     message = f"{path} must be {' or '.join(words)}"

@@ -69,8 +69,8 @@ def scan(text: bytes | mmap) -> list[Span]:
     """
     structure = _Structure()
     spans: list[Span] = []
-    is_inside = False  # a string
-    start = 0  # of the string's content
+    is_inside = False  # whether the window begins within a string
+    start = 0  # where the string's content begins
     at = 0
     while at < len(text):
         end = _window_end(text, at)

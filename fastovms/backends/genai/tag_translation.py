@@ -21,8 +21,8 @@ Format = dict[str, Any]
 
 MAX_REPEATS: Final = 8
 MAX_OPTIONAL: Final = 100
-"""Arguments that may be left out before one that may not. Each of them may be the first, and what
-can follow it is written out again."""
+"""The most arguments that may be left out before one that may not. Each of them may be the first,
+and what can follow it is written out again."""
 
 _NOTHING: Final[Format] = {"type": "regex", "pattern": "()"}
 
@@ -132,7 +132,7 @@ def _joined(formats: Sequence[Format]) -> Format:
 
 
 def _repeated(item: Format) -> Format:
-    """Nothing, or the item up to `MAX_REPEATS` times."""
+    """Returns a format of nothing, or of the item up to `MAX_REPEATS` times."""
     found = _NOTHING
     for _ in range(MAX_REPEATS):
         found = _either([_joined([item, found]), _NOTHING])

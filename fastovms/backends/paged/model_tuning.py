@@ -102,7 +102,7 @@ def load_tuned(
     makes one known.
 
     Raises:
-        ConfigurationError: the model or the device cannot do it.
+        ConfigurationError: the device cannot do it.
     """
     start = clock()
     if not config.tune or not cache.is_kept:

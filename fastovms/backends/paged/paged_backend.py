@@ -74,8 +74,11 @@ class PagedBackend:
         clock: Callable[[], float] = time.perf_counter,
         commit_ahead: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """`commit_ahead` commits memory of the cache, of which so many blocks have been used; see
-        `KvCache`."""
+        """
+        Args:
+            commit_ahead: commits memory of the cache, given how many of its blocks have been used;
+                see `KvCache`.
+        """
         self._engine = engine
         self._clock = clock
         self._commit_ahead = commit_ahead

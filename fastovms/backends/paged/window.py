@@ -1,5 +1,5 @@
-"""Shrinks the context of models whose layers see only the last tokens, where the compiled model
-would show them all."""
+"""Shrinks the context of models whose layers do not see all that is before a token, where the
+compiled model would show it to them."""
 
 from __future__ import annotations
 

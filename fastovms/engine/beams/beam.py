@@ -20,7 +20,7 @@ class Continuation(NamedTuple):
     """One beam of the next step.
 
     Attributes:
-        position: which beam of the last step it continues.
+        parent: position of the beam of the last step that it continues.
         token_id: the token that it adds.
     """
 

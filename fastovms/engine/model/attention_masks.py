@@ -1,4 +1,9 @@
-"""Finds out what the masks of an exported model say about its attention, by evaluating them."""
+"""Finds out what the masks of an exported model say about its attention.
+
+A mask is part of the graph, and may come from anywhere: windows have several names and forms, and
+biases by distance (ALiBi) are added to it. So it is not read but evaluated, for the queries at some
+positions of a text. Their rows tell which keys each one sees, and with which bias.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Model(Protocol):
     def allocate_cache(self, num_blocks: int) -> None: ...
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
-        """See `KvCache.commit_ahead`."""
+        """Commits some memory of the cache; see `KvCache.commit_ahead`."""
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None: ...
 
@@ -142,7 +142,7 @@ class PagedModel:
                 request.set_tensor(name, tensor)
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
-        """See `KvCache.commit_ahead`."""
+        """Commits some memory of the cache; see `KvCache.commit_ahead`."""
         return self._cache.commit_ahead(num_used_blocks)
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
@@ -150,7 +150,7 @@ class PagedModel:
             self._cache.copy_block(source, target)
 
     def infer(self, inputs: StepInputs) -> RawLogits:
-        """See `Model.infer`. Releases the GIL while the device computes."""
+        """Computes one step; see `Model.infer`. It releases the GIL while the device computes."""
         num_rows = len(inputs.sampled_token_indices)
         if self._precisions.is_batch_invariant:
             inputs = without_single_rows(

@@ -62,8 +62,8 @@ def why_not_paged(model: ov.Model) -> str | None:
 
 
 def why_not_wholly_paged(model: ov.Model) -> str | None:
-    """Returns what is left of a model's own cache after the transformation, which should have
-    replaced all of it, or None."""
+    """Returns what is left of a model's own state after the transformation, which should have
+    replaced all of it, or None. Of some states it makes inputs: tables of states by sequence."""
     states = {sink.get_variable_id() for sink in model.get_sinks()}
     states |= {name for name in _names(model.inputs) if _STATE_TABLE.match(name)}
     if not states:

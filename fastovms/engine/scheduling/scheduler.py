@@ -258,7 +258,7 @@ class Scheduler:
         self._blocks.release(source)
 
     def _preempt_last(self) -> None:
-        """Preempts the sequence admitted last; those planned already came before it."""
+        """Preempts the last. What is planned stays: decodes are in order of admission."""
         group = self.running[-1].group
         if group is None:
             self._preempt(self.running[-1])

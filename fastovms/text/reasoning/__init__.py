@@ -1,4 +1,4 @@
-"""Formats of reasoning, by the names that `--reasoning-parser` takes."""
+"""Lists the formats of reasoning, by the names that `--reasoning-parser` takes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def think_format(
 
 def _parser(pairs: Sequence[Tags], answer: Tags | None) -> Parse:
     def parse(scan: Scanner, out: Output, is_inside: bool) -> Steps[None]:
-        """Reasoning comes first or not at all. Without an end, all is reasoning."""
+        """Reads reasoning, which comes first or not at all. Without an end, all is reasoning."""
         space = yield from scan.space()
         end = pairs[0][1] if is_inside else None
         for begin, its_end in pairs:

@@ -1,4 +1,4 @@
-"""Grammars of string arguments that are written without quotes."""
+"""Writes grammars of string arguments that are written without quotes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IGNORED = {"type", "title", "description", "default", "examples", "format", "de
 
 
 def constants(parameter: Parameter) -> list[str] | None:
-    """The values that a string parameter may have, where the schema lists them."""
+    """Returns the values that a string parameter may have, where the schema lists them."""
     schema = parameter.schema
     if not parameter.is_text:
         return None
@@ -23,7 +23,7 @@ def constants(parameter: Parameter) -> list[str] | None:
 
 
 def text_body(parameter: Parameter, end: str) -> Regex:
-    """The expression of a string parameter's value.
+    """Returns the expression of a string parameter's value.
 
     Args:
         end: the tag behind the value, which the value cannot hold.
@@ -51,7 +51,7 @@ def text_body(parameter: Parameter, end: str) -> Regex:
 
 
 def _whole(pattern: str) -> str:
-    """An expression for the whole text, from one that has to be found somewhere in it."""
+    """Returns an expression for the whole text, from one that has to be found somewhere in it."""
     any_text = r"(.|\n)*"
     before = "" if pattern.startswith("^") else any_text
     is_anchored = pattern.endswith("$") and not pattern.endswith(r"\$")

@@ -1,4 +1,4 @@
-"""Functions that the model may call."""
+"""Declares the functions that the model may call."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class CallChoice:
-    """Which calls a request lets the model make.
+    """The calls that a request lets the model make.
 
     Attributes:
         tools: at least one.
-        required: the answer is calls and nothing else; else it may be text, with calls or without.
-        parallel: more than one call.
+        required: whether the answer is calls and nothing else; else it may be text, with calls or
+            without.
+        parallel: whether there may be more than one call.
     """
 
     tools: Sequence[Tool]

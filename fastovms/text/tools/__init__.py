@@ -1,4 +1,4 @@
-"""Formats of tool calls, by the names that `--tool-parser` takes."""
+"""Lists the formats of tool calls, by the names that `--tool-parser` takes."""
 
 from __future__ import annotations
 

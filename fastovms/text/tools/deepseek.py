@@ -1,4 +1,4 @@
-"""DeepSeek V3 and R1, each call in a fence of Markdown, and V3.1, without:
+"""Reads and constrains DeepSeek's calls: V3 and R1 fence each in Markdown, V3.1 does not:
 
 <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add
 ```json

@@ -1,4 +1,4 @@
-"""GLM 4.5 and later, in which the line breaks may be missing:
+"""Reads and constrains the calls of GLM 4.5 and later, in which the line breaks may be missing:
 
 <tool_call>add
 <arg_key>a</arg_key>

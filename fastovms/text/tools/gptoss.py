@@ -1,4 +1,4 @@
-"""gpt-oss, in OpenAI's harmony format:
+"""Reads and constrains gpt-oss's calls, in OpenAI's harmony format:
 
     <|channel|>analysis<|message|>why<|end|>
     <|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a":1}<|call|>

@@ -1,5 +1,8 @@
-"""Granite 3: `<|tool_call|>[{"name": "add", "arguments": {"a": 1}}, ...]`. Granite 3.1 and 4 write
-`<tool_call>` for the tag, Granite 4 a call at a time."""
+"""Reads and constrains Granite 3's calls: `<|tool_call|>[{"name": "add", "arguments": {"a": 1}},
+...]`.
+
+Granite 3.1 and 4 write `<tool_call>` for the tag, Granite 4 a call at a time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Hermes, Qwen 2.5 and 3: `<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>`."""
+"""Reads and constrains the calls of Hermes and of Qwen 2.5 and 3: `<tool_call>{"name": "add",
+"arguments": {"a": 1}}</tool_call>`."""
 
 from __future__ import annotations
 

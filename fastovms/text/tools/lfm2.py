@@ -1,4 +1,5 @@
-"""LFM 2: `<|tool_call_start|>[add(a=1), now()]<|tool_call_end|>`; also with calls in JSON."""
+"""Reads and constrains LFM 2's calls: `<|tool_call_start|>[add(a=1), now()]<|tool_call_end|>`; also
+with calls in JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Llama 3 and 4. In JSON, at the beginning or behind a tag, several separated by semicolons:
+"""Reads and constrains the calls of Llama 3 and 4.
+
+In JSON, at the beginning or behind a tag, several separated by semicolons:
 
     <|python_tag|>{"name": "add", "parameters": {"a": 1}}; {"name": "now", "parameters": {}}
 

@@ -1,5 +1,8 @@
-"""MiniCPM 5: `<function name="add"><param name="a">1</param></function>`. Values with markup or
-line breaks in them are wrapped in CDATA."""
+"""Reads and constrains MiniCPM 5's calls: `<function name="add"><param
+name="a">1</param></function>`.
+
+Values with markup or line breaks in them are wrapped in CDATA.
+"""
 
 from __future__ import annotations
 

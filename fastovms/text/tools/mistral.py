@@ -1,6 +1,10 @@
-"""Mistral: `[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}, ...]`; an answer that begins with
-`[{"` is calls too. Since version 11 of its tokenizer, and in Devstral, each call has the tag:
-`[TOOL_CALLS]add[ARGS]{"a": 1}`, at first without `[ARGS]`. Both parsers read both."""
+"""Reads and constrains Mistral's calls: `[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}},
+...]`.
+
+An answer that begins with `[{"` is calls too. Since version 11 of its tokenizer, and in Devstral,
+each call has the tag: `[TOOL_CALLS]add[ARGS]{"a": 1}`, at first without `[ARGS]`. Both parsers read
+both.
+"""
 
 from __future__ import annotations
 

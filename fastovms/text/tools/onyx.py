@@ -1,4 +1,4 @@
-"""Onyx: messages whose recipient says what they are, with calls as elements in them:
+"""Reads and constrains Onyx's calls: elements in messages whose recipient says what these are:
 
 to=self<|message|>why<|eom|>
 <|start|>assistant to=add<|message|><atem:function_calls>
@@ -49,7 +49,7 @@ def _read_header(text: str) -> Header:
 def _read_call(
     scan: Scanner, out: Output, tools: Sequence[Tool], function: str, opening: str
 ) -> Steps[None]:
-    """The elements name the functions, not the header."""
+    """Reads a call. The elements name the functions, not the header."""
     invoke = FORM.function[0]
     while (found := (yield from scan.until((BEGIN, invoke, *_ENDS), out.content))) is not None:
         if found in _ENDS:

@@ -1,5 +1,5 @@
-"""Phi 4 mini: `functools[{"name": "add", "arguments": {"a": 1}}, ...]`, and the same between
-`<|tool_call|>` and `<|/tool_call|>`."""
+"""Reads and constrains Phi 4 mini's calls: `functools[{"name": "add", "arguments": {"a": 1}},
+...]`, and the same between `<|tool_call|>` and `<|/tool_call|>`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen 3 Coder, Qwen 3.5 and later:
+"""Reads and constrains the calls of Qwen 3 Coder, Qwen 3.5 and later:
 
     <tool_call>
     <function=add>

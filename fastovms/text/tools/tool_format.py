@@ -1,4 +1,4 @@
-"""What a format of calls consists of."""
+"""Says what a format of calls consists of."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ToolFormat:
 
 
 def tagged_calls(choice: CallChoice, begin: str, block: Node, between: str | Node | None) -> Node:
-    """The grammar of calls that begin with a tag.
+    """Returns the grammar of calls that begin with a tag.
 
     Args:
         begin: the tag.

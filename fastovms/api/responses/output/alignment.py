@@ -25,7 +25,7 @@ class TokenAligner:
         self._texts: list[str] = []
         # Characters before those that `_texts` hold.
         self._position = 0
-        # Those that begin in them.
+        # The tokens that begin in `_texts`.
         self._tokens: deque[TextToken] = deque()
 
     def push(self, text: str, tokens: Iterable[TextToken]) -> None:

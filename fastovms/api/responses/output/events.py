@@ -111,7 +111,7 @@ class ResponseRun:
                 has_cut_call=self.output.has_cut_call,
             )
             self.output.finish(ended.status)
-            if self.state.status != "incomplete":  # as another sample has left it
+            if self.state.status != "incomplete":  # another sample may have left it incomplete
                 self.state = ended
 
     def cancel(self) -> None:

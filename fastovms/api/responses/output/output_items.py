@@ -196,7 +196,7 @@ class OutputBuilder:
 
     def _say(self, text: str) -> None:
         if not self._is_empty and not isinstance(self._open, _OpenText):
-            text = text.lstrip()  # it stood between a call and what is said after it
+            text = text.lstrip()  # white space between a call and what is said after it
         if text:
             aligner = self._form.aligner
             tokens = [] if aligner is None else aligner.take(text)

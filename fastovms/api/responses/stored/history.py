@@ -65,7 +65,6 @@ async def read_history(
     """Reads the items of a request, and those that came before.
 
     Args:
-        body_size: the request's, in bytes.
         store: None = nothing is kept.
 
     Raises:
@@ -85,7 +84,7 @@ async def read_history(
     size = sum(len(item.body) for item in past) + request.size
 
     def build() -> History:
-        # Only a conversation has what came before and the input in one list.
+        # Only in a conversation do ids of the input and of earlier items stand in one list.
         taken = (item.id for item in past) if fields.conversation_id is not None else ()
         given = distinct(resolved, reading.new_id, taken)
         earlier = [orjson.loads(item.body) for item in past]

@@ -13,7 +13,7 @@ from fastovms.state.store import FoundResponse, Progress, StoredItem, StoredResp
 
 _UNFINISHED: Final[Mapping[Progress, State]] = {
     Progress.INTERRUPTED: failed("the server was stopped before the response was finished"),
-    # Whoever knows of its run does not ask here.
+    # A response that does run is answered by its `BackgroundRun`, not from here.
     Progress.RUNNING: failed("the response could not be kept when it was finished"),
 }
 

@@ -13,8 +13,8 @@ what breaks before the call begins becomes content, that markup included."""
 
 
 def read_list(scan: Scanner, out: Output, opening: str, read_call: CallReader) -> Steps[bool]:
-    """Reads calls separated by commas up to the bracket that ends their list, and says whether
-    they were whole; else as `read_call`."""
+    """Reads calls separated by commas up to the bracket that ends their list, and returns whether
+    they were whole. What breaks is treated as by `CallReader`."""
     while True:
         opening += yield from scan.space()
         if not (yield from read_call(scan, out, opening)):

@@ -1,4 +1,4 @@
-"""Calls that are written as JSON objects: `{"name": "add", "arguments": {"a": 1}}`."""
+"""Reads calls that are written as JSON objects: `{"name": "add", "arguments": {"a": 1}}`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHERS = ("id", "type", "index")
 
 
 def json_call(tools: Sequence[Tool], member: str = "arguments") -> Node:
-    """The grammar of a call to one of `tools`, its arguments in `member`."""
+    """Returns the grammar of a call to one of `tools`, its arguments in `member`."""
     calls = []
     for tool in tools:
         name = json.dumps(tool.name, ensure_ascii=False)
@@ -26,13 +26,14 @@ def json_call(tools: Sequence[Tool], member: str = "arguments") -> Node:
 
 
 def json_calls(tools: Sequence[Tool], *, parallel: bool, begin: str = "[") -> Node:
-    """The grammar of a list of calls. `begin` is what is missing of its beginning."""
+    """Returns the grammar of a list of calls. `begin` is what is missing of its beginning."""
     call = json_call(tools)
     return in_order(begin, several(call, ", ") if parallel else call, "]")
 
 
 def read_calls(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
-    """Reads one call or a list of them and says whether they were whole; else as `read_call`."""
+    """Reads one call or a list of them, and returns whether they were whole. What breaks is treated
+    as by `read_call`."""
     opening += yield from scan.space()
     if not (yield from scan.take("[")):
         return (yield from read_call(scan, out, opening))
@@ -40,12 +41,12 @@ def read_calls(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
 
 
 def read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
-    """Reads a call and says whether all of its arguments were there.
+    """Reads a call and returns whether all of its arguments were there.
 
     The arguments are passed on as they are generated once the name is known. What breaks before,
-    `opening` included, becomes content; what breaks later ends the call, and the rest is next to
-    be read. Further members are skipped, but none of unknown meaning comes before the name, so
-    that other JSON is soon known. Arguments that are absent, null or "" are `{}`.
+    `opening` included, becomes content; what breaks later ends the call, and the rest is next to be
+    read. Further members are skipped, but none of unknown meaning comes before the name, so that
+    other JSON is soon known. Arguments that are absent, null or "" are `{}`.
 
     Args:
         opening: the markup that has been read before it.
@@ -95,7 +96,7 @@ class _Call:
 
 
 def _skip(text: str) -> None:
-    """Where a member that is no part of the call goes."""
+    """Passes on nothing of a member that is no part of the call."""
 
 
 def _read_members(scan: Scanner, call: _Call) -> Steps[bool]:

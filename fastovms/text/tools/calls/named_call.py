@@ -1,4 +1,4 @@
-"""A call that is written as a name and a JSON object, with markup between them."""
+"""Reads a call that is written as a name and a JSON object, with markup between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastovms.text.scanning.tool import Tool
 
 
 def named_call(tools: Sequence[Tool], between: Node | str) -> Node:
-    """The grammar of a call to one of `tools`. `between` is that of the markup."""
+    """Returns the grammar of a call to one of `tools`. `between` is the grammar of the markup."""
     return one_of(*[in_order(tool.name, between, tool.arguments) for tool in tools])
 
 

@@ -1,4 +1,4 @@
-"""Calls that are written as in Python: `add(a=1, b="x")`."""
+"""Reads calls that are written as in Python: `add(a=1, b="x")`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
 
 
 def _read_argument_name(scan: Scanner) -> Steps[str]:
-    """Empty where none comes."""
+    """Reads an argument's name; empty where none comes."""
     name = yield from read_word(scan)
     yield from scan.space()
     return name if name and (yield from scan.take("=")) else ""
@@ -75,7 +75,7 @@ def _read_arguments(scan: Scanner, out: Output, name: str) -> Steps[bool]:
 
 
 def pythonic_calls(choice: CallChoice) -> Node:
-    """The grammar of a list of calls. Values are JSON, which `copy_python` reads too.
+    """Returns the grammar of a list of calls. Values are JSON, which `copy_python` reads too.
 
     Raises:
         InvalidField: a schema cannot be kept to in this form.
@@ -96,7 +96,8 @@ def _argument(parameter: Parameter) -> Node:
 
 
 def arguments(tool: Tool, argument: Callable[[Parameter], Node], *, separator: str) -> Node:
-    """The grammar of a call's arguments in the order of their schema, each as `argument` has it.
+    """Returns the grammar of a call's arguments in the order of their schema, each as `argument`
+    has it.
 
     Raises:
         InvalidField: the schema says more than can be said a parameter at a time.

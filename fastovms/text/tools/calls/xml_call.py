@@ -1,4 +1,4 @@
-"""Calls that are written as elements, each argument one of its own:
+"""Reads calls that are written as elements, each argument one of its own:
 `<function=add><parameter=a>1</parameter></function>`."""
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class XmlForm:
         parameter: the same of a parameter.
         value: what stands before a value, if its parameter's tag does not do.
         line: what stands around a value: a line break or nothing.
-        trims_lines: one line break at either end of a value is not part of it in any case.
+        trims_lines: whether one line break at either end of a value is not part of it in any case.
         gap: what stands after a tag that is not beside a value.
-        has_cdata: a value may be wrapped in `<![CDATA[` and `]]>`.
+        has_cdata: whether a value may be wrapped in `<![CDATA[` and `]]>`.
         tokens: tags, or beginnings of tags, that may be special tokens.
     """
 
@@ -84,7 +84,7 @@ def read_call(
 def read_named_call(
     scan: Scanner, out: Output, tools: Sequence[Tool], form: XmlForm, name: str, opening: str
 ) -> Steps[bool]:
-    """The same from behind the function's name, which has been recorded."""
+    """Does the same from behind the function's name, which has been recorded."""
     yield from scan.space()
     starts = name and (yield from _starts_with(scan, form.parameter[0], form.function_end))
     if not name or not starts:
@@ -108,7 +108,7 @@ def _starts_with(scan: Scanner, *tags: str) -> Steps[bool]:
 
 
 def _read_name(scan: Scanner, end: str) -> Steps[str]:
-    """Empty where no name comes; it has no tags and no line breaks in it."""
+    """Reads a name; empty where none comes. It has no tags and no line breaks in it."""
     pieces: list[str] = []
     stops = (end, "\n") if end.startswith("<") else (end, "<", "\n")
     found = yield from scan.until(stops, pieces.append)
@@ -162,12 +162,9 @@ def _take_value_tag(scan: Scanner, form: XmlForm) -> Steps[bool]:
 def _copy_other(
     scan: Scanner, emit: Emit, form: XmlForm, parameter: Parameter | None
 ) -> Steps[bool]:
-    """A value whose type its text decides.
-
-    JSON, where the schema asks for it, ends where it ends, since a string in it may hold the tag
-    behind it. What only begins like JSON is read again, up to the tag; at the end of the text that
-    may be much, and happens once.
-    """
+    """Passes on a value whose type its text decides. JSON, where the schema asks for it, ends where
+    it ends, since a string in it may hold the tag behind it. What only begins like JSON is read
+    again, up to the tag; at the end of the text that may be much, and happens once."""
     if parameter is not None and not parameter.is_free and not scan.is_ended:
         scan.record()
         yield from scan.space()
@@ -188,7 +185,7 @@ def _copy_other(
 
 
 def _skip(text: str) -> None:
-    """Where a repeated argument goes."""
+    """Passes on nothing of a repeated argument."""
 
 
 def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
@@ -219,7 +216,7 @@ def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
 
 
 def xml_calls(tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> Node:
-    """The grammar of a call to one of `tools`.
+    """Returns the grammar of a call to one of `tools`.
 
     Args:
         begun: what stands there already of the function's tag.
@@ -236,7 +233,7 @@ def xml_calls(tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> Node:
 
 
 def xml_arguments(tool: Tool, form: XmlForm) -> Node:
-    """The grammar of a call's arguments. Raises as `xml_calls`."""
+    """Returns the grammar of a call's arguments. It raises as `xml_calls` does."""
     arguments = []
     for parameter in parameters_of(tool.parameters, tool.name):
         argument = _argument(parameter, form)
@@ -245,7 +242,7 @@ def xml_arguments(tool: Tool, form: XmlForm) -> Node:
 
 
 def _markup(form: XmlForm, text: str) -> Node:
-    """Text in which tokens may stand for tags."""
+    """Returns the grammar of text in which tokens may stand for tags."""
     pieces = re.split(f"({'|'.join(map(re.escape, form.tokens))})", text) if form.tokens else [text]
     return in_order(*[Tag(piece) if piece in form.tokens else piece for piece in pieces])
 
@@ -258,7 +255,7 @@ def _argument(parameter: Parameter, form: XmlForm) -> Node:
 
 
 def _value(parameter: Parameter, form: XmlForm) -> Node:
-    """The grammar of a value and the tag behind it."""
+    """Returns the grammar of a value and the tag behind it."""
     end = in_order(form.line, Tag(form.parameter_end))
     if not parameter.is_text and not parameter.is_free:
         return in_order(Json.of(parameter.whole_schema), end)

@@ -12,16 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fastovms.grammar_tree import (
-    ANY_TEXT,
-    Node,
-    Tag,
-    TextBefore,
-    in_order,
-    one_of,
-    optional,
-    several,
-)
+from fastovms.grammar_tree import ANY_TEXT, Node, Tag, TextBefore, in_order, one_of, several
 from fastovms.text.scanning.parser_steps import Output
 from fastovms.text.scanning.scanner import Scanner, Steps
 from fastovms.text.scanning.tool import CallChoice, Tool
@@ -66,7 +57,7 @@ def _read_calls(scan: Scanner, out: Output, opening: str) -> Steps[None]:
 def json_grammar(choice: CallChoice) -> Node:
     call = json_call(choice.tools, "parameters")
     calls = several(call, "; ") if choice.parallel else call
-    begun = in_order(optional(Tag(TAG)), calls)
+    begun = in_order(one_of(Tag(TAG), ""), calls)
     if choice.required:
         return begun
     without = _NO_CALL.excluding(f"(.|\\n)*{re.escape(TAG)}(.|\\n)*")

@@ -32,7 +32,7 @@ from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup, Sequenc
 from fastovms.engine.scheduling.waiting import rank_of
 from fastovms.errors import BrokenLogits, RequestError, description_of
 from fastovms.grammar.grammar import GrammarCompiler, GrammarState, dead_end
-from fastovms.grammar.grammar_time_budget import Allowance
+from fastovms.grammar.grammar_time_budget import GrammarTimeBudget
 from fastovms.params import (
     EngineOutput,
     FinishReason,
@@ -150,7 +150,7 @@ class Engine:
         group = SequenceGroup(params.beam_search.num_beams) if params.beam_search else None
         samples = group.sequences if group else []
         prompt_token_ids = array("q", request.prompt_token_ids)
-        allowance = Allowance()
+        time_budget = GrammarTimeBudget()
         for index in range(1 if group else params.n):
             sequence = Sequence(
                 next(self._seq_ids),
@@ -162,7 +162,7 @@ class Engine:
                 parent=samples[0] if samples else None,
                 group=group,
                 processors=logits_processors(params, prompt_token_ids),
-                grammar=self._start_grammar(params, num_prompt_tokens, allowance),
+                grammar=self._start_grammar(params, num_prompt_tokens, time_budget),
             )
             self.drafting.start(sequence)
             samples.append(sequence)
@@ -246,12 +246,12 @@ class Engine:
         return limit
 
     def _start_grammar(
-        self, params: SamplingParams, num_prompt_tokens: int, allowance: Allowance
+        self, params: SamplingParams, num_prompt_tokens: int, time_budget: GrammarTimeBudget
     ) -> GrammarState | None:
         if params.grammar is None:
             return None
         assert self._grammars is not None
-        return self._grammars.start(params.grammar, num_prompt_tokens, allowance)
+        return self._grammars.start(params.grammar, num_prompt_tokens, time_budget)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Failure:
         """Ends the sequence, or the whole search that it belongs to."""

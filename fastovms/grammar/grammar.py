@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fastovms.errors import InvalidField
 from fastovms.grammar.grammar_cache import CompiledGrammar, GrammarCache
-from fastovms.grammar.grammar_time_budget import Allowance
+from fastovms.grammar.grammar_time_budget import GrammarTimeBudget
 from fastovms.grammar.json_schema import usable_rules, usable_schema
 from fastovms.grammar.special_tokens import with_token_ids, without_names
 from fastovms.grammar.structural_tag import structural_tag
@@ -75,19 +75,19 @@ class GrammarState:
         matcher: LLMatcher,
         vocab_size: int,
         num_prompt_tokens: int,
-        allowance: Allowance,
+        time_budget: GrammarTimeBudget,
         error: str = "",
     ) -> None:
         """
         Args:
             matcher: a copy of the compiled one.
-            allowance: that of all samples of the request.
+            time_budget: that of all samples of the request.
         """
         self._compiled = compiled
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._num_read = num_prompt_tokens
-        self._allowance = allowance
+        self._time_budget = time_budget
         self._error = error
 
     @property
@@ -95,15 +95,15 @@ class GrammarState:
         """Why the grammar cannot go on (too complex, say); empty while all is well."""
         if self._error:
             return self._error
-        if self._allowance.is_used_up:
+        if self._time_budget.is_used_up:
             return _TOO_SLOW
         return _reason(self._matcher.get_error()) if self._matcher.is_error() else ""
 
     def __call__(self, logits: NDArray[np.float32], token_ids: array[int]) -> None:
-        if self._allowance.is_used_up:
+        if self._time_budget.is_used_up:
             return
         words = np.empty((self._vocab_size + 31) // 32, np.int32)
-        with self._allowance:
+        with self._time_budget:
             self._read(token_ids)
             if self._matcher.is_error():
                 return
@@ -120,9 +120,9 @@ class GrammarState:
 
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
         """Returns the tokens that must follow `token_ids`, where the grammar leaves no choice."""
-        if self._error or self._allowance.is_used_up:
+        if self._error or self._time_budget.is_used_up:
             return []
-        with self._allowance:
+        with self._time_budget:
             self._read(token_ids)
             if self._matcher.is_stopped():
                 return []
@@ -137,7 +137,7 @@ class GrammarState:
             self._matcher.deep_copy(),
             self._vocab_size,
             self._num_read,
-            self._allowance,
+            self._time_budget,
             self._error,
         )
 
@@ -230,10 +230,10 @@ class GrammarCompiler:
         return compiled
 
     def start(
-        self, grammar: Grammar, num_prompt_tokens: int, allowance: Allowance | None = None
+        self, grammar: Grammar, num_prompt_tokens: int, time_budget: GrammarTimeBudget | None = None
     ) -> GrammarState:
         """Returns a new sample's state, at the beginning of the grammar, which is compiled only if
-        it does not bring its compiled form. `allowance` is that of all samples of the request, if
+        it does not bring its compiled form. `time_budget` is that of all samples of the request, if
         there are others."""
         compiled = grammar.compiled
         if not isinstance(compiled, CompiledGrammar):
@@ -243,7 +243,7 @@ class GrammarCompiler:
             compiled.matcher.deep_copy(),
             self.vocab_size,
             num_prompt_tokens,
-            allowance or Allowance(),
+            time_budget or GrammarTimeBudget(),
         )
 
     def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:

@@ -13,8 +13,9 @@ MAX_SECONDS: Final = 5.0
 """Seconds beyond what is free that all tokens of all samples of a request may take."""
 
 
-class Allowance:
-    """Measures what is done in a `with` statement, a token at a time.
+class GrammarTimeBudget:
+    """Measures what is done in a `with` statement, a token at a time, and knows when a request has
+    used up its time.
 
     Args:
         clock: tells the seconds that the thread has computed.

@@ -19,12 +19,12 @@ OPAQUE = r""""(?:\\.|[^"\\\n])*"|(?://|\#)[^\n]*|/(?:\\.|[^/\\\n])+/"""
 looked for."""
 
 
-class Part(NamedTuple):
+class LarkPart(NamedTuple):
     """A piece of a text.
 
     Attributes:
-        is_terminal: it may be part of a terminal. Such pieces beside each other become one, within
-            which no border between them has to be found.
+        is_terminal: whether it may be part of a terminal. Such pieces beside each other become one,
+            within which no border between them has to be found.
     """
 
     expression: str
@@ -59,7 +59,7 @@ class LarkWriter:
         self._lines.append(f"{name}[lazy]: {expression}")
         return name
 
-    def literal(self, text: str) -> list[Part]:
+    def literal(self, text: str) -> list[LarkPart]:
         """Returns an expression of the text itself, and of tokens where it names special ones."""
         return list(map(as_part, self.pieces(text)))
 
@@ -88,7 +88,7 @@ class LarkWriter:
         others = sorted(id_ for id_ in self._special_tokens.values() if id_ not in barred)
         return f"<[{','.join(map(str, others))}]>" if others else ""
 
-    def join(self, parts: Sequence[Part]) -> str:
+    def join(self, parts: Sequence[LarkPart]) -> str:
         """Returns an expression of a rule that has these pieces one after another."""
         expressions = []
         for is_terminal, run in groupby(parts, key=lambda part: part.is_terminal):
@@ -96,13 +96,13 @@ class LarkWriter:
             expressions.append(self.terminal(joined) if is_terminal else joined)
         return " ".join(expressions) or '""'
 
-    def either(self, choices: Sequence[Sequence[Part]]) -> Part:
+    def either(self, choices: Sequence[Sequence[LarkPart]]) -> LarkPart:
         if all(part.is_terminal for choice in choices for part in choice):
             joined = [" ".join(part.expression for part in choice) or '""' for choice in choices]
-            return Part(f"({' | '.join(joined)})", True)
-        return Part(f"({' | '.join(map(self.join, choices))})", False)
+            return LarkPart(f"({' | '.join(joined)})", True)
+        return LarkPart(f"({' | '.join(map(self.join, choices))})", False)
 
-    def repeat(self, parts: Sequence[Part], times: str) -> Part:
+    def repeat(self, parts: Sequence[LarkPart], times: str) -> LarkPart:
         """Returns an expression that repeats another.
 
         Args:
@@ -110,8 +110,8 @@ class LarkWriter:
         """
         if all(part.is_terminal for part in parts):
             joined = " ".join(part.expression for part in parts) or '""'
-            return Part(f"({joined}){times}", True)
-        return Part(f"({self.join(parts)}){times}", False)
+            return LarkPart(f"({joined}){times}", True)
+        return LarkPart(f"({self.join(parts)}){times}", False)
 
     def _named(self, prefix: str, expression: str) -> str:
         name = f"{prefix}{len(self._lines)}"
@@ -173,6 +173,8 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def as_part(piece: str | int) -> Part:
+def as_part(piece: str | int) -> LarkPart:
     """Returns the piece of a text or of a special token's id."""
-    return Part(f"<[{piece}]>", False) if isinstance(piece, int) else Part(quoted(piece), True)
+    return (
+        LarkPart(f"<[{piece}]>", False) if isinstance(piece, int) else LarkPart(quoted(piece), True)
+    )

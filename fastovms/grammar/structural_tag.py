@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fastovms.grammar.format_fields import Value, flag_of, list_of, member, text_of, texts_of
-from fastovms.grammar.lark_writer import FreeText, LarkWriter, Part
+from fastovms.grammar.lark_writer import FreeText, LarkPart, LarkWriter
 from fastovms.grammar.xml_arguments import xml_arguments
 from fastovms.params import GrammarKind
 
@@ -73,7 +73,7 @@ class _Writer:
         grammars = [{"lark_grammar": self._lark.source(start)}, *self._grammars]
         return json.dumps({"grammars": grammars})
 
-    def _write(self, value: object, path: str, ends: Ends) -> list[Part]:
+    def _write(self, value: object, path: str, ends: Ends) -> list[LarkPart]:
         if not isinstance(value, Mapping):
             raise ValueError(f"{path} must be an object")
         found = value.get("type")
@@ -90,20 +90,20 @@ class _Writer:
         if path.count(".") > MAX_DEPTH:
             raise ValueError(f"formats must be nested at most {MAX_DEPTH} deep")
 
-    def const_string(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def const_string(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         return self._closed(self._lark.literal(text_of(value, path, "value")), ends)
 
-    def regex(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def regex(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         source = self._compile_part(GrammarKind.REGEX, text_of(value, path, "pattern"))
         [grammar] = json.loads(source)["grammars"]
         expression = grammar["lark_grammar"].removeprefix("start:").strip()
-        return self._closed([Part(expression, True)], ends)
+        return self._closed([LarkPart(expression, True)], ends)
 
-    def grammar(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def grammar(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         source = self._compile_part(GrammarKind.GRAMMAR, text_of(value, path, "grammar"))
         return self._closed([self._grammar({"lark_grammar": source})], ends)
 
-    def json_schema(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def json_schema(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         style = value.get("style", "json")
         if style == "qwen_xml":
             return self.qwen_xml_parameter(value, path, ends)
@@ -119,10 +119,10 @@ class _Writer:
         )
         return self._closed([self._grammar(json.loads(source)["grammars"][0])], ends)
 
-    def qwen_xml_parameter(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def qwen_xml_parameter(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         schema = member(value, path, "json_schema", dict)
 
-        def json_value(schema: Value) -> Part:
+        def json_value(schema: Value) -> LarkPart:
             source = self._compile_part(GrammarKind.JSON_SCHEMA, json.dumps(schema))
             return self._grammar(json.loads(source)["grammars"][0])
 
@@ -132,16 +132,16 @@ class _Writer:
             raise ValueError(f"{path}.json_schema {error}") from None
         return self._closed(parts, ends)
 
-    def any_text(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def any_text(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         for limit in ("max_tokens", "max_chars"):
             if value.get(limit) is not None:
                 raise ValueError(f"{path}.{limit} is not supported")
         free = FreeText(self._lark, ends, texts_of(value, path, "excludes", ()))
         return [self._either_end(free, ends)]
 
-    def sequence(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def sequence(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         elements = list_of(value, path, "elements")
-        parts: list[Part] = []
+        parts: list[LarkPart] = []
         is_begun = False
         for i, element in enumerate(elements):
             its_path = f"{path}.elements[{i}]"
@@ -164,7 +164,7 @@ class _Writer:
                 parts = self._closed(parts, ends)
         return parts
 
-    def or_(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def or_(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         elements = list_of(value, path, "elements")
         is_free = any(map(_is_free, elements))
         choices = [
@@ -174,16 +174,16 @@ class _Writer:
         found = [self._lark.either(choices)]
         return found if is_free else self._closed(found, ends)
 
-    def optional(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def optional(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         return self._repeated(value, path, "?", ends)
 
-    def star(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def star(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         return self._repeated(value, path, "*", ends)
 
-    def plus(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def plus(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         return self._repeated(value, path, "+", ends)
 
-    def repeat(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def repeat(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         least, most = (member(value, path, name, int) for name in ("min", "max"))
         if not 0 <= least <= MAX_REPEATS:
             raise ValueError(f"{path}.min must be 0 to {MAX_REPEATS}")
@@ -192,19 +192,19 @@ class _Writer:
         times = f"{{{least},{'' if most == -1 else most}}}"
         return self._repeated(value, path, times, ends)
 
-    def tag(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def tag(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         begin = member(value, path, "begin", str)
         return [*self._lark.literal(begin), *self._rest_of_tag(value, path, ends)]
 
-    def triggered_tags(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def triggered_tags(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         triggers = texts_of(value, path, "triggers")
         tags = list_of(value, path, "tags")
         at_least_one, stop_after_first = (
             flag_of(value, path, name) for name in ("at_least_one", "stop_after_first")
         )
-        wholes: list[list[Part]] = []
+        wholes: list[list[LarkPart]] = []
         unused = set(triggers)
-        rests: dict[str, list[list[Part]]] = {}
+        rests: dict[str, list[list[LarkPart]]] = {}
         for i, tag in enumerate(tags):
             begin, rest = self._cut_tag(tag, f"{path}.tags[{i}]")
             found = [trigger for trigger in triggers if begin.startswith(trigger)]
@@ -228,15 +228,15 @@ class _Writer:
         end = self._either_end(free, ends)
         called = self._lark.either(
             [
-                [Part(free.until(trigger), False), self._lark.either(found)]
+                [LarkPart(free.until(trigger), False), self._lark.either(found)]
                 for trigger, found in rests.items()
             ]
         )
         if stop_after_first:
             return [self._lark.either([self._closed([called], ends), [end]])]
-        return [*first, Part(f"{called.expression}*", False), end]
+        return [*first, LarkPart(f"{called.expression}*", False), end]
 
-    def tags_with_separator(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def tags_with_separator(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         tags = list_of(value, path, "tags")
         separator = member(value, path, "separator", str)
         cut = [self._cut_tag(tag, f"{path}.tags[{i}]") for i, tag in enumerate(tags)]
@@ -249,7 +249,7 @@ class _Writer:
             parts = [self._lark.repeat(parts, "?")]
         return self._closed(parts, ends)
 
-    def _cut_tag(self, value: object, path: str) -> tuple[str, Part]:
+    def _cut_tag(self, value: object, path: str) -> tuple[str, LarkPart]:
         """Returns a tag's begin, and a rule of the rest. Where only tags may be, the type may be
         left out."""
         if not isinstance(value, Mapping) or value.get("type", "tag") != "tag":
@@ -258,10 +258,10 @@ class _Writer:
         begin = member(value, path, "begin", str)
         return begin, self._as_rule(self._rest_of_tag(value, path, ()))
 
-    def _as_rule(self, parts: list[Part]) -> Part:
-        return Part(self._lark.rule(self._lark.join(parts)), False)
+    def _as_rule(self, parts: list[LarkPart]) -> LarkPart:
+        return LarkPart(self._lark.rule(self._lark.join(parts)), False)
 
-    def _rest_of_tag(self, value: Value, path: str, ends: Ends) -> list[Part]:
+    def _rest_of_tag(self, value: Value, path: str, ends: Ends) -> list[LarkPart]:
         own = value.get("end")
         own_ends = [own] if isinstance(own, str) else own
         if not isinstance(own_ends, list) or not own_ends or not all(map(_is_text, own_ends)):
@@ -271,31 +271,31 @@ class _Writer:
             raise ValueError(f"{path}.end must not be empty where the content has no end")
         return self._closed(self._write(content, f"{path}.content", own_ends), ends)
 
-    def _repeated(self, value: Value, path: str, times: str, ends: Ends) -> list[Part]:
+    def _repeated(self, value: Value, path: str, times: str, ends: Ends) -> list[LarkPart]:
         content = value.get("content")
         if _is_free(content):
             raise ValueError(f"{path}.content must have an end")
         parts = self._write(content, f"{path}.content", ())
         return self._closed([self._lark.repeat(parts, times)], ends)
 
-    def _closed(self, parts: list[Part], ends: Ends) -> list[Part]:
+    def _closed(self, parts: list[LarkPart], ends: Ends) -> list[LarkPart]:
         if not ends:
             return parts
         choices = [self._lark.literal(end) for end in ends]
         return [*parts, *(choices[0] if len(choices) == 1 else [self._lark.either(choices)])]
 
-    def _either_end(self, free: FreeText, ends: Ends) -> Part:
+    def _either_end(self, free: FreeText, ends: Ends) -> LarkPart:
         if not ends:
-            return Part(free.to_end(), False)
-        return self._lark.either([[Part(free.until(end), False)] for end in ends])
+            return LarkPart(free.to_end(), False)
+        return self._lark.either([[LarkPart(free.until(end), False)] for end in ends])
 
-    def _grammar(self, grammar: dict[str, Any]) -> Part:
+    def _grammar(self, grammar: dict[str, Any]) -> LarkPart:
         name = f"grammar{len(self._grammars)}"
         self._grammars.append({**grammar, "name": name})
-        return Part(f"@{name}", False)
+        return LarkPart(f"@{name}", False)
 
 
-_FORMATS: Final[Mapping[str, Callable[[_Writer, Value, str, Ends], list[Part]]]] = {
+_FORMATS: Final[Mapping[str, Callable[[_Writer, Value, str, Ends], list[LarkPart]]]] = {
     "const_string": _Writer.const_string,
     "json_schema": _Writer.json_schema,
     "qwen_xml_parameter": _Writer.qwen_xml_parameter,

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fastovms.grammar.lark_writer import FreeText, LarkWriter, Part, quoted
+from fastovms.grammar.lark_writer import FreeText, LarkPart, LarkWriter, quoted
 
 _END: Final = "</parameter>"
-_SPACE: Final = Part(r"/[ \n\t]*/", True)
+_SPACE: Final = LarkPart(r"/[ \n\t]*/", True)
 _ANNOTATIONS: Final = {"type", "title", "description", "default", "examples", "deprecated"}
 _OBJECT: Final = {
     *_ANNOTATIONS, "properties", "required", "additionalProperties", "$defs", "definitions",
@@ -21,8 +21,8 @@ Schema = Mapping[str, Any]
 
 
 def xml_arguments(
-    writer: LarkWriter, schema: Schema, json_value: Callable[[Schema], Part]
-) -> list[Part]:
+    writer: LarkWriter, schema: Schema, json_value: Callable[[Schema], LarkPart]
+) -> list[LarkPart]:
     """Returns an expression with one element for each property, in their order; a string is written
     as it is, all else as JSON. What the schema does not name is not allowed.
 
@@ -44,7 +44,7 @@ def xml_arguments(
     if missing:
         raise ValueError(f"requires {missing[0]!r}, which is none of its properties")
     definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
-    parts: list[Part] = []
+    parts: list[LarkPart] = []
     for name, its_schema in properties.items():
         argument = [
             *writer.literal(f"<parameter={name}>"),
@@ -59,8 +59,8 @@ def _value(
     writer: LarkWriter,
     schema: object,
     definitions: Schema,
-    json_value: Callable[[Schema], Part],
-) -> list[Part]:
+    json_value: Callable[[Schema], LarkPart],
+) -> list[LarkPart]:
     """Returns an expression of a value, with the end of the element."""
     if not isinstance(schema, Mapping):
         raise ValueError("must have schemas as properties")
@@ -71,8 +71,8 @@ def _value(
         texts = [choice for choice in choices if isinstance(choice, str)]
         if not texts:
             raise ValueError("must have a string to choose")
-        return [Part(f"({' | '.join(map(quoted, texts))})", True), *writer.literal(_END)]
+        return [LarkPart(f"({' | '.join(map(quoted, texts))})", True), *writer.literal(_END)]
     more = schema.keys() - _ANNOTATIONS
     if more:
         raise ValueError(f"cannot have {min(more)!r} of a string that is written as it is")
-    return [Part(FreeText(writer, [_END]).until(_END), False)]
+    return [LarkPart(FreeText(writer, [_END]).until(_END), False)]

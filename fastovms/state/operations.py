@@ -11,7 +11,7 @@ from fastovms.state.store import (
     FoundResponse,
     ItemPage,
     Page,
-    Progress,
+    ResponseProgress,
     Side,
     StoredItem,
     StoredResponse,
@@ -48,7 +48,7 @@ class Operations:
         self, tenant: str, response: StoredResponse, conversation_id: str | None
     ) -> bool:
         row = self._tables.find(tenant, ObjectKind.RESPONSE, response.id, "progress")
-        if row is None or row[0] != Progress.RUNNING:
+        if row is None or row[0] != ResponseProgress.RUNNING:
             return False
         self.add_response(tenant, response, conversation_id)
         return True
@@ -59,7 +59,7 @@ class Operations:
             return None
         key, body, progress = cast("tuple[int, bytes, int]", row)
         self._tables.note_use([key])
-        return FoundResponse(body, self._tables.items(key, Side.OUTPUT), Progress(progress))
+        return FoundResponse(body, self._tables.items(key, Side.OUTPUT), ResponseProgress(progress))
 
     def response_events(self, tenant: str, id: str) -> bytes | None:
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "events")
@@ -73,7 +73,7 @@ class Operations:
         keys: list[int] = []
         is_whole = True
         missing_id: str | None = None
-        head = Progress.FINISHED
+        head = ResponseProgress.FINISHED
         next_id: str | None = id
         while next_id is not None:
             row = self._tables.find(
@@ -84,7 +84,7 @@ class Operations:
                 break
             key, previous_id, progress = cast("tuple[int, str | None, int]", row)
             if not keys:
-                head = Progress(progress)
+                head = ResponseProgress(progress)
             keys.append(key)
             if is_whole:
                 turn = self._tables.newest_items(key, max_bytes)

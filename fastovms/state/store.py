@@ -21,7 +21,7 @@ class StoredItem(NamedTuple):
     body: bytes
 
 
-class Progress(IntEnum):
+class ResponseProgress(IntEnum):
     """How far a response has come. INTERRUPTED = it was RUNNING when a process ended."""
 
     RUNNING = 0
@@ -52,7 +52,7 @@ class StoredResponse:
     input: Sequence[StoredItem] = ()
     output: Sequence[StoredItem] = ()
     previous_id: str | None = None
-    progress: Progress = Progress.FINISHED
+    progress: ResponseProgress = ResponseProgress.FINISHED
     events: bytes | None = None
 
 
@@ -61,7 +61,7 @@ class FoundResponse(NamedTuple):
 
     body: bytes
     output: Sequence[StoredItem]
-    progress: Progress
+    progress: ResponseProgress
 
 
 class Context(NamedTuple):
@@ -76,7 +76,7 @@ class Context(NamedTuple):
     items: Sequence[StoredItem]
     is_whole: bool = True
     missing_id: str | None = None
-    progress: Progress = Progress.FINISHED
+    progress: ResponseProgress = ResponseProgress.FINISHED
 
 
 class Page(NamedTuple):

@@ -16,7 +16,7 @@ from fastovms.state.store import (
     Context,
     ItemPage,
     Page,
-    Progress,
+    ResponseProgress,
     Side,
     StoredItem,
     UnknownCursor,
@@ -92,7 +92,7 @@ class Tables:
         id: str,
         body: bytes,
         *,
-        progress: Progress = Progress.FINISHED,
+        progress: ResponseProgress = ResponseProgress.FINISHED,
         previous_id: str | None = None,
         events: bytes | None = None,
     ) -> int:
@@ -285,7 +285,7 @@ class Tables:
     def interrupt_running(self) -> None:
         self._execute(
             "UPDATE objects SET progress = ? WHERE progress = ?",
-            (Progress.INTERRUPTED, Progress.RUNNING),
+            (ResponseProgress.INTERRUPTED, ResponseProgress.RUNNING),
         )
 
     def count(self) -> Totals:

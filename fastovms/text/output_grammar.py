@@ -9,7 +9,7 @@ from fastovms.grammar_tree import EMPTY, Answer, Node, in_order, one_of
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.output_parser import opens_reasoning
 from fastovms.text.reasoning import ReasoningFormat
-from fastovms.text.scanning.headed_messages import MessageForm
+from fastovms.text.scanning.headed_messages import HeadedMessages
 from fastovms.text.tools import CallChoice, ToolFormat
 
 
@@ -28,7 +28,7 @@ def call_grammar(
         InvalidField: a schema cannot be kept to in the model's format of calls.
     """
     # Where nothing has to be, messages of every kind may come.
-    is_free = isinstance(tool_format.parse, MessageForm) and not choice.required
+    is_free = isinstance(tool_format.parse, HeadedMessages) and not choice.required
     before = EMPTY if is_free else _reasoning(reasoning_format, prompt)
     tree = in_order(before, tool_format.grammar(choice))
     return Grammar(GrammarKind.CALLS, "", "tools", tree)

@@ -7,10 +7,10 @@ from functools import partial
 
 from fastovms.errors import ConfigurationError
 from fastovms.text.reasoning import ReasoningFormat
-from fastovms.text.scanning.headed_messages import MessageForm, parse_messages
+from fastovms.text.scanning.headed_messages import HeadedMessages, parse_messages
+from fastovms.text.scanning.incremental_parser import IncrementalParser, Output
 from fastovms.text.scanning.output import OutputParser, PlainParser
-from fastovms.text.scanning.parser_steps import Output, StepsParser
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.tools import Tool, ToolFormat
 
 _LOOK_BACK = 200
@@ -38,7 +38,7 @@ def output_parser(
         return PlainParser()
     is_inside = reasoning_format is not None and opens_reasoning(reasoning_format, prompt)
 
-    return StepsParser(partial(_parse, tool_format, reasoning_format, tools, is_inside))
+    return IncrementalParser(partial(_parse, tool_format, reasoning_format, tools, is_inside))
 
 
 def _parse(
@@ -48,9 +48,9 @@ def _parse(
     is_inside: bool,
     scan: Scanner,
     out: Output,
-) -> Steps[None]:
+) -> Incremental[None]:
     for found in (tool_format, reasoning_format):
-        if found is not None and isinstance(found.parse, MessageForm):
+        if found is not None and isinstance(found.parse, HeadedMessages):
             yield from parse_messages(
                 scan,
                 out,
@@ -60,9 +60,9 @@ def _parse(
                 is_inside=is_inside,
             )
             return
-    if reasoning_format is not None and not isinstance(reasoning_format.parse, MessageForm):
+    if reasoning_format is not None and not isinstance(reasoning_format.parse, HeadedMessages):
         yield from reasoning_format.parse(scan, out, is_inside)
-    if tool_format is not None and not isinstance(tool_format.parse, MessageForm):
+    if tool_format is not None and not isinstance(tool_format.parse, HeadedMessages):
         yield from tool_format.parse(scan, out, tools)
     elif out.answer_end:
         while (yield from scan.until((out.answer_end,), out.content)):
@@ -80,7 +80,7 @@ def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFor
     if tool_format is None or reasoning_format is None:
         return
     forms = [found.parse for found in (tool_format, reasoning_format)]
-    if forms[0] is not forms[1] and any(isinstance(form, MessageForm) for form in forms):
+    if forms[0] is not forms[1] and any(isinstance(form, HeadedMessages) for form in forms):
         raise ConfigurationError(
             f"the tool parser {tool_format.name} and the reasoning parser {reasoning_format.name} "
             "do not go together"

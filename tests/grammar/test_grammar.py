@@ -18,7 +18,7 @@ from fastovms.engine.scheduling.batch import SampledTokens
 from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.errors import InvalidField
 from fastovms.grammar.grammar import MAX_FORCED_TOKENS, GrammarCompiler, GrammarState
-from fastovms.grammar.grammar_time_budget import Allowance
+from fastovms.grammar.grammar_time_budget import GrammarTimeBudget
 from fastovms.grammar_tree import MAYBE_LINE_BREAK, Answer, in_order
 from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingParams
 from tests.paths import BYTE_LEVEL_TOKENIZER
@@ -326,9 +326,9 @@ def test_the_samples_of_a_request_share_what_its_grammar_may_take(
     compiler: GrammarCompiler, tokenizer: LLTokenizer
 ) -> None:
     seconds = count()
-    allowance = Allowance(lambda: next(seconds))
+    time_budget = GrammarTimeBudget(lambda: next(seconds))
     grammar = Grammar(GrammarKind.REGEX, "a*")
-    first, second = (compiler.start(grammar, 0, allowance) for _ in range(2))
+    first, second = (compiler.start(grammar, 0, time_budget) for _ in range(2))
     other = compiler.start(grammar, 0)
     logits, token_ids = np.zeros(tokenizer.vocab_size, np.float32), array("q")
     for _ in range(2):

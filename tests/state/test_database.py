@@ -9,7 +9,7 @@ import pytest
 from fastovms.state.store import (
     FoundResponse,
     Page,
-    Progress,
+    ResponseProgress,
     StoredItem,
     StoredResponse,
     UnknownCursor,
@@ -22,7 +22,7 @@ from tests.state.transactions import add, context, do, find, ids, items
 def test_a_response_is_found_by_its_tenant_only(make_database):
     database = make_database()
     add(database, "a")
-    assert find(database, "a") == FoundResponse(b"{}", items("a-out"), Progress.FINISHED)
+    assert find(database, "a") == FoundResponse(b"{}", items("a-out"), ResponseProgress.FINISHED)
     assert find(database, "a", tenant="other") is None
     assert find(database, "b") is None
     assert do(database, lambda state: state.find_conversation("t", "a")) is None
@@ -73,12 +73,12 @@ def test_of_a_long_chain_the_newest_items_are_read(make_database):
 
 def test_a_running_response_is_finished_once(make_database):
     database = make_database()
-    add(database, "a", progress=Progress.RUNNING)
-    assert context(database, "a").progress is Progress.RUNNING
+    add(database, "a", progress=ResponseProgress.RUNNING)
+    assert context(database, "a").progress is ResponseProgress.RUNNING
     done = StoredResponse("a", b'{"done":1}', input=items("in"), events=b"events")
     assert do(database, lambda state: state.finish_response("t", done, None)) is True
     assert do(database, lambda state: state.finish_response("t", done, None)) is False
-    assert find(database, "a") == FoundResponse(b'{"done":1}', [], Progress.FINISHED)
+    assert find(database, "a") == FoundResponse(b'{"done":1}', [], ResponseProgress.FINISHED)
     assert do(database, lambda state: state.response_events("t", "a")) == b"events"
     assert do(database, lambda state: state.response_events("t", "b")) is None
     do(database, lambda state: state.delete_response("t", "a"))
@@ -88,8 +88,8 @@ def test_a_running_response_is_finished_once(make_database):
 
 def test_a_response_that_a_process_left_running_is_interrupted(make_database, tmp_path):
     path = str(tmp_path / "state.db")
-    add(make_database(path=path), "a", progress=Progress.RUNNING)
-    assert find(make_database(path=path), "a").progress is Progress.INTERRUPTED
+    add(make_database(path=path), "a", progress=ResponseProgress.RUNNING)
+    assert find(make_database(path=path), "a").progress is ResponseProgress.INTERRUPTED
 
 
 def test_a_response_takes_the_place_of_an_older_one_with_its_id(make_database):
@@ -97,7 +97,7 @@ def test_a_response_takes_the_place_of_an_older_one_with_its_id(make_database):
     add(database, "a")
     add(database, "b", "a")
     do(database, lambda state: state.add_response("t", StoredResponse("a", b"new"), None))
-    assert find(database, "a") == FoundResponse(b"new", [], Progress.FINISHED)
+    assert find(database, "a") == FoundResponse(b"new", [], ResponseProgress.FINISHED)
     assert database.totals.num_objects == 2
     database.check()
 
@@ -257,7 +257,7 @@ def test_random_operations(make_database, clock, seed, tmp_path):
                     some_items(),
                     some_items(),
                     previous_id=rng.choice([None, *parents]),
-                    progress=rng.choice([Progress.RUNNING, Progress.FINISHED]),
+                    progress=rng.choice([ResponseProgress.RUNNING, ResponseProgress.FINISHED]),
                 )
                 conversation_id = rng.choice([None, id])
                 do(

@@ -9,7 +9,7 @@ import pytest
 from fastovms.errors import StateFailed, TooLarge
 from fastovms.state.database import Bounds, Database
 from fastovms.state.operations import Operations
-from fastovms.state.store import Progress, StoredItem, StoredResponse, UnknownCursor
+from fastovms.state.store import ResponseProgress, StoredItem, StoredResponse, UnknownCursor
 from fastovms.state.tables import Tables
 from tests.state.conftest import UNBOUNDED
 from tests.state.transactions import add, context, do, find, ids, items
@@ -55,7 +55,7 @@ def test_the_oldest_go_when_they_are_too_large(make_database, clock):
     for number in range(10):
         clock.now += 1
         body = b"x" * 1000
-        response = StoredResponse(str(number), body, progress=Progress.FINISHED)
+        response = StoredResponse(str(number), body, progress=ResponseProgress.FINISHED)
         do(database, lambda state, response=response: state.add_response("t", response, None))
         evict_all(database)
         assert database.totals.num_bytes <= 5000
@@ -79,7 +79,7 @@ def test_what_is_too_old_goes(make_database, clock):
 
 def test_a_running_response_stays(make_database, clock):
     database = make_database(Bounds(max_age=1, max_count=0, max_bytes=1000))
-    add(database, "a", progress=Progress.RUNNING)
+    add(database, "a", progress=ResponseProgress.RUNNING)
     clock.now += 100
     assert database.evict() is False
     assert find(database, "a") is not None

@@ -6,7 +6,7 @@ import pytest
 
 from fastovms.state.database import Database
 from fastovms.state.disk_return import DiskReturn, Unusable
-from fastovms.state.store import Progress, StoredItem, StoredResponse
+from fastovms.state.store import ResponseProgress, StoredItem, StoredResponse
 from tests.state.conftest import Clock
 from tests.state.transactions import add, do, items
 
@@ -44,7 +44,7 @@ def test_everything_moves(make_database, tmp_path):
     add(memory, "b", previous="a")
     newer = StoredResponse("shared", b'{"newer":1}', input=items("new"))
     do(memory, lambda state: state.add_response("t", newer, None))
-    add(memory, "running", progress=Progress.RUNNING)
+    add(memory, "running", progress=ResponseProgress.RUNNING)
     do(memory, lambda state: state.add_conversation("t", "c", b"{}", items("x", "y")))
     # The newest item of an id counts, and it is in an object that is older than the other one.
     do(memory, lambda state: state.add_conversation("t", "d", b"{}", [StoredItem("z", b"old")]))

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from fastovms.state.sqlite_store import SqliteStore
-from fastovms.state.store import Page, Progress, StateStore, StoredItem, StoredResponse
+from fastovms.state.store import Page, ResponseProgress, StateStore, StoredItem, StoredResponse
 
 TENANT: Final = "tenant"
 _MAX_OBJECTS: Final = 10
@@ -24,12 +24,12 @@ class Kept:
     body: bytes
     input: tuple[StoredItem, ...] = ()
     output: tuple[StoredItem, ...] = ()
-    progress: Progress | None = None
+    progress: ResponseProgress | None = None
     events: bytes | None = None
 
     def after_restart(self) -> Kept:
-        is_running = self.progress is Progress.RUNNING
-        return replace(self, progress=Progress.INTERRUPTED) if is_running else self
+        is_running = self.progress is ResponseProgress.RUNNING
+        return replace(self, progress=ResponseProgress.INTERRUPTED) if is_running else self
 
 
 Contents = dict[str, Kept]
@@ -59,7 +59,7 @@ class Client:
 
     async def step(self, store: SqliteStore) -> None:
         choices = [self._add, self._add] if len(self.contents) < _MAX_OBJECTS else []
-        if any(kept.progress is Progress.RUNNING for kept in self.contents.values()):
+        if any(kept.progress is ResponseProgress.RUNNING for kept in self.contents.values()):
             choices += [self._finish] * 3
         if self._conversations():
             choices += [self._add_items, self._add_items, self._delete_item, self._update]
@@ -90,20 +90,22 @@ class Client:
             self._text(),
             items,
             () if is_running else self._items(),
-            Progress.RUNNING if is_running else Progress.FINISHED,
+            ResponseProgress.RUNNING if is_running else ResponseProgress.FINISHED,
         )
         conversation_id = None if is_running else self._perhaps_a_conversation()
         operation = store.add_response(TENANT, _stored(id, kept), conversation_id=conversation_id)
         return operation, {id: kept, **self._appended(conversation_id, kept)}
 
     def _finish(self, store: SqliteStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
-        running = [id for id, kept in self.contents.items() if kept.progress is Progress.RUNNING]
+        running = [
+            id for id, kept in self.contents.items() if kept.progress is ResponseProgress.RUNNING
+        ]
         id = self._random.choice(running)
         kept = Kept(
             self._text(),
             self.contents[id].input,
             self._items(),
-            Progress.FINISHED,
+            ResponseProgress.FINISHED,
             self._text(),
         )
         conversation_id = self._perhaps_a_conversation()

@@ -14,7 +14,7 @@ from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.api.responses.stored.records import to_record
 from fastovms.errors import InvalidField, Overloaded, StateFailed, TooLarge
-from fastovms.state.store import Progress, StateStore, StoredItem, StoredResponse
+from fastovms.state.store import ResponseProgress, StateStore, StoredItem, StoredResponse
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,9 @@ class BackgroundRun:
         """Runs what was submitted to its end."""
         with self._generation:
             try:
-                await self._store.add_response(self._owner.tenant, self._record(Progress.RUNNING))
+                await self._store.add_response(
+                    self._owner.tenant, self._record(ResponseProgress.RUNNING)
+                )
             except (StateFailed, TooLarge) as error:
                 self._accepted.set_exception(error)
                 self._accepted.exception()  # retrieved, so that asyncio does not complain about it
@@ -119,7 +121,7 @@ class BackgroundRun:
         try:
             await self._store.finish_response(
                 owner.tenant,
-                self._record(Progress.FINISHED, events=self.log.dump(last)),
+                self._record(ResponseProgress.FINISHED, events=self.log.dump(last)),
                 conversation_id=owner.conversation_id if run.state.is_answer else None,
             )
         except (StateFailed, TooLarge) as error:
@@ -134,7 +136,7 @@ class BackgroundRun:
         self._run.push(delta)
         self.log.append(self._run.take_events())
 
-    def _record(self, progress: Progress, *, events: bytes | None = None) -> StoredResponse:
+    def _record(self, progress: ResponseProgress, *, events: bytes | None = None) -> StoredResponse:
         run = self._run
         return to_record(
             run.form,

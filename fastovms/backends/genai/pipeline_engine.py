@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _QueuedRequest:
     """A request and what is known of its samples.
 
     Attributes:
@@ -69,7 +69,7 @@ class _Run:
         handle: the pipeline's; None while it waits.
     """
 
-    job: _Job
+    job: _QueuedRequest
     indices: range
     need: Need
     handle: Handle | None = None
@@ -132,7 +132,7 @@ class PipelineEngine:
 
     def add(self, request: GenerationRequest) -> None:
         seed = request.params.seed
-        job = _Job(
+        job = _QueuedRequest(
             request,
             self._new_seed() if seed is None else seed,
             rank_of(next(self._arrivals), request.priority),
@@ -180,7 +180,7 @@ class PipelineEngine:
 
     # Admission
 
-    def _runs(self, job: _Job) -> Iterator[_Run]:
+    def _runs(self, job: _QueuedRequest) -> Iterator[_Run]:
         params = job.request.params
         if params.beam_search is not None:
             need = self._admission.need(job.request, params.beam_search.num_beams)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastovms.grammar_tree import EMPTY, Node
-from fastovms.text.scanning.headed_messages import MessageForm
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.headed_messages import HeadedMessages
+from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.scanner import Incremental, Scanner
 
-Parse = Callable[[Scanner, Output, bool], Steps[None]]
+Parse = Callable[[Scanner, Output, bool], Incremental[None]]
 """Reads an answer up to the end of its reasoning. The flag says whether the answer begins within
 reasoning."""
 
@@ -35,7 +35,7 @@ class ReasoningFormat:
 
     name: str
     tags: tuple[str, ...]
-    parse: Parse | MessageForm
+    parse: Parse | HeadedMessages
     begin: str
     before_answer: Node
     rest: Node

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import Tool
 
 
-class Kind(Enum):
+class MessageKind(Enum):
+    """What a message is."""
+
     REASONING = "reasoning"
     CALL = "call"
     CONTENT = "content"
@@ -22,12 +24,12 @@ class Kind(Enum):
 class Header(NamedTuple):
     """What a header says. `function` is that of a call."""
 
-    kind: Kind
+    kind: MessageKind
     function: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class MessageForm:
+class HeadedMessages:
     """How a family writes messages.
 
     Attributes:
@@ -36,7 +38,7 @@ class MessageForm:
             written a part of it, and behind another message.
         body: what ends the header.
         ends: what ends a message.
-        read_header: a header, what it begins with included, to what it says.
+        read_header: returns what a header says, given its text with what it begins with.
         read_call: reads the body of a call, perhaps not to its end. The strings: the function's
             name; the markup that has been read before.
     """
@@ -46,18 +48,18 @@ class MessageForm:
     body: str
     ends: Sequence[str]
     read_header: Callable[[str], Header]
-    read_call: Callable[[Scanner, Output, Sequence[Tool], str, str], Steps[None]]
+    read_call: Callable[[Scanner, Output, Sequence[Tool], str, str], Incremental[None]]
 
 
 def parse_messages(
     scan: Scanner,
     out: Output,
-    form: MessageForm,
+    form: HeadedMessages,
     *,
     tools: Sequence[Tool] | None,
     tells_reasoning: bool,
     is_inside: bool,
-) -> Steps[None]:
+) -> Incremental[None]:
     """Reads an answer to its end. Text outside of messages is content.
 
     Args:
@@ -81,23 +83,25 @@ def parse_messages(
         if opening is None:
             continue
         header = form.read_header(opening)
-        if header.kind is Kind.CALL and tools is not None:
+        if header.kind is MessageKind.CALL and tools is not None:
             yield from form.read_call(scan, out, tools, header.function, opening)
             space = yield from scan.space()
             if not (yield from _starts_message(scan, form)):
                 out.content(space)
                 yield from _read_to_end(scan, form, out.content)
             continue
-        if header.kind is Kind.CALL:
+        if header.kind is MessageKind.CALL:
             out.begin_content()
             out.content(opening)
             yield from _read_to_end(scan, form, out.content)
             continue
-        is_reasoning = header.kind is Kind.REASONING and tells_reasoning
+        is_reasoning = header.kind is MessageKind.REASONING and tells_reasoning
         yield from _read_text(scan, out, form, is_reasoning=is_reasoning)
 
 
-def _read_opening(scan: Scanner, out: Output, form: MessageForm, begin: str) -> Steps[str | None]:
+def _read_opening(
+    scan: Scanner, out: Output, form: HeadedMessages, begin: str
+) -> Incremental[str | None]:
     """Reads a header and the tag behind it; None if there is no such tag, the header being
     content."""
     if begin == form.body:
@@ -111,7 +115,9 @@ def _read_opening(scan: Scanner, out: Output, form: MessageForm, begin: str) -> 
     return None
 
 
-def _read_text(scan: Scanner, out: Output, form: MessageForm, *, is_reasoning: bool) -> Steps[None]:
+def _read_text(
+    scan: Scanner, out: Output, form: HeadedMessages, *, is_reasoning: bool
+) -> Incremental[None]:
     if is_reasoning:
         out.begin_reasoning()
         yield from _read_to_end(scan, form, out.reasoning)
@@ -121,21 +127,23 @@ def _read_text(scan: Scanner, out: Output, form: MessageForm, *, is_reasoning: b
         yield from _read_to_end(scan, form, out.content)
 
 
-def _read_to_end(scan: Scanner, form: MessageForm, emit: Callable[[str], None]) -> Steps[None]:
+def _read_to_end(
+    scan: Scanner, form: HeadedMessages, emit: Callable[[str], None]
+) -> Incremental[None]:
     """Reads a message to its end. One that another one follows need not have an end of its own."""
     end = yield from scan.until((*form.ends, *form.begins), emit)
     if end in form.begins:
         scan.put_back(str(end))
 
 
-def _starts_message(scan: Scanner, form: MessageForm) -> Steps[bool]:
+def _starts_message(scan: Scanner, form: HeadedMessages) -> Incremental[bool]:
     for tag in form.begins:
         if (yield from scan.peek(len(tag), tag)) == tag:
             return True
     return (yield from _take_any(scan, form.ends)) is not None
 
 
-def _take_any(scan: Scanner, tags: Sequence[str]) -> Steps[str | None]:
+def _take_any(scan: Scanner, tags: Sequence[str]) -> Incremental[str | None]:
     for tag in tags:
         if (yield from scan.take(tag)):
             return tag

@@ -6,7 +6,7 @@ import json
 import re
 
 from fastovms.text.scanning.literals import Notation, copy_value, to_json
-from fastovms.text.scanning.scanner import Emit, Scanner, Steps
+from fastovms.text.scanning.scanner import Emit, Incremental, Scanner
 
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _SCALAR = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?|true|false|null")
@@ -27,7 +27,7 @@ def escape(text: str) -> str:
     )
 
 
-def copy_string(scan: Scanner, emit: Emit) -> Steps[bool]:
+def copy_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
     """Passes on a string as it is generated.
 
     Two faults of models are mended, since nothing else can be meant: control characters become
@@ -51,7 +51,7 @@ def copy_string(scan: Scanner, emit: Emit) -> Steps[bool]:
             return False
 
 
-def _copy_escape(scan: Scanner, emit: Emit) -> Steps[bool]:
+def _copy_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
     following = yield from scan.peek(2)
     if following[1:] == "u":
         following = yield from scan.peek(6)
@@ -80,12 +80,12 @@ JSON = Notation(
 )
 
 
-def copy_json(scan: Scanner, emit: Emit) -> Steps[bool]:
+def copy_json(scan: Scanner, emit: Emit) -> Incremental[bool]:
     """Passes on one JSON value, white space included."""
     return (yield from copy_value(scan, emit, JSON))
 
 
-def read_string(scan: Scanner) -> Steps[str | None]:
+def read_string(scan: Scanner) -> Incremental[str | None]:
     """Reads a string; None if there is none, or not a whole one."""
     pieces: list[str] = []
     if not (yield from copy_string(scan, pieces.append)):

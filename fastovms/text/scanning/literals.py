@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fastovms.text.scanning.scanner import Emit, Scanner, Steps
+from fastovms.text.scanning.scanner import Emit, Incremental, Scanner
 
 _SPACE = re.compile(r"[ \t\n\r]+")
 _WORD = re.compile(r"[-+.\w]+", re.ASCII)
 
-Copy = Callable[[Scanner, Emit], Steps[bool]]
+Copy = Callable[[Scanner, Emit], Incremental[bool]]
 """Passes something on as JSON; returns False if what comes next is not it, or not whole."""
 
 
@@ -42,7 +42,7 @@ class Notation:
     is_json: bool = False
 
 
-def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Steps[bool]:
+def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
     """Passes on one value, strings as they are generated, and returns whether it was a whole
     one."""
     closers: list[str] = []
@@ -68,14 +68,16 @@ def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Steps[bool]:
             break
 
 
-def copy_space(scan: Scanner, emit: Emit, notation: Notation) -> Steps[None]:
+def copy_space(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[None]:
     if notation.is_json:
         yield from scan.run(_SPACE, emit)
     else:
         yield from scan.space()
 
 
-def _copy_opening(scan: Scanner, emit: Emit, notation: Notation, closers: list[str]) -> Steps[bool]:
+def _copy_opening(
+    scan: Scanner, emit: Emit, notation: Notation, closers: list[str]
+) -> Incremental[bool]:
     """Passes on a scalar or an empty container, or the beginning of containers down to the first
     value of the innermost, which then ends here."""
     while True:
@@ -97,7 +99,7 @@ def _copy_opening(scan: Scanner, emit: Emit, notation: Notation, closers: list[s
             return False
 
 
-def starts_string(scan: Scanner, notation: Notation) -> Steps[bool]:
+def starts_string(scan: Scanner, notation: Notation) -> Incremental[bool]:
     for quote in notation.quotes:
         if (yield from scan.peek(len(quote), quote)) == quote:
             return True
@@ -109,7 +111,7 @@ def _json_bracket(closer: str) -> str:
     return "}" if closer == "}" else "]"
 
 
-def _copy_key(scan: Scanner, emit: Emit, notation: Notation) -> Steps[bool]:
+def _copy_key(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
     yield from copy_space(scan, emit, notation)
     if not (yield from notation.copy_key(scan, emit)):
         return False
@@ -120,7 +122,7 @@ def _copy_key(scan: Scanner, emit: Emit, notation: Notation) -> Steps[bool]:
     return True
 
 
-def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Steps[bool]:
+def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
     """Passes on a number or a name whole, or as far as the end has cut it."""
     word = yield from read_word(scan)
     converted = notation.convert(word)
@@ -135,7 +137,7 @@ def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Steps[bool]:
     return True
 
 
-def read_word(scan: Scanner) -> Steps[str]:
+def read_word(scan: Scanner) -> Incremental[str]:
     """Reads what numbers and names consist of, perhaps nothing."""
     pieces: list[str] = []
     yield from scan.run(_WORD, pieces.append)
@@ -148,9 +150,9 @@ def to_json(text: str, notation: Notation) -> str | None:
     scan.feed(text)
     scan.end()
     pieces: list[str] = []
-    steps = copy_value(scan, pieces.append, notation)
+    copying = copy_value(scan, pieces.append, notation)
     while True:
         try:
-            next(steps)
+            next(copying)
         except StopIteration as end:
             return "".join(pieces) if end.value and scan.is_empty else None

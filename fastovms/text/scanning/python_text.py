@@ -8,7 +8,7 @@ import re
 
 from fastovms.text.scanning.json_text import escape
 from fastovms.text.scanning.literals import Notation, copy_value
-from fastovms.text.scanning.scanner import Emit, Scanner, Steps
+from fastovms.text.scanning.scanner import Emit, Incremental, Scanner
 
 _PLAIN = {quote: re.compile(rf"[^{quote}\\\n]+") for quote in "'\""}
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][-+]?\d+)?")
@@ -23,7 +23,7 @@ _ESCAPES = {
 _CODE_LENGTHS = {"x": 2, "u": 4, "U": 8}
 
 
-def copy_string(scan: Scanner, emit: Emit) -> Steps[bool]:
+def copy_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
     """Passes on a string of either quote as a JSON string, as it is generated."""
     quote = yield from scan.peek()
     if quote not in _PLAIN:
@@ -46,7 +46,7 @@ def copy_string(scan: Scanner, emit: Emit) -> Steps[bool]:
             return False
 
 
-def _copy_escape(scan: Scanner, emit: Emit) -> Steps[bool]:
+def _copy_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
     """Passes on an escape. What is no escape stands for itself, its backslash included."""
     following = yield from scan.peek(2)
     if len(following) < 2:
@@ -102,6 +102,6 @@ PYTHON = Notation(
 )
 
 
-def copy_python(scan: Scanner, emit: Emit) -> Steps[bool]:
+def copy_python(scan: Scanner, emit: Emit) -> Incremental[bool]:
     """Passes on one literal as JSON."""
     return (yield from copy_value(scan, emit, PYTHON))

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 T = TypeVar("T")
-Steps = Generator[None, None, T]
+Incremental = Generator[None, None, T]
 """A computation that yields where it needs more text, and returns a T."""
 
 Emit = Callable[[str], None]
@@ -61,7 +61,7 @@ class Scanner:
         if self._recorded is not None:
             self._recorded = ["".join(self._recorded).removesuffix(text)]
 
-    def peek(self, count: int = 1, expected: str = "") -> Steps[str]:
+    def peek(self, count: int = 1, expected: str = "") -> Incremental[str]:
         """Returns the next `count` characters without reading them; fewer only at the end, or where
         what is there is not what `expected`, if given, begins with."""
         while True:
@@ -72,12 +72,12 @@ class Scanner:
                 return ahead
             yield
 
-    def read(self, count: int) -> Steps[str]:
+    def read(self, count: int) -> Incremental[str]:
         """Reads `count` characters; fewer only at the end."""
         text = yield from self.peek(count)
         return self._advance(self._at + len(text))
 
-    def take(self, tag: str) -> Steps[bool]:
+    def take(self, tag: str) -> Incremental[bool]:
         """Reads `tag` if it is what comes next, else nothing."""
         while True:
             ahead = self._text[self._at : self._at + len(tag)]
@@ -97,7 +97,7 @@ class Scanner:
         if any(tag.startswith(rest) for tag in tags):
             self._advance(len(self._text))
 
-    def space(self) -> Steps[str]:
+    def space(self) -> Incremental[str]:
         """Reads white space, perhaps none."""
         pieces = []
         while True:
@@ -108,7 +108,7 @@ class Scanner:
                 return "".join(pieces)
             yield
 
-    def run(self, pattern: re.Pattern[str], emit: Emit) -> Steps[None]:
+    def run(self, pattern: re.Pattern[str], emit: Emit) -> Incremental[None]:
         """Passes on the characters that `pattern`, a character class repeated, matches."""
         while True:
             if match := pattern.match(self._text, self._at):
@@ -117,7 +117,7 @@ class Scanner:
                 return
             yield
 
-    def until(self, tags: Sequence[str], emit: Emit) -> Steps[str | None]:
+    def until(self, tags: Sequence[str], emit: Emit) -> Incremental[str | None]:
         """Passes on the text up to the first of `tags`, reads that and returns it.
 
         Of two that begin at the same character the one given first counts. None: the text has
@@ -139,7 +139,7 @@ class Scanner:
                 return None
             yield
 
-    def rest(self, emit: Emit) -> Steps[None]:
+    def rest(self, emit: Emit) -> Incremental[None]:
         """Passes on all text to the end."""
         while True:
             if self._at < len(self._text):

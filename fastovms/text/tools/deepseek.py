@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, several
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.named_call import named_call, read_arguments
 from fastovms.text.tools.tool_format import ToolFormat, read_end, tagged_calls
@@ -30,7 +30,7 @@ _KIND = "function"
 _FENCES = ("```json", "```")
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
     while opening := (yield from scan.until((ALL_BEGIN, BEGIN), out.content)):
         if opening == ALL_BEGIN:
             opening += yield from scan.space()
@@ -42,7 +42,7 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
             yield from read_end(scan, out, ALL_END)
 
 
-def _read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
+def _read_call(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
     scan.record()
     pieces: list[str] = []
     tag = yield from scan.until((SEPARATOR, END, ALL_END, BEGIN), pieces.append)
@@ -72,7 +72,7 @@ def _read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
     return True
 
 
-def _take_fence(scan: Scanner) -> Steps[bool]:
+def _take_fence(scan: Scanner) -> Incremental[bool]:
     for fence in _FENCES:
         if (yield from scan.take(fence)):
             return True

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from fastovms.grammar_tree import Json, Node, Tag, TextBefore, in_order, one_of
 from fastovms.text.scanning import json_text
+from fastovms.text.scanning.incremental_parser import Output
 from fastovms.text.scanning.json_text import escape
 from fastovms.text.scanning.literals import Notation, copy_value, read_word
 from fastovms.text.scanning.parameters import Parameter
-from fastovms.text.scanning.parser_steps import Output
 from fastovms.text.scanning.python_text import PYTHON
-from fastovms.text.scanning.scanner import Emit, Scanner, Steps
+from fastovms.text.scanning.scanner import Emit, Incremental, Scanner
 from fastovms.text.scanning.text_values import constants, text_body
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.pythonic_call import arguments
@@ -30,7 +30,7 @@ QUOTE = '<|"|>'
 _KEY = re.compile(r"[^\s:,{}\[\]<\"]+")
 
 
-def _copy_string(scan: Scanner, emit: Emit) -> Steps[bool]:
+def _copy_string(scan: Scanner, emit: Emit) -> Incremental[bool]:
     if not (yield from scan.take(QUOTE)):
         return (yield from json_text.copy_string(scan, emit))
     emit('"')
@@ -40,7 +40,7 @@ def _copy_string(scan: Scanner, emit: Emit) -> Steps[bool]:
     return is_whole
 
 
-def _copy_key(scan: Scanner, emit: Emit) -> Steps[bool]:
+def _copy_key(scan: Scanner, emit: Emit) -> Incremental[bool]:
     if (yield from scan.peek()) in ("<", '"'):
         return (yield from _copy_string(scan, emit))
     pieces: list[str] = []
@@ -60,7 +60,7 @@ NOTATION = Notation(
 )
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
     while (yield from scan.until((BEGIN,), out.content)):
         num_calls = out.num_calls
         opening = BEGIN + (yield from scan.space())
@@ -78,7 +78,7 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
                 out.content(opening)
 
 
-def _read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
+def _read_call(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
     scan.record()
     name = yield from read_word(scan)
     yield from scan.space()

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, one_of
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import XmlForm, read_named_call, xml_arguments
 from fastovms.text.tools.tool_format import ToolFormat, tagged_calls
@@ -32,7 +32,7 @@ FORM = XmlForm(
 TAGS = (BEGIN, END, *FORM.parameter, FORM.value, FORM.parameter_end)
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
     while (yield from scan.until((BEGIN,), out.content)):
         scan.record()
         yield from scan.space()

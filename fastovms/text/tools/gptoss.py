@@ -24,9 +24,9 @@ from fastovms.grammar_tree import (
     one_of,
     several,
 )
-from fastovms.text.scanning.headed_messages import Header, Kind, MessageForm
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.headed_messages import HeadedMessages, Header, MessageKind
+from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.named_call import named_call, read_arguments
 from fastovms.text.tools.tool_format import ToolFormat
@@ -46,19 +46,19 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 def _read_header(text: str) -> Header:
     recipient = _RECIPIENT.search(text)
     if recipient is not None and recipient[1].startswith(_FUNCTIONS):
-        return Header(Kind.CALL, recipient[1].removeprefix(_FUNCTIONS))
+        return Header(MessageKind.CALL, recipient[1].removeprefix(_FUNCTIONS))
     channel = _CHANNEL.search(text)
     is_reasoning = channel is not None and channel[1] == "analysis"
-    return Header(Kind.REASONING if is_reasoning else Kind.CONTENT)
+    return Header(MessageKind.REASONING if is_reasoning else MessageKind.CONTENT)
 
 
 def _read_call(
     scan: Scanner, out: Output, tools: Sequence[Tool], function: str, opening: str
-) -> Steps[None]:
+) -> Incremental[None]:
     yield from read_arguments(scan, out, function, opening, _ENDS)
 
 
-MESSAGES = MessageForm(
+MESSAGES = HeadedMessages(
     begins=(START, CHANNEL),
     more_begins=("to=",),
     body=MESSAGE,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.json_call import json_call, read_call
 from fastovms.text.tools.tool_format import ToolFormat, read_end, tagged_calls
@@ -16,7 +16,7 @@ BEGIN = "<tool_call>"
 END = "</tool_call>"
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Steps[None]:
+def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
     while (yield from scan.until((BEGIN,), out.content)):
         if (yield from read_call(scan, out, BEGIN)):
             yield from read_end(scan, out, END)

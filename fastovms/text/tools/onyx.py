@@ -15,9 +15,9 @@ import re
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import Node, Tag, in_order, one_of, several
-from fastovms.text.scanning.headed_messages import Header, Kind, MessageForm
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.headed_messages import HeadedMessages, Header, MessageKind
+from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import XmlForm, read_call, xml_calls
 from fastovms.text.tools.tool_format import ToolFormat, tagged_calls
@@ -35,20 +35,20 @@ FORM = XmlForm(
     gap="\n",
 )
 _ENDS = (END_MESSAGE, END_TURN)
-_KINDS = {"user": Kind.CONTENT, "self": Kind.REASONING}
+_KINDS = {"user": MessageKind.CONTENT, "self": MessageKind.REASONING}
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 
 
 def _read_header(text: str) -> Header:
     match = _RECIPIENT.search(text)
     recipient = match[1] if match is not None else "user"
-    kind = _KINDS.get(recipient, Kind.CALL)
-    return Header(kind, recipient if kind is Kind.CALL else "")
+    kind = _KINDS.get(recipient, MessageKind.CALL)
+    return Header(kind, recipient if kind is MessageKind.CALL else "")
 
 
 def _read_call(
     scan: Scanner, out: Output, tools: Sequence[Tool], function: str, opening: str
-) -> Steps[None]:
+) -> Incremental[None]:
     """Reads a call. The elements name the functions, not the header."""
     invoke = FORM.function[0]
     while (found := (yield from scan.until((BEGIN, invoke, *_ENDS), out.content))) is not None:
@@ -70,7 +70,7 @@ def _read_call(
                 break
 
 
-MESSAGES = MessageForm(
+MESSAGES = HeadedMessages(
     begins=(START,),
     more_begins=("to=", MESSAGE),
     body=MESSAGE,

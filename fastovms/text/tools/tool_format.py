@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fastovms.grammar_tree import Node, Tag, TriggeredTag, in_order, several
-from fastovms.text.scanning.headed_messages import MessageForm
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.headed_messages import HeadedMessages
+from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 
-Parse = Callable[[Scanner, Output, Sequence[Tool]], Steps[None]]
+Parse = Callable[[Scanner, Output, Sequence[Tool]], Incremental[None]]
 """Reads an answer, or what follows the reasoning in it, to its end."""
 
 WriteGrammar = Callable[[CallChoice], Node]
@@ -33,7 +33,7 @@ class ToolFormat:
 
     name: str
     tags: tuple[str, ...]
-    parse: Parse | MessageForm
+    parse: Parse | HeadedMessages
     grammar: WriteGrammar
 
 
@@ -53,7 +53,7 @@ def tagged_calls(choice: CallChoice, begin: str, block: Node, between: str | Nod
     return call if between is None or once else several(call, between)
 
 
-def read_end(scan: Scanner, out: Output, tag: str) -> Steps[None]:
+def read_end(scan: Scanner, out: Output, tag: str) -> Incremental[None]:
     """Reads the tag behind a call, if it is there, or what there is of it at the end."""
     space = yield from scan.space()
     if not (yield from scan.take(tag)):

@@ -10,7 +10,7 @@ import pytest
 
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.errors import StateFailed
-from fastovms.state.store import Progress, StoredResponse
+from fastovms.state.store import ResponseProgress, StoredResponse
 from tests.api.responses.conftest import ask
 from tests.api.responses.events import check, kinds
 from tests.fakes import FakeStream
@@ -295,8 +295,8 @@ async def test_frames_are_in_the_form_of_whoever_asks(make, made_at, path):
 @pytest.mark.parametrize(
     ("progress", "reason"),
     [
-        (Progress.INTERRUPTED, "the server was stopped before the response was finished"),
-        (Progress.RUNNING, "the response could not be kept when it was finished"),
+        (ResponseProgress.INTERRUPTED, "the server was stopped before the response was finished"),
+        (ResponseProgress.RUNNING, "the response could not be kept when it was finished"),
     ],
 )
 @pytest.mark.parametrize(("path", "error_events"), [(V1, ["error"]), (V3, [])])

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.scanner import Incremental, Scanner
 
 
-def run(scan: Scanner, steps: Steps[object], texts: list[str]) -> object:
+def run(scan: Scanner, steps: Incremental[object], texts: list[str]) -> object:
     """What the steps return when fed with texts."""
     for text in texts:
         scan.feed(text)

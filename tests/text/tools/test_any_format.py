@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fastovms.text.output_grammar import call_grammar
 from fastovms.text.output_parser import output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.scanning.headed_messages import MessageForm
+from fastovms.text.scanning.headed_messages import HeadedMessages
 from fastovms.text.scanning.output import CallArguments, CallBegin, CallEnd, Content
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, ToolFormat
 from tests.text.parsing import parse
@@ -67,7 +67,7 @@ def test_any_text_in_any_pieces(tool_format: ToolFormat, data: st.DataObject) ->
     for told, end in itertools.pairwise(whole):
         if isinstance(told, CallArguments) and isinstance(end, CallEnd) and end.complete:
             assert isinstance(json.loads(told.text), dict)
-    is_plain = not begun and reasoning is None and not isinstance(tool_format.parse, MessageForm)
+    is_plain = not begun and reasoning is None and not isinstance(tool_format.parse, HeadedMessages)
     if is_plain:
         assert whole == ([Content(text)] if text else [])
 

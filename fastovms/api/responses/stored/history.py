@@ -16,7 +16,7 @@ from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.errors import InvalidField, NotFound
 from fastovms.params import ModelInfo
-from fastovms.state.store import Context, Progress, StateStore, StoredItem
+from fastovms.state.store import Context, ResponseProgress, StateStore, StoredItem
 
 _BYTES_PER_UNIT: Final = 32
 """Bytes of items that are read, or written, in the time of one unit of `offload`."""
@@ -133,7 +133,7 @@ def _check_chain(found: Context | None, previous_id: str, name: str) -> None:
     if missing_id is not None:
         raise _not_found("Previous response", missing_id, name)
     assert found is not None
-    if found.progress is Progress.RUNNING:
+    if found.progress is ResponseProgress.RUNNING:
         raise InvalidField(f"{name}: response '{previous_id}' is not finished yet", param=name)
 
 

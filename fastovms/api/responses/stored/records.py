@@ -9,12 +9,12 @@ import orjson
 
 from fastovms.api.responses.input.input_items import Item
 from fastovms.api.responses.output.response_object import ResponseForm, State, failed
-from fastovms.state.store import FoundResponse, Progress, StoredItem, StoredResponse
+from fastovms.state.store import FoundResponse, ResponseProgress, StoredItem, StoredResponse
 
-_UNFINISHED: Final[Mapping[Progress, State]] = {
-    Progress.INTERRUPTED: failed("the server was stopped before the response was finished"),
+_UNFINISHED: Final[Mapping[ResponseProgress, State]] = {
+    ResponseProgress.INTERRUPTED: failed("the server was stopped before the response was finished"),
     # A response that does run is answered by its `BackgroundRun`, not from here.
-    Progress.RUNNING: failed("the response could not be kept when it was finished"),
+    ResponseProgress.RUNNING: failed("the response could not be kept when it was finished"),
 }
 
 
@@ -28,7 +28,7 @@ def to_record(
     input: Sequence[StoredItem],
     output: Sequence[Item],
     *,
-    progress: Progress = Progress.FINISHED,
+    progress: ResponseProgress = ResponseProgress.FINISHED,
     events: bytes | None = None,
 ) -> StoredResponse:
     return StoredResponse(

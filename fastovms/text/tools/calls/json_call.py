@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import Node, in_order, one_of, several
+from fastovms.text.scanning.incremental_parser import Output
 from fastovms.text.scanning.json_text import copy_json, read_string
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import Tool
 from fastovms.text.tools.calls.call_list import read_list
 
@@ -31,7 +31,7 @@ def json_calls(tools: Sequence[Tool], *, parallel: bool, begin: str = "[") -> No
     return in_order(begin, several(call, ", ") if parallel else call, "]")
 
 
-def read_calls(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
+def read_calls(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
     """Reads one call or a list of them, and returns whether they were whole. What breaks is treated
     as by `read_call`."""
     opening += yield from scan.space()
@@ -40,7 +40,7 @@ def read_calls(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
     return (yield from read_list(scan, out, opening + "[", read_call))
 
 
-def read_call(scan: Scanner, out: Output, opening: str) -> Steps[bool]:
+def read_call(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
     """Reads a call and returns whether all of its arguments were there.
 
     The arguments are passed on as they are generated once the name is known. What breaks before,
@@ -99,7 +99,7 @@ def _skip(text: str) -> None:
     """Passes on nothing of a member that is no part of the call."""
 
 
-def _read_members(scan: Scanner, call: _Call) -> Steps[bool]:
+def _read_members(scan: Scanner, call: _Call) -> Incremental[bool]:
     yield from scan.space()
     if not (yield from scan.take("{")):
         return False
@@ -119,7 +119,7 @@ def _read_members(scan: Scanner, call: _Call) -> Steps[bool]:
             return False
 
 
-def _read_member(scan: Scanner, call: _Call, key: str) -> Steps[bool]:
+def _read_member(scan: Scanner, call: _Call, key: str) -> Incremental[bool]:
     if key == "name" and call.name is None:
         name = yield from read_string(scan)
         if not name:

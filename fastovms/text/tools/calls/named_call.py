@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import Node, in_order, one_of
+from fastovms.text.scanning.incremental_parser import Output
 from fastovms.text.scanning.json_text import copy_json
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import Tool
 
 
@@ -18,7 +18,7 @@ def named_call(tools: Sequence[Tool], between: Node | str) -> Node:
 
 def read_arguments(
     scan: Scanner, out: Output, name: str, opening: str, ends: Sequence[str] = ()
-) -> Steps[bool]:
+) -> Incremental[bool]:
     """Reads the arguments of a call and says whether they were all there.
 
     They are passed on as they are generated. Where something else comes next, `opening`, the

@@ -19,6 +19,7 @@ from fastovms.grammar_tree import (
     one_of,
     optional,
 )
+from fastovms.text.scanning.incremental_parser import Output
 from fastovms.text.scanning.json_text import copy_json, escape
 from fastovms.text.scanning.parameters import (
     ANY_TYPE,
@@ -27,8 +28,7 @@ from fastovms.text.scanning.parameters import (
     parameters_of,
     value_of,
 )
-from fastovms.text.scanning.parser_steps import Output
-from fastovms.text.scanning.scanner import Emit, Scanner, Steps
+from fastovms.text.scanning.scanner import Emit, Incremental, Scanner
 from fastovms.text.scanning.text_values import constants, text_body
 from fastovms.text.scanning.tool import Tool
 
@@ -66,7 +66,7 @@ class XmlForm:
 
 def read_call(
     scan: Scanner, out: Output, tools: Sequence[Tool], form: XmlForm, opening: str
-) -> Steps[bool]:
+) -> Incremental[bool]:
     """Reads a call from its function's name on and says whether it was a whole one.
 
     String arguments are passed on as they are generated, others as soon as they are whole, since
@@ -83,7 +83,7 @@ def read_call(
 
 def read_named_call(
     scan: Scanner, out: Output, tools: Sequence[Tool], form: XmlForm, name: str, opening: str
-) -> Steps[bool]:
+) -> Incremental[bool]:
     """Does the same from behind the function's name, which has been recorded."""
     yield from scan.space()
     starts = name and (yield from _starts_with(scan, form.parameter[0], form.function_end))
@@ -100,14 +100,14 @@ def read_named_call(
     return is_whole
 
 
-def _starts_with(scan: Scanner, *tags: str) -> Steps[bool]:
+def _starts_with(scan: Scanner, *tags: str) -> Incremental[bool]:
     for tag in tags:
         if (yield from scan.peek(len(tag), tag)) == tag:
             return True
     return False
 
 
-def _read_name(scan: Scanner, end: str) -> Steps[str]:
+def _read_name(scan: Scanner, end: str) -> Incremental[str]:
     """Reads a name; empty where none comes. It has no tags and no line breaks in it."""
     pieces: list[str] = []
     stops = (end, "\n") if end.startswith("<") else (end, "<", "\n")
@@ -121,7 +121,7 @@ def _read_name(scan: Scanner, end: str) -> Steps[str]:
 
 def _read_arguments(
     scan: Scanner, out: Output, parameters: dict[str, Parameter], form: XmlForm
-) -> Steps[bool]:
+) -> Incremental[bool]:
     told: set[str] = set()
     while True:
         yield from scan.space()
@@ -149,7 +149,7 @@ def _read_arguments(
             return False
 
 
-def _take_value_tag(scan: Scanner, form: XmlForm) -> Steps[bool]:
+def _take_value_tag(scan: Scanner, form: XmlForm) -> Incremental[bool]:
     if not form.value:
         return True
     yield from scan.space()
@@ -161,7 +161,7 @@ def _take_value_tag(scan: Scanner, form: XmlForm) -> Steps[bool]:
 
 def _copy_other(
     scan: Scanner, emit: Emit, form: XmlForm, parameter: Parameter | None
-) -> Steps[bool]:
+) -> Incremental[bool]:
     """Passes on a value whose type its text decides. JSON, where the schema asks for it, ends where
     it ends, since a string in it may hold the tag behind it. What only begins like JSON is read
     again, up to the tag; at the end of the text that may be much, and happens once."""
@@ -188,7 +188,7 @@ def _skip(text: str) -> None:
     """Passes on nothing of a repeated argument."""
 
 
-def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
+def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
     emit('"')
     is_whole = yield from _read_text(scan, lambda text: emit(escape(text)), form)
     if is_whole:
@@ -196,7 +196,7 @@ def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
     return is_whole
 
 
-def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Steps[bool]:
+def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
     """Passes on a value without the line breaks around it, and reads the tag behind it."""
     if not form.trims_lines:
         return (yield from scan.until((form.parameter_end,), emit)) is not None

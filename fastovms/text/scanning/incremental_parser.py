@@ -12,7 +12,7 @@ from fastovms.text.scanning.output import (
     Piece,
     Reasoning,
 )
-from fastovms.text.scanning.scanner import Scanner, Steps
+from fastovms.text.scanning.scanner import Incremental, Scanner
 
 
 class Output:
@@ -138,10 +138,10 @@ class _Space:
         return "" if self._is_trimmed else "".join(self.held)
 
 
-class StepsParser:
+class IncrementalParser:
     """Implements `OutputParser` by a computation that reads a scanner and fills an output."""
 
-    def __init__(self, start: Callable[[Scanner, Output], Steps[None]]) -> None:
+    def __init__(self, start: Callable[[Scanner, Output], Incremental[None]]) -> None:
         self._scanner = Scanner()
         self._output = Output()
         self._steps = start(self._scanner, self._output)

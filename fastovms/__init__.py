@@ -1,3 +1,3 @@
-"""OpenAI-compatible LLM server for OpenVINO models."""
+"""Serves OpenVINO models by OpenAI's API: the whole server."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Declares what the API asks of whatever runs the model."""
+"""Declares what the API asks of a backend, which is whatever runs a model."""
 
 from __future__ import annotations
 

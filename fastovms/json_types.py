@@ -1,4 +1,4 @@
-"""Names types of values as JSON Schema does, and follows its references."""
+"""Names the types of values as JSON Schema does, and follows its references."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Declares the words that all layers share: what to generate, what came out, and for which
-model."""
+"""Declares what layers say to each other of a generation: what to generate, what came out, and for
+which model."""
 
 from __future__ import annotations
 

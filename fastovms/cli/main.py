@@ -1,4 +1,4 @@
-"""Runs the command that a command line asks for."""
+"""Runs the command that a command line asks for: the entry point of `fastovms`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs the command that measures how a model runs fastest on this machine, for `serve` to know."""
+"""Runs `fastovms tune`, which measures how a model runs fastest on this machine, for `serve` to
+know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says what the decoders that are built from GGUF files have in common, and where they differ."""
+"""Tables how the decoders that are built from GGUF files differ from each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives special tokens names that no text has.
+"""Renames a tokenizer's special tokens so that no text can name one.
 
 llguidance spells text that must follow as the tokenizer would, and that makes one token of what
 names a special one: a grammar in which `<tool_call>` is a text would end there. So it gets a

@@ -1,4 +1,4 @@
-"""Decodes `data:` URLs with base64 (RFC 2397)."""
+"""Decodes images in `data:` URLs with base64 (RFC 2397)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells JPEG files that cost more to decode than their pixels."""
+"""Finds JPEG files that take much longer to decode than their pixels say."""
 
 from __future__ import annotations
 

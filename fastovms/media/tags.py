@@ -1,4 +1,4 @@
-"""Checks where in a prompt's text images stand, by openvino_genai's tags."""
+"""Checks that each image of a prompt stands in its text once, by openvino_genai's tags."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Writes files that are whole or not there, reads those of JSON, and makes the paths that stand in
-them."""
+"""Writes files atomically, reads those of JSON, and makes the paths that stand in them."""
 
 from __future__ import annotations
 

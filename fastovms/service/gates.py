@@ -1,4 +1,5 @@
-"""Lists the checks of every request before its key: from which page it comes, and for whom it is.
+"""Lists the checks that every request passes before its key is looked at: its page's origin, and
+its host.
 
 Where clients need a key, that is more than any page has. Where they need none, these checks stand
 in for it.

@@ -1,5 +1,4 @@
-"""Checks first, for every request, whether its client has a key and whether it can be served
-now."""
+"""Refuses requests without a key, or at a time at which the server cannot serve them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures how long the event loop keeps its callers waiting."""
+"""Measures how late the event loop calls back, and exports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives free memory back to the system."""
+"""Gives the heap's free memory back to the system, at intervals, in a thread."""
 
 from __future__ import annotations
 

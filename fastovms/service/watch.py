@@ -1,4 +1,4 @@
-"""Tells engines that work, or have nothing to do, from those that hang or have failed."""
+"""Finds engines that hang or have failed, by the progress of their steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connects to SQLite so that every fault is a `sqlite3.Error`."""
+"""Opens connections to SQLite whose every fault is a `sqlite3.Error`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves a state to the disk that is kept in memory because its file could not be had."""
+"""Moves a state from memory to the disk, once its file can be had."""
 
 from __future__ import annotations
 

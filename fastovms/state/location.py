@@ -1,4 +1,4 @@
-"""Finds the place of the state, and makes sure that no other process keeps its own there."""
+"""Chooses and locks the directory of the state, and opens the store there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Carries out what can be asked of the state database, each within a transaction; see
-`store.StateStore`."""
+"""Implements the store's operations on the tables of the state database, each within a
+transaction."""
 
 from __future__ import annotations
 

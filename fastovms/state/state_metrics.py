@@ -1,4 +1,4 @@
-"""Exports to Prometheus what is kept."""
+"""Exports the size and the failures of the state to Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares what the API asks of whatever keeps its state: a file now, a shared database perhaps.
+"""Declares `StateStore`, what the API asks of whatever keeps responses and conversations.
 
 Objects are JSON texts that the store does not read, with items in an order. Each belongs to a
 tenant, and is not there for any other. An operation that changes something returns when the change

@@ -1,4 +1,4 @@
-"""`POST /chat/completions`: answers messages, in one answer or as a stream."""
+"""Answers `POST /chat/completions`: messages in, one answer or a stream out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks in every respect what a chat request asks for, and makes what runs it."""
+"""Checks every field of a chat request, and makes what runs it."""
 
 from __future__ import annotations
 

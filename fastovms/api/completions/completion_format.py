@@ -1,5 +1,5 @@
-"""Writes completions in their wire form: one body, or frames whose constant parts are made only
-once."""
+"""Writes the answers of `/completions` as JSON: one body, or frames of a stream, whose constant
+parts are made only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks in every respect what a completions request asks for, and makes what runs it."""
+"""Checks every field of a completions request, and makes what runs it."""
 
 from __future__ import annotations
 

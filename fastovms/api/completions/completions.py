@@ -1,4 +1,4 @@
-"""`POST /completions`: continues prompts, in one answer or as a stream."""
+"""Answers `POST /completions`: continues prompts, in one answer or as a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells the prompt as the beginning of a text, with its tokens."""
+"""Puts the prompt before its text in an answer, with its tokens, where a request sets `echo`."""
 
 from __future__ import annotations
 

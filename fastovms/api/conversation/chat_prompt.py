@@ -1,4 +1,5 @@
-"""Makes of messages the prompt that the model gets."""
+"""Makes the prompt that the model gets of a chat's messages: renders the template and encodes its
+text."""
 
 from __future__ import annotations
 

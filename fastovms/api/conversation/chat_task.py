@@ -1,5 +1,5 @@
-"""Makes of a chat that is rendered and encoded what the backend gets, and of the answer text
-again."""
+"""Makes the task for the backend of a chat that is rendered and encoded, and the parsers of its
+answer."""
 
 from __future__ import annotations
 

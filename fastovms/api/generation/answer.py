@@ -1,4 +1,4 @@
-"""Runs a generation to its answer: whole, or as a stream."""
+"""Runs a generation and sends its answer: whole, or as a stream."""
 
 from __future__ import annotations
 

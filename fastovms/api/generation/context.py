@@ -1,4 +1,5 @@
-"""Holds what the handlers of all generating endpoints share."""
+"""Holds what the handlers of all generating endpoints share: models, configuration, metrics,
+ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares what a generation tells of its samples, step by step."""
+"""Declares the deltas by which a generation tells of its samples, step by step."""
 
 from __future__ import annotations
 

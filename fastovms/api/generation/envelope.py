@@ -1,4 +1,4 @@
-"""Holds what every part of an answer repeats, and what an answer has cost."""
+"""Makes the members that every part of an answer repeats, such as its id, and its `usage`."""
 
 from __future__ import annotations
 

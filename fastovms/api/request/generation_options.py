@@ -1,4 +1,5 @@
-"""Reads what a request asks for, its prompts apart: the same for every endpoint that generates."""
+"""Reads the fields of a request that say how its prompts are continued, the same for every endpoint
+that generates."""
 
 from __future__ import annotations
 

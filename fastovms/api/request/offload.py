@@ -1,4 +1,4 @@
-"""Work that may be too long for the event loop."""
+"""Runs work in a thread where it may be too long for the event loop."""
 
 from __future__ import annotations
 

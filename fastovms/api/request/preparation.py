@@ -1,4 +1,5 @@
-"""Holds one request on its way to the backend: what all checks of its fields look at."""
+"""Holds one request while its fields are checked: its body, its model, its dialect, and what it
+calls its fields."""
 
 from __future__ import annotations
 

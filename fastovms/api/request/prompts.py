@@ -1,4 +1,5 @@
-"""Reads the forms a prompt may take, encodes it, and checks that it fits the model."""
+"""Reads the prompts of a request in all their forms, encodes them, and checks that they fit the
+model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Reads the fields that say what a text must look like, in the three forms that clients send
-them."""
+"""Reads the fields that constrain the text (`response_format`, `structured_outputs` and `guided_*`)
+into a grammar."""
 
 from __future__ import annotations
 

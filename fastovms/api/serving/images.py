@@ -1,4 +1,4 @@
-"""Reads images in requests: the parts that bring them, and whose tags stand for them."""
+"""Reads the parts of requests that bring images, and knows the tags that stand for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the models that requests name."""
+"""Finds the model that a request names, with its tokenizer, chat format and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Decodes request bodies without keeping the event loop or another client."""
+"""Decodes request bodies in threads when they are large, so that neither the event loop nor another
+client waits for one."""
 
 from __future__ import annotations
 

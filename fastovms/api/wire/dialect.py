@@ -1,5 +1,4 @@
-"""Holds every difference between the two families of clients, in one frozen value per URL
-prefix."""
+"""Holds every difference between the two dialects, in one frozen value per URL prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Finds out what a JSON text holds without decoding it.
+"""Weighs a JSON text without decoding it: how many values it has, how deep they are, and where its
+long strings are.
 
 A decoder holds the GIL from its first byte to its last, whichever thread it runs in, and so stops
 every stream for as long. What a text would cost it is weighed here beforehand, window by window.

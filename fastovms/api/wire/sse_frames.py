@@ -1,4 +1,4 @@
-"""Frames of server-sent events (HTML Living Standard, section 9.2)."""
+"""Makes frames of server-sent events (HTML Living Standard, section 9.2)."""
 
 from __future__ import annotations
 

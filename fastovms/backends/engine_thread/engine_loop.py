@@ -1,4 +1,4 @@
-"""Loops around an engine: takes what is asked of it, makes a step, tells what came out."""
+"""Runs an engine in a loop: takes commands, makes a step, tells what came out."""
 
 from __future__ import annotations
 

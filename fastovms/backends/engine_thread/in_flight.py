@@ -1,4 +1,5 @@
-"""Keeps the requests that an engine has, as the event loop knows them."""
+"""Keeps track, on the event loop, of the requests that an engine has, and hands each its
+outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds how many of something there may be at a time."""
+"""Bounds how many steps of an engine may wait for the event loop, by a semaphore for threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides how many requests the pipeline is given at once.
+"""Decides how many requests OpenVINO GenAI's pipeline is given at once.
 
 When half-read prompts fill the KV cache, the pipeline gives all of them up. So no more prompts are
 admitted than it can hold.

@@ -1,5 +1,8 @@
-"""Decides what becomes of each field of a request: handed on, refused, or ignored for a reason. A
-field that is missing here fails a test, so that none goes unheard by oversight."""
+"""Decides what the genai backend does with each field of a request: hands it on, refuses it, or
+ignores it for a reason.
+
+A field that is missing here fails a test, so that none goes unheard by oversight.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Implements `GenerationBackend` by the pipeline's process, seen from the event loop."""
+"""Implements `GenerationBackend` by OpenVINO GenAI's pipeline, which runs in a process of its
+own."""
 
 from __future__ import annotations
 

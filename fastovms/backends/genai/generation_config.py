@@ -1,4 +1,4 @@
-"""Puts sampling parameters into the pipeline's words."""
+"""Converts sampling parameters into OpenVINO GenAI's `GenerationConfig`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the process that tries grammars with the pipeline's compiler: `python -m
+"""Runs the process that tries grammars with OpenVINO GenAI's compiler: `python -m
 fastovms.backends.genai.grammar_trial DESCRIPTOR SECONDS`.
 
 A grammar that the pipeline's compiler refuses costs the whole pipeline, and one that is too much

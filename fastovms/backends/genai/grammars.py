@@ -1,4 +1,5 @@
-"""Guards the pipeline, which is handed no grammar that has not been tried."""
+"""Has every grammar tried in processes that may die, before OpenVINO GenAI's pipeline compiles
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns what the pipeline says into the words of `GenerationBackend`."""
+"""Converts outputs and refusals of OpenVINO GenAI's pipeline into those of `GenerationBackend`."""
 
 from __future__ import annotations
 

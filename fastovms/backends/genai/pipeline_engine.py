@@ -1,4 +1,4 @@
-"""Presents the pipeline as an engine that makes steps."""
+"""Presents OpenVINO GenAI's pipeline as an engine that makes steps, with a queue of its own."""
 
 from __future__ import annotations
 

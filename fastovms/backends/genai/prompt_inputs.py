@@ -1,4 +1,4 @@
-"""Puts prompts into the form that the pipeline takes."""
+"""Converts prompts, with their images, into the arguments of OpenVINO GenAI's pipeline."""
 
 from __future__ import annotations
 

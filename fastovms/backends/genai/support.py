@@ -1,4 +1,4 @@
-"""Says what the pipeline cannot do, by the names that clients know."""
+"""Refuses requests that OpenVINO GenAI's pipeline cannot serve, by the names that clients know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders trees of grammars as XGrammar's structural tags, the only form in which the pipeline
+"""Renders trees of grammars as XGrammar's structural tags, the only form in which OpenVINO GenAI
 takes them.
 
 Its formats know no empty text, no repetition, and no text without a tag but around tags that may

@@ -1,4 +1,5 @@
-"""Declares what the backend and its process say to each other, beyond commands and steps."""
+"""Declares the messages between the genai backend and its worker process, beyond commands and
+steps."""
 
 from __future__ import annotations
 

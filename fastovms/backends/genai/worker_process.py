@@ -1,4 +1,4 @@
-"""Runs the pipeline in a process of its own.
+"""Runs OpenVINO GenAI's pipeline in a process of its own.
 
 It is started as `python -m fastovms.backends.genai.worker_process DESCRIPTOR`.
 """

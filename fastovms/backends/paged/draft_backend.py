@@ -1,4 +1,4 @@
-"""Loads a draft model, if it is one for the model at hand."""
+"""Loads a draft model, and checks that it fits the model that it is to draft for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts threads in which llguidance runs, with stacks that are deep enough.
+"""Starts threads with stacks that are deep enough for llguidance.
 
 It recurses as deep as a grammar is, and an overflow of the stack ends the process: so what has
 passed a trial on a small stack only ever runs on a larger one.

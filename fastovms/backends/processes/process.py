@@ -1,4 +1,4 @@
-"""Starts child processes, and talks to them."""
+"""Starts child processes, sends them messages, and tells how they ended."""
 
 from __future__ import annotations
 

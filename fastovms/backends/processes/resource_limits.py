@@ -1,4 +1,5 @@
-"""Limits that a child process sets itself, so that what a client sends cannot take more."""
+"""Sets limits of memory and time for a child process, so that what a client sends cannot take
+more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps grammars from the server's compilers until they have been tried.
+"""Has every grammar tried in another process before the server's own compiler gets it.
 
 A few characters can keep a compiler busy for hours, or end the process that it runs in: so each
 grammar is tried in another process first.

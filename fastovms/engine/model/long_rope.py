@@ -1,5 +1,4 @@
-"""Rotary positions whose factors depend on how long a text is: the longrope of Phi 3, 3.5, 4 mini
-and Phi MoE.
+"""Scales rotary positions by how long each text is: the longrope of Phi 3, 3.5, 4 mini and Phi MoE.
 
 What is exported chooses the short or the long factors by the highest position of the whole batch.
 With that a text would depend on its company, on how its prompt is cut and on what is cached. Here

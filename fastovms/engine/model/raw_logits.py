@@ -1,4 +1,4 @@
-"""Converts logits from the form in which a model computes them."""
+"""Converts the logits that a model gives, float32 or bfloat16, into float32 or into bits."""
 
 from __future__ import annotations
 

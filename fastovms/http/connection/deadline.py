@@ -1,4 +1,4 @@
-"""Calls back when something has not happened in time."""
+"""Calls back at a deadline, which can be moved cheaply and often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lives through one connection: what is read, whose answer is due, and what it waits for."""
+"""Drives one connection: reads its requests, answers them in order, and decides when it ends."""
 
 from __future__ import annotations
 

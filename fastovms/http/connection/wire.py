@@ -1,5 +1,5 @@
-"""Sends a connection's bytes: when they are written, what happens when the client does not take
-them, and the ways in which a connection ends."""
+"""Writes a connection's bytes with back-pressure, and ends the connection in one of several
+ways."""
 
 from __future__ import annotations
 

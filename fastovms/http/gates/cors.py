@@ -1,4 +1,4 @@
-"""Says what scripts from other origins may do (the Fetch standard's CORS protocol).
+"""Answers what scripts from other origins may do (the Fetch standard's CORS protocol).
 
 The settings are those of OpenVINO Model Server: lists separated by commas, "*" for anything.
 """

@@ -1,4 +1,5 @@
-"""Names the reasons why input is not read any further."""
+"""Declares the faults of requests that cannot be read on, each with the status and message of its
+answer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Reads requests from bytes, without a socket or a clock. httptools reads the grammar; sizes are
-bounded here, and `head` has the checks that it leaves to its user."""
+"""Parses requests from a connection's bytes, without a socket or a clock.
+
+httptools reads the grammar; sizes are bounded here, and `head` has the checks that it leaves to its
+user.
+"""
 
 from __future__ import annotations
 

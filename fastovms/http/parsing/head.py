@@ -1,4 +1,4 @@
-"""Checks of a request's head what httptools leaves to its user."""
+"""Checks of a request's head what httptools leaves to its user (RFC 9112)."""
 
 from __future__ import annotations
 

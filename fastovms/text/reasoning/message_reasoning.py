@@ -1,4 +1,4 @@
-"""Describes reasoning in messages of its own, as gpt-oss and Onyx write it."""
+"""Defines the formats of gpt-oss and Onyx, which write reasoning in messages of its own."""
 
 from __future__ import annotations
 

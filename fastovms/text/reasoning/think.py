@@ -1,4 +1,4 @@
-"""Reasoning between two tags, before the answer: `<think>why</think>answer`."""
+"""Defines formats of reasoning between two tags, before the answer: `<think>why</think>answer`."""
 
 from __future__ import annotations
 

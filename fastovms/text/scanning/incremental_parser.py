@@ -1,4 +1,5 @@
-"""Runs a parser that is written as one computation over the whole text."""
+"""Runs a parser that is written as one computation over the whole text, while the text still
+arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads JSON as models write it."""
+"""Reads JSON as models write it, with their usual faults mended, while it arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values in the notation of a model, passed on as JSON while they are read.
+"""Reads values in the notation of a model, and passes them on as JSON meanwhile.
 
 What has been passed on can always become valid JSON. Reading stops before the first character that
 the notation does not have there, which is then next to be read.

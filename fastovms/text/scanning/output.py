@@ -1,4 +1,5 @@
-"""Declares what a model's answer consists of, and what finds it in the text.
+"""Declares the pieces of a model's answer (content, reasoning, calls), and the parser that finds
+them.
 
 A parser is pushed the text as it is generated and returns pieces. Joined, they are the same however
 the text was cut: pieces of one kind, and of one call, that follow each other are parts of one text.

@@ -1,4 +1,4 @@
-"""Reads literals of Python as models write them."""
+"""Reads literals of Python as models write them, and passes them on as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads text that arrives in pieces as if it were all there.
+"""Reads text that arrives in pieces as if it were all there, by generators that wait for more.
 
 What may have to wait for more text is a generator, to be called with `yield from`: it stops where
 the text so far does not decide. What it has passed on or skipped is forgotten; only the beginning

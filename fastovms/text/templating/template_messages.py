@@ -1,4 +1,4 @@
-"""Puts messages into the form that a template reads, which is found out by rendering some."""
+"""Finds out which form of messages a template reads, and converts messages into it."""
 
 from __future__ import annotations
 

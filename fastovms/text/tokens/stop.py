@@ -1,4 +1,4 @@
-"""Stop strings: ends a text at the first one, however it is cut into pieces."""
+"""Ends a text at the first stop string in it, however it is cut into pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables the bytes of every token, from the vocabulary, checked against the model's own
+"""Makes a table with the bytes of every token, and checks it against the model's own
 detokenizer."""
 
 from __future__ import annotations

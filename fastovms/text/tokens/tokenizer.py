@@ -1,4 +1,4 @@
-"""Wraps the model's tokenizer: text to token ids and back."""
+"""Encodes texts and decodes token ids with the model's own tokenizer."""
 
 from __future__ import annotations
 

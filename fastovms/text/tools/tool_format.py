@@ -1,4 +1,4 @@
-"""Says what a format of calls consists of."""
+"""Declares what a format of calls consists of: its tags, its parser, its grammar."""
 
 from __future__ import annotations
 

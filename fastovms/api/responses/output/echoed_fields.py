@@ -1,4 +1,4 @@
-"""Writes what a response repeats of its request."""
+"""Writes the members of a response that repeat its request."""
 
 from __future__ import annotations
 

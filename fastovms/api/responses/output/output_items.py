@@ -1,4 +1,5 @@
-"""Builds the output of a response from the pieces of an answer, and tells of every step.
+"""Builds the output items of a response from the pieces of an answer, and the events that tell of
+each.
 
 Items are built one at a time: what is open is ended before the next one is added, so that events
 nest and `output_index` never decreases. A call that is whole stays open too, until something comes

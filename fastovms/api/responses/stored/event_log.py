@@ -1,4 +1,4 @@
-"""Keeps everything that the stream of one response says, for those who come later."""
+"""Keeps the events of one response's stream, so that who comes later can still read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads everything that a model is told for one request: what came before, and the input."""
+"""Reads all items that a model is told for one request: those that came before, and the input."""
 
 from __future__ import annotations
 

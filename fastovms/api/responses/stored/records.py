@@ -1,4 +1,4 @@
-"""Turns responses into what is kept, and back."""
+"""Converts responses to the records of the store, and back."""
 
 from __future__ import annotations
 

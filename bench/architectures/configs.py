@@ -173,8 +173,14 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
         },
     ),
     "gemma": Architecture("gemma", {"head_dim": 16}),
-    "gemma2": Architecture(
-        "gemma2", {"head_dim": 16, "sliding_window": WINDOW, "query_pre_attn_scalar": 16}
+    "gemma2, soft caps": Architecture(
+        "gemma2",
+        {
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "query_pre_attn_scalar": 16,
+            "attn_logit_softcapping": 5.0,
+        },
     ),
     "gemma3": Architecture(
         "gemma3_text",

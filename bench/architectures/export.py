@@ -46,7 +46,10 @@ def random_model(name: str, vocab_size: int, *, narrow: bool) -> Any:
         architecture.model_type, **architecture.config(vocab_size, narrow=narrow)
     )
     config.dtype = torch.float32
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    # Other implementations leave out soft caps.
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape)

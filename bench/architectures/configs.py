@@ -191,7 +191,7 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
             "query_pre_attn_scalar": 16,
         },
     ),
-    "phi": Architecture("phi"),
+    "phi": Architecture("phi", {"num_key_value_heads": 4}),
     "phi3": Architecture("phi3", {"sliding_window": None}),
     "phi3, window": Architecture("phi3", {"sliding_window": WINDOW}),
     "phi3, longrope": Architecture("phi3", {**_longrope(), "sliding_window": None}),

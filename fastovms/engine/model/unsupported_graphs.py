@@ -12,6 +12,8 @@ _EXPORT: Final = "optimum-cli export openvino --task text-generation-with-past"
 
 _ENCODER: Final = "it is an encoder, such as an embedding model, which generates no text"
 
+_ATTENTION: Final = "ScaledDotProductAttention"
+
 _STATE_TABLE: Final = re.compile(r"\w+_state_table\b")
 
 _EMBEDDINGS: Final = frozenset({"last_hidden_state", "sentence_embedding", "token_embeddings"})
@@ -58,6 +60,8 @@ def why_not_paged(model: ov.Model) -> str | None:
         return "it has no output named logits, so it does not generate text"
     if not model.get_sinks():
         return f"it was exported without state; export it again with {_EXPORT}"
+    if not any(node.get_type_name() == _ATTENTION for node in model.get_ordered_ops()):
+        return "it has no attention, as recurrent models have none"
     return None
 
 

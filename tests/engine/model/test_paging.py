@@ -135,7 +135,7 @@ def bent_bias(mask: ov.Node, keys: ov.Node) -> ov.Node:
         (lambda: stateless("input_ids", output="scores"), "it has no output named logits"),
         (lambda: stateless("input_ids", "token_type_ids"), "it is an encoder"),
         (lambda: stateless("input_ids"), "it was exported without state"),
-        (recurrent_model, "ScaledDotProductAttention"),
+        (recurrent_model, "it has no attention, as recurrent models have none"),
         (hybrid_model, r"hybrid model: part of its state is not attention's .* \(conv\.0\)"),
         (
             lambda: with_input("conv_state_table.0"),

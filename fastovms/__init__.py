@@ -1,3 +1,3 @@
-"""Serves OpenVINO models by OpenAI's API: the whole server."""
+"""OpenAI-compatible LLM server for OpenVINO models."""
 
 __version__ = "0.1.0"

@@ -86,18 +86,19 @@ class HttpConfig:
         max_connections: 503 beyond it. As many TLS handshakes may run besides; of more, the oldest
             ends.
         max_write_buffer: what a stream may queue for a client that does not read before it is cut.
-        head_timeout: for a whole head, and for a new connection's first byte.
-        body_timeout: for a whole body, plus its size over `min_body_rate` (bytes a second).
+        head_timeout: how long a whole head may take, and a new connection's first byte.
+        body_timeout: how long a whole body may take, plus its size over `min_body_rate` (bytes a
+            second).
         keep_alive_timeout: idle time between two requests; above that of the usual client pools
             and proxies (60 s), so that the client closes first.
         write_timeout: a client that takes nothing of its answer for so long is cut.
-        linger_timeout: for reading what a client still sends after its request was refused.
+        linger_timeout: how long what a client still sends after its request was refused is read.
         close_timeout: a client that takes nothing of its connection's last answer for so long is
             cut.
         ping_interval: silence in an event stream before a comment is sent; 0 = never.
-        drain_timeout: at shutdown, for requests that run or still come over open connections, each
-            of which is told by the next answer that it is the last.
-        drain_grace: at shutdown, how long idle connections may still bring a request.
+        drain_timeout: how long, at shutdown, requests may take that run or still come over open
+            connections, each of which is told by the next answer that it is the last.
+        drain_grace: how long, at shutdown, idle connections may still bring a request.
     """
 
     host: str | None = "127.0.0.1"
@@ -145,7 +146,7 @@ class SecurityConfig:
         allowed_origins: of pages that may ask, beside the server's own; a list separated by commas,
             "*" = any. None = any where a key is needed, since that is more than a page has; where
             none is needed, no others.
-        allowed_methods, allowed_headers: that scripts of those pages may use; lists like it.
+        allowed_methods, allowed_headers: what scripts of those pages may use; lists like it.
         allow_credentials: let those scripts send cookies.
         allowed_hosts: names by which the server may be asked, beside addresses, localhost and the
             machine's own; a list separated by commas, "*" = any. None = no others where no key is
@@ -170,12 +171,12 @@ class ServiceConfig:
             may take any time.
         failure_grace: between the failure of an engine, which health checks then report, and the
             end of the process.
-        drain_delay: at shutdown, how long requests are still taken while readiness says no, so
+        drain_delay: how long, at shutdown, requests are still taken while readiness says no, so
             that balancers may notice first.
         log_level: "trace" (the same as "debug"), "debug", "info", "warning" or "error".
         log_file: appended to, opened anew on SIGHUP; None = stderr.
         access_log: a line a request, "text" or "json"; "off" = none.
-        access_log_file: as `log_file`; None = where the log goes.
+        access_log_file: where it is written, like `log_file`; None = where the log goes.
         ovms_metrics: export the request counters of OpenVINO Model Server too.
     """
 
@@ -253,7 +254,7 @@ class StateConfig:
         state_dir: directory; ":memory:" = until the process ends, None = systemd's or the user's.
         max_age: seconds since the last use.
         max_objects: responses and conversations.
-        max_bytes: of all of them with their items.
+        max_bytes: the bytes of all of them with their items.
         max_background: responses that run without a client.
     """
 
@@ -277,7 +278,7 @@ class ChatConfig:
         trust_request_chat_template: a request may bring a template of its own.
         tool_parser, reasoning_parser: names of the formats in which the model writes calls and
             thoughts; "auto" = as its template says, "none" = it writes none.
-        response_role: of the messages that are generated.
+        response_role: the role of the messages that are generated.
     """
 
     chat_template: Path | str | None = None
@@ -295,7 +296,7 @@ class ModelLimits:
 
     Attributes:
         max_tokens_limit: new tokens per sample, also when the request names no number.
-        best_of_limit: of candidates per prompt there must be less than this.
+        best_of_limit: how many candidates per prompt are too many: there must be fewer.
     """
 
     max_tokens_limit: int | None = None
@@ -322,9 +323,9 @@ class ModelConfig:
 
     Attributes:
         path: directory of an exported model.
-        names: by which clients may call it; the first one is the one that answers carry.
+        names: what clients may call it; the first one is the one that answers carry.
         generation_config: file in place of the directory's generation_config.json.
-        has_defaults: of requests, from that file.
+        has_defaults: whether that file's values are defaults of requests.
     """
 
     path: Path

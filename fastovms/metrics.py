@@ -43,11 +43,11 @@ class FinishedRequest(NamedTuple):
     """What is recorded of a request that ran to its end.
 
     Attributes:
-        seconds: from its arrival to its last token.
+        seconds: the time from its arrival to its last token.
         finish_reasons: one for each sample of each prompt.
         num_prompt_tokens, num_generated_tokens: as its usage counts them.
         n: how many samples each prompt has.
-        max_tokens: of each sample; None = as many as the context holds.
+        max_tokens: the limit of each sample; None = as many as the context holds.
     """
 
     seconds: float

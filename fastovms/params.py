@@ -186,8 +186,8 @@ class TextPrompt:
     Attributes:
         text: with `media.tags.image_tag(i)` where image `i` is to be seen. It begins with the
             special tokens that begin every text, if it is to begin with them.
-        name: of the field of the request that it comes from.
-        image_names: of the parts of the request that they come from.
+        name: the field of the request that it comes from.
+        image_names: the parts of the request that its images come from.
     """
 
     text: str
@@ -208,7 +208,7 @@ class GenerationRequest:
     Attributes:
         request_id: unique among the requests in flight.
         prompt_token_ids: the prompt; where there are images, the tokens of its text alone.
-        priority: of the requests that wait, those of a lower one run first.
+        priority: requests of a lower one run first among those that wait.
         cache_salt: cached prompt beginnings are shared only by requests of the same salt.
         prompt: the prompt again, for a model that takes images.
         ends_text: where a stop string does. For a search, which nobody can abort for one of its

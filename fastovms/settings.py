@@ -99,7 +99,7 @@ class ModelSource:
     Attributes:
         location: its directory or GGUF file, a graph of OVMS or the directory of one, or its id on
             the hub, "ORG/NAME".
-        names: by which clients may call it; none = the directory's, or the id.
+        names: what clients may call it; none = the directory's name, or the id.
         settings: what the operator has set of `MODEL_SECTIONS`. It goes before what a graph says.
     """
 

@@ -20,8 +20,8 @@ class Architecture:
             gated MLP.
         norms_heads: each head's queries and keys are normed before they are rotated.
         norms_outputs: what attention and MLP give is normed before it is added.
-        activation: of the gated MLP, by OpenVINO's name of it.
-        scales_embeddings: by the square root of their size.
+        activation: the gated MLP's, by OpenVINO's name of it.
+        scales_embeddings: whether embeddings are multiplied by the square root of their size.
         window_period: of so many layers all but the last see the sliding window only; 1 = all
             layers do, where the file names a window; None = none does, and no file may name one.
         gives_windows_their_own_rotation: layers with a window rotate by another base, unscaled.

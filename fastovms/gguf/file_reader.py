@@ -43,7 +43,7 @@ class TensorInfo:
     Attributes:
         shape: outermost dimension first, as in numpy; the file has them the other way round.
         type: how its numbers are written.
-        offset: in bytes from the beginning of the file.
+        offset: where it begins, in bytes from the beginning of the file.
     """
 
     name: str

@@ -32,13 +32,13 @@ class RopeSettings:
     """How positions turn queries and keys, in llama.cpp's terms.
 
     Attributes:
-        num_dimensions: of a head, that are rotated.
-        base: of the frequencies.
+        num_dimensions: how many dimensions of a head are rotated.
+        base: the base of the frequencies.
         scaling: "none", "linear", "yarn" or "longrope", which files need not name that have its
             tensors.
-        factor: by which positions are divided.
-        original_context: for which the model was first trained, in tokens.
-        attention_factor: of cosines and sines.
+        factor: what positions are divided by.
+        original_context: the context for which the model was first trained, in tokens.
+        attention_factor: what cosines and sines are multiplied by.
         beta_fast, beta_slow: rotations in the original context between which yarn passes from
             unscaled to scaled frequencies.
         extrapolation: how much of the unscaled frequencies yarn mixes in.
@@ -61,15 +61,15 @@ class Hyperparameters:
 
     Attributes:
         num_layers, hidden_size, num_heads, num_kv_heads, head_size: as usual.
-        context_length: in tokens.
-        norm_epsilon: of the root mean square norms.
-        rope: of layers without a window, and of all where `window_rope_base` is None.
+        context_length: the longest text, in tokens.
+        norm_epsilon: the epsilon of the root mean square norms.
+        rope: the settings of layers without a window, and of all where `window_rope_base` is None.
         window: tokens that a layer with a sliding window sees, the current one included; 0 = no
             layer has one.
         windowed_layers: whether each layer has a window.
         window_rope_base: the base of the frequencies in layers with a window.
-        score_scale: by which attention's scores are multiplied.
-        final_soft_cap: of the logits; 0 = none.
+        score_scale: what attention's scores are multiplied by.
+        final_soft_cap: the soft cap of the logits; 0 = none.
     """
 
     name: str

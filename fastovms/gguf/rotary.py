@@ -29,7 +29,7 @@ class Rotation(NamedTuple):
     Attributes:
         periods: tokens for an angle of 1, one for each pair of dimensions.
         long_periods: those of sequences that are longer than `original_context`, or None.
-        magnitude: of cosines and sines.
+        magnitude: what cosines and sines are multiplied by.
     """
 
     periods: Periods

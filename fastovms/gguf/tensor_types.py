@@ -37,10 +37,10 @@ class TensorType:
     """How the numbers of a tensor are written.
 
     Attributes:
-        name: as in the names of files.
+        name: what the names of files call it.
         block_size: numbers of a block.
         block_bytes: what a block takes.
-        bits: of an integer that holds each number of a group; 0 = the numbers are floats.
+        bits: the size of an integer that holds each number of a group; 0 = the numbers are floats.
         unpack: makes groups of blocks, [blocks, block_bytes]; None = the numbers are floats.
     """
 

@@ -37,8 +37,8 @@ class TokenizerFields:
 
     Attributes:
         model: "gpt2" or "llama".
-        tokens: by id.
-        kinds: of tokens, by id.
+        tokens: the texts of tokens, by id.
+        kinds: the kinds of tokens, by id.
 
     Raises:
         ConfigurationError: there is no tokenizer, or one of a kind that is not taken.

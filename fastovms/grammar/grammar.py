@@ -201,7 +201,7 @@ class GrammarCompiler:
         """Compiles the grammar, unless it is kept.
 
         Args:
-            num_bytes: that it holds when it is compiled, if somebody has measured it.
+            num_bytes: how much it holds when it is compiled, if somebody has measured it.
 
         Raises:
             UnfinishableGrammar: the grammar was compiled, but following it leads nowhere.

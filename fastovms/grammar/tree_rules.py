@@ -38,7 +38,7 @@ def tree_rules(
 
     Args:
         special_tokens: ids by text, without those that end a text.
-        end_token_ids: of the tokens that do. None stands before a tag that must come.
+        end_token_ids: those of the tokens that do. None stands before a tag that must come.
 
     Raises:
         ValueError: a schema in it cannot be used.

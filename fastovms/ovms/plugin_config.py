@@ -20,7 +20,7 @@ class PluginConfig(NamedTuple):
     """What the properties of a device say.
 
     Attributes:
-        properties: for the device.
+        properties: those for the device.
         prompt_lookup: whether to draft from earlier text; None = nothing is said.
         unused: a line on each property that has no use here.
     """

@@ -55,7 +55,8 @@ class Field:
     """A field with one value; a repeated one is several fields.
 
     Attributes:
-        name: of an extension or an Any in brackets, without blanks: "[type.example.com/a.B]".
+        name: its name, or that of an extension or an Any in brackets, without blanks:
+            "[type.example.com/a.B]".
     """
 
     name: str

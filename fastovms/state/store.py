@@ -70,7 +70,7 @@ class Context(NamedTuple):
     Attributes:
         is_whole: False = older items were left out, as asked.
         missing_id: a response that it builds on and that is no longer there; None = all are.
-        progress: of the response asked for, or FINISHED.
+        progress: that of the response asked for, or FINISHED.
     """
 
     items: Sequence[StoredItem]

@@ -37,7 +37,7 @@ class ChatMessageForm:
     """How the pieces of an answer are told.
 
     Attributes:
-        role: of the message.
+        role: the message's.
         prefix: what its content begins with: the end of the prompt, where it is echoed.
         hides_reasoning: whether pieces of reasoning are left out.
         hides_content: whether content is left out; in an answer that must be calls, only broken

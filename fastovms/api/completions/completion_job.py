@@ -41,7 +41,7 @@ class CompletionJob:
     """A completions request that is ready to run.
 
     Attributes:
-        prompts: with their texts, as the client sees them.
+        prompts: the prompts with their texts, as the client sees them.
         tasks: the same, as the model sees them.
         num_prompt_logprobs: how many top log probabilities of the prompts' tokens the report needs.
     """

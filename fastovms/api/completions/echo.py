@@ -17,7 +17,7 @@ class Echo:
 
     Attributes:
         text: what stands before the text of each of the prompt's choices.
-        length: of `text`, in the unit of the offsets.
+        length: the length of `text`, in the unit of the offsets.
         tokens: the prompt's, if their log probabilities were asked for.
     """
 

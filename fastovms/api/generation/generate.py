@@ -57,7 +57,7 @@ class TextGeneration:
     Use as a context manager: leaving it, for whatever reason, frees what still runs.
 
     Attributes:
-        prompt_logprobs: of each prompt, one entry a token, where its `SamplingParams` asked for
+        prompt_logprobs: for each prompt, one entry a token, where its `SamplingParams` asked for
             them; complete when `run` has returned.
     """
 

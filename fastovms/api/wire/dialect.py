@@ -78,20 +78,20 @@ class ResponsesStyle:
     """What the dialects of the Responses API differ in.
 
     Attributes:
-        id_separator: between an id's prefix and the rest.
-        names_events: frames have an `event:` line.
-        has_error_events: one comes before `response.failed`.
+        id_separator: what stands between an id's prefix and the rest.
+        names_events: whether frames have an `event:` line.
+        has_error_events: whether one comes before `response.failed`.
         length_reason: why an answer that became too long is incomplete.
-        summarizes_reasoning: reasoning is told as a summary, rather than as text.
-        efforts: of reasoning.
-        skips_unknown_types: items and tools of types that the server does not have are passed over
-            with a warning, rather than refused.
-        takes_empty_input: an empty text or list.
-        outputs_need_call_ids: of function calls.
-        takes_stream_options: at all.
-        takes_logprobs_field: `logprobs` in a stream.
-        tells_response_format: as `text.format`.
-        tells_min_p: where it is given.
+        summarizes_reasoning: whether reasoning is told as a summary, rather than as text.
+        efforts: the values of `reasoning.effort` that are taken.
+        skips_unknown_types: whether items and tools of types that the server does not have are
+            passed over with a warning, rather than refused.
+        takes_empty_input: whether the input may be an empty text or list.
+        outputs_need_call_ids: whether outputs of function calls must have a `call_id`.
+        takes_stream_options: whether there may be `stream_options`.
+        takes_logprobs_field: whether `logprobs` in a stream is taken.
+        tells_response_format: whether `response_format` is repeated as `text.format`.
+        tells_min_p: whether `min_p` is repeated where it is given.
     """
 
     id_separator: str
@@ -114,26 +114,28 @@ class Dialect:
     """How one family of clients is spoken to.
 
     Attributes:
-        name: for logs and tests.
+        name: what logs and tests call it.
         prefixes: URL prefixes, each serving the same routes.
-        nested_errors: `{"error": {"message", ...}}` instead of `{"error": "text"}`.
-        malformed_body_status: for a body that is not a JSON object.
+        nested_errors: whether errors are `{"error": {"message", ...}}` instead of `{"error":
+            "text"}`.
+        malformed_body_status: the status for a body that is not a JSON object.
         body_level_fields: fields whose faults count as a malformed body.
-        model_required: a request must name its model.
+        model_required: whether a request must name its model.
         refuses_null: fields in which null is not the same as absent, in the order in which they
             are checked.
         ranges: bounds of the numeric fields.
-        default_top_k: when neither the request nor the model gives one; 0 = off.
-        default_max_tokens: of completions; None = the model's default, else its context.
+        default_top_k: what applies when neither the request nor the model gives one; 0 = off.
+        default_max_tokens: the default for completions; None = the model's default, else its
+            context.
         clamps_max_tokens: a `max_tokens` beyond the context or the model's limit is lowered, not
             refused.
         max_stop_strings: None = the server's own limit only.
-        stop_in_streams: a stream includes the stop string that ended it, by default.
+        stop_in_streams: whether a stream includes, by default, the stop string that ended it.
         strict_stream_options: unknown `stream_options` are refused.
         best_of_is_beam_search: `best_of` is a beam width, has the model's limit, and cannot be
             streamed.
         has_ids: responses carry `id`, `system_fingerprint` and `stop_reason`.
-        stream_object: `object` of a completion's stream chunks.
+        stream_object: the `object` of a completion's stream chunks.
         handshake: a stream opens with an empty chunk when its first token releases no text.
         takes_text_for_messages: `messages` may be one text.
         takes_image_url_strings: `image_url` of a part may be the URL itself.
@@ -146,13 +148,13 @@ class Dialect:
         continues_roles: an answer without a generation prompt has the role of the last message.
         checks_audio_fields: `modalities`, `audio` and `chunk_frames`, by which OVMS's clients ask
             for what no model here makes, are refused where they are wrong, not ignored.
-        reasoning_members: of a message.
+        reasoning_members: the members of a message that reasoning is told in.
         lists_no_calls: a message without calls has an empty list of them.
         has_null_content: a message that only calls has no content, rather than an empty one.
         ends_named_call_with_stop: `finish_reason` of a call whose function the request names.
-        responses: of the Responses API.
+        responses: what this dialect of the Responses API is like.
         text_length: the unit of `text_offset`.
-        owned_by: on model cards; `describes_models` adds vLLM's fields to them.
+        owned_by: the member of model cards; `describes_models` adds vLLM's fields to them.
     """
 
     name: str

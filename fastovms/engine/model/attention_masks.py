@@ -37,8 +37,8 @@ class Attention(NamedTuple):
 
     Attributes:
         window: the number of keys up to the query's own, or None where it sees all.
-        slopes: of each head, what a key's bias grows by from one position to the next, or None
-            where no key has a bias.
+        slopes: by how much each head's bias grows from one key's position to the next, or None
+            where there is no bias.
     """
 
     window: int | None = None

@@ -109,7 +109,7 @@ class Precisions:
     """What a model is compiled with.
 
     Attributes:
-        name: as operators see it.
+        name: what operators see.
         large: OpenVINO's properties.
         small: properties for small steps, where they differ. A step is small with up to
             `MAX_SMALL_STEP` tokens, unless it has part of a prompt in it with more than

@@ -44,7 +44,7 @@ def share_memory(cache_sizes: Sequence[float], available: int) -> int:
     once the caches of a fixed size have theirs.
 
     Args:
-        cache_sizes: of every cache, in GB; 0 = automatic.
+        cache_sizes: the size of every cache, in GB; 0 = automatic.
     """
     given = sum(size * GIB for size in cache_sizes)
     num_automatic = max(1, sum(not size for size in cache_sizes))

@@ -169,7 +169,7 @@ class ExportedModel:
         graph: what was made of it.
         device: OpenVINO's name of the device.
         choices: the ways worth trying, the presumably fastest first.
-        weights_size: of the file, in bytes.
+        weights_size: the size of their file, in bytes.
     """
 
     def __init__(

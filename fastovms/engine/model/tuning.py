@@ -59,7 +59,7 @@ class FastestWay:
     """The way to run a model that has won a measurement.
 
     Attributes:
-        name: of the way.
+        name: the name of its precisions.
         gain: its speed as a multiple of the default's.
     """
 

@@ -74,7 +74,7 @@ class Sequence:
         draft_token_ids: int64, a guess at what follows, to be verified in the next step.
         grammar: where the sample stands in its grammar, or None.
         processors: what changes the logits before a token is drawn, the grammar last.
-        prompt_logprobs: of the prompt tokens scored so far; only sample 0 scores its prompt.
+        prompt_logprobs: those of the prompt tokens scored so far; only sample 0 scores its prompt.
         parent: the sample whose prompt blocks this one shares once they are computed.
         group: the sequences that this one keeps in step with, or None.
     """
@@ -125,7 +125,7 @@ class Sequence:
             request: what was asked for.
             index: which of the request's samples it is.
             token_limit: the length in tokens, prompt included, at which the sequence ends.
-            seed: of 64 bits, what its tokens are drawn by.
+            seed: 64 bits by which its tokens are drawn.
             rank: its place among those that wait.
             grammar: where the sample stands in its grammar, if it has one.
             parent: the sample that computes the prompt for this one, if there is one.

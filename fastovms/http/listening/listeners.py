@@ -34,7 +34,7 @@ class Listener:
 
     Attributes:
         url: its address, for people and clients.
-        path: of a Unix socket bound here, to be removed at the end.
+        path: the file of a Unix socket bound here, to be removed at the end.
     """
 
     sock: socket.socket

@@ -31,7 +31,7 @@ class RequestSink(Protocol):
         """Takes a head that is complete and in order.
 
         Args:
-            content_length: of the body that follows; None = chunked, not known yet.
+            content_length: the size of the body that follows; None = chunked, not known yet.
 
         Returns:
             Whether the body is wanted; one that is not is read and thrown away.

@@ -33,7 +33,7 @@ class CallChoice:
     """The calls that a request lets the model make.
 
     Attributes:
-        tools: at least one.
+        tools: the functions that may be called, at least one.
         required: whether the answer is calls and nothing else; else it may be text, with calls or
             without.
         parallel: whether there may be more than one call.

@@ -36,7 +36,7 @@ class TokenTable:
     """What each token contributes to the text.
 
     Attributes:
-        token_bytes: by id; empty where the vocabulary has a gap.
+        token_bytes: the bytes of each id; empty where the vocabulary has a gap.
         special_token_ids: ids that contribute nothing when special tokens are skipped.
         strip_leading_space: whether one space is dropped from the beginning of a text.
     """

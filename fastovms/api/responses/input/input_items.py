@@ -64,7 +64,7 @@ class ReadItems:
     """Items that have been read.
 
     Attributes:
-        items: with an `item_reference` where one is still to be put in its place.
+        items: the items, with an `item_reference` where one is still to be put in its place.
         skipped: what was left out, in words for a warning.
     """
 

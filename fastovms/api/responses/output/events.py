@@ -58,7 +58,7 @@ class ResponseRun:
     """Follows one response: its output, its state, and the events that tell of both.
 
     Attributes:
-        state: as of now.
+        state: the response's, as of now.
         output: its items.
     """
 
@@ -151,7 +151,7 @@ def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect
     has those before number `start`.
 
     Args:
-        response: as it has failed.
+        response: the object that tells of its failure.
     """
     encoder = EventEncoder(named=True, first=start)
     if not start:

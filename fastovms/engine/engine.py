@@ -24,6 +24,7 @@ from fastovms.engine.sampling.broken_logits import Failure, ModelTrial, check_ro
 from fastovms.engine.sampling.logits_processors import logits_processors
 from fastovms.engine.sampling.logprobs import token_logprobs
 from fastovms.engine.sampling.sampler import Drawn, Sampler
+from fastovms.engine.sampling.seeds import sample_seed
 from fastovms.engine.scheduling.batch import Batch, ScoredTokens, build_batch
 from fastovms.engine.scheduling.blocks import BlockManager
 from fastovms.engine.scheduling.prefill_pacing import StepCosts
@@ -157,7 +158,7 @@ class Engine:
                 request,
                 index,
                 token_limit=token_limit,
-                seed=_sample_seed(seed, index),
+                seed=sample_seed(seed, index),
                 rank=rank,
                 parent=samples[0] if samples else None,
                 group=group,
@@ -379,9 +380,3 @@ class Engine:
         if not samples:
             del self._requests[sequence.request_id]
             self._searches.pop(sequence.request_id, None)
-
-
-def _sample_seed(seed: int, index: int) -> int:
-    """Returns the 64-bit seed by which sample `index` of a request draws."""
-    mixed = np.random.SeedSequence((seed % 2**64, index)).generate_state(1, np.uint64)
-    return int(mixed[0])

@@ -21,7 +21,7 @@ from fastovms.config import HttpConfig, ServiceConfig
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.http.listening.systemd import Notifier
 from fastovms.http.server import HttpServer
-from fastovms.service.watch import EngineWatch
+from fastovms.service.engine_watch import EngineWatch
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.wire.body import show
+from fastovms.api.wire.client_ids import check_id
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.ids import check_id
 from fastovms.errors import InvalidField
 
 LOGPROBS: Final = "message.output_text.logprobs"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fastovms.backend_stats import BackendStats, EngineCounters
-from fastovms.service.watch import EngineWatch, ProgressWatch
+from fastovms.service.engine_watch import EngineWatch, ProgressWatch
 
 
 class Clock:

@@ -32,7 +32,7 @@ _INTEGERS: Final = {
     (8, "int8"): ov.Type.i8,
     (8, "uint8"): ov.Type.u8,
 }
-"""By bits and by what the groups hold."""
+"""OpenVINO's types of integers, by their bits and by the type that the groups hold."""
 
 
 class Weights:
@@ -147,7 +147,8 @@ def _unpacked(blocks: NDArray[np.uint8], kind: TensorType) -> Iterator[Groups]:
 
 
 def _packed(integers: NDArray[np.uint8] | NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
-    """Two integers of 4 bits in a byte, the first one in its lower half."""
+    """Returns integers of 8 bits as they are, and those of 4 bits two in a byte, the first one in
+    its lower half."""
     values = integers.reshape(-1).view(np.uint8)
     if bits == 8:
         return values

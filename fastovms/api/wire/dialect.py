@@ -127,31 +127,35 @@ class Dialect:
         default_top_k: what applies when neither the request nor the model gives one; 0 = off.
         default_max_tokens: the default for completions; None = the model's default, else its
             context.
-        clamps_max_tokens: a `max_tokens` beyond the context or the model's limit is lowered, not
-            refused.
-        max_stop_strings: None = the server's own limit only.
+        clamps_max_tokens: whether a `max_tokens` beyond the context or the model's limit is
+            lowered, not refused.
+        max_stop_strings: how many a request may have; None = the server's own limit only.
         stop_in_streams: whether a stream includes, by default, the stop string that ended it.
-        strict_stream_options: unknown `stream_options` are refused.
-        best_of_is_beam_search: `best_of` is a beam width, has the model's limit, and cannot be
-            streamed.
-        has_ids: responses carry `id`, `system_fingerprint` and `stop_reason`.
+        strict_stream_options: whether unknown `stream_options` are refused.
+        best_of_is_beam_search: whether `best_of` is a beam width, has the model's limit, and cannot
+            be streamed.
+        has_ids: whether responses carry `id`, `system_fingerprint` and `stop_reason`.
         stream_object: the `object` of a completion's stream chunks.
-        handshake: a stream opens with an empty chunk when its first token releases no text.
-        takes_text_for_messages: `messages` may be one text.
-        takes_image_url_strings: `image_url` of a part may be the URL itself.
-        completes_vision_models: prompts without messages go to models that take images, too.
-        flat_tools: a tool's members may stand beside its type.
-        checks_tool_choice: a choice without tools, or of one that is not among them, is refused,
-            rather than leaving none to call.
-        parses_special_tokens: calls and reasoning are found in a text that keeps its special
-            tokens too.
-        continues_roles: an answer without a generation prompt has the role of the last message.
-        checks_audio_fields: `modalities`, `audio` and `chunk_frames`, by which OVMS's clients ask
-            for what no model here makes, are refused where they are wrong, not ignored.
+        handshake: whether a stream opens with an empty chunk when its first token releases no text.
+        takes_text_for_messages: whether `messages` may be one text.
+        takes_image_url_strings: whether `image_url` of a part may be the URL itself.
+        completes_vision_models: whether prompts without messages go to models that take images,
+            too.
+        flat_tools: whether a tool's members may stand beside its type.
+        checks_tool_choice: whether a choice without tools, or of one that is not among them, is
+            refused, rather than leaving none to call.
+        parses_special_tokens: whether calls and reasoning are found in a text that keeps its
+            special tokens too.
+        continues_roles: whether an answer without a generation prompt has the role of the last
+            message.
+        checks_audio_fields: whether `modalities`, `audio` and `chunk_frames`, by which OVMS's
+            clients ask for what no model here makes, are refused where they are wrong, not ignored.
         reasoning_members: the members of a message that reasoning is told in.
-        lists_no_calls: a message without calls has an empty list of them.
-        has_null_content: a message that only calls has no content, rather than an empty one.
-        ends_named_call_with_stop: `finish_reason` of a call whose function the request names.
+        lists_no_calls: whether a message without calls has an empty list of them.
+        has_null_content: whether a message that only calls has no content, rather than an empty
+            one.
+        ends_named_call_with_stop: whether `finish_reason` is "stop" after a call whose function the
+            request names.
         responses: what this dialect of the Responses API is like.
         text_length: the unit of `text_offset`.
         owned_by: the member of model cards; `describes_models` adds vLLM's fields to them.

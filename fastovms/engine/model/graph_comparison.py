@@ -21,11 +21,11 @@ from fastovms.engine.model.raw_logits import as_float32
 from fastovms.engine.model.step_inputs import StepLayout
 
 MAX_TOKENS: Final = 48
-"""Of the text: more than a block has."""
+"""The length in tokens of the compared text: more than a block has."""
 
 _FIRST_PART: Final = 0.75
 _NUM_COMPARED: Final = 8
-"""The likeliest tokens of each position."""
+"""How many of the likeliest tokens of each position are compared."""
 
 _NUM_TOKEN_IDS: Final = 1000
 _PROPERTIES: Final = {**exact_properties("CPU", {}), "KV_CACHE_PRECISION": "f32"}
@@ -65,7 +65,8 @@ def largest_difference(files: ExportedModel) -> float:
 def _compute_plain(
     core: ov.Core, model: ov.Model, token_ids: TokenIds, starts: Sequence[int]
 ) -> list[Floats]:
-    """The logits of a text whose first position is each of `starts`: [tokens, vocab_size]."""
+    """Returns the logits of a text whose first position is each of `starts`: [tokens,
+    vocab_size]."""
     request = core.compile_model(model, "CPU", _PROPERTIES).create_infer_request()
     values: dict[str, NDArray[Any]] = {
         "input_ids": token_ids[None],

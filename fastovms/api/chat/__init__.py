@@ -1,4 +1,4 @@
 """Answers `/chat/completions` and `/tokenize`.
 
-It prepares a chat, runs it and writes its answer. Responses are a room of their own.
+It prepares a chat, runs it and writes its answer. It knows nothing of responses or of what is stored.
 """

@@ -96,7 +96,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
     chat, last = await offload.run(read, request.size)
     form = _form(request, chat.tools, template, last, new_call_id)
     if form.hides_reasoning:
-        # Log probabilities would tell the reasoning that is to be hidden.
+        # The tokens' texts would reveal the reasoning that the client asked to hide.
         report = replace(report, num_logprobs=None, has_token_ids=False)
         options = replace(options, report=report)
     task = await chat_task(request, options, chat, report.num_prompt_logprobs)

@@ -171,6 +171,6 @@ async def _encode(
     bare = PromptEncoder(tokenizer, model, add_special_tokens=False)
     prompts = await encode_prompts(texts, replace(bare, truncation=truncation))
     [suffix] = await encode_prompts([body.suffix], bare)
-    # What begins every text of the model, if anything does, begins this one too.
+    # The token that begins a text, if the tokenizer adds one.
     start = tokenizer.encode("", add_special_tokens=add_special_tokens)
     return prompts, [[*start, *fim.join(prompt.token_ids, suffix.token_ids)] for prompt in prompts]

@@ -89,7 +89,7 @@ class RequestParser:
         self._parser = self._new_parser()
         self._raw_size = 0  # bytes fed since the phase began, as far as the reads tell
         self._num_requests = 0
-        # At the latest complete chunk line: `body_size` and `_raw_size`.
+        # Values of `body_size` and `_raw_size` when the last whole chunk line had been read.
         self._chunk_start = -1
         self._raw_before_chunk = 0
         self._held = 0  # bytes taken from the budget for the current body

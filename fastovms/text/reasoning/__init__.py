@@ -1,4 +1,7 @@
-"""Lists the formats of reasoning, by the names that `--reasoning-parser` takes."""
+"""Lists the formats of reasoning, by the names that `--reasoning-parser` takes.
+
+Each finds what a model thinks in its text. Whether a client sees it is not decided here.
+"""
 
 from __future__ import annotations
 

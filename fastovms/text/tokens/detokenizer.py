@@ -104,7 +104,7 @@ class TableDetokenizer:
         self._token_bytes = token_bytes
         self._strip = strip_leading_space
         self._incomplete = b""
-        # Where in or right behind the incomplete bytes pushes began.
+        # Offsets, in `_incomplete` or right behind it, at which pushes began.
         self._begins: list[int] = []
         self.starts: Sequence[str] = ()
 

@@ -1,4 +1,7 @@
-"""Lists the formats of tool calls, by the names that `--tool-parser` takes."""
+"""Lists the formats of tool calls, by the names that `--tool-parser` takes.
+
+Each module reads one format and builds its grammar. It knows nothing of requests or of reasoning.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _read_call(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
             return False
         if end != "\n":
             scan.put_back(end)
-        # In V3.1's form a function may bear that name.
+        # In V3.1's form a function may itself be called `function`.
         name = "".join(pieces).strip() or name
     yield from scan.space()
     fence = yield from _take_fence(scan)

@@ -47,7 +47,7 @@ def tagged_calls(choice: CallChoice, begin: str, block: Node, between: str | Nod
     """
     once = between is None or not choice.parallel
     if not choice.required:
-        # The answer ends with an only call: what would have been the next one has no place.
+        # Where only one call is allowed the answer ends with it.
         return TriggeredTag(begin, block, once)
     call = in_order(Tag(begin), block)
     return call if between is None or once else several(call, between)

@@ -23,9 +23,9 @@ class TokenAligner:
     def __init__(self, tags: Collection[str] = frozenset()) -> None:
         self._tags = tags
         self._texts: list[str] = []
-        # Characters before those that `_texts` hold.
+        # Characters that were dropped before those of `_texts`.
         self._position = 0
-        # The tokens that begin in `_texts`.
+        # Tokens whose text begins in `_texts`.
         self._tokens: deque[TextToken] = deque()
 
     def push(self, text: str, tokens: Iterable[TextToken]) -> None:

@@ -13,7 +13,7 @@ from fastovms.state.store import FoundResponse, ResponseProgress, StoredItem, St
 
 _UNFINISHED: Final[Mapping[ResponseProgress, State]] = {
     ResponseProgress.INTERRUPTED: failed("the server was stopped before the response was finished"),
-    # A response that does run is answered by its `BackgroundRun`, not from here.
+    # A response that still runs is found in memory and never read from the store.
     ResponseProgress.RUNNING: failed("the response could not be kept when it was finished"),
 }
 

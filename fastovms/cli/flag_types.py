@@ -24,7 +24,7 @@ def text(value: str) -> str:
 
 
 def names(value: str) -> str:
-    """Reads names separated by commas, or a JSON list of them, as vLLM has it: "a,b"."""
+    """Reads names separated by commas, "a,b", or a JSON list of them, as vLLM takes it."""
     found: object = value.split(",")
     if value.startswith("["):
         try:

@@ -43,7 +43,7 @@ def structural_tag(
     body = json.loads(source)
     if not isinstance(body, dict):
         raise ValueError("it must be an object")
-    writer = _Writer(special_tokens, compile_part)
+    writer = _TagWriter(special_tokens, compile_part)
     if "format" in body:
         return writer.source(body["format"], "format")
     tags = [
@@ -58,7 +58,7 @@ def structural_tag(
     return writer.source({"type": "triggered_tags", "triggers": triggers, "tags": tags}, "format")
 
 
-class _Writer:
+class _TagWriter:
     """Writes the grammar. Methods named after formats return the parts of one, with an end behind
     it if there are `ends`."""
 
@@ -295,22 +295,22 @@ class _Writer:
         return LarkPart(f"@{name}", False)
 
 
-_FORMATS: Final[Mapping[str, Callable[[_Writer, Value, str, Ends], list[LarkPart]]]] = {
-    "const_string": _Writer.const_string,
-    "json_schema": _Writer.json_schema,
-    "qwen_xml_parameter": _Writer.qwen_xml_parameter,
-    "grammar": _Writer.grammar,
-    "regex": _Writer.regex,
-    "any_text": _Writer.any_text,
-    "sequence": _Writer.sequence,
-    "or": _Writer.or_,
-    "optional": _Writer.optional,
-    "plus": _Writer.plus,
-    "star": _Writer.star,
-    "repeat": _Writer.repeat,
-    "tag": _Writer.tag,
-    "triggered_tags": _Writer.triggered_tags,
-    "tags_with_separator": _Writer.tags_with_separator,
+_FORMATS: Final[Mapping[str, Callable[[_TagWriter, Value, str, Ends], list[LarkPart]]]] = {
+    "const_string": _TagWriter.const_string,
+    "json_schema": _TagWriter.json_schema,
+    "qwen_xml_parameter": _TagWriter.qwen_xml_parameter,
+    "grammar": _TagWriter.grammar,
+    "regex": _TagWriter.regex,
+    "any_text": _TagWriter.any_text,
+    "sequence": _TagWriter.sequence,
+    "or": _TagWriter.or_,
+    "optional": _TagWriter.optional,
+    "plus": _TagWriter.plus,
+    "star": _TagWriter.star,
+    "repeat": _TagWriter.repeat,
+    "tag": _TagWriter.tag,
+    "triggered_tags": _TagWriter.triggered_tags,
+    "tags_with_separator": _TagWriter.tags_with_separator,
 }
 FORMAT_TYPES: Final = tuple(_FORMATS)
 

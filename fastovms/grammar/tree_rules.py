@@ -43,10 +43,10 @@ def tree_rules(
     Raises:
         ValueError: a schema in it cannot be used.
     """
-    return _Writer(special_tokens, end_token_ids).source(root)
+    return _RuleWriter(special_tokens, end_token_ids).source(root)
 
 
-class _Writer:
+class _RuleWriter:
     """Rules under construction."""
 
     def __init__(self, special_tokens: Mapping[str, int], end_token_ids: Collection[int]) -> None:

@@ -20,7 +20,7 @@ _READY: Final = Response(200)
 
 
 class ServableRoutes:
-    """The handlers of these questions. Errors are in OVMS's form."""
+    """The handlers of KServe's and OVMS's questions about models. Errors are in OVMS's form."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models

@@ -10,7 +10,7 @@ from fastovms.api.wire.dialect import Dialect
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What every part of one answer repeats."""
+    """The members that every part of one answer repeats."""
 
     id: str
     created: int

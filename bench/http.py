@@ -5,7 +5,7 @@
     python -m bench.http profile     # where the server's time goes in each of these requests
 
 `requests` and `profile` need wrk (apt-get install wrk) and the extra `bench`. The servers take
-turns; the null engine gives each request a token a turn of the event loop.
+turns; the null engine gives each request a token a pass of the event loop.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class NullBackend:
         """
         Args:
             token_ids: repeated for as long as a request asks for more.
-            step_seconds: between two steps; 0 = a step a turn of the event loop.
+            step_seconds: between two steps; 0 = a step a pass of the event loop.
         """
         self._model = model
         self._token_ids = token_ids

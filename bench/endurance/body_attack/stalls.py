@@ -2,7 +2,7 @@
 
 While each kind of body is sent, several at once, another process asks `/ping` every 20 ms, a
 canary streams, and so does one whose bodies have 70 KB and are thus decoded in a thread, too. The
-longest answer of `/ping` bounds the longest turn of the loop from above; the server's own metric
+longest answer of `/ping` bounds the longest pass of the loop from above; the server's own metric
 tells it from within.
 """
 

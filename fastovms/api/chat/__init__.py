@@ -1,4 +1,5 @@
 """Answers `/chat/completions` and `/tokenize`.
 
-It prepares a chat, runs it and writes its answer. It knows nothing of responses or of what is stored.
+It prepares a chat, runs it and writes its answer. It knows nothing of responses or of what is
+stored.
 """

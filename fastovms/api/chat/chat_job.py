@@ -20,9 +20,9 @@ from fastovms.api.conversation.chat_task import ReadChat, chat_task, parser_make
 from fastovms.api.conversation.chat_tools import ToolUse, read_tools
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.request import offload
+from fastovms.api.request.candidates import check_num_choices
 from fastovms.api.request.generation_options import (
     GenerationOptions,
-    check_num_choices,
     check_numbers,
     generation_options,
 )
@@ -80,7 +80,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
     _check_modalities(body)
     report = token_report(request, _top_logprobs(body))
     options = generation_options(request, report, _budget(request))
-    check_num_choices(request, options.candidates)
+    check_num_choices(options.candidates, request.config)
     template = template_options(model, _template_fields(body))
 
     def read() -> tuple[ReadChat, Message]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from msgspec import UNSET
 
 from fastovms.api.completions.fim import FimTokens
+from fastovms.api.request.candidates import check_num_choices
 from fastovms.api.request.generation_options import (
     GenerationOptions,
-    check_num_choices,
     check_numbers,
     generation_options,
 )
@@ -76,7 +76,7 @@ async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None
     _check_suffix(body, fim)
     options = generation_options(request, report, _budget(request))
     texts = split_prompts(body.prompt, model.info, request.config, truncation=options.truncation)
-    check_num_choices(request, options.candidates, len(texts))
+    check_num_choices(options.candidates, request.config, len(texts))
     if model.images is not None:
         _check_texts(texts, model.images, request.dialect)
     prompts, inputs = await _encode(request, texts, options.truncation, fim)

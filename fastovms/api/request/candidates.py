@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastovms.api.wire.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import GenerationFields
-from fastovms.config import ModelLimits
+from fastovms.config import ApiConfig, ModelLimits
 from fastovms.errors import InvalidField
 from fastovms.params import BeamSearch, EarlyStopping, SamplingDefaults
 
@@ -104,4 +104,17 @@ def _beam_search(
         length_penalty=length_penalty,
         early_stopping=early_stopping,
         param="n" if body.best_of is None else "best_of",
+    )
+
+
+def check_num_choices(chosen: Candidates, config: ApiConfig, num_prompts: int = 1) -> None:
+    """Raises InvalidField: more samples than one request may ask for."""
+    most = config.max_choices
+    if num_prompts * chosen.num_samples <= most:
+        return
+    name = "n" if chosen.num_samples == chosen.n else "best_of"
+    prompts = f" with {num_prompts} prompts" if num_prompts > 1 else ""
+    raise InvalidField(
+        f"{name} must be at most {most // num_prompts}{prompts}, not {chosen.num_samples}",
+        param=name,
     )

@@ -22,7 +22,6 @@ from fastovms.api.request.token_budget import TokenBudget, truncation
 from fastovms.api.request.token_report import TokenReport
 from fastovms.api.request.token_rules import TokenRules, token_rules
 from fastovms.api.wire.request_schemas import GenerationFields, StreamOptions
-from fastovms.errors import InvalidField
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +76,4 @@ def generation_options(
         skip_special_tokens=body.skip_special_tokens is not False,
         queueing=queueing(body),
         stream_options=stream_options(body, dialect),
-    )
-
-
-def check_num_choices(
-    request: Preparation[GenerationFields], chosen: Candidates, num_prompts: int = 1
-) -> None:
-    """Raises InvalidField: more samples than one request may ask for."""
-    most = request.config.max_choices
-    if num_prompts * chosen.num_samples <= most:
-        return
-    name = "n" if chosen.num_samples == chosen.n else "best_of"
-    prompts = f" with {num_prompts} prompts" if num_prompts > 1 else ""
-    raise InvalidField(
-        f"{name} must be at most {most // num_prompts}{prompts}, not {chosen.num_samples}",
-        param=name,
     )

@@ -12,9 +12,9 @@ from fastovms.api.conversation.chat_prompt import PromptMaker, TemplateFields, t
 from fastovms.api.conversation.chat_task import ReadChat, chat_task, parser_maker
 from fastovms.api.conversation.chat_tools import ToolUse, read_tools
 from fastovms.api.request import offload
+from fastovms.api.request.candidates import check_num_choices
 from fastovms.api.request.generation_options import (
     GenerationOptions,
-    check_num_choices,
     check_numbers,
     generation_options,
 )
@@ -75,7 +75,7 @@ async def prepare(
     top_logprobs = num_logprobs(body.top_logprobs, "top_logprobs", request.config) or 0
     report = token_report(request, top_logprobs if fields.logprobs else None)
     options = generation_options(request, report, _budget(request))
-    check_num_choices(request, options.candidates)
+    check_num_choices(options.candidates, request.config)
     warnings: list[str] = []
     maker = _prompt_maker(request, fields, history, warnings)
     maker = replace(maker, truncation=options.truncation)

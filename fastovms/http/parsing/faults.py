@@ -41,6 +41,12 @@ class InputRefused(Exception):
     """Raised by a sink that has taken care of the answer and wants no more of the input."""
 
 
+def large_body_fault(limit: int) -> Fault:
+    """Returns the fault of a body, announced or read, of more than `limit` bytes (RFC 9110
+    15.5.14)."""
+    return Fault(413, f"the body is larger than {limit} bytes")
+
+
 def parse_fault(error: httptools.HttpParserError) -> Fault:
     """Returns what the parser's refusal means to the client."""
     if str(error).startswith("Pause on PRI"):

@@ -14,7 +14,13 @@ import httptools
 from fastovms.config import HttpConfig
 from fastovms.http.parsing.body_budget import BodyBudget
 from fastovms.http.parsing.body_buffer import BodyBuffer
-from fastovms.http.parsing.faults import Fault, InputRefused, method_fault, parse_fault
+from fastovms.http.parsing.faults import (
+    Fault,
+    InputRefused,
+    large_body_fault,
+    method_fault,
+    parse_fault,
+)
 from fastovms.http.parsing.head import (
     body_length,
     expects_continue,
@@ -187,7 +193,7 @@ class RequestParser:
         self.awaiting_continue = False
         self.body_size += len(data)
         if self.body_size > self._config.largest_body:
-            raise Fault(413, f"the body is larger than {self._config.largest_body} bytes")
+            raise large_body_fault(self._config.largest_body)
         if self._wanted:
             assert self._current is not None
             if not self._budget.take(self._current.sender, len(data)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from fastovms.http.parsing.faults import Fault
+from fastovms.http.parsing.faults import Fault, large_body_fault
 from fastovms.http.routing.messages import Request
 
 # RFC 9110 7.2, RFC 3986 3.2.2: a bracketed IP literal or a registered name, then maybe a port.
@@ -65,7 +65,7 @@ def body_length(request: Request, max_body: int) -> int | None:
         # refuses thousands.
         length = int(fields.get("content-length", "0").lstrip("0") or "0")
         if length > max_body:
-            raise Fault(413, f"the body is larger than {max_body} bytes")
+            raise large_body_fault(max_body)
     elif request.http_version == "1.0":
         raise Fault(400, "Transfer-Encoding is not part of HTTP/1.0")
     elif coding.lower() != "chunked":

@@ -62,6 +62,9 @@ class FairThread(Generic[Result]):
             return await job.done
         finally:
             self._queue.discard(client, job)
+            # An error's traceback has this frame, and would keep itself and a body alive by it
+            # until the next collection of garbage.
+            del job
 
     def close(self) -> None:
         """Refuses all that wait. The thread ends when the call that it is at has ended."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -95,3 +97,24 @@ async def test_the_end(gate: Gate) -> None:
     gate.opened.set()
     assert await first == "a1"
     assert gate.begun == ["a1"]
+
+
+async def test_what_a_refused_call_was_about_is_let_go_at_once(gate: Gate) -> None:
+    """Not only by the next collection of garbage: bodies are large."""
+
+    class Body:
+        def decode(self) -> str:
+            raise ValueError("no body")
+
+    body = Body()
+    kept = weakref.ref(body)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="no body") as caught:
+            await gate.thread.run("a", body.decode)
+        del body, caught
+        await asyncio.sleep(0)
+        assert kept() is None
+    finally:
+        gc.enable()

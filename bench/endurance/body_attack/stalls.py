@@ -175,7 +175,7 @@ def run(options: argparse.Namespace) -> Sequence[Figure]:
         Figure("longest wait of a body of 70 KB", large.longest_first, "s", LONGEST_FIRST),
         Figure("streams that failed", seen.num_failures + large.num_failures, at_most=0),
         Figure("longest answer", longest, "s"),
-        Figure("memory beyond the start", memory, "MiB"),
+        Figure("memory beyond the start", memory, "MiB", options.memory),
     ]
 
 
@@ -187,6 +187,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--longest", type=float, default=250.0, help="ms that a turn may take")
     parser.add_argument(
         "--busy", type=float, default=50.0, help="ms of a processor that a turn may take"
+    )
+    parser.add_argument(
+        "--memory", type=float, default=256.0, help="MiB that may stay with the server afterwards"
     )
     parser.add_argument("--trace", action="store_true", help="print where slow turns are spent")
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.text.output_parser import output_parser
+from fastovms.text.output_parser import opens_reasoning, output_parser
 from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.scanning.output import CallArguments, CallBegin, CallEnd, Content, Reasoning
+from fastovms.text.scanning.output import (
+    CallArguments,
+    CallBegin,
+    CallEnd,
+    Content,
+    Reasoning,
+)
 from fastovms.text.tools import TOOL_FORMATS, Tool
 from tests.text.parsing import parse
 
@@ -60,3 +66,18 @@ def test_arguments_are_told_character_by_character():
         [CallArguments(0, "a")],
         [CallArguments(0, "b")],
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "is_inside"),
+    [
+        ("qwen3", "<|im_start|>assistant\n<think>\n", True),
+        ("qwen3", "<think> is a tag", False),
+        ("deepseek_r1", "", True),
+        ("deepseek_r1", "<think>\n</think>\n", False),
+        ("gptoss", "<|start|>assistant", False),
+        ("onyx", "<|start|>assistant to=self<|message|>", True),
+    ],
+)
+def test_whether_the_prompt_has_opened_reasoning(name: str, prompt: str, is_inside: bool) -> None:
+    assert opens_reasoning(REASONING_FORMATS[name], prompt) is is_inside

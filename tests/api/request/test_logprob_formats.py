@@ -6,16 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastovms.api.completions.echo import make_echo
-from fastovms.api.generation.ranking import mean_logprob
 from fastovms.api.request.logprob_formats import LOWEST, TokenNames, likeliest, logprob_arrays
-from fastovms.api.request.prompts import Prompt
 from fastovms.config import ApiConfig
 from fastovms.params import ALL_LOGPROBS, TokenLogprobs
-from fastovms.text.tokens.tokenizer import Tokenizer
 from fastovms.text.tokens.tracking import TextToken
 from tests.fakes import EOS, FakeStream, model_info, token_logprobs
-from tests.paths import FIXTURES
 
 V1 = "/v1/completions"
 V3 = "/v3/completions"
@@ -66,12 +61,6 @@ def test_of_tokens_with_the_same_text_the_likelier_counts():
     same = TokenNames(lambda token_id: b"x")
     [top] = logprob_arrays([TextToken(1, 0, entry(3, 1, 2))], 2, same).top_logprobs
     assert top == {"x": -0.5}
-
-
-def test_mean_logprob():
-    tokens = [TextToken(1, 0, entry(1, logprob=-1.0)), TextToken(1, 0, entry(1, logprob=-2.0))]
-    assert mean_logprob(tokens) == -1.5
-    assert mean_logprob([]) < mean_logprob([TextToken(1, 0, entry(1, logprob=-1e9))])
 
 
 @pytest.mark.parametrize("path", [V1, V3])
@@ -180,13 +169,6 @@ async def test_echo_with_logprobs(make_api, path, fields, max_tokens):
     streamed = joined(await api.stream(path, body))
     assert streamed == whole(answer)
     assert api.backend.stats().num_running == 0
-
-
-async def test_echo_without_logprobs_scores_nothing(make_api):
-    api = make_api("z")
-    await api.post(V1, {**BODY, "echo": True})
-    assert api.backend.submitted[0].params.prompt_logprobs is None
-    assert api.backend.submitted[0].params.logprobs is None
 
 
 async def test_a_failure_while_scoring_is_a_real_status(make_api):
@@ -319,40 +301,6 @@ async def test_a_stream_equals_the_whole_answer(
         if arrays is not None:
             assert len({len(arrays[name]) for name in ARRAYS}) == 1
             assert arrays["text_offset"] == sorted(arrays["text_offset"])
-
-
-@pytest.mark.parametrize(
-    ("skip_special_tokens", "text"), [(True, "Hello"), (False, "<|endoftext|>Hello")]
-)
-def test_an_echo_of_token_ids_shows_special_tokens_where_wanted(skip_special_tokens, text):
-    tokenizer = Tokenizer.load(FIXTURES / "byte_level")
-    prompt = Prompt(tokenizer.encode("<|endoftext|>Hello"))
-    logprobs = [None] * len(prompt.token_ids)
-    echo = make_echo(prompt, logprobs, tokenizer, len, skip_special_tokens=skip_special_tokens)
-    assert (echo.text, echo.length) == (text, len(text))
-    assert echo.tokens[1].offset == text.index("Hello")
-
-
-@pytest.mark.parametrize("fixture", ["byte_level", "sentencepiece", "clean_up"])
-@pytest.mark.parametrize(
-    "text", ["Hello there, small world", "größe 😀 größe", "", "a", "<|endoftext|>x", "</s> y"]
-)
-def test_offsets_of_an_echoed_prompt(fixture, text):
-    """The echoed text is what was sent, whatever special tokens stand before it or in it."""
-    tokenizer = Tokenizer.load(FIXTURES / fixture)
-    token_ids = tokenizer.encode(text)
-    prompt = Prompt(token_ids, text)
-    logprobs = [None, *(token_logprobs(token_id, 1) for token_id in token_ids[1:])]
-    echo = make_echo(prompt, logprobs[: len(token_ids)], tokenizer, len)
-    assert (echo.text, echo.length) == (text, len(text))
-    offsets = [token.offset for token in echo.tokens]
-    assert [token.token_id for token in echo.tokens] == token_ids
-    assert offsets == sorted(offsets)
-    assert not offsets or (offsets[0] == 0 and offsets[-1] <= len(text))
-    if fixture == "byte_level" and text.isascii():
-        pieces = [tokenizer.token_bytes(token_id).decode() for token_id in token_ids]
-        starts = [len("".join(pieces[:place])) for place in range(len(pieces))]
-        assert offsets == starts
 
 
 async def test_a_large_answer_is_formatted_off_the_loop(make_api):

@@ -4,16 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from fastovms.api.completions.fim import FimTokens, find_fim_tokens
 from fastovms.api.request.token_rules import bad_words_token_ids
 from fastovms.text.tokens.tokenizer import Tokenizer
+from tests.api.completions.completion_requests import BODY, V1, V3
 from tests.fakes import ByteTokenizer, model_info
 from tests.paths import FIXTURES
-
-V1 = "/v1/completions"
-V3 = "/v3/completions"
-BODY = {"model": "fake", "prompt": "ab"}
-FIM = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
 
 
 def test_bad_words_are_banned_at_the_beginning_and_after_a_space():
@@ -135,53 +130,3 @@ async def test_a_logit_bias_of_bounded_size(make_api):
         assert status == expected
     assert answer["error"]["param"] == "logit_bias"
     assert "at most 10000 entries, not 10001" in answer["error"]["message"]
-
-
-def test_fim_formats():
-    for named, tokens in (
-        ({}, None),
-        ({"<|fim_prefix|>": 1}, None),
-        (FIM, FimTokens(1, 2, 3)),
-        ({"[PREFIX]": 1, "[SUFFIX]": 2}, FimTokens(1, 2, None)),
-        ({"\u2581<PRE>": 1, "\u2581<SUF>": 2, "\u2581<MID>": 3}, FimTokens(1, 2, 3)),
-    ):
-        assert find_fim_tokens(ByteTokenizer(**named)) == tokens
-    assert FimTokens(1, 2, 3).join([8], [9]) == [1, 8, 2, 9, 3]
-    assert FimTokens(1, 2, None).join([8], [9]) == [2, 9, 1, 8]
-
-
-class BeginningTokenizer(ByteTokenizer):
-    """Puts a token before every text."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return [99] * add_special_tokens + super().encode(text)
-
-
-@pytest.mark.parametrize("path", [V1, V3])
-async def test_suffix(make_api, path):
-    body = {**BODY, "suffix": "xy", "prompt": ["a", "b"], "return_token_ids": True}
-    api = make_api("z", tokenizer=ByteTokenizer(**FIM))
-    _, answer = await api.post(path, body)
-    inputs = [list(request.prompt_token_ids) for request in api.backend.submitted]
-    assert inputs == [[1, 97, 2, 120, 121, 3], [1, 98, 2, 120, 121, 3]]
-    assert [choice["text"] for choice in answer["choices"]] == ["z", "z"]
-    assert [choice["prompt_token_ids"] for choice in answer["choices"]] == inputs
-    assert answer["usage"]["prompt_tokens"] == 12
-    api = make_api("z", tokenizer=BeginningTokenizer(**FIM))
-    await api.post(path, {**body, "prompt": "a"})
-    await api.post(path, {**body, "prompt": [97], "add_special_tokens": False})
-    inputs = [list(request.prompt_token_ids) for request in api.backend.submitted]
-    assert inputs == [[99, 1, 97, 2, 120, 121, 3], [1, 97, 2, 120, 121, 3]]
-
-
-async def test_prompt_and_suffix_must_fit_together(make_api):
-    api = make_api("z", tokenizer=ByteTokenizer(**FIM), model=model_info(max_model_len=20))
-    for suffix, status in (("x" * 14, 200), ("x" * 15, 400), ("x" * 10_000, 400)):
-        found, answer = await api.post(V1, {**BODY, "suffix": suffix, "max_tokens": 1})
-        assert found == status, answer
-    assert answer["error"]["code"] == "context_length_exceeded"
-
-
-@pytest.mark.parametrize("suffix", ["", None])
-async def test_no_suffix_needs_no_tokens(make_api, suffix):
-    assert (await make_api("z").post(V1, {**BODY, "suffix": suffix, "echo": True}))[0] == 200

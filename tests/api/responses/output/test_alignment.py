@@ -1,0 +1,89 @@
+"""The tokens of a text are found among those of its whole answer."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastovms.api.responses.output.alignment import TokenAligner
+from fastovms.text.tokens.tracking import TextToken
+
+
+def aligned(texts: list[str], tags: tuple[str, ...] = ()) -> TokenAligner:
+    """One that has been pushed tokens with these texts."""
+    offsets = accumulate(map(len, texts[:-1]), initial=0)
+    aligner = TokenAligner(tags)
+    aligner.push("".join(texts), [TextToken(i, offset, None) for i, offset in enumerate(offsets)])
+    return aligner
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.text(alphabet="ab ü\ufffd", min_size=1, max_size=6))),
+    st.data(),
+)
+def test_the_tokens_of_a_text_are_found(pieces, data):
+    """Whatever markup is between, and however all of it was cut into tokens."""
+    spans = []
+    whole = ""
+    for place, (is_text, text) in enumerate(pieces):
+        start = len(whole)
+        whole += text if is_text else f"<{place}>"
+        spans.append((start, len(whole)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
+    tokens = list(pairwise([0, *cuts, len(whole)]))
+    aligner = aligned([whole[start:end] for start, end in tokens])
+    told = set()
+    for (is_text, text), (start, end) in zip(pieces, spans, strict=True):
+        if is_text:
+            of_text = [
+                token for token, (s, e) in enumerate(tokens) if start <= s < end or s < start < e
+            ]
+            expected = [token for token in of_text if token not in told]
+            told.update(expected)
+            assert [token.token_id for token in aligner.take(text)] == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "piece", "expected"),
+    [
+        (["</think>", "\n", "in", " the"], "in the", [2, 3]),
+        (["</think>", "\n", "in", " the"], "in", [2]),
+        (["<think>", "</think>", "t", "h"], "th", [2, 3]),
+        (["</think>", "x"], "</think>", [0]),  # a text may say it, too
+        (["</think>", "x"], "k", []),
+        (["<think>", "</think>"], "k", []),
+        (["<b>in", "in"], "in", [0]),
+    ],
+)
+def test_no_piece_is_found_within_a_tag(tokens, piece, expected):
+    aligner = aligned(tokens, ("<think>", "</think>"))
+    assert [token.token_id for token in aligner.take(piece)] == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "piece", "expected"),
+    [
+        # The first bytes of a character, and special tokens that are skipped.
+        (["<b>", "", "é", "x"], "éx", [1, 2, 3]),
+        (["a", "", "b", ""], "ab", [0, 1, 2]),
+        (["<b>", "", "", "a"], "a", [1, 2, 3]),
+        (["a", "", "</b>"], "a", [0]),
+        (["", "<b>", "a"], "a", [2]),
+    ],
+)
+def test_tokens_without_text(tokens, piece, expected):
+    assert [token.token_id for token in aligned(tokens).take(piece)] == expected
+
+
+def test_tokens_that_come_before_their_text():
+    aligner = TokenAligner()
+    aligner.push("<b>H", [TextToken(0, 0, None), TextToken(1, 3, None)])
+    aligner.push("ello", [TextToken(2, 5, None)])
+    assert [token.token_id for token in aligner.take("He")] == [1]
+    aligner.push("</b>x", [TextToken(3, 8, None), TextToken(4, 12, None)])
+    assert [token.token_id for token in aligner.take("llo")] == [2]
+    assert aligner.take("not there") == []
+    assert [token.token_id for token in aligner.take("x")] == [4]

@@ -56,11 +56,11 @@ class FieldFault(InvalidField):
         self.field = field
         self._around = before, after
 
-    def named(self, words: str) -> InvalidField:
-        """Returns the same fault of a field that the client calls so. What follows the first word
-        says how the field came to ask for it."""
+    def named(self, param: str, words: str) -> InvalidField:
+        """Returns the same fault of the field that the client calls `param`, with `words` for it in
+        the message."""
         before, after = self._around
-        return InvalidField(f"{before}{words}{after}", param=words.split(" ")[0])
+        return InvalidField(f"{before}{words}{after}", param=param)
 
 
 class NotFound(RequestError):

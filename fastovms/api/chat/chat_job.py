@@ -107,7 +107,8 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
 def names_of(body: ChatRequest) -> FieldNames:
     """Returns what a chat's request calls its fields."""
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    return FieldNames(prompt="messages", max_tokens=limit, logprobs="top_logprobs")
+    logprobs = "top_logprobs" if body.top_logprobs else "logprobs"
+    return FieldNames(prompt="messages", max_tokens=limit, logprobs=logprobs)
 
 
 def _check_modalities(body: ChatRequest) -> None:

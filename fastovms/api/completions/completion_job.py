@@ -14,7 +14,7 @@ from fastovms.api.request.generation_options import (
     check_numbers,
     generation_options,
 )
-from fastovms.api.request.preparation import FieldNames, Preparation
+from fastovms.api.request.preparation import FieldName, FieldNames, Preparation
 from fastovms.api.request.prompt_task import ModelInput, PromptTask, make_tasks
 from fastovms.api.request.prompts import (
     Prompt,
@@ -96,14 +96,10 @@ async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None
 
 def names_of(body: CompletionRequest) -> FieldNames:
     """Returns what a completion's request calls its fields."""
-    return FieldNames(
-        prompt="prompt",
-        max_tokens="max_tokens",
-        logprobs="logprobs",
-        prompt_logprobs=(
-            "echo with logprobs" if body.prompt_logprobs is None else "prompt_logprobs"
-        ),
-    )
+    names = FieldNames(prompt="prompt", max_tokens="max_tokens", logprobs="logprobs")
+    if body.prompt_logprobs is not None:
+        return names
+    return replace(names, prompt_logprobs=FieldName("echo", "echo with logprobs"))
 
 
 def _budget(request: Preparation[CompletionRequest]) -> TokenBudget:

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 from fastovms.api.conversation.chat_prompt import TemplateOptions
 from fastovms.api.conversation.chat_tools import ToolUse
-from fastovms.api.request import offload
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.structured import check_length, compile_grammar, grammar_of
 from fastovms.api.wire.body import show
@@ -32,12 +30,10 @@ class Constraint(NamedTuple):
 
     Attributes:
         is_optional: whether it may be left out where no grammar can be made of it.
-        tools: those whose schemas are part of it.
     """
 
     grammar: Grammar
     is_optional: bool = False
-    tools: Sequence[Tool] = ()
 
 
 def constraint(
@@ -70,12 +66,14 @@ def constraint(
             )
     calls = (tool_format, tools.choice) if tool_format is not None and tools.tools else None
     if asked is not None and not tools.is_required:
-        grammar = answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls)
-        return Constraint(grammar, tools=tools.tools)
+        if calls is not None:
+            _check_schemas(tools.tools)
+        return Constraint(answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls))
     if calls is None:
         return None
     is_optional = not (tools.is_required or tools.is_strict)
     try:
+        _check_schemas(tools.tools)
         grammar = call_grammar(calls[0], reasoning_format, calls[1], prompt=prompt)
         check_length(grammar, request.config)
     except InvalidField as error:
@@ -83,7 +81,7 @@ def constraint(
             raise
         logger.info(_NOT_CONSTRAINED, error.message)
         return None
-    return Constraint(grammar, is_optional, tools.tools)
+    return Constraint(grammar, is_optional)
 
 
 async def usable(
@@ -102,22 +100,17 @@ async def usable(
         return await compile_grammar(wanted.grammar, request.model, request.client)
     except (InvalidField, BackendUnavailable) as error:
         if not wanted.is_optional:
-            if isinstance(error, InvalidField):
-                named = partial(_with_tool, error, wanted.tools)
-                raise await offload.run(named, offload.MUCH) from None
             raise
         logger.info(_NOT_CONSTRAINED, error)
         return None
 
 
-def _with_tool(error: InvalidField, tools: Sequence[Tool]) -> InvalidField:
-    """Returns the same error with the name of the tool that is at fault, where a look at the
-    schemas tells it."""
+def _check_schemas(tools: Sequence[Tool]) -> None:
+    """Raises InvalidField, which names the tool, for parameters of which no grammar can be made."""
     for tool in tools:
         try:
             check_schema(tool.parameters)
         except ValueError as fault:
-            if str(fault) in error.message:
-                message = f"tools: the parameters of {show(tool.name)} cannot be used: {fault}"
-                return InvalidField(message, param="tools")
-    return error
+            raise InvalidField(
+                f"tools: the parameters of {show(tool.name)} cannot be used: {fault}", param="tools"
+            ) from None

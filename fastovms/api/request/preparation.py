@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import Dialect
@@ -16,6 +16,21 @@ from fastovms.errors import FieldFault, InvalidField
 Body = TypeVar("Body", bound=GenerationFields, covariant=True)
 
 
+class FieldName(NamedTuple):
+    """What a client calls a field.
+
+    Attributes:
+        param: its name in the body.
+        words: what messages call it: its name, with how it came to ask for something.
+    """
+
+    param: str
+    words: str
+
+
+_PROMPT_LOGPROBS = FieldName("prompt_logprobs", "prompt_logprobs")
+
+
 @dataclass(frozen=True, slots=True)
 class FieldNames:
     """What a request calls the fields that the endpoints name differently, for messages.
@@ -24,7 +39,7 @@ class FieldNames:
         prompt: what is continued or answered.
         max_tokens: how long a sample may become.
         logprobs: how many log probabilities are told of each token.
-        prompt_logprobs: the same of the prompt's tokens. The first word is the field.
+        prompt_logprobs: the same of the prompt's tokens.
         response_format: what the text must look like.
         json_schema: where its schema is a member, with its name and its strictness.
     """
@@ -32,7 +47,7 @@ class FieldNames:
     prompt: str
     max_tokens: str
     logprobs: str
-    prompt_logprobs: str = "prompt_logprobs"
+    prompt_logprobs: FieldName = _PROMPT_LOGPROBS
     response_format: str = "response_format"
     json_schema: str = "response_format.json_schema"
 
@@ -43,11 +58,12 @@ class FieldNames:
     def named(self, fault: FieldFault) -> InvalidField:
         """Returns what a lower layer has found, with the field named as the client does."""
         names = {
-            "messages": self.prompt,
-            "logprobs": self.logprobs,
+            "messages": FieldName(self.prompt, self.prompt),
+            "max_tokens": FieldName(self.max_tokens, self.max_tokens),
+            "logprobs": FieldName(self.logprobs, self.logprobs),
             "prompt_logprobs": self.prompt_logprobs,
         }
-        return fault.named(names.get(fault.field, fault.field))
+        return fault.named(*names.get(fault.field, (fault.field, fault.field)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ async def make_tasks(
         name = names.prompt_at(position, len(given.prompts))
         max_tokens = fit_max_tokens(request, options.budget, len(token_ids), name)
         most = model.info.max_model_len - len(token_ids) if max_tokens is None else max_tokens
-        _check_min_tokens(request.body.min_tokens or 0, most)
+        _check_min_tokens(request.body.min_tokens or 0, most, names.max_tokens)
         params = _sampling_params(request, options, given, max_tokens, bad_words)
         tasks.append(PromptTask(token_ids, params))
     try:
@@ -81,7 +81,8 @@ def _check_total_logprobs(
     Raises:
         InvalidField: there might be more than `max_total_logprobs`.
     """
-    report, max_tokens, model = options.report, options.budget.max_tokens, request.model.info
+    report, model, names = options.report, request.model.info, request.names
+    max_tokens = options.budget.max_tokens
     num_samples = options.candidates.num_samples
     total = num_all = 0
     for num_prompt_tokens in map(len, given.prompts):
@@ -94,21 +95,22 @@ def _check_total_logprobs(
     total *= num_samples
     if total <= request.config.max_total_logprobs:
         return
-    by_name = {"logprobs": report.num_logprobs, "prompt_logprobs": report.num_prompt_logprobs}
+    by_name = {names.logprobs: report.num_logprobs, "prompt_logprobs": report.num_prompt_logprobs}
     asked = {name: value for name, value in by_name.items() if value is not None}
     numbers = [f"{name} {value}" for name, value in asked.items()]
     raise InvalidField(
         f"{' and '.join(asked)} would report up to {total} log probabilities ({', '.join(numbers)}"
-        f", n {num_samples}, {num_all} prompt tokens, max_tokens {max_tokens}), but a "
+        f", n {num_samples}, {num_all} prompt tokens, {names.max_tokens} {max_tokens}), but a "
         f"request may have at most {request.config.max_total_logprobs}",
         param=next(iter(asked)),
     )
 
 
-def _check_min_tokens(min_tokens: int, most: int) -> None:
+def _check_min_tokens(min_tokens: int, most: int, name_of_most: str) -> None:
     if min_tokens > most:
         raise InvalidField(
-            f"min_tokens must be at most max_tokens ({most}), not {min_tokens}", param="min_tokens"
+            f"min_tokens must be at most {name_of_most} ({most}), not {min_tokens}",
+            param="min_tokens",
         )
 
 

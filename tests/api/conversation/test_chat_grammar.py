@@ -18,7 +18,6 @@ from fastovms.api.wire.request_schemas import ChatRequest
 from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.metrics import GenerationMetrics
-from fastovms.params import Grammar
 from tests.api.chat_models import PARAMETERS, call_text, chat_model, tool, tool_choice
 from tests.fakes import ByteTokenizer, FakeBackend
 from tests.vocabularies import vocabulary
@@ -136,19 +135,14 @@ async def test_what_cannot_be_compiled_now_may_go_free(monkeypatch):
         await usable(preparation(model, ChatRequest()), constraint_of(REQUIRED))
 
 
-async def test_a_tool_at_fault_is_named(monkeypatch):
-    model = served()
-
-    async def compile_grammar(grammar: Grammar, client: str) -> None:
-        vocabulary().matcher(grammar)
-
-    monkeypatch.setattr(model.backend, "compile_grammar", compile_grammar)
+@pytest.mark.parametrize("fields", [REQUIRED, {**AUTO, **FORMAT}])
+def test_a_tool_at_fault_is_named(fields):
     short = {"type": "object", "properties": {"a": {"type": "string", "minLength": -1}}}
     tools = [tool(), tool("add", parameters=short)]
-    wanted = constraint_of({**REQUIRED, "tools": tools})
     with pytest.raises(InvalidField, match='parameters of "add" cannot be used: minLength') as e:
-        await usable(preparation(model, ChatRequest()), wanted)
+        constraint_of({**fields, "tools": tools})
     assert e.value.param == "tools"
+    assert constraint_of({**AUTO, "tools": tools}) is None
 
 
 @pytest.mark.parametrize(

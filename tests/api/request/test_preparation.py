@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.api.request.preparation import FieldNames
+from fastovms.api.request.preparation import FieldName, FieldNames
 from fastovms.errors import FieldFault
 
-NAMES = FieldNames("input", "max_output_tokens", "top_logprobs", "echo with logprobs")
+NAMES = FieldNames(
+    "input", "max_output_tokens", "top_logprobs", FieldName("echo", "echo with logprobs")
+)
 
 
 @pytest.mark.parametrize(

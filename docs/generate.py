@@ -118,10 +118,13 @@ def endpoints_page() -> str:
         _WARNING,
         "Paths below `/v1` speak OpenAI's dialect with vLLM's extra fields, those below `/v3` and "
         "`/v3/v1` that of OpenVINO Model Server; [Choices](choices.md) has the differences. GET "
-        "serves HEAD, and OPTIONS says which methods a path has. Probes are answered with a slash "
-        "behind them, too. With `--root-path /v2/abc/openai`, for a proxy that leaves its own "
-        "path in front of all this, paths with and without it are answered. "
-        "[Compatibility](compatibility.md) has every field of the requests.",
+        "serves HEAD, and OPTIONS says which methods a path has. Below `/v1` and `/v3` several "
+        "slashes count as one, one at the end as none, and a version that is repeated once "
+        "(`//v1/models/`, `/v1/v1/models`); a path without its version is a 404 that names the "
+        "one with it. Probes are answered with a slash behind them, too. With "
+        "`--root-path /v2/abc/openai`, for a proxy that leaves its own path in front of all this, "
+        "paths with and without it are answered. [Compatibility](compatibility.md) has every "
+        "field of the requests.",
     ]
     for title, summaries in ROUTE_SUMMARIES.items():
         rows = []

@@ -26,6 +26,7 @@ from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
+from fastovms.api.wire.path_spelling import ApiPaths
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
 from fastovms.config import (
@@ -149,6 +150,7 @@ async def _run(
         cross_origin=cors,
         observers=_observers(config.service, registry, access_lines, lambda: server),
         inherited=inherited,
+        paths=ApiPaths(),
     )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
     server.bind()  # before the state is touched: who has the address mostly has that too

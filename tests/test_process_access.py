@@ -112,6 +112,20 @@ def test_keys(site):
     assert site.ask(get("/health")).status == site.ask(get("/v2/health/ready")).status == 200
 
 
+OTHER_SPELLINGS = ("//v1/{}", "/v1//{}", "/v1/v1/{}", "/v1/{}/", "///v3//v3/{}//")
+
+
+@pytest.mark.parametrize("spelling", OTHER_SPELLINGS)
+def test_other_spellings_of_paths_need_a_key(site, spelling):
+    path = spelling.format("completions")
+    for field in ((), (bearer("gamma"),)):
+        assert site.ask(completion(*field, path=path)).status == 401
+        assert site.ask(get("/models", *field)).status == 401
+    answer = site.ask(completion(bearer("alpha"), path=path, max_tokens=1))
+    assert answer.status == 200, answer.body
+    assert site.ask(get("/models", bearer("alpha"))).status == 200
+
+
 def test_cross_origin_requests(site):
     asked = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization")
     request = get("/v1/completions", "Origin: https://app.example", *asked)
@@ -199,6 +213,25 @@ def test_a_page_whose_name_leads_here(open_server):
             assert b"--allowed-hosts evil.example" in answer.body
             assert open_server.status("/v1/models") == 200
     assert num_prompts(open_server) == before
+
+
+@pytest.mark.parametrize("spelling", OTHER_SPELLINGS)
+def test_other_spellings_of_paths_pass_no_gate(open_server, spelling):
+    before = num_prompts(open_server)
+    path = spelling.format("completions")
+    assert open_server.ask(completion(*OTHER_SITE, path=path)).status == 403
+    renamed = completion(path=path).replace(b"Host: localhost", b"Host: evil.example")
+    assert open_server.ask(renamed).status == 421
+    assert num_prompts(open_server) == before
+    assert open_server.ask(completion(path=path, max_tokens=1)).status == 200
+
+
+def test_a_base_url_without_its_version(open_server):
+    answer = open_server.ask(completion(path="/completions"))
+    assert answer.status == 404
+    assert b"did you mean /v1/completions? The base URL ends in /v1" in answer.body
+    assert b"fastovms_http_requests_total{" in open_server.ask(get("/metrics")).body
+    assert b"//v1" not in open_server.ask(get("/metrics")).body, "labels are routes"
 
 
 def test_a_page_of_the_server_itself(open_server):

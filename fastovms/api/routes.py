@@ -30,9 +30,11 @@ def add_model_routes(
     for dialect in DIALECTS:
         tokenize = tokenization.ovms_tokenize if dialect is OVMS else tokenization.tokenize
         listing = ModelRoutes(models, dialect)
-        for prefix in dialect.prefixes:
+        # Programs ask for the models at the root, too, to find out what kind of server it is.
+        for prefix in (*dialect.prefixes, "") if dialect is OPENAI else dialect.prefixes:
             router.add("GET", f"{prefix}/models", listing.list)
             router.add("GET", f"{prefix}/models/{{id:path}}", listing.get)
+        for prefix in dialect.prefixes:
             router.add("POST", f"{prefix}/completions", endpoint(completions, dialect))
             router.add("POST", f"{prefix}/chat/completions", endpoint(chat, dialect))
             router.add("POST", f"{prefix}/tokenize", endpoint(tokenize, dialect))

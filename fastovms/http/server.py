@@ -15,7 +15,7 @@ from fastovms.http.gates.host_check import is_local
 from fastovms.http.listening.handshakes import TlsAcceptor
 from fastovms.http.listening.listeners import Listener, bind_all, raise_file_limit
 from fastovms.http.listening.tls import TlsCredentials
-from fastovms.http.routing.dispatch import CrossOrigin, Dispatcher
+from fastovms.http.routing.dispatch import CrossOrigin, Dispatcher, PathReader
 from fastovms.http.routing.messages import Check, ErrorRenderer
 from fastovms.http.routing.router import Router
 
@@ -38,6 +38,7 @@ class HttpServer:
         cross_origin: says which fields browsers of other origins ask for.
         observers: told of each request when it is over. They must be quick.
         inherited: listening sockets to use in place of the configured addresses.
+        paths: reads other spellings of paths; None = there are none.
 
     Attributes:
         addresses: as clients write them, "http://127.0.0.1:8000"; known once bound.
@@ -56,6 +57,7 @@ class HttpServer:
         cross_origin: CrossOrigin | None = None,
         observers: Sequence[Observer] = (),
         inherited: Sequence[socket.socket] = (),
+        paths: PathReader | None = None,
     ) -> None:
         self._config = config
         self._observers = tuple(observers)
@@ -68,6 +70,7 @@ class HttpServer:
             checks=checks,
             cross_origin=cross_origin,
             root_path=config.root_path,
+            paths=paths,
         )
         self._tls: TlsCredentials | None = None
         self._listeners: list[Listener] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fastovms.http.routing.messages import (
@@ -27,6 +27,23 @@ class CrossOrigin(Protocol):
     def response_fields(self, request: Request) -> HeaderPairs: ...
 
 
+class PathReader(Protocol):
+    """What is known of paths that are spelled otherwise than they are registered."""
+
+    def tidy(self, raw_path: str) -> str:
+        """Returns the path as it is registered, or as it is given if it is no other spelling of
+        one. A second time it returns the same."""
+
+    def advice(self, raw_path: str, root: str, exists: Callable[[str], bool]) -> str:
+        """Returns what the 404 of a path says besides, such as which path may be meant; "" =
+        nothing.
+
+        Args:
+            root: what stood in front of the path.
+            exists: tells whether there is a path.
+        """
+
+
 class Dispatcher:
     """Routes requests.
 
@@ -36,6 +53,8 @@ class Dispatcher:
         authenticate: runs before routing, so that strangers cannot probe for paths.
         checks: run once the route is known, before the body is read; not for GET, which has none.
         root_path: what a proxy may have left in front of every path, such as "/llm".
+        paths: reads other spellings of paths; None = there are none. Everything, the gates
+            included, sees the path as it is registered.
     """
 
     def __init__(
@@ -48,9 +67,11 @@ class Dispatcher:
         checks: Sequence[Check] = (),
         cross_origin: CrossOrigin | None = None,
         root_path: str = "",
+        paths: PathReader | None = None,
     ) -> None:
         self._router = router
         self._root_path = root_path
+        self._paths = paths
         self._render_error = render_error
         self._gates = tuple(gates)
         self._authenticate = authenticate
@@ -58,10 +79,12 @@ class Dispatcher:
         self.cross_origin = cross_origin
 
     def admit(self, request: Request) -> Handler | Response:
-        """Decides who answers. It sets the request's `route` and `path_params`, and takes the root
-        path off its path."""
-        if self._root_path:
-            request.set_path(self._below_root(request.raw_path))
+        """Decides who answers. It sets the request's `route` and `path_params`, and makes its path
+        the registered one: without the root path, and in the usual spelling."""
+        given = request.raw_path
+        path = self._registered(given)
+        if path != given:
+            request.set_path(path)
         for gate in self._gates:
             refusal = gate(request)
             if refusal is not None:
@@ -76,10 +99,10 @@ class Dispatcher:
             if refusal is not None:
                 return refusal
         if request.method == "OPTIONS":
-            return self._options(request)
-        found = self._router.match(request.method, request.raw_path)
+            return self._options(request, given)
+        found = self._router.match(request.method, path)
         if found is None:
-            return self.error(request.path, 404, f"no such path: {request.path}")
+            return self._not_found(request, given)
         if isinstance(found, MethodNotAllowed):
             message = f"{request.method} is not allowed for {request.path}"
             return self.error(request.path, 405, message, (("Allow", found.allowed),))
@@ -93,17 +116,27 @@ class Dispatcher:
 
     def error(self, path: str, status: int, message: str, headers: HeaderPairs = ()) -> Response:
         """Returns an error of this layer in the form of the path's dialect."""
-        response = self._render_error(self._below_root(path), status, message)
+        response = self._render_error(self._registered(path), status, message)
         if headers:
             response = dataclasses.replace(response, headers=response.headers + headers)
         return response
+
+    def _registered(self, path: str) -> str:
+        """Returns the path without the root, and in the usual spelling. A second look, for which
+        one step may have made room for the other, finds no more."""
+        before = None
+        while path != before:
+            before = path
+            if self._root_path:
+                path = self._below_root(path)
+            if self._paths is not None:
+                path = self._paths.tidy(path)
+        return path
 
     def _below_root(self, path: str) -> str:
         """Returns the path behind the root, which is taken off as often as it stands there, so that
         a second look finds no more."""
         root, start = self._root_path, 0
-        if not root:
-            return path
         while path.startswith(root, start):
             end = start + len(root)
             if path[end : end + 1] not in ("", "/"):
@@ -111,9 +144,24 @@ class Dispatcher:
             start = end
         return path[start:] or "/"
 
-    def _options(self, request: Request) -> Response:
+    def _options(self, request: Request, given: str) -> Response:
         """Answers OPTIONS (RFC 9110 9.3.7)."""
         allowed = self._router.allowed(request.raw_path)
         if allowed is None:
-            return self.error(request.path, 404, f"no such path: {request.path}")
+            return self._not_found(request, given)
         return Response(204, headers=(("Allow", allowed),))
+
+    def _not_found(self, request: Request, given: str) -> Response:
+        """Returns the answer for a path that there is not.
+
+        Args:
+            given: the path as the client sent it, with the root path if it had it.
+        """
+        message = f"no such path: {request.path}"
+        if self._paths is not None:
+            root = self._root_path if given.startswith(f"{self._root_path}/") else ""
+            message += self._paths.advice(request.raw_path, root, self._exists)
+        return self.error(request.path, 404, message)
+
+    def _exists(self, path: str) -> bool:
+        return isinstance(self._router.match("OPTIONS", path), MethodNotAllowed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from fastovms.http.routing.dispatch import Dispatcher
@@ -56,3 +58,63 @@ def test_what_only_looks_like_it(dispatcher, path):
 def test_errors_are_told_for_the_path_behind_it(dispatcher):
     assert dispatcher.error(f"{ROOT}/v3/models", 413, "").body == b"/v3/models"
     assert Dispatcher(Router(), render_error).error(f"{ROOT}/x", 413, "").body.endswith(b"/x")
+
+
+class Slashes:
+    """Takes several slashes for one, and knows where everything is."""
+
+    def tidy(self, raw_path: str) -> str:
+        while "//" in raw_path:
+            raw_path = raw_path.replace("//", "/")
+        return raw_path
+
+    def advice(self, raw_path: str, root: str, exists: Callable[[str], bool]) -> str:
+        meant = f"/v1{raw_path}"
+        return f": {root}{meant}" if exists(meant) else ""
+
+
+def forbids_models(request: Request) -> Response | None:
+    return Response(403) if request.path == "/v1/models" else None
+
+
+@pytest.mark.parametrize("check", ["gates", "authenticate"])
+@pytest.mark.parametrize("root", ["", ROOT, "/v1/x"])
+@pytest.mark.parametrize("path", ["/v1/models", "//v1//models", "/v1//models", "///v1/models"])
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "HEAD"])
+def test_every_spelling_is_checked_as_the_registered_one(check, root, path, method):
+    router = Router()
+    router.add("GET", "/v1/models", handler)
+    checks = {"gates": [forbids_models], "authenticate": forbids_models}
+    dispatcher = Dispatcher(
+        router,
+        lambda path, status, message: Response(status),
+        root_path=root,
+        paths=Slashes(),
+        **{check: checks[check]},
+    )
+    for given in (path, f"{root}{path}", f"{root}/{path}"):
+        assert dispatcher.admit(Request(method, given)).status == 403
+
+
+def test_steps_that_make_room_for_each_other(dispatcher):
+    """Behind the slashes is the root, and behind the root are slashes."""
+    spelled = Dispatcher(dispatcher._router, render_error, root_path="/v1/x", paths=Slashes())
+    request = Request("GET", "/v1//x//v1/x/v1//models")
+    assert spelled.admit(request) is handler
+    assert request.path == request.raw_path == "/v1/models"
+    assert spelled.error("/v1//x//v3//y", 413, "").body == b"/v3/y"
+
+
+def test_a_path_that_there_is_not_is_told_which_one_is_meant():
+    router = Router()
+    router.add("POST", "/v1/x", handler)
+    tell = lambda path, status, message: Response(status, message.encode())  # noqa: E731
+    dispatcher = Dispatcher(router, tell, root_path=ROOT, paths=Slashes())
+    for method in ("GET", "POST", "OPTIONS"):
+        for path, message in (
+            ("/x", "no such path: /x: /v1/x"),
+            (f"{ROOT}/x", f"no such path: /x: {ROOT}/v1/x"),
+            ("/y", "no such path: /y"),
+        ):
+            answer = dispatcher.admit(Request(method, path))
+            assert (answer.status, answer.body.decode()) == (404, message)

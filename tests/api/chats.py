@@ -44,3 +44,9 @@ def join(events: list) -> dict[int, dict[str, Any]]:
             if choice["finish_reason"] is not None:
                 joined["finish_reason"] = choice["finish_reason"]
     return choices
+
+
+def content_logprobs(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What choices, or those of a stream's chunks, tell of tokens."""
+    told = [choice["logprobs"] for choice in choices]
+    return [entry for logprobs in told if logprobs for entry in logprobs["content"]]

@@ -47,7 +47,7 @@ class ChatCompletions:
             job.options,
             request_id=new_id,
             log_fields=request.log_fields,
-            measure=dialect.text_length,
+            measure=len,
             new_parser=job.new_parser,
         )
         answer = self._stream if is_streamed(preparation.body) else self._complete

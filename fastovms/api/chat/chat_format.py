@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from fastovms.api.generation.alignment import ContentTokens
 from fastovms.api.generation.deltas import SampleDelta, Usage
 from fastovms.api.generation.envelope import Envelope, usage_body
 from fastovms.api.generation.generate import TextGeneration
@@ -30,6 +31,7 @@ from fastovms.text.scanning.output import (
 from fastovms.text.tokens.tracking import TextToken
 
 _CHUNK = "chat.completion.chunk"
+_UNFINISHED = b',"logprobs":null,"finish_reason":null'
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,9 @@ class ChatMessageForm:
         is_named: whether the request names the function to call.
         drops_cut_call: whether, in an answer that is whole, a call that is not complete is left
             out.
+        may_call: whether the answer may be calls.
         new_call_id: makes the ids of calls.
+        new_content_tokens: makes what finds the tokens of one sample's content.
     """
 
     role: str
@@ -56,21 +60,19 @@ class ChatMessageForm:
     one_call: bool
     is_named: bool
     drops_cut_call: bool
+    may_call: bool
     new_call_id: Callable[[], str]
+    new_content_tokens: Callable[[], ContentTokens]
 
-    def shown(self, pieces: Iterable[Piece]) -> Iterable[Piece]:
-        """Returns the pieces that the client gets."""
-        for piece in pieces:
-            match piece:
-                case Content():
-                    if not self.hides_content:
-                        yield piece
-                case Reasoning():
-                    if not self.hides_reasoning:
-                        yield piece
-                case _:
-                    if not (self.one_call and piece.call_index):
-                        yield piece
+    def shows(self, piece: Piece) -> bool:
+        """Returns whether the client gets a piece."""
+        match piece:
+            case Content():
+                return not self.hides_content
+            case Reasoning():
+                return not self.hides_reasoning
+            case _:
+                return not (self.one_call and piece.call_index)
 
     def finish_reason(
         self, reason: FinishReason, are_whole: Sequence[bool], dialect: Dialect
@@ -121,11 +123,11 @@ def chat_body(
     dialect = envelope.dialect
     choices = []
     for index, sample in enumerate(samples):
-        pieces = list(form.shown(sample.pieces))
+        pieces = [piece for piece in sample.pieces if form.shows(piece)]
         choice: dict[str, object] = {
             "index": index,
             "message": _message(pieces, form, dialect),
-            "logprobs": _logprobs(sample.tokens, report),
+            "logprobs": _sample_logprobs(sample, form, report),
             "finish_reason": sample.finish_reason
             and form.finish_reason(sample.finish_reason, _are_whole(pieces), dialect),
         }
@@ -184,9 +186,23 @@ def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -
     return message
 
 
-def _logprobs(tokens: Sequence[TextToken], report: TokenReport) -> dict[str, object] | None:
+def _sample_logprobs(
+    sample: SampleDelta, form: ChatMessageForm, report: TokenReport
+) -> dict[str, object] | None:
     if report.num_logprobs is None:
         return None
+    content = form.new_content_tokens()
+    content.push(sample.parsed, sample.tokens)
+    told: list[TextToken] = []
+    for piece in sample.pieces:
+        tokens = content.take(piece)
+        if form.shows(piece):
+            told += tokens
+    return _logprobs([*told, *content.rest()], report)
+
+
+def _logprobs(tokens: Sequence[TextToken], report: TokenReport) -> dict[str, object]:
+    assert report.num_logprobs is not None
     content = chat_logprobs(tokens, report.num_logprobs, report.names)
     return {"content": content, "refusal": None}
 
@@ -211,32 +227,40 @@ class ChatFrames:
         self._report = report
         self._form = form
         self._is_plain = not report.needs_tokens and not self._continuous
-        self._are_whole: list[list[bool]] = [[] for _ in range(generation.num_samples)]
-        self._untold: list[list[TextToken]] = [[] for _ in range(generation.num_samples)]
+        choices = range(generation.num_samples)
+        self._are_whole: list[list[bool]] = [[] for _ in choices]
+        self._untold_ids: list[list[int]] = [[] for _ in choices]
+        self._content = [form.new_content_tokens() for _ in choices]
         members = orjson.dumps(envelope.members(_CHUNK))[:-1]
         self._head = START + members + b',"choices":['
-        self._heads = [
-            self._head + b'{"index":%d,"delta":' % index for index in range(generation.num_samples)
-        ]
-        self._tail = self._rest(b',"logprobs":null,"finish_reason":null', None)
+        self._heads = [self._head + b'{"index":%d,"delta":' % index for index in choices]
+        self._tail = self._rest(_UNFINISHED, None)
         self._opening = self._make_opening(prompt)
 
     def delta(self, delta: SampleDelta) -> bytes:
         opening, self._opening = self._opening, b""
         choice = delta.choice
         head = self._heads[choice]
-        pieces = list(self._form.shown(delta.pieces))
-        self._are_whole[choice] += _are_whole(pieces)
-        messages = [self._message(piece) for piece in pieces]
-        bodies = [message for message in messages if message]
-        self._untold[choice] += delta.tokens
-        if self._is_plain:
-            frames = [head + body + self._tail for body in bodies]
-        else:
-            frames = [head + body + self._told(choice, b"null", b"") for body in bodies]
+        frames = [opening]
+        if self._report.has_token_ids:
+            self._untold_ids[choice] += [token.token_id for token in delta.tokens]
+        content = self._content[choice] if self._report.num_logprobs is not None else None
+        if content is not None:
+            content.push(delta.parsed, delta.tokens)
+        for piece in delta.pieces:
+            tokens = () if content is None else content.take(piece)
+            if not self._form.shows(piece):
+                continue
+            if isinstance(piece, CallEnd):
+                self._are_whole[choice].append(piece.complete)
+            elif self._is_plain:
+                frames.append(head + self._message(piece) + self._tail)
+            else:
+                told = self._told(choice, tokens, b"null", b"")
+                frames.append(head + self._message(piece) + told)
         if delta.finish_reason is not None:
             frames.append(head + b"{}" + self._end(delta, delta.finish_reason))
-        return opening + b"".join(frames)
+        return b"".join(frames)
 
     def opening_length(self, choice: int) -> int:
         return len(self._opening)
@@ -250,8 +274,8 @@ class ChatFrames:
     def failure(self, error: Exception) -> bytes:
         return frame(error_body(error, self._dialect)) + DONE
 
-    def _message(self, piece: Piece) -> bytes:
-        """Returns the `delta` that tells of a piece; nothing if none does."""
+    def _message(self, piece: Content | Reasoning | CallBegin | CallArguments) -> bytes:
+        """Returns the `delta` that tells of a piece."""
         match piece:
             case Content(text=text):
                 return b'{"content":' + orjson.dumps(text) + b"}"
@@ -270,17 +294,16 @@ class ChatFrames:
                     "function": {"name": name, "arguments": ""},
                 }
                 return orjson.dumps({"tool_calls": [call]})
-        return b""
 
-    def _told(self, choice: int, finish_reason: bytes, members: bytes) -> bytes:
-        """Returns what follows a piece, or ends the choice: the tokens that nothing has told of
-        yet."""
-        logprobs = b"null"
-        if self._report.needs_tokens and (tokens := self._untold[choice]):
-            self._untold[choice] = []
-            logprobs = orjson.dumps(_logprobs(tokens, self._report))
-            if self._report.has_token_ids:
-                members += b',"token_ids":' + orjson.dumps([token.token_id for token in tokens])
+    def _told(
+        self, choice: int, tokens: Sequence[TextToken], finish_reason: bytes, members: bytes
+    ) -> bytes:
+        """Returns what follows a piece, or ends the choice: the log probabilities of its tokens,
+        and the ids of all that nothing has told of yet."""
+        logprobs = orjson.dumps(_logprobs(tokens, self._report)) if tokens else b"null"
+        if untold_ids := self._untold_ids[choice]:
+            self._untold_ids[choice] = []
+            members += b',"token_ids":' + orjson.dumps(untold_ids)
         told = b',"logprobs":' + logprobs + b',"finish_reason":' + finish_reason + members
         return self._rest(told, choice)
 
@@ -290,28 +313,35 @@ class ChatFrames:
         members = b""
         if self._dialect.has_ids:
             members = b',"stop_reason":' + orjson.dumps(delta.stop_reason)
-        return self._told(delta.choice, word, members)
+        tokens = () if self._report.num_logprobs is None else self._content[delta.choice].rest()
+        return self._told(delta.choice, tokens, word, members)
 
     def _rest(self, members: bytes, choice: int | None) -> bytes:
         """Returns what stands from the end of the choice to the end of the frame."""
+        usage = None
+        if self._continuous and choice is not None:
+            usage = self._generation.usage_of(choice)
+        return self._with_usage(members, usage)
+
+    def _with_usage(self, members: bytes, usage: Usage | None) -> bytes:
         tail = members + b"}]"
         if self._include_usage:
-            usage: dict[str, object] | None = None
-            if self._continuous and choice is not None:
-                usage = usage_body(self._generation.usage_of(choice))
-            tail += b',"usage":' + orjson.dumps(usage)
+            told = None if usage is None else usage_body(usage)
+            tail += b',"usage":' + orjson.dumps(told)
         return tail + b"}" + END
 
     def _make_opening(self, prompt: ChatPromptReport) -> bytes:
         """Returns the first frames of every choice, in order: that is where clients expect the
-        role."""
-        message: dict[str, object] = {"role": self._form.role, "content": ""}
-        rest = self._tail
-        if self._dialect.handshake:
-            message["content"] = None
-            rest = b',"finish_reason":null}]}' + END
+        role. An empty text would become a part of its own in a message that only calls (AI SDK 6:
+        `@ai-sdk/openai`), so that content is null where calls may come, as OpenAI has it."""
+        is_text = not (self._dialect.handshake or self._form.may_call)
+        message = {"role": self._form.role, "content": "" if is_text else None}
         frames = []
-        for head in self._heads:
+        for choice, head in enumerate(self._heads):
+            rest = b',"finish_reason":null}]}' + END
+            if not self._dialect.handshake:
+                usage = self._generation.usage_of(choice) if self._continuous else None
+                rest = self._with_usage(_UNFINISHED, usage)
             frames.append(head + orjson.dumps(message) + rest)
             if self._form.prefix:
                 frames.append(head + orjson.dumps({"content": self._form.prefix}) + self._tail)

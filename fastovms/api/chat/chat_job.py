@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from msgspec import UNSET
 
@@ -16,8 +17,14 @@ from fastovms.api.conversation.chat_prompt import (
     TemplateOptions,
     template_options,
 )
-from fastovms.api.conversation.chat_task import ReadChat, chat_task, parser_maker
+from fastovms.api.conversation.chat_task import (
+    ReadChat,
+    chat_task,
+    finds_markup,
+    parser_maker,
+)
 from fastovms.api.conversation.chat_tools import ToolUse, read_tools
+from fastovms.api.generation.alignment import ContentTokens, TokenAligner
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.request import offload
 from fastovms.api.request.candidates import check_num_choices
@@ -94,10 +101,10 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
         return ReadChat(prompt, tools, images, wanted), messages[-1]
 
     chat, last = await offload.run(read, request.size)
-    form = _form(request, chat.tools, template, last, new_call_id)
+    form = _form(request, options, chat.tools, template, last, new_call_id)
     if form.hides_reasoning:
-        # The tokens' texts would reveal the reasoning that the client asked to hide.
-        report = replace(report, num_logprobs=None, has_token_ids=False)
+        # The tokens' ids would reveal the reasoning that the client asked to hide.
+        report = replace(report, has_token_ids=False)
         options = replace(options, report=report)
     task = await chat_task(request, options, chat, report.num_prompt_logprobs)
     new_parser = parser_maker(request, options, chat)
@@ -157,6 +164,7 @@ def _template_fields(body: ChatRequest) -> TemplateFields:
 
 def _form(
     request: Preparation[ChatRequest],
+    options: GenerationOptions,
     tools: ToolUse,
     template: TemplateOptions,
     last: Message,
@@ -178,5 +186,17 @@ def _form(
         one_call=not tools.is_parallel,
         is_named=tools.is_named,
         drops_cut_call=tools.is_required,
+        may_call=bool(tools.tools),
         new_call_id=new_call_id,
+        new_content_tokens=_content_tokens_maker(request, options, tools),
     )
+
+
+def _content_tokens_maker(
+    request: Preparation[ChatRequest], options: GenerationOptions, tools: ToolUse
+) -> Callable[[], ContentTokens]:
+    """Returns what makes the finder of one sample's tokens of content."""
+    if not finds_markup(request, options, tools):
+        return partial(ContentTokens, None)
+    tags = request.model.chat.tags
+    return lambda: ContentTokens(TokenAligner(tags))

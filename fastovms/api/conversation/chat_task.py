@@ -59,7 +59,7 @@ def parser_maker(
     request: Preparation[GenerationFields], options: GenerationOptions, chat: ReadChat
 ) -> Callable[[], OutputParser]:
     """Returns what makes the parser of one sample's text, which finds calls and thoughts in it."""
-    if not (options.skip_special_tokens or request.dialect.parses_special_tokens):
+    if not _parses(request, options):
         return PlainParser
     return partial(
         output_parser,
@@ -68,3 +68,16 @@ def parser_maker(
         prompt=chat.prompt.text or "",
         tools=chat.tools.tools,
     )
+
+
+def finds_markup(
+    request: Preparation[GenerationFields], options: GenerationOptions, tools: ToolUse
+) -> bool:
+    """Returns whether anything but content may be found in the answers."""
+    chat = request.model.chat
+    has_calls = chat.tool_format is not None and bool(tools.tools)
+    return _parses(request, options) and (has_calls or chat.reasoning_format is not None)
+
+
+def _parses(request: Preparation[GenerationFields], options: GenerationOptions) -> bool:
+    return options.skip_special_tokens or request.dialect.parses_special_tokens

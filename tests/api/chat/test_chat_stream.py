@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastovms.config import ApiConfig
 from tests.api.chat_models import call_text, chat_model, tool
-from tests.api.chats import BODY, THOUGHT, V1, V3, join, make
+from tests.api.chats import BODY, THOUGHT, V1, V3, content_logprobs, join, make
 from tests.fakes import FakeStream, model_info
 
 __all__ = ["make"]
@@ -56,26 +56,47 @@ async def test_running_usage(make):
     options = {"include_usage": True, "continuous_usage_stats": True}
     events = await make("hi").stream(V1, {**BODY, "stream_options": options})
     assert [event["usage"] and event["usage"]["completion_tokens"] for event in events[:-1]] == [
-        None, 1, 2, 3, 3,
+        0, 1, 2, 3, 3,
     ]  # fmt: skip
 
 
+async def test_the_first_chunk_of_a_stream_with_calls_has_no_empty_text(make):
+    call = call_text()
+    for text, tools, expected in (
+        (call, [tool()], [None]),
+        ("Hi", [tool()], [None, "H", "i"]),
+        ("Hi", None, ["", "H", "i"]),
+    ):
+        events = await make(text).stream(V1, {**BODY, "tools": tools})
+        deltas = [event["choices"][0]["delta"] for event in events[:-1]]
+        assert [delta["content"] for delta in deltas if "content" in delta] == expected
+
+
 @pytest.mark.parametrize("tokens_per_step", [1, 3, 1000])
-@pytest.mark.parametrize("text", ["Hello!", THOUGHT, "x" + call_text() + call_text(), "<tool_"])
-async def test_a_stream_tells_of_the_same_tokens(make, tokens_per_step, text):
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("Hello!", "Hello!"),
+        (THOUGHT, "Hello!"),
+        (f"x{call_text()}{call_text()}", "x"),
+        (call_text(), ""),
+        ("<tool_", "<tool_"),
+        (f"<think>Hello</think>Hello{call_text()}", "Hello"),
+    ],
+)
+async def test_a_stream_tells_of_the_same_tokens(make, tokens_per_step, text, content):
     api = make(text, tokens_per_step=tokens_per_step)
     body = {**BODY, "logprobs": True, "return_token_ids": True, "tools": [tool()]}
     _, answer = await api.post(V1, body)
     choice = answer["choices"][0]
     assert bytes(choice["token_ids"]).decode() == text
-    assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == text
+    assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == content
     assert bytes(answer["prompt_token_ids"]).decode() == "<tool get_weather>u:Hi;>"
     events = await api.stream(V1, body)
     assert events[0]["prompt_token_ids"] == answer["prompt_token_ids"]
     assert not any("prompt_token_ids" in event for event in events[1:-1])
     choices = [event["choices"][0] for event in events[:-1]]
-    entries = [e for c in choices if c["logprobs"] for e in c["logprobs"]["content"]]
-    assert entries == choice["logprobs"]["content"]
+    assert content_logprobs(choices) == choice["logprobs"]["content"]
     assert [i for c in choices for i in c.get("token_ids", ())] == choice["token_ids"]
 
 

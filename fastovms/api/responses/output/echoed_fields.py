@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import orjson
 
+from fastovms.api.generation.alignment import TokenAligner
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.request.logprob_formats import chat_logprobs
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.input.input_items import NewId
 from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.job import ResponsesJob
-from fastovms.api.responses.output.alignment import TokenAligner
 from fastovms.api.responses.output.output_items import OutputForm
 from fastovms.api.responses.output.response_object import ResponseForm
 from fastovms.errors import InvalidField

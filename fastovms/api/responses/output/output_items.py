@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 import orjson
 
+from fastovms.api.generation.alignment import TokenAligner
 from fastovms.api.responses.input.input_items import Item, NewId
 from fastovms.api.responses.input.item_text import seal
-from fastovms.api.responses.output.alignment import TokenAligner
 from fastovms.text.scanning.output import (
     CallArguments,
     CallBegin,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
+from fastovms.text.scanning.output import CallArguments, CallBegin, CallEnd, Content, Piece
 from fastovms.text.tokens.tracking import TextToken
 
 
@@ -68,3 +69,37 @@ class TokenAligner:
         ends = [token.offset - self._position for token in islice(self._tokens, 1, None)]
         for token, end in zip(self._tokens, [*ends, length], strict=False):
             yield token.offset - self._position, end
+
+
+class ContentTokens:
+    """Finds which tokens of an answer its content was made of, piece by piece.
+
+    Args:
+        aligner: finds the tokens of a piece; None = the answer is content and nothing else, so that
+            all of its tokens are.
+    """
+
+    def __init__(self, aligner: TokenAligner | None) -> None:
+        self._aligner = aligner
+        self._untold: list[TextToken] = []
+
+    def push(self, text: str, tokens: Sequence[TextToken]) -> None:
+        """Adds the text that pieces are found in, and the tokens that begin in it."""
+        if self._aligner is None:
+            self._untold += tokens
+        else:
+            self._aligner.push(text, tokens)
+
+    def take(self, piece: Piece) -> Sequence[TextToken]:
+        """Returns the tokens of a piece; none of one that is no content."""
+        if self._aligner is None:
+            return self.rest()
+        if isinstance(piece, CallBegin | CallArguments | CallEnd):
+            return ()
+        tokens = self._aligner.take(piece.text)
+        return tokens if isinstance(piece, Content) else ()
+
+    def rest(self) -> Sequence[TextToken]:
+        """Returns the tokens that are certainly content and have been told with no piece."""
+        untold, self._untold = self._untold, []
+        return untold

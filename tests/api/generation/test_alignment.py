@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.api.responses.output.alignment import TokenAligner
+from fastovms.api.generation.alignment import ContentTokens, TokenAligner
+from fastovms.text.scanning.output import CallArguments, CallBegin, CallEnd, Content, Reasoning
 from fastovms.text.tokens.tracking import TextToken
 
 
@@ -87,3 +88,23 @@ def test_tokens_that_come_before_their_text():
     assert [token.token_id for token in aligner.take("llo")] == [2]
     assert aligner.take("not there") == []
     assert [token.token_id for token in aligner.take("x")] == [4]
+
+
+A_TOKEN_A_CHARACTER = "<t>hm</t>hm, a!"
+
+
+@pytest.mark.parametrize(
+    ("has_markup", "pieces", "expected"),
+    [
+        (False, [Content("<t>hm</t>"), Content("hm, a!")], [A_TOKEN_A_CHARACTER, "", ""]),
+        (True, [Reasoning("hm"), Content("hm, a!")], ["", "hm, a!", ""]),
+        (True, [Content("hm, a!")], ["hm, a!", ""]),
+        (True, [CallBegin(0, "f"), CallArguments(0, "hm"), CallEnd(0, True)], ["", "", "", ""]),
+    ],
+)
+def test_tokens_of_content(has_markup, pieces, expected):
+    content = ContentTokens(TokenAligner({"<t>", "</t>"}) if has_markup else None)
+    tokens = [TextToken(ord(c), i, None) for i, c in enumerate(A_TOKEN_A_CHARACTER)]
+    content.push(A_TOKEN_A_CHARACTER, tokens)
+    found = [*map(content.take, pieces), content.rest()]
+    assert ["".join(chr(token.token_id) for token in taken) for taken in found] == expected

@@ -40,8 +40,8 @@ class Grammar:
     """A constraint on the text of a sample.
 
     Attributes:
-        source: JSON text of the schema, of the list of choices or of the structural tag; the
-            expression; the Lark, GBNF or EBNF rules; nothing for JSON_OBJECT and CALLS.
+        source: JSON text of the schema, of the list of choices or of the structural tag's format;
+            the expression; the Lark, GBNF or EBNF rules; nothing for JSON_OBJECT and CALLS.
         param: the request's field, for messages.
         tree: the whole text, in which `Answer` is what `source` constrains, with reasoning before
             it perhaps, or, for CALLS, nothing is; None = there is nothing else.

@@ -30,32 +30,17 @@ ValueError or InvalidField: it is malformed or nothing satisfies it."""
 def structural_tag(
     source: str, special_tokens: Mapping[str, int], compile_part: CompilePart
 ) -> str:
-    """Returns llguidance's JSON form of `{"format": ...}`, or of the older `{"structures":
-    [{"begin", "schema", "end"}], "triggers": [...]}`.
+    """Returns, in llguidance's JSON form, the grammar of a format.
 
     Args:
+        source: JSON text of the format.
         special_tokens: ids by text.
 
     Raises:
         ValueError: it is malformed; the text says where.
         InvalidField: a grammar in it is malformed.
     """
-    body = json.loads(source)
-    if not isinstance(body, dict):
-        raise ValueError("it must be an object")
-    writer = _TagWriter(special_tokens, compile_part)
-    if "format" in body:
-        return writer.source(body["format"], "format")
-    tags = [
-        {
-            "begin": member(structure, f"structures[{i}]", "begin", str),
-            "content": {"type": "json_schema", "json_schema": structure.get("schema")},
-            "end": member(structure, f"structures[{i}]", "end", str),
-        }
-        for i, structure in enumerate(member(body, "", "structures", list))
-    ]
-    triggers = member(body, "", "triggers", list)
-    return writer.source({"type": "triggered_tags", "triggers": triggers, "tags": tags}, "format")
+    return _TagWriter(special_tokens, compile_part).source(json.loads(source), "format")
 
 
 class _TagWriter:

@@ -177,7 +177,8 @@ def test_samples_of_one_grammar_are_independent(compiler: GrammarCompiler) -> No
         (GrammarKind.STRUCTURAL_TAG, "{}", "structural tag cannot be used"),
         (
             GrammarKind.STRUCTURAL_TAG,
-            '{"structures": [{"begin": "<f>", "schema": {}, "end": ""}], "triggers": ["<g"]}',
+            '{"type": "triggered_tags", "triggers": ["<g"], "tags": [{"begin": "<f>", "content":'
+            ' {"type": "json_schema", "json_schema": {}}, "end": ""}]}',
             "format.tags[0].begin must begin with exactly one trigger, not 0",
         ),
     ],
@@ -256,8 +257,9 @@ def test_a_trigger_is_text_unless_it_is_a_special_token(
     tokenizer = LLTokenizer(TOKENIZER_JSON, eos_token=100)
     compiler = GrammarCompiler(TOKENIZER_JSON, vocab_size=tokenizer.vocab_size, eos_token_ids=[100])
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    structures = [{"begin": begin, "schema": schema, "end": "</f>"} for begin in begins]
-    source = json.dumps({"structures": structures, "triggers": triggers})
+    content = {"type": "json_schema", "json_schema": schema}
+    tags = [{"begin": begin, "content": content, "end": "</f>"} for begin in begins]
+    source = json.dumps({"type": "triggered_tags", "triggers": triggers, "tags": tags})
     matcher = compiler.compile(Grammar(GrammarKind.STRUCTURAL_TAG, source)).matcher
     for text, is_accepted in (*((text, True) for text in accepted), (refused, False)):
         token_ids = tokenizer.tokenize_bytes(text.encode(), parse_special=True)

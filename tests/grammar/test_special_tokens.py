@@ -29,7 +29,7 @@ SPELLED = [
     (GrammarKind.GRAMMAR, 'start: "x" /[yz]/ "NAME" "y"', "x[yz]REy"),
     (
         GrammarKind.STRUCTURAL_TAG,
-        '{"format": {"type": "json_schema", "json_schema": {"const": "NAME"}}}',
+        '{"type": "json_schema", "json_schema": {"const": "NAME"}}',
         '"NAME"',
     ),
 ]
@@ -73,7 +73,7 @@ def test_nothing_ends_a_text_before_what_must_come(
 ) -> None:
     grammar = Grammar(kind, "", tree=source)
     if isinstance(source, dict):
-        grammar = Grammar(kind, json.dumps({"format": source}))
+        grammar = Grammar(kind, json.dumps(source))
     accepts = vocabulary(*specials).accepts
     start = "a" if "</a>" in grammar.source else ""
     assert accepts(grammar, f"{start} text<|im_start|>") is None

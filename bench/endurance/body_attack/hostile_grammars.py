@@ -330,9 +330,10 @@ def _format(rng: Random, depth: int = 0) -> dict[str, Any]:
 
 def _structural_tag(rng: Random) -> str:
     if rng.random() < 0.5:
-        return _text({"format": _format(rng)})
-    structure = f'{{"begin":"<f>","schema":{schema(rng)},"end":"</f>"}}'
-    return f'{{"structures":[{structure}],"triggers":["<f"]}}'
+        return _text(_format(rng))
+    content = f'{{"type":"json_schema","json_schema":{schema(rng)}}}'
+    tag = f'{{"begin":"<f>","content":{content},"end":"</f>"}}'
+    return f'{{"type":"triggered_tags","triggers":["<f"],"tags":[{tag}]}}'
 
 
 def _damaged(text: str, rng: Random) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from msgspec import UNSET
 
 from fastovms.api.completions.fim import FimTokens
+from fastovms.api.request import offload
 from fastovms.api.request.candidates import check_num_choices
 from fastovms.api.request.generation_options import (
     GenerationOptions,
@@ -71,7 +73,7 @@ async def prepare(request: Preparation[CompletionRequest], fim: FimTokens | None
     """
     body, model = request.body, request.model
     check_numbers(request)
-    grammar = grammar_of(request)
+    grammar = await offload.run(partial(grammar_of, request), request.size)
     report = token_report(request, body.logprobs)
     _check_suffix(body, fim)
     options = generation_options(request, report, _budget(request))

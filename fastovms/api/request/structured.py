@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from fastovms.api.request.preparation import FieldNames, Preparation
+from fastovms.api.request.structural_tags import tag_format
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.body import show
 from fastovms.api.wire.request_schemas import GenerationFields
@@ -88,9 +89,16 @@ def _json(value: object, name: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        # Not orjson, which has no integers beyond 64 bits.
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        try:
+            # Not orjson, which has no integers beyond 64 bits.
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        except RecursionError:
+            raise InvalidField(f"{name} is nested too deeply", param=name) from None
     raise InvalidField(f"{name} must be an object or a string, not {show(value)}", param=name)
+
+
+def _tag(value: object, name: str) -> str:
+    return _json(dict(tag_format(value, name)), name)
 
 
 def _text(value: object, name: str) -> str:
@@ -126,7 +134,7 @@ _CONSTRAINTS: Final[Mapping[str, tuple[GrammarKind, Reader]]] = {
     "regex": (GrammarKind.REGEX, _text),
     "choice": (GrammarKind.CHOICE, _choice),
     "grammar": (GrammarKind.GRAMMAR, _text),
-    "structural_tag": (GrammarKind.STRUCTURAL_TAG, _json),
+    "structural_tag": (GrammarKind.STRUCTURAL_TAG, _tag),
 }
 """Readers by vLLM's names: the members of `structured_outputs`, and with `guided_` before them its
 older fields."""
@@ -202,25 +210,12 @@ def _format_json_schema(value: Mapping[str, Any], name: str) -> Grammar:
 
 
 def _format_structural_tag(value: Mapping[str, Any], field: str) -> Grammar:
-    if "format" in value:
-        if not isinstance(value["format"], dict):
-            name = f"{field}.format"
-            raise InvalidField(f"{name} must be an object, not {show(value['format'])}", param=name)
-        return Grammar(GrammarKind.STRUCTURAL_TAG, _json({"format": value["format"]}, field), field)
-    for member in ("structures", "triggers"):
-        if not isinstance(value.get(member), list):
-            name = f"{field}.{member}"
-            raise InvalidField(
-                f"{name} must be a list where there is no {field}.format, not "
-                f"{show(value.get(member))}",
-                param=name,
-            )
-    return Grammar(GrammarKind.STRUCTURAL_TAG, _json(dict(value), field), field)
+    return Grammar(GrammarKind.STRUCTURAL_TAG, _tag(value, field), field)
 
 
 def _bare_format(value: Mapping[str, Any], field: str) -> Grammar:
     """Reads a format of a structural tag, alone, as OVMS takes it."""
-    return Grammar(GrammarKind.STRUCTURAL_TAG, _json({"format": dict(value)}, field), field)
+    return Grammar(GrammarKind.STRUCTURAL_TAG, _json(dict(value), field), field)
 
 
 def _member_format(kind: GrammarKind, member: str) -> Callable[[Mapping[str, Any], str], Grammar]:

@@ -58,19 +58,8 @@ _ANSWERS: Final[Mapping[GrammarKind, Callable[[str], Format]]] = {
     GrammarKind.REGEX: lambda source: {"type": "regex", "pattern": source},
     GrammarKind.GRAMMAR: lambda source: {"type": "grammar", "grammar": source},
     GrammarKind.CHOICE: lambda source: _either([_const(text) for text in json.loads(source)]),
-    GrammarKind.STRUCTURAL_TAG: lambda source: _tag_format(json.loads(source)),
+    GrammarKind.STRUCTURAL_TAG: json.loads,
 }
-
-
-def _tag_format(body: Mapping[str, Any]) -> Format:
-    if "format" in body:
-        format_: Format = body["format"]
-        return format_
-    tags = [
-        {"begin": item["begin"], "content": _schema(item["schema"]), "end": item["end"]}
-        for item in body["structures"]
-    ]
-    return {"type": "triggered_tags", "triggers": body["triggers"], "tags": tags}
 
 
 def _format(node: Node, grammar: Grammar) -> Format:

@@ -14,6 +14,17 @@ V3 = "/v3/completions"
 BODY = {"model": "fake", "prompt": "ab"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}
+TAG_FORMAT = {
+    "type": "triggered_tags",
+    "triggers": ["<f"],
+    "tags": [
+        {
+            "begin": "<f>",
+            "content": {"type": "json_schema", "json_schema": SCHEMA},
+            "end": "</f>",
+        }
+    ],
+}
 FORMAT = {"type": "sequence", "elements": [{"type": "const_string", "value": "a"}]}
 
 
@@ -34,17 +45,17 @@ FORMAT = {"type": "sequence", "elements": [{"type": "const_string", "value": "a"
          GrammarKind.REGEX, "a"),
         ({"structured_outputs": {"choice": ["a"]}}, GrammarKind.CHOICE, ["a"]),
         ({"structured_outputs": {"grammar": "start: A"}}, GrammarKind.GRAMMAR, "start: A"),
-        ({"structured_outputs": {"structural_tag": TAG}}, GrammarKind.STRUCTURAL_TAG, TAG),
+        ({"structured_outputs": {"structural_tag": TAG}}, GrammarKind.STRUCTURAL_TAG, TAG_FORMAT),
         ({"response_format": {"type": "json_object"}}, GrammarKind.JSON_OBJECT, ""),
         ({"response_format": {"type": "json_schema", "json_schema":
             {"name": "x", "strict": True, "schema": SCHEMA}}}, GrammarKind.JSON_SCHEMA, SCHEMA),
         ({"response_format": {"type": "structural_tag", **TAG}}, GrammarKind.STRUCTURAL_TAG,
-         {"type": "structural_tag", **TAG}),
+         TAG_FORMAT),
         ({"response_format": {"type": "structural_tag", "format": FORMAT}},
-         GrammarKind.STRUCTURAL_TAG, {"format": FORMAT}),
-        ({"response_format": FORMAT}, GrammarKind.STRUCTURAL_TAG, {"format": FORMAT}),
+         GrammarKind.STRUCTURAL_TAG, FORMAT),
+        ({"response_format": FORMAT}, GrammarKind.STRUCTURAL_TAG, FORMAT),
         ({"structured_outputs": {"structural_tag": json.dumps({"format": FORMAT})}},
-         GrammarKind.STRUCTURAL_TAG, {"format": FORMAT}),
+         GrammarKind.STRUCTURAL_TAG, FORMAT),
         ({"response_format": {"type": "regex", "pattern": "a+"}}, GrammarKind.REGEX, "a+"),
         ({"response_format": {"type": "grammar", "grammar": "start: A"}},
          GrammarKind.GRAMMAR, "start: A"),

@@ -232,8 +232,8 @@ STRUCTURE = {
     GrammarKind.CHOICE: (CHOICE.source, lambda text: text in ("yes", "no way")),
     GrammarKind.GRAMMAR: ('root ::= "x" | "y"', lambda text: text in ("x", "y")),
     GrammarKind.STRUCTURAL_TAG: (
-        '{"format": {"type": "tag", "begin": "a", "content": {"type": "regex", "pattern": "[bc]"}, '
-        '"end": "d"}}',
+        '{"type": "tag", "begin": "a", "content": {"type": "regex", "pattern": "[bc]"}, '
+        '"end": "d"}',
         lambda text: text in ("abd", "acd"),
     ),
     GrammarKind.JSON_SCHEMA: ('{"type": "boolean"}', lambda text: text in ("true", "false")),

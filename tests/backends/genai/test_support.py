@@ -95,9 +95,8 @@ def test_grammars_of_our_own_making():
 
 @pytest.mark.parametrize(
     "source",
-    ["5", "{", "{}", '{"format": 5}', '{"format": {"type": "sequence", "elements": 5}}',
-     '{"structures": [{"begin": "a", "schema": 5, "end": "b"}], "triggers": ["a"]}'],
-)  # fmt: skip
+    ["5", "{", "{}", '{"type": "sequence", "elements": 5}'],
+)
 def test_what_is_malformed_is_left_to_the_compiler(source):
     check_grammar(Grammar(GrammarKind.STRUCTURAL_TAG, source, "tools", Answer()))
 
@@ -201,10 +200,8 @@ def test_a_pipeline_with_assistance_is_always_told_how_much(assistance, fields, 
 
 
 def test_grammars():
-    tag = {
-        "structures": [{"begin": "<a>", "schema": {"type": "object"}, "end": "</a>"}],
-        "triggers": ["<a"],
-    }
+    content = {"type": "json_schema", "json_schema": {"type": "object"}}
+    tag = {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}
     cases = {
         GrammarKind.JSON_SCHEMA: ("{}", "json_schema"),
         GrammarKind.JSON_OBJECT: ("", "json_schema"),
@@ -217,7 +214,7 @@ def test_grammars():
         assert getattr(structured_output(Grammar(kind, source)), member), kind
     format_ = {"type": "const_string", "value": "a"}
     found = structured_output(
-        Grammar(GrammarKind.STRUCTURAL_TAG, json.dumps({"format": format_}))
+        Grammar(GrammarKind.STRUCTURAL_TAG, json.dumps(format_))
     ).structural_tags_config
     assert json.loads(found) == {"type": "structural_tag", "format": format_}
     assert set(cases) == set(GrammarKind) - {GrammarKind.CALLS}

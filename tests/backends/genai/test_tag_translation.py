@@ -176,22 +176,7 @@ def test_what_has_no_words_there(tree, message):
         (GrammarKind.GRAMMAR, "root ::= x", {"type": "grammar", "grammar": "root ::= x"}),
         (GrammarKind.CHOICE, '["a", "b"]', either(const("a"), const("b"))),
         (GrammarKind.CHOICE, '["a"]', const("a")),
-        (GrammarKind.STRUCTURAL_TAG, '{"format": {"type": "any_text"}}', {"type": "any_text"}),
-        (
-            GrammarKind.STRUCTURAL_TAG,
-            '{"structures": [{"begin": "<f>", "schema": {}, "end": "."}], "triggers": ["<f"]}',
-            {
-                "type": "triggered_tags",
-                "triggers": ["<f"],
-                "tags": [
-                    {
-                        "begin": "<f>",
-                        "content": {"type": "json_schema", "json_schema": {}},
-                        "end": ".",
-                    }
-                ],
-            },
-        ),
+        (GrammarKind.STRUCTURAL_TAG, '{"type": "any_text"}', {"type": "any_text"}),
     ],
 )
 def test_answers_in_a_tree(kind, source, expected):

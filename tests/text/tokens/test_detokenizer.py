@@ -134,13 +134,6 @@ def test_torn_bytes_join_to_the_decoded_whole(
         assert text + detokenizer.flush() == tokenizer.decode(token_ids)
 
 
-@pytest.mark.parametrize("name", ["byte_level", "sentencepiece"])
-def test_known_vocabularies_are_decoded_from_the_table(
-    name: str, request: pytest.FixtureRequest
-) -> None:
-    assert isinstance(request.getfixturevalue(name).detokenizer(), TableDetokenizer)
-
-
 def test_only_the_first_space_is_stripped(sentencepiece: Tokenizer) -> None:
     assert pieces_of_text(sentencepiece, "  two  words") == "  two  words"
     table = sentencepiece._table

@@ -7,6 +7,12 @@ import pytest
 from fastovms.text.tokens.detokenizer import (
     TableDetokenizer,
 )
+from fastovms.text.tokens.token_table import (
+    DecodeBatch,
+    TokenTable,
+    build_token_table,
+    find_special_tokens,
+)
 
 
 @pytest.mark.parametrize("name", ["byte_level", "sentencepiece"])

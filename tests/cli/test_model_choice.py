@@ -72,15 +72,6 @@ def test_flags_go_before_the_environment():
     assert source.settings.given == {ENGINE.max_num_seqs: 3, ENGINE.max_model_len: 7}
 
 
-def test_extra_arguments_go_before_variables_and_behind_flags():
-    arguments = parse(
-        ["serve", "--max-num-seqs", "3"], ["--max_num_seqs", "4", "--cache-size", "1"]
-    )
-    settings = read_environment({"MAX_NUM_SEQS": "5"}) | read_flags(arguments)
-    assert settings.given == {ENGINE.max_num_seqs: 3, ENGINE.cache_size: 1.0}
-    assert parse(["pull", "a/b"], ["--cache-size", "1"]).model_ids == ["a/b"]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

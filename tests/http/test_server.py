@@ -135,18 +135,6 @@ async def test_allow(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "echoed"),
-    [("abc-123", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("\xe9", False)],
-)
-async def test_request_id(given: str, echoed: bool, start: Start) -> None:
-    running = await start()
-    conversation = await talk(running.port, get("/health", f"X-Request-Id: {given}"))
-    (answer,) = conversation.answers()
-    assert (answer.headers["x-request-id"] == given) is echoed
-    assert running.site.requests[0].id == answer.headers["x-request-id"]
-
-
-@pytest.mark.parametrize(
     ("request_", "status", "path"),
     [
         (get("/a%0Ab?k=1", "Content-Length: 99999999", method="PUT"), 413, "/a%0Ab"),
@@ -230,17 +218,6 @@ async def test_checks_see_the_head_before_the_body(start: Start) -> None:
     assert conversation.statuses == [401]
     assert conversation.closed
     assert len(running.site.requests) == 1
-
-
-async def test_an_observer_that_fails_harms_nobody(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    def observer(exchange: object) -> None:
-        raise ValueError("on purpose")
-
-    running = await start({"observers": (observer,)})
-    assert (await talk(running.port, get() * 2, answers=2)).statuses == [200, 200]
-    assert "an observer of requests failed" in caplog.text
 
 
 async def test_exchanges(start: Start) -> None:

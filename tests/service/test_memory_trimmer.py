@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from fastovms.free_memory import find_trim
 from fastovms.service import memory_trimmer
 from fastovms.service.memory_trimmer import MemoryTrimmer
 
@@ -64,20 +63,3 @@ async def test_nothing_is_trimmed_after_the_end(monkeypatch: pytest.MonkeyPatch)
     trimmer.stop()
     await asyncio.sleep(0.02)
     assert not calls
-
-
-def resident() -> int:
-    """Returns this process's resident memory in bytes."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-
-def test_what_lies_free_between_blocks_in_use_is_given_back() -> None:
-    """malloc by itself returns only what is free at the end of a heap."""
-    blocks = [bytes(60_000) for _ in range(2000)]  # too large for Python's own pools
-    kept = blocks[::16]
-    del blocks
-    before = resident()
-    find_trim()()
-    assert before - resident() > 60_000_000
-    assert len(kept) == 125

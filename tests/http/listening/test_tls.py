@@ -1,108 +1,97 @@
-"""TLS connections as they end."""
+"""TLS: its files, its versions, and what a refused upload gets."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
+import shutil
 import ssl
-from collections.abc import Callable
+from pathlib import Path
 
-from fastovms.http import Request, Response
+import pytest
+
+from fastovms.errors import ConfigurationError
+from tests.http.client import talk
 from tests.http.conftest import Start
 from tests.http.more_cases import get
 from tests.paths import TLS
 
-CREDENTIALS = {"tls_certificate": str(TLS / "first.crt"), "tls_key": str(TLS / "first.key")}
+
+async def tls_get(port: int, certificate: Path) -> tuple[bytes, str | None]:
+    context = ssl.create_default_context(cafile=certificate)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname="localhost"
+    )
+    writer.write(get("/health") + get("/stream", "Connection: close"))
+    data = await reader.read()
+    alpn = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+    writer.close()
+    return data, alpn
 
 
-async def test_an_idle_client_does_not_hold_up_the_end(start: Start) -> None:
-    """It does not look at its connection, and so answers no farewell."""
-    running = await start(close_timeout=600.0, **CREDENTIALS)
+async def test_tls_and_its_reload(start: Start, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "crt", tmp_path / "key"
+    shutil.copy(TLS / "first.crt", certificate)
+    shutil.copy(TLS / "first.key", key)
+    running = await start(tls_certificate=str(certificate), tls_key=str(key))
+    assert running.server.addresses[0].startswith("https://127.0.0.1:")
+    data, alpn = await tls_get(running.port, TLS / "first.crt")
+    assert data.count(b" 200 OK") == 2
+    assert data.endswith(b"0\r\n\r\n")
+    assert alpn == "http/1.1"
+
+    shutil.copy(TLS / "second.crt", certificate)
+    with pytest.raises(ConfigurationError, match="cannot use the TLS files"):
+        running.server.reload_tls()  # the key is still the first one's
+    assert (await tls_get(running.port, TLS / "first.crt"))[1] == "http/1.1"
+    shutil.copy(TLS / "second.key", key)
+    running.server.reload_tls()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await tls_get(running.port, TLS / "first.crt")
+    assert (await tls_get(running.port, TLS / "second.crt"))[0].count(b" 200 OK") == 2
+
+
+async def test_tls_refuses_what_is_old_or_plain(start: Start) -> None:
+    running = await start(
+        tls_certificate=str(TLS / "first.crt"), tls_key=str(TLS / "first.key"), head_timeout=0.2
+    )
+    assert (await talk(running.port, get(), answers=2)).data[:4] != b"HTTP"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    _, writer = await asyncio.open_connection("127.0.0.1", running.port, ssl=context)
+    assert writer.get_extra_info("ssl_object").version() == "TLSv1.2"
+    writer.close()
+
+
+async def test_a_refused_upload_over_tls_gets_its_answer(start: Start) -> None:
+    """TLS cannot close half a connection: the rest is read until the deadline."""
+    running = await start(tls_certificate=str(TLS / "first.crt"), tls_key=str(TLS / "first.key"))
     context = ssl.create_default_context(cafile=TLS / "first.crt")
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", running.port, ssl=context, server_hostname="localhost"
+    )
+    writer.write(get("/echo", "Content-Length: 9000000", method="POST") + b"x" * 500_000)
+    assert b" 413 " in await reader.read()
+    writer.close()
 
-    def ask() -> ssl.SSLSocket:
-        client = context.wrap_socket(
-            socket.create_connection(("127.0.0.1", running.port), timeout=5),
-            server_hostname="localhost",
-            suppress_ragged_eofs=False,
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "message"),
+    [
+        ("none.crt", None, "No such file"),
+        ("first.crt", None, "cannot use"),
+        ("first.crt", "second.key", "cannot use"),
+        (None, "first.key", "without a certificate"),
+    ],
+)
+async def test_bad_tls_files(
+    certificate: str | None, key: str | None, message: str, start: Start
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        await start(
+            tls_certificate=certificate and str(TLS / certificate),
+            tls_key=key and str(TLS / key),
         )
-        client.sendall(get())
-        assert b" 200 OK" in client.recv(10_000)
-        return client
-
-    with await asyncio.to_thread(ask) as client:
-        await asyncio.wait_for(running.server.drain(60), 5)
-        assert running.server.num_connections == 0
-        assert client.recv(1) == b"", "neither a reset nor a cut"
-
-
-def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=5)
-
-
-def secure(client: socket.socket) -> ssl.SSLSocket:
-    context = ssl.create_default_context(cafile=TLS / "first.crt")
-    return context.wrap_socket(client, server_hostname="localhost", suppress_ragged_eofs=False)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 (nothing tells of it)
-            await asyncio.sleep(0.01)
-
-
-async def test_handshakes_are_bounded(start: Start) -> None:
-    """Clients that begin none hold up nobody: the one that has waited for longest is cut."""
-    running = await start(max_connections=3, **CREDENTIALS)
-    server = running.server
-
-    def ask() -> bytes:
-        with secure(connect(running.port)) as client:
-            client.sendall(get())
-            return client.recv(10_000)
-
-    with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(connect(running.port)) for _ in range(40)]
-        await until(lambda: server.num_handshakes == 3)
-        assert b" 200 OK" in await asyncio.to_thread(ask)
-        assert server.num_handshakes <= 3
-        for client in silent[:-2]:
-            with contextlib.suppress(ConnectionResetError):
-                assert await asyncio.to_thread(client.recv, 1) == b""
-    await until(lambda: server.num_handshakes == 0)
-
-
-async def test_a_drain_waits_for_handshakes(start: Start) -> None:
-    running = await start(**CREDENTIALS)
-    with connect(running.port) as client:
-        await until(lambda: running.server.num_handshakes == 1)
-        drain = asyncio.ensure_future(running.server.drain(5))
-        await asyncio.sleep(0.01)
-
-        def ask() -> bytes:
-            with secure(client) as secured:
-                secured.sendall(get())
-                return secured.recv(10_000)
-
-        answer = await asyncio.to_thread(ask)
-        assert b" 200 OK" in answer
-        assert b"Connection: close\r\n" in answer
-        await drain
-
-
-async def test_a_request_is_behind_its_own_handshake(start: Start) -> None:
-    running = await start(**CREDENTIALS)
-
-    def num_handshakes(request: Request) -> Response:
-        return Response(200, str(running.server.num_handshakes).encode(), "text/plain")
-
-    running.site.router.add("GET", "/handshakes", num_handshakes)
-
-    def ask() -> bytes:
-        with secure(connect(running.port)) as client:
-            client.sendall(get("/handshakes"))
-            return client.recv(10_000)
-
-    for _ in range(20):
-        assert (await asyncio.to_thread(ask)).endswith(b"\r\n\r\n0")

@@ -1,0 +1,62 @@
+"""Files of configurations: how they name paths, and that each is an old one or a new one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fastovms.errors import ConfigurationError
+from fastovms.ovms.files import path_from, read_json, write_file
+
+
+@pytest.mark.parametrize(
+    ("folder", "path", "expected"),
+    [
+        ("lists", "models/m", "../models/m"),
+        (".", "models/m", "models/m"),
+        ("lists", "/abs/m", "/abs/m"),
+    ],
+)
+def test_paths(folder, path, expected, tmp_path, monkeypatch) -> None:
+    (tmp_path / "lists").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert path_from(tmp_path / folder, Path(path)) == expected
+
+
+def test_a_folder_that_is_a_link(tmp_path, monkeypatch) -> None:
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "deep")
+    monkeypatch.chdir(tmp_path)
+    found = path_from(tmp_path / "link", Path("m"))
+    assert os.path.realpath(tmp_path / "link" / found) == str(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read .*No such file"),
+        (b"{", "is not valid JSON"),
+        (b"\xff", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+    ],
+)
+def test_what_cannot_be_read(content, message, tmp_path) -> None:
+    path = tmp_path / "f.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=message):
+        read_json(path)
+
+
+def test_a_file_is_the_old_one_or_the_new_one(tmp_path) -> None:
+    path = tmp_path / "f"
+    write_file(path, "old")
+    with pytest.raises(ConfigurationError, match="cannot write"):
+        write_file(path, "\ud800")
+    assert path.read_text() == "old"
+    write_file(path, "new é")
+    assert path.read_text(encoding="utf-8") == "new é"
+    with pytest.raises(ConfigurationError, match=r"cannot write .*No such file"):
+        write_file(tmp_path / "none" / "f", "")

@@ -1,0 +1,52 @@
+"""Files of older versions become files of this one, those of others are left alone."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+import pytest
+
+from fastovms.errors import ConfigurationError
+from fastovms.state.database import Bounds, Database
+from fastovms.state.store import StoredItem, StoredResponse
+from tests.state.test_location import open_at
+
+
+async def test_a_file_without_checksums_gets_them(tmp_path):
+    store = open_at(tmp_path)
+    response = StoredResponse(
+        "r", b"{}", [StoredItem("i", b"in")], [StoredItem("o", b"out")], events=b"events"
+    )
+    await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"")])
+    await store.add_response("t", response, conversation_id="c")
+    await store.close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    for statement in (
+        "UPDATE objects SET size = size - 4 * (1 + (events IS NOT NULL) + "
+        "(SELECT count(*) FROM items WHERE object = key))",
+        "UPDATE objects SET body = substr(body, 1, length(body) - 4), "
+        "events = substr(events, 1, length(events) - 4)",
+        "UPDATE items SET body = substr(body, 1, length(body) - 4)",
+        "PRAGMA user_version = 1",
+    ):
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+    store = open_at(tmp_path)
+    found = await store.find_response("t", "r")
+    assert (found.body, found.output) == (response.body, response.output)
+    assert await store.response_events("t", "r") == b"events"
+    context = await store.conversation_context("t", "c", max_bytes=1000)
+    assert context.items == [StoredItem("i", b""), *response.input, *response.output]
+    await store.close()
+    Database(str(tmp_path / "state.db"), Bounds(1e9, 100, 10**6), time.time).check()
+
+
+async def test_a_file_of_another_version_is_left_alone(tmp_path):
+    await open_at(tmp_path).close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(ConfigurationError, match="its format is 99, not 2"):
+        open_at(tmp_path)

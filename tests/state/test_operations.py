@@ -1,0 +1,149 @@
+"""What is stored is found again: responses, chains of them, conversations and their items."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastovms.state.store import (
+    FoundResponse,
+    Page,
+    ResponseProgress,
+    StoredItem,
+    StoredResponse,
+)
+from tests.state.transactions import add, context, do, find, ids, items
+
+
+def test_a_response_is_found_by_its_tenant_only(make_database):
+    database = make_database()
+    add(database, "a")
+    assert find(database, "a") == FoundResponse(b"{}", items("a-out"), ResponseProgress.FINISHED)
+    assert find(database, "a", tenant="other") is None
+    assert find(database, "b") is None
+    assert do(database, lambda state: state.find_conversation("t", "a")) is None
+    assert do(database, lambda state: state.delete_response("other", "a")) is False
+    assert do(database, lambda state: state.delete_response("t", "a")) is True
+    assert do(database, lambda state: state.delete_response("t", "a")) is False
+    assert find(database, "a") is None
+    assert database.totals == (0, 0)
+    database.check()
+
+
+def test_branches_of_a_chain_do_not_see_each_other(make_database):
+    database = make_database()
+    add(database, "root")
+    add(database, "left", "root")
+    add(database, "right", "root")
+    add(database, "leaf", "right")
+    assert ids(context(database, "left")) == ["root-in", "root-out", "left-in", "left-out"]
+    assert ids(context(database, "leaf")) == [
+        f"{turn}-{side}" for turn in ("root", "right", "leaf") for side in ("in", "out")
+    ]
+    assert context(database, "none") is None
+    assert context(database, "leaf", tenant="other") is None
+
+
+def test_a_chain_says_which_response_is_missing(make_database):
+    database = make_database()
+    add(database, "root")
+    add(database, "middle", "root")
+    add(database, "leaf", "middle")
+    do(database, lambda state: state.delete_response("t", "middle"))
+    found = context(database, "leaf")
+    assert found.missing_id == "middle"
+    assert ids(found) == ["leaf-in", "leaf-out"]
+
+
+def test_of_a_long_chain_the_newest_items_are_read(make_database):
+    database = make_database()
+    add(database, "root")
+    add(database, "leaf", "root")
+    length = len(items("leaf-in")[0].body) + len(items("leaf-out")[0].body)
+    assert ids(context(database, "leaf", max_bytes=length - 1)) == ["leaf-out"]
+    found = context(database, "leaf", max_bytes=2 * length - 1)
+    assert (ids(found), found.is_whole) == (["root-out", "leaf-in", "leaf-out"], False)
+    whole = context(database, "leaf", max_bytes=2 * length)
+    assert (len(whole.items), whole.is_whole, whole.missing_id) == (4, True, None)
+
+
+def test_a_running_response_is_finished_once(make_database):
+    database = make_database()
+    add(database, "a", progress=ResponseProgress.RUNNING)
+    assert context(database, "a").progress is ResponseProgress.RUNNING
+    done = StoredResponse("a", b'{"done":1}', input=items("in"), events=b"events")
+    assert do(database, lambda state: state.finish_response("t", done, None)) is True
+    assert do(database, lambda state: state.finish_response("t", done, None)) is False
+    assert find(database, "a") == FoundResponse(b'{"done":1}', [], ResponseProgress.FINISHED)
+    assert do(database, lambda state: state.response_events("t", "a")) == b"events"
+    assert do(database, lambda state: state.response_events("t", "b")) is None
+    do(database, lambda state: state.delete_response("t", "a"))
+    assert do(database, lambda state: state.finish_response("t", done, None)) is False
+    database.check()
+
+
+def test_a_response_takes_the_place_of_an_older_one_with_its_id(make_database):
+    database = make_database()
+    add(database, "a")
+    add(database, "b", "a")
+    do(database, lambda state: state.add_response("t", StoredResponse("a", b"new"), None))
+    assert find(database, "a") == FoundResponse(b"new", [], ResponseProgress.FINISHED)
+    assert database.totals.num_objects == 2
+    database.check()
+
+
+def test_a_conversation_grows_with_its_responses(make_database):
+    database = make_database()
+    do(database, lambda state: state.add_conversation("t", "c", b"one", items("first")))
+    response = StoredResponse("r", b"{}", items("in"), items("out"))
+    do(database, lambda state: state.add_response("t", response, "c"))
+    do(database, lambda state: state.add_response("t", response, "gone"))
+    found = do(database, lambda state: state.conversation_context("t", "c", 10**6))
+    assert ids(found) == ["first", "in", "out"]
+    assert do(database, lambda state: state.update_conversation("t", "c", b"longer")) is True
+    assert do(database, lambda state: state.find_conversation("t", "c")) == b"longer"
+    assert do(database, lambda state: state.find_item("t", "c", "in")) == items("in")[0].body
+    assert do(database, lambda state: state.delete_item("t", "c", "in")) is True
+    assert do(database, lambda state: state.delete_item("t", "c", "in")) is False
+    assert do(database, lambda state: state.find_item("t", "c", "in")) is None
+    assert do(database, lambda state: state.add_items("t", "c", items("more"))) is True
+    found = do(database, lambda state: state.conversation_context("t", "c", 10**6))
+    assert ids(found) == ["first", "out", "more"]
+    assert ids(context(database, "r")) == ["in", "out"]
+    database.check()
+    assert do(database, lambda state: state.delete_conversation("t", "c")) is True
+    database.check()
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda state: state.find_conversation("t", "c"),
+        lambda state: state.update_conversation("t", "c", b""),
+        lambda state: state.delete_conversation("t", "c"),
+        lambda state: state.add_items("t", "c", items("i")),
+        lambda state: state.conversation_context("t", "c", 1),
+        lambda state: state.list_items("t", "c", Page(1, True)),
+        lambda state: state.find_item("t", "c", "i"),
+        lambda state: state.delete_item("t", "c", "i"),
+    ],
+)
+def test_there_is_no_such_conversation(make_database, operation):
+    database = make_database()
+    do(database, lambda state: state.add_conversation("other", "c", b"{}", items("i")))
+    assert not do(database, operation)
+    assert do(database, lambda state: state.find_conversation("other", "c")) == b"{}"
+
+
+def test_items_are_found_by_their_ids(make_database):
+    database = make_database()
+    add(database, "a")
+    add(database, "b", tenant="other")
+    do(database, lambda state: state.add_conversation("t", "c", b"{}", items("c-in")))
+    newer = StoredResponse("d", b"{}", [StoredItem("a-in", b"newer")])
+    do(database, lambda state: state.add_response("t", newer, None))
+    many = [*(f"x{number}" for number in range(2000)), "c-in", "a-in", "a-out", "b-in"]
+    assert do(database, lambda state: state.find_items("t", many)) == {
+        "a-in": b"newer",
+        "a-out": items("a-out")[0].body,
+        "c-in": items("c-in")[0].body,
+    }

@@ -1,0 +1,51 @@
+"""The store hands each operation to its thread, as it was asked."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from fastovms.state.operations import Operations
+from fastovms.state.sqlite_store import SqliteStore
+from fastovms.state.store import StateStats
+
+OPERATIONS = [
+    name for name, _ in inspect.getmembers(Operations, inspect.isfunction) if name[0] != "_"
+]
+
+
+class Recorder:
+    """In the place of the operations: takes note of what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def __getattr__(self, name: str):
+        return lambda *arguments: self.asked.append((name, *arguments))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_every_operation_gets_its_arguments(make_database, monkeypatch, name: str) -> None:
+    store, recorder = SqliteStore(make_database()), Recorder()
+
+    async def run(operation):
+        operation(recorder)
+
+    monkeypatch.setattr(store, "_run", run)
+    method = getattr(store, name)
+    parameters = inspect.signature(method).parameters.values()
+    positional = [object() for each in parameters if each.kind is not each.KEYWORD_ONLY]
+    named = {each.name: object() for each in parameters if each.kind is each.KEYWORD_ONLY}
+    await method(*positional, **named)
+    assert recorder.asked == [(name, *positional, *named.values())]
+    await store.close()
+
+
+async def test_what_is_kept_and_where(make_database, tmp_path) -> None:
+    store = SqliteStore(make_database(path=str(tmp_path / "state.db")))
+    await store.add_conversation("t", "c", b"{}", [])
+    stats = store.stats()
+    assert stats == StateStats(1, stats.num_bytes, num_failures=0, is_on_disk=True)
+    assert store.trouble() == ""
+    await store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import openvino as ov
@@ -11,7 +12,10 @@ import openvino as ov
 from fastovms.backend import GenerationBackend
 from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
+from fastovms.backends.genai.pipeline_check import pipeline_comparison
 from fastovms.backends.model_files.export_gaps import log_gaps
+from fastovms.backends.model_files.graph_check import check_graph
+from fastovms.backends.model_files.model_info import graph_file
 from fastovms.backends.model_files.vocabulary import load_grammar_compiler
 from fastovms.backends.paged.draft_backend import read_draft_info
 from fastovms.backends.paged.paged_backend import PagedBackend
@@ -44,7 +48,7 @@ def compile_backend(
     """
     log_gaps(model)
     if config.backend == "genai" or (config.backend == "auto" and model.takes_images):
-        return _genai(model_dir, model, config)
+        return _genai(model_dir, model, config, cache)
     if model.takes_images:
         raise ConfigurationError(
             f"{model.name} takes images, which the paged backend does not: --backend genai"
@@ -55,7 +59,12 @@ def compile_backend(
         if config.backend == "paged":
             raise
         logger.warning("%s; trying the genai backend", error)
-        return _genai(model_dir, model, config, instead=error)
+        paged = error
+    try:
+        reserve = _genai(model_dir, model, config, cache)
+    except ConfigurationError as error:
+        raise _refusal(paged, error) from error
+    return partial(_reserve_instead, reserve, paged)
 
 
 def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> None:
@@ -74,35 +83,33 @@ def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> No
 
 
 def _genai(
-    model_dir: Path,
-    model: ModelInfo,
-    config: EngineConfig,
-    *,
-    instead: UnsupportedModel | None = None,
+    model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache | None
 ) -> Reserve:
-    """Loads the genai backend. `instead` is why the paged backend does not run the model."""
     _check_drafts(model_dir, model, config)
-    if not model.takes_images:
-        model = fit_length(
-            model, read_max_transformed_len(ov.Core(), model_dir, model.max_model_len)
-        )
+    limit = read_max_transformed_len(ov.Core(), graph_file(model_dir), model.max_model_len)
+    model = fit_length(model, limit)
+    check_graph(pipeline_comparison(model_dir, model), cache or DiskCache(None))
     compiler = load_grammar_compiler(model_dir, model)
     grammars = guard_pipeline(None if compiler is None else trial_starter(compiler))
 
     def reserve(available: int) -> GenerationBackend:
-        try:
-            return GenaiBackend.load(model_dir, model, config, grammars, available=available)
-        except ConfigurationError as error:
-            if instead is None:
-                raise
-            raise ConfigurationError(_both(instead, error)) from error
+        return GenaiBackend.load(model_dir, model, config, grammars, available=available)
 
     return reserve
 
 
-def _both(paged: Exception, genai: Exception) -> str:
-    """Returns what two backends say of a model; they may say the same."""
+def _reserve_instead(reserve: Reserve, paged: Exception, available: int) -> GenerationBackend:
+    """Reserves the cache of the genai backend. `paged` is why the paged backend does not run the
+    model."""
+    try:
+        return reserve(available)
+    except ConfigurationError as error:
+        raise _refusal(paged, error) from error
+
+
+def _refusal(paged: Exception, genai: Exception) -> ConfigurationError:
+    """Returns what two backends say of a model as one error; they may say the same."""
     reason = str(genai).rpartition(": ")[2]
     if str(paged).endswith(reason):
-        return f"{paged}; the genai backend cannot run it either"
-    return f"{paged}; and {genai}"
+        return ConfigurationError(f"{paged}; the genai backend cannot run it either")
+    return ConfigurationError(f"{paged}; and {genai}")

@@ -1,5 +1,4 @@
-"""Declares the messages between the genai backend and its worker process, beyond commands and
-steps."""
+"""Declares the messages between the genai backend and its processes, beyond commands and steps."""
 
 from __future__ import annotations
 
@@ -41,7 +40,22 @@ class Encoding:
 
 
 @dataclass(frozen=True, slots=True)
+class Compare:
+    """Asks the other process for a `Compared`; it is the only message that it takes."""
+
+    model_dir: Path
+    model: ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Says by how much log probabilities of the pipeline and of the exported graph differ."""
+
+    difference: float
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
-    """The last message, where the worker cannot go on."""
+    """The last message, where a process cannot go on."""
 
     reason: str

@@ -173,10 +173,15 @@ def takes_images(model_dir: Path) -> bool:
     return (model_dir / "openvino_vision_embeddings_model.xml").is_file()
 
 
+def graph_file(model_dir: Path) -> Path:
+    """Returns the file with the graph of what generates the text."""
+    part = "language_" if takes_images(model_dir) else ""
+    return model_dir / f"openvino_{part}model.xml"
+
+
 def weights_file(model_dir: Path) -> Path:
     """Returns the file with the weights of what generates the text."""
-    part = "language_" if takes_images(model_dir) else ""
-    return model_dir / f"openvino_{part}model.bin"
+    return graph_file(model_dir).with_suffix(".bin")
 
 
 def _is_openvino_ir(path: Path) -> bool:

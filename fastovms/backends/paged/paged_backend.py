@@ -17,10 +17,11 @@ from fastovms.backend_stats import BackendStats
 from fastovms.backends.engine_thread.engine_loop import Abort, Close, Command, Submit, run_engine
 from fastovms.backends.engine_thread.in_flight import RequestsInFlight, Step, check_length
 from fastovms.backends.engine_thread.permits import Permits
+from fastovms.backends.model_files.graph_check import check_graph
 from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_grammar_compiler
 from fastovms.backends.paged.draft_backend import load_draft_model
-from fastovms.backends.paged.graph_check import check_graph
 from fastovms.backends.paged.model_tuning import load_tuned, read_files
+from fastovms.backends.paged.paging_check import paging_comparison
 from fastovms.backends.paged.window import fit_attention
 from fastovms.backends.processes.deep_stack import start_thread
 from fastovms.backends.trials.guarded_grammars import guard_compiler
@@ -126,7 +127,7 @@ class PagedBackend:
         cache = cache or DiskCache(None)
         files = read_files(model_dir, config, model.max_model_len)
         model = fit_attention(model, files.graph)
-        check_graph(files, cache)
+        check_graph(paging_comparison(files), cache)
         paged_model, token_budget = load_tuned(files, config, cache)
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=token_budget)

@@ -198,8 +198,9 @@ _Value = Callable[[int, ov.PartialShape], NDArray[Any]]
 
 _VALUES: Final[Mapping[str, _Value]] = {
     "input_ids": lambda position, shape: np.zeros((1, 1), np.int64),
+    "inputs_embeds": lambda position, shape: np.zeros((1, 1, shape[2].get_length()), np.float32),
     "attention_mask": lambda position, shape: np.ones((1, position + 1), np.int64),
-    "position_ids": lambda position, shape: np.full((1, 1), position, np.int64),
+    "position_ids": lambda position, shape: np.full(_one_token(shape), position, np.int64),
     "beam_idx": lambda position, shape: np.zeros(1, np.int32),
     _PAST: lambda position, shape: _empty_past(position, shape),
 }
@@ -211,6 +212,11 @@ def _kind(port: Any) -> str:
     if kind not in _VALUES:
         raise UnknownMask
     return kind
+
+
+def _one_token(shape: ov.PartialShape) -> list[int]:
+    """Returns the shape of the positions of one token: in some models of images it has several."""
+    return [d.get_length() if d.is_static else 1 for d in shape]
 
 
 def _empty_past(position: int, shape: ov.PartialShape) -> Floats:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.model.compilation import Precisions, compile_variants, exact_properties
+from fastovms.engine.model.compilation import Precisions, compile_variants
 from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.engine.model.paging import PagedGraph
+from fastovms.engine.model.plain_graph import PROPERTIES, Floats, compute_plain, log_softmax
 from fastovms.engine.model.raw_logits import as_float32
 from fastovms.engine.model.step_inputs import StepLayout
 
@@ -28,9 +29,7 @@ _NUM_COMPARED: Final = 8
 """How many of the likeliest tokens of each position are compared."""
 
 _NUM_TOKEN_IDS: Final = 1000
-_PROPERTIES: Final = {**exact_properties("CPU", {}), "KV_CACHE_PRECISION": "f32"}
 
-Floats = NDArray[np.float32]
 TokenIds = NDArray[np.int64]
 
 
@@ -56,36 +55,16 @@ def largest_difference(files: ExportedModel) -> float:
     token_ids = np.random.default_rng(0).integers(
         0, min(num_token_ids, _NUM_TOKEN_IDS), num_tokens, dtype=np.int64
     )
-    expected = _compute_plain(core, plain, token_ids, starts)
+    expected = compute_plain(core, plain, {"input_ids": token_ids[None]}, starts)
     del plain  # lest there be two at a time
     found = _compute_paged(core, graph, token_ids, starts)
     return max(map(_difference, expected, found))
 
 
-def _compute_plain(
-    core: ov.Core, model: ov.Model, token_ids: TokenIds, starts: Sequence[int]
-) -> list[Floats]:
-    """Returns the logits of a text whose first position is each of `starts`: [tokens,
-    vocab_size]."""
-    request = core.compile_model(model, "CPU", _PROPERTIES).create_infer_request()
-    values: dict[str, NDArray[Any]] = {
-        "input_ids": token_ids[None],
-        "attention_mask": np.ones((1, len(token_ids)), np.int64),
-        "beam_idx": np.zeros(1, np.int32),
-    }
-    results = []
-    for start in starts:
-        values["position_ids"] = np.arange(start, start + len(token_ids))[None]
-        request.reset_state()
-        request.infer({port: values[port.get_any_name()] for port in request.model_inputs})
-        results.append(np.array(request.get_tensor("logits").data[0], np.float32))
-    return results
-
-
 def _compute_paged(
     core: ov.Core, graph: PagedGraph, token_ids: TokenIds, starts: Sequence[int]
 ) -> list[Floats]:
-    precisions = Precisions("f32", _PROPERTIES)
+    precisions = Precisions("f32", PROPERTIES)
     variants = compile_variants(core, graph.model, "CPU", precisions)
     model = PagedModel(variants, device="CPU", precisions=precisions, graph=graph)
     end = len(token_ids)
@@ -102,20 +81,14 @@ def _compute_paged(
             inputs = inputs._replace(
                 position_ids=inputs.position_ids + start, sequence_lens=inputs.sequence_lens + start
             )
-            parts.append(as_float32(model.infer(inputs)).copy())
+            parts.append(log_softmax(as_float32(model.infer(inputs))))
         results.append(np.concatenate(parts))
     return results
 
 
 def _difference(expected: Floats, found: Floats) -> float:
-    """Some graphs only have the logits of the last token."""
+    """Some graphs only have the last token's."""
     found = found[-len(expected) :]
     likely = np.argpartition(expected, -_NUM_COMPARED, -1)[:, -_NUM_COMPARED:]
-    a, b = (np.take_along_axis(_log_softmax(x), likely, -1) for x in (expected, found))
+    a, b = (np.take_along_axis(x, likely, -1) for x in (expected, found))
     return float(np.abs(a - b).max())
-
-
-def _log_softmax(logits: Floats) -> Floats:
-    shifted: Floats = logits - logits.max(-1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return shifted

@@ -110,13 +110,15 @@ def read_paged_graph(
     return PagedGraph(model, rope.switch_len, min(limits, default=None))
 
 
-def read_max_transformed_len(
-    core: ov.Core, model_dir: Path, max_model_len: int
-) -> ExactLength | None:
+def read_max_transformed_len(core: ov.Core, graph: Path, max_model_len: int) -> ExactLength | None:
     """Returns how many tokens texts may have where a model is transformed to paged attention and
-    nothing more, as the genai pipeline does; None = any number, or nothing is known of it."""
+    nothing more, as the genai pipeline does; None = any number, or nothing is known of it.
+
+    Args:
+        graph: the model's file, or that of the language part of one that takes images.
+    """
     try:
-        model = core.read_model(model_dir / "openvino_model.xml")
+        model = core.read_model(graph)
         attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))
         _transform(model)
     except RuntimeError:

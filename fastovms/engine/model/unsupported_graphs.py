@@ -60,7 +60,10 @@ def why_not_paged(model: ov.Model) -> str | None:
         return "it has no output named logits, so it does not generate text"
     if not model.get_sinks():
         return f"it was exported without state; export it again with {_EXPORT}"
-    if not any(node.get_type_name() == _ATTENTION for node in model.get_ordered_ops()):
+    operations = {node.get_type_name() for node in model.get_ordered_ops()}
+    if _ATTENTION not in operations:
+        if "Softmax" in operations:
+            return f"no attention of it was exported as OpenVINO's operation {_ATTENTION}"
         return "it has no attention, as recurrent models have none"
     return None
 

@@ -14,11 +14,15 @@ import pytest
 import pytest_asyncio
 
 from fastovms.backend import GenerationBackend
+from fastovms.backends import choice
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.genai.genai_backend import GenaiBackend
+from fastovms.backends.model_files.graph_check import Comparison
 from fastovms.backends.model_files.model_info import read_model_info
+from fastovms.backends.paged import paged_backend
 from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.params import (
     BeamSearch,
@@ -44,7 +48,8 @@ NUM_QUESTION_TOKENS = 18
 
 def load(model_dir: Path, **config: object) -> GenerationBackend:
     engine = EngineConfig(**{"cache_size": 1, **config})  # type: ignore[arg-type]
-    return compile_backend(model_dir, read_model_info(model_dir), engine)(2**30)
+    cache = DiskCache(cache_root(None, os.environ))  # knows what was compared before
+    return compile_backend(model_dir, read_model_info(model_dir), engine, cache)(2**30)
 
 
 async def running(backend: GenerationBackend) -> AsyncIterator[GenerationBackend]:
@@ -334,6 +339,29 @@ async def test_a_model_that_neither_runs_has_both_reasons(tmp_path: Path) -> Non
     with pytest.raises(ConfigurationError, match="no output named logits") as error:
         load(tmp_path, backend="paged")
     assert "genai" not in str(error.value)
+
+
+def far_off(subject: str) -> Comparison:
+    return Comparison("", subject, (DEMO_MODEL / "openvino_model.xml",), lambda: 1.0, memory=0)
+
+
+async def test_a_model_that_paging_gets_wrong_runs_on_genai(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(paged_backend, "paging_comparison", lambda files: far_off("paging"))
+    async for backend in running(load(DEMO_MODEL)):
+        assert isinstance(backend, GenaiBackend)
+    assert "paging leaves out part of its graph" in caplog.text
+
+
+async def test_a_model_that_both_get_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_backend, "paging_comparison", lambda files: far_off("paging"))
+    monkeypatch.setattr(choice, "pipeline_comparison", lambda *_: far_off("pipeline"))
+    reason = r"paging leaves out part of its graph .*; and .* pipeline leaves out part of its graph"
+    with pytest.raises(ConfigurationError, match=reason):
+        load(DEMO_MODEL)
+    with pytest.raises(ConfigurationError, match="pipeline leaves out part of its graph"):
+        load(DEMO_MODEL, backend="genai")
 
 
 async def test_a_cache_that_holds_nothing_is_a_configuration_error() -> None:

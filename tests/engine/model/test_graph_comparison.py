@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from openvino import opset13
 
-from fastovms.backends.paged.graph_check import MAX_DIFFERENCE
+from fastovms.backends.model_files.graph_check import MAX_DIFFERENCE
 from fastovms.engine.model.graph_comparison import largest_difference
 from fastovms.engine.model.long_rope import TOKEN_SEQUENCE_LENS
 from fastovms.engine.model.model import ExportedModel

@@ -14,6 +14,7 @@ from openvino import opset13 as ops
 from bench.graph import LlamaGraph
 from bench.shapes import SHAPES
 from fastovms.backends.paged.window import MIN_EXACT_LEN
+from fastovms.engine.model.attention_masks import Attention, attentions_of
 from fastovms.engine.model.paging import (
     SAMPLED_TOKEN_INDICES,
     applies_sliding_window,
@@ -23,6 +24,7 @@ from fastovms.engine.model.paging import (
 )
 from fastovms.errors import ConfigurationError
 from tests.engine.conftest import TINY_SHAPES
+from tests.paths import TINY_VLM
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_masks_of_another_form_leave_hardly_any_text(
     exact = read_paged_graph(ov.Core(), tmp_path).max_exact_len
     assert exact is not None
     assert exact.num_tokens < MIN_EXACT_LEN
-    assert read_max_transformed_len(ov.Core(), tmp_path, 1024) == exact
+    assert read_max_transformed_len(ov.Core(), tmp_path / "openvino_model.xml", 1024) == exact
 
 
 @pytest.mark.parametrize(
@@ -215,11 +217,30 @@ def test_masks_of_another_form_leave_hardly_any_text(
     ],
 )
 def test_what_the_transformation_alone_leaves_out(name: str, expected: int | None) -> None:
-    exact = read_max_transformed_len(ov.Core(), MODELS / name, 160)
+    exact = read_max_transformed_len(ov.Core(), MODELS / name / "openvino_model.xml", 160)
     assert (None if exact is None else exact.num_tokens) == expected
 
 
 def test_of_a_model_that_is_not_transformed_nothing_is_known(tmp_path: Path) -> None:
-    assert read_max_transformed_len(ov.Core(), tmp_path, 160) is None
-    ov.save_model(recurrent_model(), tmp_path / "openvino_model.xml")
-    assert read_max_transformed_len(ov.Core(), tmp_path, 160) is None
+    graph = tmp_path / "openvino_model.xml"
+    assert read_max_transformed_len(ov.Core(), graph, 160) is None
+    ov.save_model(recurrent_model(), graph)
+    assert read_max_transformed_len(ov.Core(), graph, 160) is None
+
+
+def test_attention_of_single_operations_is_named(tmp_path: Path) -> None:
+    inputs = parameter("input_ids")
+    state, assign = recurrent(inputs, "state")
+    logits = with_output(ops.softmax(state, 1))
+    ov.save_model(ov.Model([logits], [assign], [inputs], "model"), tmp_path / "openvino_model.xml")
+    with pytest.raises(ConfigurationError, match="no attention of it was exported as OpenVINO's"):
+        read_paged_graph(ov.Core(), tmp_path)
+
+
+def test_the_language_part_of_a_model_of_images_has_masks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    graph = TINY_VLM / "openvino_language_model.xml"
+    assert read_max_transformed_len(ov.Core(), graph, 160) is None
+    assert "cannot be read" not in caplog.text
+    assert attentions_of(ov.Core().read_model(graph), 160).layers == (Attention(), Attention())

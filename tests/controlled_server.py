@@ -75,7 +75,7 @@ def load_models(seconds: float, models: Sequence[ModelConfig], media: MediaConfi
         vocab_size=tokenizer.vocab_size,
         eos_token_ids=frozenset(),
     )
-    backend = PagedBackend.over(ControlledModel(info.vocab_size), info, model.engine)
+    backend = PagedBackend.from_model(ControlledModel(info.vocab_size), info, model.engine)
     metrics = GenerationMetrics(info.name, backend.stats)
     return ServedModels([ServedModel(backend, tokenizer, metrics)])
 

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-ANY_TEXT = r"/(.|\n)*/"
+from fastovms.grammar_tree import ANY_TEXT
+
+_ANY_TEXT = f"/{ANY_TEXT.pattern}/"
 
 OPAQUE = r""""(?:\\.|[^"\\\n])*"|(?://|\#)[^\n]*|/(?:\\.|[^/\\\n])+/"""
 """A pattern of the texts, comments and regular expressions of rules, within which nothing else is
@@ -159,14 +161,14 @@ class FreeText:
         if isinstance(first, str):
             if len(pieces) == 1:
                 return writer.lazy(f"{self._text_before_stop} {quoted(first)}")
-            text, pieces = writer.terminal(f"{ANY_TEXT} {quoted(first)}"), pieces[1:]
+            text, pieces = writer.terminal(f"{_ANY_TEXT} {quoted(first)}"), pieces[1:]
         return f"{text} {writer.join(list(map(as_part, pieces)))}"
 
     def _without(self, texts: Sequence[str]) -> str:
         if not texts:
-            return self._writer.terminal(ANY_TEXT)
+            return self._writer.terminal(_ANY_TEXT)
         barred = " | ".join(map(quoted, texts))
-        return self._writer.terminal(f"{ANY_TEXT} & ~({ANY_TEXT} ({barred}) {ANY_TEXT})")
+        return self._writer.terminal(f"{_ANY_TEXT} & ~({_ANY_TEXT} ({barred}) {_ANY_TEXT})")
 
 
 def quoted(text: str) -> str:

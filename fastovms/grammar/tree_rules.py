@@ -52,7 +52,7 @@ class _RuleWriter:
     def __init__(self, special_tokens: Mapping[str, int], end_token_ids: Collection[int]) -> None:
         self._special_tokens = special_tokens
         self._end_token_ids = end_token_ids
-        self._lines = [r"ANY_TEXT: /(.|\n)*/"]
+        self._lines = [f"ANY_TEXT: {_terminal(tree.ANY_TEXT)}"]
         self._names: dict[Node, str] = {}
         special = _ranges(sorted(special_tokens.values()))
         self._tokens_between = f"(ANY_TEXT <[{special}]>)* " if special else ""

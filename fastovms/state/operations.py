@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from fastovms.state.store import (
-    Context,
+    EarlierItems,
     FoundResponse,
+    ItemOrigin,
     ItemPage,
     Page,
     ResponseProgress,
-    Side,
     StoredItem,
     StoredResponse,
 )
@@ -39,8 +39,8 @@ class Operations:
             previous_id=response.previous_id,
             events=response.events,
         )
-        tables.append(key, response.input, Side.INPUT)
-        tables.append(key, response.output, Side.OUTPUT)
+        tables.append(key, response.input, ItemOrigin.INPUT)
+        tables.append(key, response.output, ItemOrigin.OUTPUT)
         if conversation_id is not None:
             self.add_items(tenant, conversation_id, [*response.input, *response.output])
 
@@ -59,7 +59,9 @@ class Operations:
             return None
         key, body, progress = cast("tuple[int, bytes, int]", row)
         self._tables.note_use([key])
-        return FoundResponse(body, self._tables.items(key, Side.OUTPUT), ResponseProgress(progress))
+        return FoundResponse(
+            body, self._tables.items(key, ItemOrigin.OUTPUT), ResponseProgress(progress)
+        )
 
     def response_events(self, tenant: str, id: str) -> bytes | None:
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "events")
@@ -68,7 +70,7 @@ class Operations:
     def delete_response(self, tenant: str, id: str) -> bool:
         return self._tables.delete(tenant, ObjectKind.RESPONSE, id)
 
-    def response_context(self, tenant: str, id: str, max_bytes: int) -> Context | None:
+    def response_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
         turns: list[Sequence[StoredItem]] = []
         keys: list[int] = []
         is_whole = True
@@ -96,7 +98,7 @@ class Operations:
             return None
         self._tables.note_use(keys)
         items = [item for turn_items in reversed(turns) for item in turn_items]
-        return Context(items, is_whole, missing_id, head)
+        return EarlierItems(items, is_whole, missing_id, head)
 
     def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
         return self._page(tenant, ObjectKind.RESPONSE, id, page)
@@ -107,7 +109,7 @@ class Operations:
         self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
     ) -> None:
         key = self._tables.insert(tenant, ObjectKind.CONVERSATION, id, body)
-        self._tables.append(key, items, Side.INPUT)
+        self._tables.append(key, items, ItemOrigin.INPUT)
 
     def find_conversation(self, tenant: str, id: str) -> bytes | None:
         row = self._tables.find(tenant, ObjectKind.CONVERSATION, id, "key, body")
@@ -131,10 +133,10 @@ class Operations:
         key = self._key(tenant, ObjectKind.CONVERSATION, id)
         if key is None:
             return False
-        self._tables.append(key, items, Side.INPUT)
+        self._tables.append(key, items, ItemOrigin.INPUT)
         return True
 
-    def conversation_context(self, tenant: str, id: str, max_bytes: int) -> Context | None:
+    def conversation_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
         key = self._key(tenant, ObjectKind.CONVERSATION, id)
         return None if key is None else self._tables.newest_items(key, max_bytes)
 

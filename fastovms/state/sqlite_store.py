@@ -8,7 +8,7 @@ from fastovms.state.database import Database
 from fastovms.state.disk_return import DiskReturn
 from fastovms.state.state_worker import StateWorker
 from fastovms.state.store import (
-    Context,
+    EarlierItems,
     FoundResponse,
     ItemPage,
     Page,
@@ -71,7 +71,9 @@ class SqliteStore:
     async def delete_response(self, tenant: str, id: str) -> bool:
         return await self._run(lambda state: state.delete_response(tenant, id))
 
-    async def response_context(self, tenant: str, id: str, *, max_bytes: int) -> Context | None:
+    async def response_context(
+        self, tenant: str, id: str, *, max_bytes: int
+    ) -> EarlierItems | None:
         return await self._run(lambda state: state.response_context(tenant, id, max_bytes))
 
     async def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
@@ -94,7 +96,9 @@ class SqliteStore:
     async def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool:
         return await self._run(lambda state: state.add_items(tenant, id, items))
 
-    async def conversation_context(self, tenant: str, id: str, *, max_bytes: int) -> Context | None:
+    async def conversation_context(
+        self, tenant: str, id: str, *, max_bytes: int
+    ) -> EarlierItems | None:
         return await self._run(lambda state: state.conversation_context(tenant, id, max_bytes))
 
     async def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:

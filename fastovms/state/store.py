@@ -29,7 +29,7 @@ class ResponseProgress(IntEnum):
     INTERRUPTED = 2
 
 
-class Side(Enum):
+class ItemOrigin(Enum):
     """Tells the items that a response was given from those that it has made."""
 
     INPUT = 0
@@ -64,7 +64,7 @@ class FoundResponse(NamedTuple):
     progress: ResponseProgress
 
 
-class Context(NamedTuple):
+class EarlierItems(NamedTuple):
     """What came before a response: the items, the oldest first.
 
     Attributes:
@@ -146,7 +146,9 @@ class StateStore(Protocol):
 
     async def delete_response(self, tenant: str, id: str) -> bool: ...
 
-    async def response_context(self, tenant: str, id: str, *, max_bytes: int) -> Context | None:
+    async def response_context(
+        self, tenant: str, id: str, *, max_bytes: int
+    ) -> EarlierItems | None:
         """Returns the input and output of the response and of all that it continues, of these the
         newest that have no more than `max_bytes` together. It is a use of all of them."""
 
@@ -173,7 +175,7 @@ class StateStore(Protocol):
 
     async def conversation_context(
         self, tenant: str, id: str, *, max_bytes: int
-    ) -> Context | None: ...
+    ) -> EarlierItems | None: ...
 
     async def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
         """Returns a page of the items of a conversation.

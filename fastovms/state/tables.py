@@ -13,11 +13,11 @@ from typing import Final, NamedTuple, TypeVar
 from fastovms.errors import TooLarge
 from fastovms.state.seal import seal, unseal
 from fastovms.state.store import (
-    Context,
+    EarlierItems,
+    ItemOrigin,
     ItemPage,
     Page,
     ResponseProgress,
-    Side,
     StoredItem,
     UnknownCursor,
 )
@@ -167,27 +167,27 @@ class Tables:
 
     # Items of one object
 
-    def append(self, key: int, items: Iterable[StoredItem], side: Side) -> None:
+    def append(self, key: int, items: Iterable[StoredItem], origin: ItemOrigin) -> None:
         [last] = self._execute(
             "SELECT max(position) FROM items WHERE object = ?", (key,)
         ).fetchone()
         first = 0 if last is None else last + 1
         rows = [
-            (key, position, side.value, item.id, seal(item.body))
+            (key, position, origin.value, item.id, seal(item.body))
             for position, item in enumerate(items, first)
         ]
         if rows:
             self._execute_many("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)
             self._grow(key, sum(len(row[-1]) + _OVERHEAD for row in rows))
 
-    def items(self, key: int, side: Side) -> list[StoredItem]:
+    def items(self, key: int, origin: ItemOrigin) -> list[StoredItem]:
         rows = self._execute(
             "SELECT id, body FROM items WHERE object = ? AND side = ? ORDER BY position",
-            (key, side.value),
+            (key, origin.value),
         )
         return list(map(_item, rows))
 
-    def newest_items(self, key: int, max_bytes: int) -> Context:
+    def newest_items(self, key: int, max_bytes: int) -> EarlierItems:
         """Returns the newest items that have no more than `max_bytes` together."""
         rows = self._execute(
             "SELECT id, body FROM items WHERE object = ? ORDER BY position DESC", (key,)
@@ -196,9 +196,9 @@ class Tables:
         for item in map(_item, rows):
             max_bytes -= len(item.body)
             if max_bytes < 0:
-                return Context(items[::-1], is_whole=False)
+                return EarlierItems(items[::-1], is_whole=False)
             items.append(item)
-        return Context(items[::-1])
+        return EarlierItems(items[::-1])
 
     def find_item(self, key: int, item_id: str) -> bytes | None:
         row = self._execute(
@@ -215,7 +215,7 @@ class Tables:
         return bool(deleted)
 
     def page(self, key: int, page: Page) -> ItemPage:
-        """Returns a page of the items on the input's side.
+        """Returns a page of the items that were input.
 
         Raises:
             UnknownCursor: `page.after` is none of them.
@@ -223,7 +223,7 @@ class Tables:
         # After the last of several items of one id, so that a list of pages has an end.
         order, comparison, last = ("", ">", "max") if page.ascending else ("DESC", "<", "min")
         start = ""
-        values: list[object] = [key, Side.INPUT.value]
+        values: list[object] = [key, ItemOrigin.INPUT.value]
         if page.after is not None:
             cursor = self._execute(
                 f"SELECT {last}(position) FROM items WHERE object = ? AND side = ? AND id = ?",

@@ -63,7 +63,7 @@ class WatchedModel(FakeModel):
 def make_paged(
     before_step: BeforeStep, clock: Callable[[], float] = time.perf_counter
 ) -> GenerationBackend:
-    return PagedBackend.over(WatchedModel(before_step), MODEL, CONFIG, clock=clock)
+    return PagedBackend.from_model(WatchedModel(before_step), MODEL, CONFIG, clock=clock)
 
 
 def make_genai(

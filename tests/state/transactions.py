@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastovms.state.database import Database
-from fastovms.state.store import Context, FoundResponse, StoredItem, StoredResponse
+from fastovms.state.store import EarlierItems, FoundResponse, StoredItem, StoredResponse
 
 
 def items(*ids: str) -> list[StoredItem]:
@@ -30,7 +30,7 @@ def add(database: Database, id: str, previous: str | None = None, *, tenant="t",
     return response
 
 
-def context(database: Database, id: str, max_bytes: int = 10**6, tenant="t") -> Context | None:
+def context(database: Database, id: str, max_bytes: int = 10**6, tenant="t") -> EarlierItems | None:
     return do(database, lambda state: state.response_context(tenant, id, max_bytes))
 
 

@@ -122,16 +122,18 @@ class Tokenization:
         padding = _padding(body, texts)
 
         def answer() -> bytes:
-            rows = [
+            token_lists = [
                 model.tokenizer.encode(
                     text, add_special_tokens=body.add_special_tokens is not False
                 )
                 for text in texts
             ]
-            rows = [row[: body.max_length] for row in rows]
+            token_lists = [token_ids[: body.max_length] for token_ids in token_lists]
             if padding is not None:
-                rows = padding(rows, model.tokenizer)
-            return orjson.dumps({"tokens": rows[0] if len(rows) == 1 else rows})
+                token_lists = padding(token_lists, model.tokenizer)
+            return orjson.dumps(
+                {"tokens": token_lists[0] if len(token_lists) == 1 else token_lists}
+            )
 
         return Response(200, await offload.run(answer, encoding_cost(texts)))
 
@@ -195,12 +197,12 @@ def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
             param="max_length",
         )
 
-    def pad(rows: list[list[int]], tokenizer: Tokenizer) -> list[list[int]]:
-        width = max(map(len, rows)) if length is None else length
+    def pad(token_lists: list[list[int]], tokenizer: Tokenizer) -> list[list[int]]:
+        width = max(map(len, token_lists)) if length is None else length
         filler = [tokenizer.pad_token_id]
         if side == "right":
-            return [row + filler * (width - len(row)) for row in rows]
-        return [filler * (width - len(row)) + row for row in rows]
+            return [token_ids + filler * (width - len(token_ids)) for token_ids in token_lists]
+        return [filler * (width - len(token_ids)) + token_ids for token_ids in token_lists]
 
     return pad
 

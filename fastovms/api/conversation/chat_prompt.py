@@ -131,7 +131,7 @@ def render_prompt(
             f"{name} cannot be used: model {model.info.name} {model.chat.missing}", param=name
         )
     if len(messages) > model.info.max_model_len:
-        raise context_exceeded(f"the chat has {len(messages)} turns", model.info, name)
+        raise context_exceeded(f"the chat has {len(messages)} messages", model.info, name)
     if options.source is not None:
         template = template.replaced(options.source)
     return template.render(

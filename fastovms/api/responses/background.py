@@ -59,7 +59,7 @@ class BackgroundRun:
     @property
     def has_ended(self) -> bool:
         """Whether all that is left to do is to keep it."""
-        return self._run.state.is_final
+        return self._run.status.is_final
 
     def body(self) -> dict[str, object]:
         """Returns the response as of now."""
@@ -122,7 +122,7 @@ class BackgroundRun:
             await self._store.finish_response(
                 owner.tenant,
                 self._record(ResponseProgress.FINISHED, events=self.log.dump(last)),
-                conversation_id=owner.conversation_id if run.state.is_answer else None,
+                conversation_id=owner.conversation_id if run.status.is_answer else None,
             )
         except (StateFailed, TooLarge) as error:
             logger.error("response %s is lost: %s", self.id, error)
@@ -140,7 +140,7 @@ class BackgroundRun:
         run = self._run
         return to_record(
             run.form,
-            run.state,
+            run.status,
             self._input,
             run.output.items,
             progress=progress,

@@ -12,7 +12,7 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.request import offload
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.responses.create import item_ids, warning_headers
-from fastovms.api.responses.input.input_items import Reading, distinct, read_items
+from fastovms.api.responses.input.input_items import ItemRules, distinct, read_items
 from fastovms.api.responses.input.response_fields import read_metadata
 from fastovms.api.responses.input.responses_schema import (
     ConversationRequest,
@@ -132,13 +132,13 @@ class Conversations:
                 f"items must have at most {_MAX_ITEMS} entries, not {len(given)}", param="items"
             )
         takes_images = any(model.images is not None for model in self._context.models)
-        reading = Reading(dialect, item_ids(self._context, dialect), takes_images)
+        rules = ItemRules(dialect, item_ids(self._context, dialect), takes_images)
 
         def read() -> tuple[Sequence[StoredItem], HeaderPairs]:
-            read = read_items(given, "items", reading)
+            read = read_items(given, "items", rules)
             if any(item["type"] == "item_reference" for item in read.items):
                 raise InvalidField("items must not be references to items", param="items")
-            items = distinct(read.items, reading.new_id, taken)
+            items = distinct(read.items, rules.new_id, taken)
             return to_items(items), warning_headers(read.skipped)
 
         return await offload.run(read, item_cost(len(request.body)))

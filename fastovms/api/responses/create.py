@@ -27,7 +27,7 @@ from fastovms.api.responses.background import (
     ResponsesState,
     id_is_taken,
 )
-from fastovms.api.responses.input.input_items import NewId, Reading
+from fastovms.api.responses.input.input_items import ItemRules, NewId
 from fastovms.api.responses.input.response_fields import ResponseFields, read_fields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.job import ResponsesJob, count_tokens, names_of, prepare
@@ -124,9 +124,9 @@ class Responses:
         self, preparation: Preparation[ResponsesRequest], fields: ResponseFields, tenant: str
     ) -> History:
         dialect, takes_images = preparation.dialect, preparation.model.images is not None
-        reading = Reading(dialect, item_ids(self._context, dialect), takes_images)
+        rules = ItemRules(dialect, item_ids(self._context, dialect), takes_images)
         store = None if self._state is None else self._state.store
-        return await read_history(preparation, fields, reading, tenant, store)
+        return await read_history(preparation, fields, rules, tenant, store)
 
     def _task(
         self,
@@ -231,11 +231,11 @@ class Responses:
         """Keeps a response. Whoever gets an answer gets it also when it cannot be kept; it then
         says so."""
         fields, run, state = task.fields, task.run, self._state
-        conversation_id = fields.conversation_id if run.state.is_answer else None
+        conversation_id = fields.conversation_id if run.status.is_answer else None
         if state is None or not (fields.store or conversation_id):
             return
         tenant = task.request.tenant
-        record = to_record(run.form, run.state, await task.input_items(), run.output.items)
+        record = to_record(run.form, run.status, await task.input_items(), run.output.items)
         try:
             if fields.store:
                 await state.store.add_response(tenant, record, conversation_id=conversation_id)

@@ -191,8 +191,8 @@ def _non_finite(value: object, path: str) -> Iterator[tuple[str, float]]:
         yield path, value
     elif isinstance(value, dict):
         for key, child in value.items():
-            step = key[:_MAX_PATH]
-            yield from _non_finite(child, f"{path}.{step}" if path else step)
+            member = key[:_MAX_PATH]
+            yield from _non_finite(child, f"{path}.{member}" if path else member)
     elif isinstance(value, list):
         for position, child in enumerate(value):
             yield from _non_finite(child, f"{path}[{position}]")

@@ -140,7 +140,7 @@ class PagedBackend:
         def reserve(available: int) -> PagedBackend:
             if paged_model.is_on_gpu:
                 available = paged_model.available_memory()
-            return cls.over(
+            return cls.from_model(
                 paged_model,
                 model,
                 config,
@@ -152,7 +152,7 @@ class PagedBackend:
         return reserve
 
     @classmethod
-    def over(
+    def from_model(
         cls,
         paged_model: Model,
         model: ModelInfo,

@@ -52,11 +52,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             pieces.append(piece)
         return "".join(pieces)
 
-    def step(self) -> None:
+    def count_pass(self) -> None:
         """Counts a pass through a loop or a macro; templates call it at each."""
         self._thread.num_passes += 1
         if self._thread.num_passes > MAX_PASSES:
-            raise SecurityError(f"the template takes more than {MAX_PASSES} steps")
+            raise SecurityError(f"the template takes more than {MAX_PASSES} operations")
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         match operator:
@@ -86,9 +86,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         defer_init: bool = False,
     ) -> str:
         """Makes code of a parsed template (a hook of Jinja's), once the checks are put into it."""
-        for block in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
-            assert isinstance(block, nodes.For | nodes.Macro | nodes.CallBlock)
-            block.body.insert(0, nodes.ExprStmt(_call("step", [])))
+        for repeated in source.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+            assert isinstance(repeated, nodes.For | nodes.Macro | nodes.CallBlock)
+            repeated.body.insert(0, nodes.ExprStmt(_call("count_pass", [])))
         _replace_joins(source)
         return super()._generate(source, name, filename, defer_init)
 

@@ -1,7 +1,7 @@
 """Reads and constrains Gemma 4's calls: `<|tool_call>call:add{a:1,s:<|"|>x<|"|>}<tool_call|>`.
 
-There may be several calls in one block or in several. Keys are bare; in nested objects they may be
-quoted like strings.
+Several calls may stand between one pair of tags, or each between its own. Keys are bare; in nested
+objects they may be quoted like strings.
 """
 
 from __future__ import annotations

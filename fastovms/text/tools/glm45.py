@@ -47,8 +47,8 @@ def grammar(choice: CallChoice) -> Node:
     calls = [
         in_order(tool.name, MAYBE_LINE_BREAK, xml_arguments(tool, FORM)) for tool in choice.tools
     ]
-    block = in_order(one_of(*calls), Tag(END))
-    return tagged_calls(choice, BEGIN, block, between=MAYBE_LINE_BREAK)
+    rest = in_order(one_of(*calls), Tag(END))
+    return tagged_calls(choice, BEGIN, rest, between=MAYBE_LINE_BREAK)
 
 
 GLM45 = ToolFormat("glm45", tags=TAGS, parse=parse, grammar=grammar)

@@ -23,8 +23,8 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None
 
 
 def grammar(choice: CallChoice) -> Node:
-    block = in_order(MAYBE_LINE_BREAK, json_call(choice.tools), MAYBE_LINE_BREAK, Tag(END))
-    return tagged_calls(choice, BEGIN, block, between=MAYBE_LINE_BREAK)
+    rest = in_order(MAYBE_LINE_BREAK, json_call(choice.tools), MAYBE_LINE_BREAK, Tag(END))
+    return tagged_calls(choice, BEGIN, rest, between=MAYBE_LINE_BREAK)
 
 
 HERMES3 = ToolFormat("hermes3", tags=(BEGIN, END), parse=parse, grammar=grammar)

@@ -39,8 +39,8 @@ def read_list(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
 
 
 def grammar(choice: CallChoice) -> Node:
-    block = in_order(pythonic_call.pythonic_calls(choice), Tag(END))
-    return tagged_calls(choice, BEGIN, block, between=None)
+    rest = in_order(pythonic_call.pythonic_calls(choice), Tag(END))
+    return tagged_calls(choice, BEGIN, rest, between=None)
 
 
 LFM2 = ToolFormat("lfm2", tags=(BEGIN, END), parse=parse, grammar=grammar)

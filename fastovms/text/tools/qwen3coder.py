@@ -48,8 +48,8 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None
 
 
 def grammar(choice: CallChoice) -> Node:
-    block = in_order("\n", xml_calls(choice.tools, FORM), "\n", Tag(END))
-    return tagged_calls(choice, BEGIN, block, between=MAYBE_LINE_BREAK)
+    rest = in_order("\n", xml_calls(choice.tools, FORM), "\n", Tag(END))
+    return tagged_calls(choice, BEGIN, rest, between=MAYBE_LINE_BREAK)
 
 
 QWEN3CODER = ToolFormat("qwen3coder", tags=(BEGIN, END), parse=parse, grammar=grammar)

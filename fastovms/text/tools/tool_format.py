@@ -37,19 +37,19 @@ class ToolFormat:
     grammar: WriteGrammar
 
 
-def tagged_calls(choice: CallChoice, begin: str, block: Node, between: str | Node | None) -> Node:
+def tagged_calls(choice: CallChoice, begin: str, rest: Node, between: str | Node | None) -> Node:
     """Returns the grammar of calls that begin with a tag.
 
     Args:
         begin: the tag.
-        block: what follows the tag, one call or, without `between`, all of them.
+        rest: what follows the tag, one call or, without `between`, all of them.
         between: what separates a call from the next one's tag.
     """
     once = between is None or not choice.parallel
     if not choice.required:
         # Where only one call is allowed the answer ends with it.
-        return TriggeredTag(begin, block, once)
-    call = in_order(Tag(begin), block)
+        return TriggeredTag(begin, rest, once)
+    call = in_order(Tag(begin), rest)
     return call if between is None or once else several(call, between)
 
 

@@ -38,7 +38,7 @@ CONFIG = EngineConfig(cache_size=0.002, max_num_queued_requests=4, max_num_seqs=
 
 @pytest.fixture
 async def backend() -> AsyncIterator[PagedBackend]:
-    backend = PagedBackend.over(FakeModel(), MODEL, CONFIG)
+    backend = PagedBackend.from_model(FakeModel(), MODEL, CONFIG)
     backend.start()
     yield backend
     await backend.close()
@@ -74,7 +74,7 @@ def test_a_cache_is_no_larger_than_its_sequences_can_use(
 ) -> None:
     caplog.set_level(logging.INFO)
     config = replace(CONFIG, **settings)
-    backend = PagedBackend.over(FakeModel(), MODEL, config, available=1024**3)
+    backend = PagedBackend.from_model(FakeModel(), MODEL, config, available=1024**3)
     assert backend._engine.blocks.num_blocks == num_blocks
     is_cut = settings["cache_size"] == 1
     assert ("KV cache: 0.00" in caplog.text and "can use no more" in caplog.text) == is_cut
@@ -96,11 +96,11 @@ async def test_how_long_steps_take_is_known(backend: PagedBackend) -> None:
 
 def test_a_cache_without_room_for_a_block_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="raise --cache-size"):
-        PagedBackend.over(FakeModel(), MODEL, EngineConfig(cache_size=1e-9))
+        PagedBackend.from_model(FakeModel(), MODEL, EngineConfig(cache_size=1e-9))
 
 
 def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> None:
-    backend = PagedBackend.over(FakeModel(), MODEL, EngineConfig(cache_size=1e-5))
+    backend = PagedBackend.from_model(FakeModel(), MODEL, EngineConfig(cache_size=1e-5))
     assert backend.model.max_model_len == 40
     assert "context length reduced from 4096 to the 40 tokens" in caplog.text
 
@@ -121,7 +121,7 @@ async def test_an_idle_engine_commits_memory_ahead_until_there_is_work() -> None
 
     model = FakeModel()
     model.commit_ahead = commit_ahead  # type: ignore[method-assign]
-    backend = PagedBackend.over(model, MODEL, CONFIG)
+    backend = PagedBackend.from_model(model, MODEL, CONFIG)
     backend.start()
     try:
         listener = Listener()

@@ -49,7 +49,7 @@ def test_what_a_template_refuses(source, reason):
 )
 def test_a_template_ends(source, monkeypatch):
     monkeypatch.setattr("fastovms.text.templating.template_sandbox.MAX_PASSES", 1000)
-    with pytest.raises(RequestError, match="more than 1000 steps"):
+    with pytest.raises(RequestError, match="more than 1000 operations"):
         template(source).render(HELLO)
     assert template("{% for i in range(999) %}{% endfor %}x").render(HELLO) == "x"
 

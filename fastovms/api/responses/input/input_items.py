@@ -22,7 +22,7 @@ NewId = Callable[[str], str]
 """Makes an id that begins with a prefix such as "msg"."""
 
 
-class Reading(NamedTuple):
+class ItemRules(NamedTuple):
     """How items are read.
 
     Attributes:
@@ -72,23 +72,23 @@ class ReadItems:
     skipped: list[str] = field(default_factory=list)
 
 
-def read_input(given: str | Sequence[Mapping[str, Any]] | None, reading: Reading) -> ReadItems:
+def read_input(given: str | Sequence[Mapping[str, Any]] | None, rules: ItemRules) -> ReadItems:
     """Reads the input of a request.
 
     Raises:
         InvalidField: it is of a wrong type, or has parts that are not text; or it is empty, where
             the dialect refuses that.
     """
-    if given is not None and not given and not reading.dialect.responses.takes_empty_input:
+    if given is not None and not given and not rules.dialect.responses.takes_empty_input:
         raise InvalidField("input must not be empty", param="input")
     if given is None:
         return ReadItems()
     if isinstance(given, str):
-        return ReadItems([_message({"role": "user", "content": given}, "input", reading)])
-    return read_items(given, "input", reading)
+        return ReadItems([_message({"role": "user", "content": given}, "input", rules)])
+    return read_items(given, "input", rules)
 
 
-def read_items(given: Sequence[Mapping[str, Any]], name: str, reading: Reading) -> ReadItems:
+def read_items(given: Sequence[Mapping[str, Any]], name: str, rules: ItemRules) -> ReadItems:
     """Reads a list of items.
 
     Args:
@@ -103,8 +103,8 @@ def read_items(given: Sequence[Mapping[str, Any]], name: str, reading: Reading) 
         kind = _kind(item, place)
         reader = _READERS.get(kind)
         if reader is not None:
-            read.items.append(reader(item, place, reading))
-        elif reading.dialect.responses.skips_unknown_types:
+            read.items.append(reader(item, place, rules))
+        elif rules.dialect.responses.skips_unknown_types:
             read.skipped.append(f"{place} of type {kind[:40]}")
         else:
             raise InvalidField(
@@ -145,30 +145,30 @@ def _kind(item: object, name: str) -> str:
 # Items by type
 
 
-def _message(item: Mapping[str, Any], name: str, reading: Reading) -> Item:
+def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     role = item.get("role")
     if role not in ROLES:
         raise InvalidField(
             f"{name}.role must be one of {', '.join(ROLES)}, not {show(role)}", param=f"{name}.role"
         )
     return {
-        "id": _id(item, name, "message", reading),
+        "id": _id(item, name, "message", rules),
         "type": "message",
         "status": _status(item, name),
         "role": role,
         "content": _content(
-            item.get("content"), f"{name}.content", reading, is_output=role == "assistant"
+            item.get("content"), f"{name}.content", rules, is_output=role == "assistant"
         ),
     }
 
 
-def _function_call(item: Mapping[str, Any], name: str, reading: Reading) -> Item:
+def _function_call(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     call_id = item.get("call_id")
     if call_id is None:
         call_id = item.get("id")
     arguments = _text(item.get("arguments"), f"{name}.arguments")
     return {
-        "id": _id(item, name, "function_call", reading),
+        "id": _id(item, name, "function_call", rules),
         "type": "function_call",
         "status": _status(item, name),
         "call_id": _id_of(call_id, f"{name}.call_id"),
@@ -177,15 +177,15 @@ def _function_call(item: Mapping[str, Any], name: str, reading: Reading) -> Item
     }
 
 
-def _function_call_output(item: Mapping[str, Any], name: str, reading: Reading) -> Item:
+def _function_call_output(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     output = item.get("output")
     if not isinstance(output, str):
-        output = _content(output, f"{name}.output", reading, is_output=False)
+        output = _content(output, f"{name}.output", rules, is_output=False)
     call_id = item.get("call_id")
-    if call_id is not None or reading.dialect.responses.outputs_need_call_ids:
+    if call_id is not None or rules.dialect.responses.outputs_need_call_ids:
         call_id = _id_of(call_id, f"{name}.call_id")
     return {
-        "id": _id(item, name, "function_call_output", reading),
+        "id": _id(item, name, "function_call_output", rules),
         "type": "function_call_output",
         "status": _status(item, name),
         "call_id": call_id,
@@ -193,8 +193,8 @@ def _function_call_output(item: Mapping[str, Any], name: str, reading: Reading) 
     }
 
 
-def _reasoning(item: Mapping[str, Any], name: str, reading: Reading) -> Item:
-    read: Item = {"id": _id(item, name, "reasoning", reading), "type": "reasoning"}
+def _reasoning(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+    read: Item = {"id": _id(item, name, "reasoning", rules), "type": "reasoning"}
     for member, kind in (("summary", "summary_text"), ("content", "reasoning_text")):
         given = item.get(member)
         texts = [] if given is None else _parts(given, f"{name}.{member}")
@@ -205,11 +205,11 @@ def _reasoning(item: Mapping[str, Any], name: str, reading: Reading) -> Item:
     return read
 
 
-def _item_reference(item: Mapping[str, Any], name: str, reading: Reading) -> Item:
+def _item_reference(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     return {"type": "item_reference", "id": _id_of(item.get("id"), f"{name}.id")}
 
 
-_READERS: Final[Mapping[str, Callable[[Mapping[str, Any], str, Reading], Item]]] = {
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any], str, ItemRules], Item]]] = {
     "message": _message,
     "function_call": _function_call,
     "function_call_output": _function_call_output,
@@ -222,14 +222,14 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], str, Reading], Item]]]
 
 
 def _content(
-    content: object, name: str, reading: Reading, *, is_output: bool
+    content: object, name: str, rules: ItemRules, *, is_output: bool
 ) -> list[dict[str, Any]]:
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
-    if content == [] and not reading.dialect.responses.takes_empty_input:
+    if content == [] and not rules.dialect.responses.takes_empty_input:
         raise InvalidField(f"{name} must not be empty", param=name)
     if not is_output:
-        return _read_parts(content, name, partial(_input_part, reading=reading))
+        return _read_parts(content, name, partial(_input_part, rules=rules))
     texts = _parts(content, name)
     return [
         {"type": "refusal", "refusal": text}
@@ -252,11 +252,11 @@ def _read_parts(parts: object, name: str, read: Callable[[object, str], Read]) -
     return [read(part, f"{name}[{position}]") for position, part in enumerate(parts)]
 
 
-def _input_part(part: object, name: str, reading: Reading) -> dict[str, Any]:
-    takes_images = reading.takes_images
+def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
+    takes_images = rules.takes_images
     if not takes_images or not isinstance(part, dict) or part.get("type") not in IMAGE_PARTS:
         return {"type": "input_text", "text": _part(part, name, takes_images=takes_images)[1]}
-    source = read_image_part(part, name, reading.dialect)
+    source = read_image_part(part, name, rules.dialect)
     return {"type": IMAGE, "detail": source.detail, "image_url": source.url}
 
 
@@ -292,10 +292,10 @@ def _id_of(value: object, name: str) -> str:
     return check_id(_text(value, name), name)
 
 
-def _id(item: Mapping[str, Any], name: str, kind: str, reading: Reading) -> str:
+def _id(item: Mapping[str, Any], name: str, kind: str, rules: ItemRules) -> str:
     """Returns the id that the client gives, or a new one."""
     given = item.get("id")
-    return _id_of(given, f"{name}.id") if given else reading.new_id(_PREFIXES[kind])
+    return _id_of(given, f"{name}.id") if given else rules.new_id(_PREFIXES[kind])
 
 
 def _status(item: Mapping[str, Any], name: str) -> str:

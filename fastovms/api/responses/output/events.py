@@ -9,7 +9,7 @@ import orjson
 
 from fastovms.api.generation.deltas import SampleDelta, Usage
 from fastovms.api.responses.output.output_items import OutputBuilder, OutputForm
-from fastovms.api.responses.output.response_object import ResponseForm, State, failed
+from fastovms.api.responses.output.response_object import ResponseForm, ResponseStatus, failed
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import describe
 from fastovms.api.wire.sse_frames import frame
@@ -55,10 +55,10 @@ class EventEncoder:
 
 
 class ResponseRun:
-    """Follows one response: its output, its state, and the events that tell of both.
+    """Follows one response: its output, its status, and the events that tell of both.
 
     Attributes:
-        state: the response's, as of now.
+        status: the response's, as of now.
         output: its items.
     """
 
@@ -81,7 +81,7 @@ class ResponseRun:
                 `event:` lines.
         """
         self.form = form
-        self.state = State("in_progress")
+        self.status = ResponseStatus("in_progress")
         self._dialect = dialect
         self._usage = usage
         self._unix_time = unix_time
@@ -91,14 +91,14 @@ class ResponseRun:
     def open(self, *, is_queued: bool = False) -> None:
         """Makes the first events."""
         if is_queued:
-            self.state = State("queued")
+            self.status = ResponseStatus("queued")
         self._tell("created")
-        self._tell(self.state.status)
+        self._tell(self.status.name)
 
     def start(self) -> None:
         """Takes note that it no longer waits in a queue."""
-        if self.state.status == "queued":
-            self.state = State("in_progress")
+        if self.status.name == "queued":
+            self.status = ResponseStatus("in_progress")
             self._tell("in_progress")
 
     def push(self, delta: SampleDelta) -> None:
@@ -110,13 +110,13 @@ class ResponseRun:
                 self._unix_time(),
                 has_cut_call=self.output.has_cut_call,
             )
-            self.output.finish(ended.status)
-            if self.state.status != "incomplete":  # another sample may have left it incomplete
-                self.state = ended
+            self.output.finish(ended.name)
+            if self.status.name != "incomplete":  # another sample may have left it incomplete
+                self.status = ended
 
     def cancel(self) -> None:
         self.output.end_item("incomplete")
-        self.state = State("cancelled", usage=self._usage())
+        self.status = ResponseStatus("cancelled", usage=self._usage())
 
     def fail(self, error: Exception) -> None:
         message, param, code = describe(error)
@@ -124,11 +124,11 @@ class ResponseRun:
         if self._dialect.responses.has_error_events:
             self._events.emit("error", {"code": code, "message": message, "param": param})
         kind = "invalid_prompt" if isinstance(error, RequestError) else "server_error"
-        self.state = failed(message, kind)
+        self.status = failed(message, kind)
 
     def end(self) -> None:
-        """Makes the last event, once the state is a terminal one."""
-        self._tell(_TERMINAL_EVENTS[self.state.status])
+        """Makes the last event, once the status is a terminal one."""
+        self._tell(_TERMINAL_EVENTS[self.status.name])
 
     def note_not_kept(self) -> None:
         """Takes note that the store has failed."""
@@ -136,7 +136,7 @@ class ResponseRun:
 
     def body(self) -> dict[str, object]:
         """Returns the response as of now."""
-        return self.form.body(self.state, self.output.snapshot())
+        return self.form.body(self.status, self.output.snapshot())
 
     def take_events(self) -> list[bytes]:
         """Returns the frames since the last time, one an event."""
@@ -155,7 +155,7 @@ def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect
     """
     encoder = EventEncoder(named=True, first=start)
     if not start:
-        encoder.emit("created", {"response": {**response, **State("queued").members()}})
+        encoder.emit("created", {"response": {**response, **ResponseStatus("queued").members()}})
     if dialect.responses.has_error_events:
         encoder.emit("error", {**response["error"], "param": None})
     encoder.emit("failed", {"response": response})

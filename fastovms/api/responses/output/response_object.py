@@ -12,17 +12,17 @@ from fastovms.params import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ResponseStatus:
     """What changes while a response is made.
 
     Attributes:
-        status: "queued", "in_progress", "completed", "incomplete", "failed" or "cancelled".
+        name: "queued", "in_progress", "completed", "incomplete", "failed" or "cancelled".
         completed_at: unix seconds.
         error: code and message.
         incomplete_reason: why there is no more.
     """
 
-    status: str
+    name: str
     completed_at: int | None = None
     usage: Usage | None = None
     error: Mapping[str, str] | None = None
@@ -30,17 +30,17 @@ class State:
 
     @property
     def is_final(self) -> bool:
-        return self.status not in ("queued", "in_progress")
+        return self.name not in ("queued", "in_progress")
 
     @property
     def is_answer(self) -> bool:
         """Whether the model has said what it had to say, or as much of it as was allowed."""
-        return self.status in ("completed", "incomplete")
+        return self.name in ("completed", "incomplete")
 
     def members(self) -> dict[str, object]:
         reason = self.incomplete_reason
         return {
-            "status": self.status,
+            "status": self.name,
             "completed_at": self.completed_at,
             "error": self.error,
             "incomplete_details": None if reason is None else {"reason": reason},
@@ -67,30 +67,32 @@ class ResponseForm:
     def not_kept(self) -> ResponseForm:
         return replace(self, members={**self.members, "store": False})
 
-    def body(self, state: State, output: Sequence[Item] | None) -> dict[str, object]:
+    def body(self, status: ResponseStatus, output: Sequence[Item] | None) -> dict[str, object]:
         """Returns the object.
 
         Args:
             output: None = the body is without it.
         """
-        body = {**self.members, **state.members()}
+        body = {**self.members, **status.members()}
         if output is not None:
             body["output"] = output
         return body
 
-    def ended(self, reason: FinishReason, usage: Usage, now: float, *, has_cut_call: bool) -> State:
-        """Returns the state after the last token. A call that is not whole, as of a stop string
+    def ended(
+        self, reason: FinishReason, usage: Usage, now: float, *, has_cut_call: bool
+    ) -> ResponseStatus:
+        """Returns the status after the last token. A call that is not whole, as of a stop string
         that was within it, makes the response incomplete: agents run the calls of those that are
         completed."""
         if reason is FinishReason.LENGTH:
-            return State("incomplete", usage=usage, incomplete_reason=self.length_reason)
+            return ResponseStatus("incomplete", usage=usage, incomplete_reason=self.length_reason)
         if has_cut_call:
-            return State("incomplete", usage=usage, incomplete_reason=reason.value)
-        return State("completed", completed_at=int(now), usage=usage)
+            return ResponseStatus("incomplete", usage=usage, incomplete_reason=reason.value)
+        return ResponseStatus("completed", completed_at=int(now), usage=usage)
 
 
-def failed(message: str, code: str = "server_error", usage: Usage | None = None) -> State:
-    return State("failed", usage=usage, error={"code": code, "message": message})
+def failed(message: str, code: str = "server_error", usage: Usage | None = None) -> ResponseStatus:
+    return ResponseStatus("failed", usage=usage, error={"code": code, "message": message})
 
 
 def usage_body(usage: Usage) -> dict[str, object]:

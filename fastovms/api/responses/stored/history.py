@@ -11,12 +11,12 @@ import orjson
 from fastovms.api.request import offload
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.prompts import context_exceeded
-from fastovms.api.responses.input.input_items import Item, Reading, distinct, read_input
+from fastovms.api.responses.input.input_items import Item, ItemRules, distinct, read_input
 from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.errors import InvalidField, NotFound
 from fastovms.params import ModelInfo
-from fastovms.state.store import Context, ResponseProgress, StateStore, StoredItem
+from fastovms.state.store import EarlierItems, ResponseProgress, StateStore, StoredItem
 
 _BYTES_PER_UNIT: Final = 32
 """Bytes of items that are read, or written, in the time of one unit of `offload`."""
@@ -58,7 +58,7 @@ def item_cost(num_bytes: int) -> int:
 async def read_history(
     request: Preparation[ResponsesRequest],
     fields: ResponseFields,
-    reading: Reading,
+    rules: ItemRules,
     tenant: str,
     store: StateStore | None,
 ) -> History:
@@ -76,7 +76,7 @@ async def read_history(
     if body.input is None and not has_past and not body.instructions:
         raise InvalidField("input is required", param="input")
     _check_count(body.input, fields, model)
-    read = await offload.run(lambda: read_input(body.input, reading), item_cost(request.size))
+    read = await offload.run(lambda: read_input(body.input, rules), item_cost(request.size))
     resolved = await _resolved(read.items, tenant, store)
     past: Sequence[StoredItem] = ()
     if has_past:
@@ -86,7 +86,7 @@ async def read_history(
     def build() -> History:
         # Only in a conversation do ids of the input and of earlier items stand in one list.
         taken = (item.id for item in past) if fields.conversation_id is not None else ()
-        given = distinct(resolved, reading.new_id, taken)
+        given = distinct(resolved, rules.new_id, taken)
         earlier = [orjson.loads(item.body) for item in past]
         return History([*earlier, *given], given, size, read.skipped)
 
@@ -128,7 +128,7 @@ async def _past(
     return found.items
 
 
-def _check_chain(found: Context | None, previous_id: str, name: str) -> None:
+def _check_chain(found: EarlierItems | None, previous_id: str, name: str) -> None:
     missing_id = previous_id if found is None else found.missing_id
     if missing_id is not None:
         raise _not_found("Previous response", missing_id, name)

@@ -8,10 +8,10 @@ from typing import Final
 import orjson
 
 from fastovms.api.responses.input.input_items import Item
-from fastovms.api.responses.output.response_object import ResponseForm, State, failed
+from fastovms.api.responses.output.response_object import ResponseForm, ResponseStatus, failed
 from fastovms.state.store import FoundResponse, ResponseProgress, StoredItem, StoredResponse
 
-_UNFINISHED: Final[Mapping[ResponseProgress, State]] = {
+_UNFINISHED: Final[Mapping[ResponseProgress, ResponseStatus]] = {
     ResponseProgress.INTERRUPTED: failed("the server was stopped before the response was finished"),
     # A response that still runs is found in memory and never read from the store.
     ResponseProgress.RUNNING: failed("the response could not be kept when it was finished"),
@@ -24,7 +24,7 @@ def to_items(items: Iterable[Item]) -> list[StoredItem]:
 
 def to_record(
     form: ResponseForm,
-    state: State,
+    status: ResponseStatus,
     input: Sequence[StoredItem],
     output: Sequence[Item],
     *,
@@ -33,7 +33,7 @@ def to_record(
 ) -> StoredResponse:
     return StoredResponse(
         form.id,
-        orjson.dumps(form.body(state, None)),
+        orjson.dumps(form.body(status, None)),
         input=input,
         output=to_items(output),
         previous_id=form.members["previous_response_id"],

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fastovms.api.responses.input.input_items import Reading, read_items
+from fastovms.api.responses.input.input_items import ItemRules, read_items
 from fastovms.api.responses.input.items_to_messages import to_messages
 from fastovms.api.wire.dialect import OPENAI
 
-READING = Reading(OPENAI, lambda prefix: f"{prefix}_new")
+READING = ItemRules(OPENAI, lambda prefix: f"{prefix}_new")
 
 
 def said(role: str, text: str) -> dict[str, Any]:

@@ -175,6 +175,7 @@ class ServiceConfig:
             that balancers may notice first.
         log_level: "trace" (the same as "debug"), "debug", "info", "warning" or "error".
         log_file: appended to, opened anew on SIGHUP; None = stderr.
+        log_format: "text" or "json".
         access_log: a line a request, "text" or "json"; "off" = none.
         access_log_file: where it is written, like `log_file`; None = where the log goes.
         ovms_metrics: export the request counters of OpenVINO Model Server too.
@@ -185,6 +186,7 @@ class ServiceConfig:
     drain_delay: float = 0.0
     log_level: str = "info"
     log_file: Path | None = None
+    log_format: str = "text"
     access_log: str = "text"
     access_log_file: Path | None = None
     ovms_metrics: bool = False

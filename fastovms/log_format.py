@@ -1,10 +1,13 @@
-"""Formats records of the log as text."""
+"""Formats records of the log, as text or as JSON, and the time in all logs."""
 
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final
+
+import orjson
 
 from fastovms.quoting import encodable, one_line
 
@@ -13,13 +16,22 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
-class LogFormatter(logging.Formatter):
+def timestamp(unix_time: float) -> str:
+    """Returns a time as every log has it: UTC by RFC 3339, in milliseconds."""
+    text = datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+class TextFormatter(logging.Formatter):
     """Formats a record so that nothing in its message or in its exception, which may repeat what a
     client wrote, can pass for another record: a message is one line, and the lines of a traceback
     are indented."""
 
     def __init__(self) -> None:
         super().__init__(LOG_FORMAT)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return timestamp(record.created)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return one_line(encodable(super().formatMessage(record)))
@@ -31,10 +43,40 @@ class LogFormatter(logging.Formatter):
         return _indented(super().formatStack(stack_info))
 
 
-def log_handler(handler: logging.Handler) -> logging.Handler:
-    """Gives the handler the format of this module, and returns it."""
-    handler.setFormatter(LogFormatter())
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        members = {
+            "time": timestamp(record.created),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": encodable(record.getMessage()),
+        }
+        if record.exc_info:
+            members["exception"] = encodable(self.formatException(record.exc_info))
+        if record.stack_info:
+            members["stack"] = encodable(record.stack_info)
+        return one_line(orjson.dumps(members).decode())
+
+
+_FORMATTERS: Final = {"text": TextFormatter, "json": JsonFormatter}
+
+
+def log_handler(handler: logging.Handler, form: str = "text") -> logging.Handler:
+    """Gives the handler a formatter of this module, and returns it.
+
+    Args:
+        form: "text" or "json".
+    """
+    handler.setFormatter(_FORMATTERS[form]())
     return handler
+
+
+def form_in_use() -> str:
+    """Returns the form of the log that this process writes, for processes that write to it too."""
+    formatters = [handler.formatter for handler in logging.getLogger().handlers]
+    return "json" if any(isinstance(one, JsonFormatter) for one in formatters) else "text"
 
 
 def _indented(lines: str) -> str:

@@ -315,6 +315,27 @@ def test_request_ids_and_the_access_log(server, log_path):
     assert made in lines
 
 
+def test_the_line_of_a_refused_request_says_why(server, log_path):
+    """In the access log, with the field at fault, whoever refused it."""
+    asked = [
+        (completion("X-Request-Id: why-1", temperature=5), 400, "temperature", "must be"),
+        (completion("X-Request-Id: why-2", model="other"), 404, "model", "`other`"),
+        (completion("X-Request-Id: why-3", path="/completions"), 404, None, "/v1/completions"),
+        (get("/v1/completions", "X-Request-Id: why-4"), 405, None, "GET is not allowed"),
+    ]
+    for request, status, _, _ in asked:
+        assert server.ask(request).status == status
+    deadline = time.monotonic() + 5
+    while '"id":"why-4"' not in (text := log_path.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    lines = {line["id"]: line for line in map(json.loads, text.splitlines())}
+    for number, (_, status, param, reason) in enumerate(asked, 1):
+        line = lines[f"why-{number}"]
+        assert (line["status"], line.get("param")) == (status, param)
+        assert reason in line["error"]
+    assert lines["why-2"]["code"] == "model_not_found"
+
+
 def test_http_metrics(server):
     before = server.metrics()
     assert server.status("/nowhere/special") == 404

@@ -3,9 +3,10 @@ from __future__ import annotations
 import io
 import logging
 
+import orjson
 import pytest
 
-from fastovms.log_format import log_handler
+from fastovms.log_format import form_in_use, log_handler, timestamp
 
 FORGED = "2026-01-01 00:00:00,000 ERROR fastovms.app: all is lost"
 HOSTILE = [f"a{end}{FORGED}" for end in ("\n", "\r", "\r\n", "\x85", "\u2028", "\x0b", "\x1b[2K\r")]
@@ -60,3 +61,41 @@ def test_a_message_that_utf8_cannot_hold(logged):
 
 def test_a_message_without_end_is_cut(logged):
     assert len(logged(lambda logger: logger.error("bad %s", "x" * 10**6))) < 3000
+
+
+def test_the_time_is_that_of_the_access_log(logged):
+    """RFC 3339, in UTC, wherever the machine is."""
+    record = logging.LogRecord("a", logging.INFO, "", 0, "b", (), None)
+    record.created = 1_700_000_000.5
+    line = logged(lambda logger: logger.handle(record))
+    assert line == "2023-11-14T22:13:20.500Z INFO a: b\n"
+    assert timestamp(1_700_000_000.0) == "2023-11-14T22:13:20.000Z"
+
+
+def test_a_record_as_json():
+    def write(logger: logging.Logger) -> None:
+        try:
+            fail(HOSTILE[0])
+        except RuntimeError:
+            logger.exception("request %s failed", HOSTILE[-1], stack_info=True)
+
+    stream = io.StringIO()
+    logger = logging.Logger("test")
+    logger.addHandler(log_handler(logging.StreamHandler(stream), "json"))
+    write(logger)
+    [line] = stream.getvalue().splitlines()
+    assert line.isprintable()
+    members = orjson.loads(line)
+    assert members["level"] == "ERROR"
+    assert members["logger"] == "test"
+    assert members["message"] == f"request {HOSTILE[-1]} failed"
+    assert FORGED in members["exception"]
+    assert "Stack" in members["stack"]
+    assert members["time"].endswith("Z")
+
+
+def test_the_form_in_use_is_that_of_the_handlers(monkeypatch):
+    root = logging.getLogger()
+    for form in ("text", "json"):
+        monkeypatch.setattr(root, "handlers", [log_handler(logging.StreamHandler(), form)])
+        assert form_in_use() == form

@@ -323,7 +323,7 @@ def test_reload(site):
     deadline = time.monotonic() + 5
     while "/v1/models" not in (site.folder / "log").read_text() and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert "/v1/models 200" in (site.folder / "log").read_text()
+    assert "/v1/models status=200" in (site.folder / "log").read_text()
 
 
 def test_a_unix_socket_alone(tmp_path):

@@ -26,7 +26,12 @@ MODES: Final = ("--pull", "--list-models", "--configure")
 
 _ANYWHERE: Final = "0.0.0.0"
 _ADDRESSES: Final = frozenset(("--host", "--rest-bind-address", "--listen", "--uds"))
-_OF_NO_COMMAND: Final = ("-h", "--help", "--version")
+
+SERVE: Final = "serve"
+PULL: Final = "pull"
+TUNE: Final = "tune"
+_FIRST_WORDS: Final = (SERVE, PULL, TUNE, "-h", "--help", "--version")
+"""What a line begins with that is not one of `serve` without its name."""
 
 _SWITCHES: Final = frozenset(
     [
@@ -39,7 +44,8 @@ _SWITCHES: Final = frozenset(
 
 def normalize(argv: Sequence[str]) -> list[str]:
     """Reads underscores as dashes (`--max_num_seqs`), other servers' names for flags, switches with
-    a value (`--allow_credentials true`), and a line that has no command as that of `serve`.
+    a value (`--allow_credentials true`), and a line that has no command, such as an empty one, as
+    one of `serve`.
 
     With `--rest_port` in it the line is OVMS's, whose `--port` is for gRPC, and which listens on
     every address unless it is told otherwise.
@@ -48,8 +54,8 @@ def normalize(argv: Sequence[str]) -> list[str]:
     names = {name for name, _ in split}
     is_ovms = "--rest-port" in names
     normal: list[str] = []
-    if split and split[0][0].startswith("-") and split[0][0] not in _OF_NO_COMMAND:
-        normal.append("serve")
+    if not split or split[0][0] not in _FIRST_WORDS:
+        normal.append(SERVE)
     for argument, (name, value) in zip(argv, split, strict=True):
         if not argument.startswith("--"):
             if normal and normal[-1] in _SWITCHES and argument.lower() in ("true", "false"):

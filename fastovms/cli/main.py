@@ -15,12 +15,13 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from fastovms.catalog.hub import Repository, is_model_id, model_root
+from fastovms.cli.aliases import PULL, TUNE
 from fastovms.cli.config_edit import add_model, list_models, remove_model
 from fastovms.cli.configure import HELD_FLAGS, write_graph
 from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
 from fastovms.cli.flags import read_flags
 from fastovms.cli.model_choice import chosen_models, source_model
-from fastovms.cli.parser import PULL, TUNE, USAGE_ERROR, parse
+from fastovms.cli.parser import USAGE_ERROR, parse
 from fastovms.cli.unused_flags import unused_flags
 from fastovms.config import (
     ApiConfig,
@@ -151,7 +152,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
     )
     level = config.service.log_level
     with closing(LineWriter(config.service.log_file)) as log:
-        handler = log_handler(logging.StreamHandler(log))
+        handler = log_handler(logging.StreamHandler(log), config.service.log_format)
         logging.basicConfig(level=_LOG_LEVELS.get(level, level.upper()), handlers=[handler])
         for line in (*unused_flags(arguments), *unused_variables(os.environ)):
             logger.warning("%s", line)

@@ -7,15 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from fastovms import __version__
-from fastovms.cli.aliases import MODES, normalize
+from fastovms.cli.aliases import MODES, PULL, SERVE, TUNE, normalize
 from fastovms.cli.flag_types import path, text
 from fastovms.cli.flags import ENGINE_GROUP, HUB_GROUP, add_flags
 from fastovms.cli.unused_flags import add_foreign_flags
 
 USAGE_ERROR: Final = 2
-SERVE: Final = "serve"
-PULL: Final = "pull"
-TUNE: Final = "tune"
 
 
 def parse(argv: Sequence[str], extra: Sequence[str] = ()) -> argparse.Namespace:
@@ -40,8 +37,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="fastovms",
-        description="OpenAI-compatible LLM server for OpenVINO models. Flags without a command are "
-        "those of serve.",
+        description="OpenAI-compatible LLM server for OpenVINO models. A line without a command is "
+        "one of serve.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"fastovms {__version__}")

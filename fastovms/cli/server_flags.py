@@ -127,6 +127,8 @@ OPERATION_FLAGS: Final = (
          ", ".join(_LOG_LEVELS)),
     Flag("--log-file", SERVICE.log_file, "FILE", path,
          "append the log to a file, opened anew on SIGHUP (default: stderr)", shows_default=False),
+    Flag("--log-format", SERVICE.log_format, "FORM", choice("text", "json"),
+         "a record of the log as text, or as one line of JSON: text or json"),
     Flag("--access-log", SERVICE.access_log, "FORM", choice("off", "text", "json"),
          "a line a request: off, text or json"),
     Flag("--access-log-file", SERVICE.access_log_file, "FILE", path,

@@ -17,7 +17,9 @@ def test_values_are_left_alone():
 @pytest.mark.parametrize(
     ("line", "normal"),
     [
-        ("", ""),
+        ("", "serve"),
+        ("my_model", "serve my_model"),
+        ("org/a_b --port 1", "serve org/a_b --port 1"),
         ("pull org/a_b", "pull org/a_b"),
         ("--help", "--help"),
         ("-h", "-h"),

@@ -30,8 +30,7 @@ def refused(capfd, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "COMMAND"),
-        (("dance",), "dance"),
+        (("dance",), "model directory dance does not exist"),
         (("serve", "--port", "x"), "argument --port: must be an integer from 0 to 65535, not 'x'"),
         (("serve", "--port", "65536"), "--port"),
         (("serve", "--port", "-1"), "--port"),

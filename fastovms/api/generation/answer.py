@@ -8,6 +8,7 @@ from fastovms.api.generation.deltas import DeltaCallback, SampleDelta
 from fastovms.api.generation.sse import ClientTooSlow, DeltaStream, Frames
 from fastovms.api.request import offload
 from fastovms.api.request.token_report import TokenReport, num_values
+from fastovms.api.wire.error_responses import log_fields_of
 from fastovms.config import ApiConfig
 from fastovms.http.routing.messages import Request, Response
 from fastovms.params import ModelInfo
@@ -64,4 +65,5 @@ async def stream_answer(
     except Exception as error:
         if not stream.started:
             raise
+        request.log_fields.update(log_fields_of(error))
         deltas.fail(error)

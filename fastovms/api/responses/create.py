@@ -37,6 +37,7 @@ from fastovms.api.responses.stored.history import History, item_cost, read_histo
 from fastovms.api.responses.stored.records import to_items, to_record
 from fastovms.api.responses.stored.replay import replay
 from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.error_responses import log_fields_of
 from fastovms.api.wire.sse_frames import DONE
 from fastovms.errors import StateFailed, TooLarge
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
@@ -205,6 +206,7 @@ class Responses:
             failure = error
         rest = sender.rest(last)
         if failure is not None:
+            task.request.log_fields.update(log_fields_of(failure))
             run.fail(failure)
         await self._keep(task)
         run.end()

@@ -21,7 +21,13 @@ from fastovms.errors import (
 )
 from fastovms.http.routing.messages import Response
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+
+LogFields = tuple[tuple[str, object], ...]
+"""Names and values for the access log."""
+
+_MAX_LOGGED: Final = 300
+"""Characters of an error's message that the access log repeats."""
 
 _TYPES: Final = {
     401: "authentication_error",
@@ -45,7 +51,14 @@ def error_response(error: Exception, dialect: Dialect) -> Response:
     if status in (429, 503):
         seconds = error.retry_after if isinstance(error, Overloaded) else 1.0
         headers = (("Retry-After", str(max(1, math.ceil(seconds)))),)
-    return Response(status, error_body(error, dialect), headers=headers)
+    return Response(
+        status, error_body(error, dialect), headers=headers, log_fields=log_fields_of(error)
+    )
+
+
+def log_fields_of(error: Exception) -> LogFields:
+    """Returns what the access log tells of an error that ends a stream."""
+    return _log_fields(*_words(error))
 
 
 def error_body(error: Exception, dialect: Dialect) -> bytes:
@@ -56,18 +69,16 @@ def error_body(error: Exception, dialect: Dialect) -> bytes:
 def describe(error: Exception) -> tuple[str, str | None, str | None]:
     """Returns the message, the field at fault and the reason's code that a client is told.
     Unexpected errors are logged here, and tell it nothing about the server's insides."""
-    if isinstance(error, RequestError):
-        return error.message, error.param, error.code
-    if isinstance(error, BackendError):
-        return str(error), None, None
-    log.error("request failed", exc_info=error)
-    return "internal server error", None, None
+    if not isinstance(error, (RequestError, BackendError)):
+        logger.error("request failed", exc_info=error)
+    return _words(error)
 
 
 def render_error(path: str, status: int, message: str) -> Response:
     """Returns the answer to an error of the HTTP layer itself (no such route, body too large,
     ...)."""
-    return Response(status, _render(dialect_of(path), status, message, None, None))
+    body = _render(dialect_of(path), status, message, None, None)
+    return Response(status, body, log_fields=_log_fields(message, None, None))
 
 
 def _status(error: Exception, dialect: Dialect) -> int:
@@ -94,3 +105,14 @@ def _render(
         return orjson.dumps({"error": message})
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def _words(error: Exception) -> tuple[str, str | None, str | None]:
+    if isinstance(error, RequestError):
+        return error.message, error.param, error.code
+    return str(error) if isinstance(error, BackendError) else "internal server error", None, None
+
+
+def _log_fields(message: str, param: str | None, code: str | None) -> LogFields:
+    fields = {"param": param, "code": code, "error": message}
+    return tuple((name, value[:_MAX_LOGGED]) for name, value in fields.items() if value is not None)

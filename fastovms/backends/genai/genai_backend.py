@@ -30,6 +30,7 @@ from fastovms.backends.processes.process import ChildProcess, Peer, receive, sen
 from fastovms.backends.trials.guarded_grammars import GuardedGrammars
 from fastovms.config import EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed
+from fastovms.log_format import form_in_use
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,8 @@ class GenaiBackend:
         answer: Any
         try:
             level = logging.getLogger().getEffectiveLevel()
-            send(process.connection, Load(model_dir, model, config, available, level))
+            load = Load(model_dir, model, config, available, level, form_in_use())
+            send(process.connection, load)
             answer = receive(process.connection)
         except (EOFError, ConnectionError):
             process.connection.close()

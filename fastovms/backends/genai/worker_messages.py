@@ -15,6 +15,7 @@ class Load:
 
     Attributes:
         log_level: which of its log lines go to stderr.
+        log_format: "text" or "json".
     """
 
     model_dir: Path
@@ -22,6 +23,7 @@ class Load:
     config: EngineConfig
     available: int
     log_level: int
+    log_format: str
 
 
 @dataclass(frozen=True, slots=True)

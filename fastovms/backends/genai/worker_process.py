@@ -32,7 +32,8 @@ def serve(connection: Connection[Any, Any]) -> None:
     """Answers `Load` with `Loaded` or `Failed`; then takes commands, and sends `Step`s, until
     `Close` or the end of the connection."""
     load: Load = receive(connection)
-    logging.basicConfig(level=load.log_level, handlers=[log_handler(logging.StreamHandler())])
+    handler = log_handler(logging.StreamHandler(), load.log_format)
+    logging.basicConfig(level=load.log_level, handlers=[handler])
     try:
         pipeline, capacity = load_pipeline(load.model_dir, load.config, available=load.available)
     except ConfigurationError as error:

@@ -270,6 +270,7 @@ class Connection(asyncio.Protocol):
     def _respond(self, response: Response) -> None:
         request, stream, server = self._request, self._stream, self._server
         assert request is not None
+        request.log_fields.update(response.log_fields)
         if stream is not None:
             if stream.started:
                 self._fail(RuntimeError("the handler returned a Response after streaming"))
@@ -277,8 +278,7 @@ class Connection(asyncio.Protocol):
             stream.release()
         self._final = final = self._final or server.draining
         self._status = response.status
-        policy = server.dispatcher.cross_origin
-        extra = () if policy is None else policy.response_fields(request)
+        extra = server.dispatcher.cross_origin_fields(request)
         try:
             data = server.writer.render(response, request, close=final, extra=extra)
         except ValueError as error:

@@ -132,9 +132,7 @@ class ResponseStream:
     def _render_head(self) -> bytes:
         server, request, headers = self._server, self._request, self._headers
         self.is_last = self.is_last or server.draining
-        policy = server.dispatcher.cross_origin
-        if policy is not None:
-            headers += policy.response_fields(request)
+        headers += server.dispatcher.cross_origin_fields(request)
         return server.writer.render_stream_head(
             self._status,
             self._content_type,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 
 import orjson
 
 from fastovms.http.connection.server_state import Exchange
+from fastovms.log_format import timestamp
 from fastovms.quoting import one_line
 
 
@@ -37,8 +37,7 @@ class AccessLog:
 
     def _fields(self, exchange: Exchange) -> Iterator[tuple[str, object]]:
         request = exchange.request
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        yield "time", now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        yield "time", timestamp(self._clock())
         yield "client", request.client or "-"
         yield "method", request.method
         yield "path", request.raw_path or "-"
@@ -56,10 +55,9 @@ def _json(fields: dict[str, object]) -> str:
 
 
 def _text(fields: dict[str, object]) -> str:
-    """Returns the line as text: first the values of the common fields, then the others as
+    """Returns the line as text: first the fields that tell themselves apart, then the others as
     name=value."""
-    common = ("time", "client", "method", "path", "status", "bytes", "duration_ms")
-    head = " ".join(str(fields.pop(name)) for name in common)
+    head = " ".join(str(fields.pop(name)) for name in ("time", "client", "method", "path"))
     rest = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
     return f"{head} {rest}"
 

@@ -76,7 +76,7 @@ class Dispatcher:
         self._gates = tuple(gates)
         self._authenticate = authenticate
         self._checks = tuple(checks)
-        self.cross_origin = cross_origin
+        self._cross_origin = cross_origin
 
     def admit(self, request: Request) -> Handler | Response:
         """Decides who answers. It sets the request's `route` and `path_params`, and makes its path
@@ -89,8 +89,8 @@ class Dispatcher:
             refusal = gate(request)
             if refusal is not None:
                 return refusal
-        if request.method == "OPTIONS" and self.cross_origin is not None:
-            fields = self.cross_origin.preflight_fields(request)
+        if request.method == "OPTIONS" and self._cross_origin is not None:
+            fields = self._cross_origin.preflight_fields(request)
             if fields is not None:
                 # It cannot carry a key, so it is told nothing of the paths that there are.
                 return Response(204, headers=fields)
@@ -113,6 +113,10 @@ class Dispatcher:
                 if refusal is not None:
                     return refusal
         return handler
+
+    def cross_origin_fields(self, request: Request) -> HeaderPairs:
+        """Returns what any answer to the request tells browsers of other origins."""
+        return () if self._cross_origin is None else self._cross_origin.response_fields(request)
 
     def error(self, path: str, status: int, message: str, headers: HeaderPairs = ()) -> Response:
         """Returns an error of this layer in the form of the path's dialect."""

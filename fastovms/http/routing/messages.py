@@ -212,12 +212,17 @@ def _network(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete answer. Date, framing and X-Request-Id are added when it is written."""
+    """A complete answer. Date, framing and X-Request-Id are added when it is written.
+
+    Attributes:
+        log_fields: what the access log tells of it, such as why it is a refusal.
+    """
 
     status: int
     body: bytes = b""
     content_type: str = "application/json"
     headers: HeaderPairs = ()
+    log_fields: tuple[tuple[str, object], ...] = ()
 
 
 Handler = Callable[[Request], "Awaitable[Response | None] | Response | None"]

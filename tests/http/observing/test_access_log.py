@@ -35,8 +35,8 @@ def line(form: str, **changes: bool) -> str:
 
 def test_text() -> None:
     assert line("text") == (
-        "2023-11-14T22:13:20.500Z 127.0.0.1:4711 POST /v1/%0Ax 200 1234 53.2 id=r-1 "
-        'prompt_tokens=5 finish="a \\"quoted\\"\\nline"'
+        "2023-11-14T22:13:20.500Z 127.0.0.1:4711 POST /v1/%0Ax status=200 bytes=1234 "
+        'duration_ms=53.2 id=r-1 prompt_tokens=5 finish="a \\"quoted\\"\\nline"'
     )
 
 

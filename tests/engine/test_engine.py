@@ -90,82 +90,6 @@ def test_every_request_gets_the_tokens_it_gets_alone(config: dict[str, int]) -> 
     assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
 
 
-def test_preemption_happens_and_changes_nothing() -> None:
-    engine, _ = make_engine(num_blocks=10, max_model_len=40)
-    for i, prompt in enumerate([[1] * 8, [2] * 8, [3] * 8]):
-        engine.add(greedy(str(i), prompt, max_tokens=24))
-    outputs = run(engine)
-    assert engine.counters.num_preemptions > 0
-    for i in range(3):
-        assert text(outputs[str(i), 0]) == continue_greedily([i + 1] * 8, 24)
-
-
-def test_token_budget_is_kept_and_decodes_go_first() -> None:
-    engine, model = make_engine(max_num_batched_tokens=8, num_blocks=128, max_model_len=128)
-    engine.add(greedy("short", [1, 2], max_tokens=40))
-    engine.step()
-    engine.add(greedy("long", list(range(60)), max_tokens=2))
-    streamed = 0
-    while engine.has_work:
-        streamed += sum(request_id == "short" for request_id, _ in engine.step())
-        if "long" not in engine._requests:
-            break
-    steps_of_the_long_prompt = -(-60 // 7)
-    assert streamed >= steps_of_the_long_prompt
-    assert max(model.num_tokens_per_step) <= 8
-
-
-def test_second_request_reuses_the_first_ones_blocks() -> None:
-    engine, model = make_engine()
-    prompt = list(range(20))
-    engine.add(greedy("first", prompt, max_tokens=4))
-    run(engine)
-    model.num_tokens_per_step.clear()
-    engine.add(greedy("second", prompt, max_tokens=4))
-    outputs = run(engine)
-    assert text(outputs["second", 0]) == continue_greedily(prompt, 4)
-    assert outputs["second", 0][0].num_cached_tokens == 16
-    assert model.num_tokens_per_step[0] == 4
-    assert engine.counters.num_prefix_cache_hits == 16
-
-
-def test_samples_share_the_prompt_and_fork_on_write() -> None:
-    engine, model = make_engine(max_num_batched_tokens=256)
-    prompt = list(range(18))
-    engine.add(greedy("r", prompt, max_tokens=6, n=4))
-    outputs = run(engine)
-    assert sorted(outputs) == [("r", i) for i in range(4)]
-    assert all(text(of) == continue_greedily(prompt, 6) for of in outputs.values())
-    assert model.num_tokens_per_step[:2] == [18, 4], "the prompt is computed once"
-
-
-@pytest.mark.parametrize("automatic", [True, False])
-@pytest.mark.parametrize("temperature", [0, 5])
-def test_drafts_save_steps_and_change_nothing(automatic: bool, temperature: float) -> None:
-    def generate(lookup: bool) -> tuple[dict[tuple[str, int], list[int]], Engine]:
-        engine, _ = make_engine(
-            num_blocks=256, max_model_len=512, enable_prompt_lookup=lookup and automatic
-        )
-        params = SamplingParams(
-            temperature=temperature,
-            seed=1,
-            max_tokens=150,
-            num_assistant_tokens=4 if lookup and not automatic else None,
-        )
-        for i in range(2):
-            engine.add(GenerationRequest(str(i), [i, 1, 2, 3, 4, 5, 6, 7], params))
-        return {key: text(of) for key, of in run(engine).items()}, engine
-
-    plain, plain_engine = generate(lookup=False)
-    drafted, engine = generate(lookup=True)
-    assert drafted == plain
-    assert plain_engine.counters.num_draft_tokens == 0
-    assert engine.counters.num_steps < 0.9 * plain_engine.counters.num_steps
-    assert 0 < engine.counters.num_accepted_tokens < engine.counters.num_draft_tokens
-    assert 0 < engine.counters.num_drafts < engine.counters.num_draft_tokens
-    assert engine.counters.num_generated_tokens == plain_engine.counters.num_generated_tokens == 300
-
-
 def test_seeded_samples_differ_and_repeat() -> None:
     def draw(seed: int) -> dict[tuple[str, int], list[int]]:
         engine, _ = make_engine()
@@ -306,21 +230,3 @@ def test_prompt_scores_come_even_if_the_first_token_ends_it() -> None:
     (outputs,) = run(engine).values()
     assert len(outputs[0].prompt_logprobs) == 3
     assert text(outputs) == []
-
-
-def test_priorities_order_those_that_wait() -> None:
-    engine, _ = make_engine(max_num_seqs=1)
-    for name, priority in (("first", 0), ("low", 5), ("high", -5)):
-        params = SamplingParams(temperature=0, max_tokens=3)
-        engine.add(GenerationRequest(name, [1, 2], params, priority=priority))
-    assert list(dict.fromkeys(name for name, _ in run(engine))) == ["high", "first", "low"]
-
-
-def test_ten_thousand_operations_around_the_length_of_long_texts() -> None:
-    engine, _ = make_engine(
-        num_blocks=40, max_model_len=80, max_num_batched_tokens=32, rope_switch_len=18
-    )
-    RandomOperations(engine, random.Random(0)).run(10_000)
-    assert engine.counters.num_preemptions > 1000
-    assert engine.counters.num_prefix_cache_hits > 1000
-    assert engine.counters.num_accepted_tokens > 300

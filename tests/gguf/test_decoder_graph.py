@@ -12,14 +12,13 @@ from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
 from fastovms.engine.model.paging import applies_sliding_window, read_paged_graph
-from fastovms.errors import ConfigurationError
 from fastovms.gguf.decoder_graph import build_decoder
 from fastovms.gguf.file_reader import read_gguf
 from fastovms.gguf.hyperparameters import read_hyperparameters
 from fastovms.gguf.tensor_types import TENSOR_TYPES
 from tests.engine.reference import EXACT
 from tests.gguf.numpy_decoder import NumpyDecoder
-from tests.gguf.tiny_models import HEAD_SIZE, LAYERS, TOKENS, TinyModel, write_model
+from tests.gguf.tiny_models import HEAD_SIZE, TOKENS, TinyModel, write_model
 
 RNG = np.random.default_rng(0)
 ATTENTION = ("attn_q", "attn_k", "attn_v")
@@ -112,52 +111,3 @@ def test_paged_attention_sees_the_windows(name: str, tmp_path: Path) -> None:
     ov.save_model(build(tmp_path / "m.gguf"), tmp_path / "openvino_model.xml")
     paged = read_paged_graph(ov.Core(), tmp_path).model
     assert applies_sliding_window(paged) == (name != "llama")
-
-
-def test_weights_stay_quantized(tmp_path: Path) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel(types=(Type.Q4_K,), is_tied=True))
-    compiled = ov.Core().compile_model(build(tmp_path / "m.gguf"), "CPU", EXACT)
-    types = [
-        str(node.get_rt_info()["outputPrecisions"].astype(str))
-        for node in compiled.get_runtime_model().get_ordered_ops()
-        if node.get_rt_info()["layerType"].astype(str) == "Const" and len(node.shape) > 1
-        and np.prod(node.shape) > 5_000
-    ]  # fmt: skip
-    assert sorted(set(types)) == ["i8", "u4"]
-    assert types.count("u4") == 6 * LAYERS + 2  # the tied one has two users
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (
-            TinyModel(extra={"blk.0.attn_sinks.weight": np.ones(4)}),
-            "architecture llama is not taken with the tensor blk.0.attn_sinks.weight$",
-        ),
-        (
-            TinyModel("gemma", extra={"cls.weight": np.ones(4), "cls.bias": np.ones(4)}),
-            "not taken with the tensor cls.bias and 1 more",
-        ),
-        (
-            TinyModel("qwen2", settings={"block_count": 4}),
-            "tensor blk.3.attn_norm.weight is missing",
-        ),
-        (
-            TinyModel(settings={"attention.head_count": 2}),
-            r"blk.0.attn_q.weight is of shape \[64, 256\], not of \[32, 256\]",
-        ),
-        (
-            TinyModel("phi3", extra={"rope_factors_long.weight": np.ones(8)}),
-            "tensor rope_factors_short.weight is missing",
-        ),
-    ],
-)
-def test_tensors_that_do_not_fit_are_named(model: TinyModel, message: str, tmp_path: Path) -> None:
-    write_model(tmp_path / "m.gguf", model)
-    with pytest.raises(ConfigurationError, match=message):
-        build(tmp_path / "m.gguf")
-
-
-def test_frequencies_that_old_files_repeat_are_needless(tmp_path: Path) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel(extra={"blk.0.attn_rot_embd.weight": np.ones(8)}))
-    build(tmp_path / "m.gguf")

@@ -1,0 +1,41 @@
+"""The inputs of one inference over several sequences."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from fastovms.engine.model.step_inputs import StepLayout
+
+
+def test_sequences_are_laid_out_one_after_another() -> None:
+    layout = StepLayout(4)
+    prompt = layout.add(array("q", range(10, 16)), 0, 5, array("i", [7, 8, 9]))
+    decode = layout.add(array("q", range(20, 24)), 3, 4, array("i", [5]))
+    drafted = layout.add(array("q", [30, 31]), 1, 4, array("i", [6, 4]), array("q", [32, 33, 34]))
+    assert (prompt, decode, drafted) == (4, 5, 8)
+    inputs = layout.finish(array("q", [5, 6]))
+    expected = {
+        "input_ids": [10, 11, 12, 13, 14, 23, 31, 32, 33],
+        "position_ids": [0, 1, 2, 3, 4, 3, 1, 2, 3],
+        "past_lens": [0, 3, 1],
+        "subsequence_begins": [0, 5, 6, 9],
+        "block_indices": [7, 8, 5, 6],
+        "block_indices_begins": [0, 2, 3, 4],
+        "max_context_len": 5,
+        "sampled_token_indices": [5, 6],
+        "sequence_lens": [6, 4, 2],
+    }
+    assert {name: value.tolist() for name, value in inputs._asdict().items()} == expected
+    assert inputs.token_sequence_lens.tolist() == [6] * 5 + [4] + [2] * 3
+
+
+def test_types_are_those_of_the_models_inputs() -> None:
+    layout = StepLayout(4)
+    layout.add(array("q", [1]), 0, 1, array("i", [0]))
+    inputs = layout.finish(array("q"))
+    wide = {"input_ids", "position_ids", "sampled_token_indices", "sequence_lens"}
+    for name, value in inputs._asdict().items():
+        assert value.dtype == (np.int64 if name in wide else np.int32), name
+    assert inputs.sampled_token_indices.shape == (0,)

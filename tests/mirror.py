@@ -18,6 +18,7 @@ WHOLE_PIECES = {
     "api/test_fields.py": "all endpoints, given right values",
     "api/test_hostile_json.py": "all endpoints, given hostile bodies",
     "api/test_limits.py": "all endpoints, at their limits",
+    "api/test_log_fields.py": "all endpoints, and what the access log is told",
     "api/test_properties.py": "all endpoints, given random bodies",
     "backends/genai/test_imports.py": "the process of the pipeline, as it begins",
     "backends/genai/test_real.py": "the backend over the real pipeline",

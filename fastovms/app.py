@@ -48,7 +48,7 @@ from fastovms.loading import check_models, load_models
 from fastovms.metrics import GenerationCollector
 from fastovms.service.gates import cors_policy, gates_for
 from fastovms.service.guard import Guard
-from fastovms.service.lifecycle import Lifecycle
+from fastovms.service.lifecycle import Lifecycle, LifecycleHooks
 from fastovms.service.log_lines import LineWriter
 from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.memory_trimmer import MemoryTrimmer
@@ -178,24 +178,28 @@ async def _run(
         with suppress(OSError):  # perhaps nobody reads it any more
             os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
+    hooks = LifecycleHooks(
+        load,
+        on_loaded,
+        announce,
+        reloads=[
+            server.reload_tls,
+            guard.reload,
+            *(lines.reopen for lines in {log, access_lines} if lines is not None),
+        ],
+        drains=[runs.drain],
+        trouble=(lambda: "") if store is None else store.trouble,
+    )
+    notifier = Notifier(os.environ, os.getpid())
     try:
         await Lifecycle(
             server,
             status,
-            Notifier(os.environ, os.getpid()),
+            notifier,
             config.http,
             config.service,
-            load=load,
-            on_loaded=on_loaded,
-            reloads=[
-                server.reload_tls,
-                guard.reload,
-                *(lines.reopen for lines in {log, access_lines} if lines is not None),
-            ],
+            hooks,
             listens_early=not inherited,
-            announce=announce,
-            drains=[runs.drain],
-            trouble=(lambda: "") if store is None else store.trouble,
         ).run()
     finally:
         loop_watch.stop()

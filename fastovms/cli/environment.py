@@ -89,6 +89,7 @@ IGNORED: Final[Mapping[str, str]] = {
         flag.name.removeprefix("--").replace("-", "_").upper(): flag.reason
         for flag in VLLM_FLAGS
         if flag.name in ("--quantization", "--gpu-memory-utilization", "--tensor-parallel-size")
+        and flag.reason is not None
     },
     "VLLM_CONFIG_FILE": "flags and variables say it",
 }

@@ -21,13 +21,13 @@ class ForeignFlag(NamedTuple):
 
     Attributes:
         parse: reads its value; None = a switch, with a `--no-` form.
-        reason: why it has no use.
+        reason: why it has no use; None = it takes its neutral values only.
         neutral: values that ask for nothing but what is done anyway, which need no word.
     """
 
     name: str
     parse: Callable[[str], object] | None
-    reason: str
+    reason: str | None
     neutral: tuple[object, ...] = ()
 
 
@@ -122,5 +122,7 @@ def unused_flags(
     once."""
     given = given_flags(arguments)
     for flag in FOREIGN_FLAGS:
-        if flag.name in given and flag.name not in used and given[flag.name] not in flag.neutral:
+        if flag.reason is None or flag.name not in given or flag.name in used:
+            continue
+        if given[flag.name] not in flag.neutral:
             yield f"{flag.name} is not used: {flag.reason}"

@@ -113,7 +113,7 @@ def _read_node(options: Field) -> tuple[dict[ConfigField, Any], list[str]]:
             continue
         if option.field is not None:
             used[option.field] = value
-        elif option.unused:
+        elif option.unused is not None:
             unused.append(f"{name} is not used: {option.unused}")
         else:
             raise SyntaxFault(options.line, f"{name} is not supported")

@@ -60,8 +60,9 @@ class OvmsOption(NamedTuple):
     """One option under all its names, each of which is "" where it does not stand.
 
     Attributes:
-        field: what it sets; None = it has no use here.
-        unused: why it has none. "" = it is refused, but for the neutral values.
+        field: what it sets; None = nothing.
+        unused: why it sets nothing, where it is passed over; None, with nothing that it sets, = it
+            is refused, but for the neutral values.
         neutral: values that ask for nothing beyond what is done anyway, which need no word.
         flag: its name on the command line, with dashes. Where this server has a flag of the same
             field, the value is read as that flag's.
@@ -75,7 +76,7 @@ class OvmsOption(NamedTuple):
 
     kind: Kind
     field: ConfigField | None = None
-    unused: str = ""
+    unused: str | None = None
     neutral: tuple[object, ...] = ()
     flag: str = ""
     graph: str = ""

@@ -58,7 +58,7 @@ def read_plugin_config(config: Mapping[str, object]) -> PluginConfig:
     for name, value in config.items():
         option = _OF_PIPELINES.get(name)
         if option is not None:
-            if option.unused:
+            if option.unused is not None:
                 unused.append(f"plugin_config {name} is not used: {option.unused}")
         elif isinstance(value, (str, int, float, bool)):
             properties[name] = value

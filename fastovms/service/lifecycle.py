@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Final
@@ -33,19 +34,35 @@ Load = Callable[[], ServedModels]
 """Loads the models, which takes seconds or minutes, in a thread. Raises ConfigurationError."""
 
 
+@dataclass(frozen=True, slots=True)
+class LifecycleHooks:
+    """What the parts of a server do at the stages of its life.
+
+    Attributes:
+        load: loads the models.
+        on_loaded: adds the routes of the models.
+        announce: called once the models can be asked.
+        reloads: each reads a part of the configuration again, and raises ConfigurationError when it
+            cannot be used.
+        drains: what else may end by itself at shutdown; each takes the seconds that it has.
+        trouble: returns what the service manager's status line says besides; "" = nothing.
+    """
+
+    load: Load
+    on_loaded: Callable[[ServedModels], None]
+    announce: Callable[[ServedModels], None]
+    reloads: Sequence[Callable[[], None]]
+    drains: Sequence[Callable[[float], Awaitable[None]]]
+    trouble: Callable[[], str]
+
+
 class Lifecycle:
     """Runs a server once. SIGTERM and SIGINT end it when running requests are done, a second one at
     once; SIGHUP reloads what can be.
 
     Args:
-        on_loaded: adds the routes of the models.
-        reloads: each reads a part of the configuration again, and raises ConfigurationError when it
-            cannot be used.
         listens_early: whether to answer 503 while the model loads. Not with inherited sockets: in
             those, clients wait for the answer that they want, also across a restart.
-        announce: called once the models can be asked.
-        drains: what else may end by itself at shutdown; each takes the seconds that it has.
-        trouble: returns what the service manager's status line says besides; "" = nothing.
     """
 
     def __init__(
@@ -55,27 +72,17 @@ class Lifecycle:
         notifier: Notifier,
         http: HttpConfig,
         config: ServiceConfig,
+        hooks: LifecycleHooks,
         *,
-        load: Load,
-        on_loaded: Callable[[ServedModels], None],
-        reloads: Sequence[Callable[[], None]],
         listens_early: bool,
-        announce: Callable[[ServedModels], None],
-        drains: Sequence[Callable[[float], Awaitable[None]]],
-        trouble: Callable[[], str],
     ) -> None:
         self._server = server
         self._status = status
         self._notifier = notifier
         self._http = http
         self._config = config
-        self._load = load
-        self._on_loaded = on_loaded
-        self._reloads = reloads
+        self._hooks = hooks
         self._listens_early = listens_early
-        self._announce = announce
-        self._drains = tuple(drains)
-        self._trouble = trouble
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
@@ -100,7 +107,7 @@ class Lifecycle:
         models = await self._load_models()
         if models is None:
             return
-        self._on_loaded(models)
+        self._hooks.on_loaded(models)
         backends = [model.backend for model in models]
         for backend in backends:
             backend.start()
@@ -108,7 +115,7 @@ class Lifecycle:
         try:
             if not self._listens_early:
                 await self._server.start()
-            self._announce(models)
+            self._hooks.announce(models)
             await self._serve(backends)
         finally:
             # Requests that still run end with an error of their own, which a client can tell from
@@ -120,7 +127,7 @@ class Lifecycle:
         """Returns the loaded models, or None if a signal came first; the thread is then left to its
         work."""
         self._notifier.status("loading the model")
-        loading = _in_daemon_thread(self._load)
+        loading = _in_daemon_thread(self._hooks.load)
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             while not loading.done():
@@ -194,7 +201,7 @@ class Lifecycle:
         others more to do."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        for drain in (self._server.drain, *self._drains):
+        for drain in (self._server.drain, *self._hooks.drains):
             await drain(max(0.0, end - loop.time()))
 
     # What the service manager is told
@@ -216,7 +223,7 @@ class Lifecycle:
             f"serving {names}: {running} running, {waiting} waiting, "
             f"{self._server.num_connections} connections"
         )
-        return "; ".join(filter(None, (activity, self._trouble())))
+        return "; ".join(filter(None, (activity, self._hooks.trouble())))
 
     # Signals
 
@@ -246,7 +253,7 @@ class Lifecycle:
         if serving:
             self._notifier.reloading()
         num_refused = 0
-        for reload in self._reloads:
+        for reload in self._hooks.reloads:
             try:
                 reload()
             except ConfigurationError as error:

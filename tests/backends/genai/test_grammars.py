@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -83,14 +82,3 @@ def ask_process(seconds: float, grammar: Grammar) -> Verdict:
         return trial.ask(grammar)
     finally:
         trial.close()
-
-
-def test_the_process_says_which_compiler_refuses() -> None:
-    refusal = ask_process(5.0, grammar("(?<=a)b"))
-    assert "by the compiler of the genai backend" in refusal.fault
-
-
-def test_what_keeps_the_process_busy_ends_it() -> None:
-    values = {f"p{i}": {"enum": [*range(100)]} for i in range(300)}
-    slow = Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"properties": values}))
-    assert ask_process(0.02, slow).is_slow

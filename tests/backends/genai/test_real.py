@@ -14,12 +14,10 @@ import pytest
 import pytest_asyncio
 
 from fastovms.backend import GenerationBackend
-from fastovms.backends import choice
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.model_files.graph_check import Comparison
 from fastovms.backends.model_files.model_info import read_model_info
-from fastovms.backends.paged import paged_backend
 from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.disk_cache import DiskCache, cache_root
@@ -303,65 +301,8 @@ async def test_a_crowd_with_drafts(
         await idle(backend)
 
 
-async def test_the_paged_backend_takes_no_images() -> None:
-    with pytest.raises(ConfigurationError, match="takes images, which the paged backend does not"):
-        load(TINY_VLM, backend="paged")
-
-
-@pytest.mark.parametrize(
-    ("model_dir", "config", "message"),
-    [
-        (DEMO_MODEL, {"draft_model": Path("/nowhere")}, "/nowhere does not exist"),
-        (DEMO_MODEL, {"draft_model": TINY_VLM}, "tiny_vlm takes images"),
-        (TINY_VLM, {"draft_model": DEMO_MODEL}, "--draft-model cannot be used for tiny_vlm"),
-        (
-            DEMO_MODEL,
-            {"draft_model": DEMO_MODEL, "enable_prompt_lookup": True},
-            "--draft-model and --enable-prompt-lookup exclude each other",
-        ),
-    ],
-)
-async def test_drafts_that_cannot_be_had(
-    model_dir: Path, config: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        load(model_dir, backend="genai", **config)
-
-
-async def test_a_model_that_neither_runs_has_both_reasons(tmp_path: Path) -> None:
-    for file in DEMO_MODEL.iterdir():
-        (tmp_path / file.name).symlink_to(file)
-    graph = (tmp_path / "openvino_model.xml").read_text()
-    (tmp_path / "openvino_model.xml").unlink()
-    (tmp_path / "openvino_model.xml").write_text(graph.replace('"logits"', '"scores"'))
-    with pytest.raises(ConfigurationError, match=r"no output named logits.*; and the genai"):
-        load(tmp_path)
-    with pytest.raises(ConfigurationError, match="no output named logits") as error:
-        load(tmp_path, backend="paged")
-    assert "genai" not in str(error.value)
-
-
 def far_off(subject: str) -> Comparison:
     return Comparison("", subject, (DEMO_MODEL / "openvino_model.xml",), lambda: 1.0, memory=0)
-
-
-async def test_a_model_that_paging_gets_wrong_runs_on_genai(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(paged_backend, "paging_comparison", lambda files: far_off("paging"))
-    async for backend in running(load(DEMO_MODEL)):
-        assert isinstance(backend, GenaiBackend)
-    assert "paging leaves out part of its graph" in caplog.text
-
-
-async def test_a_model_that_both_get_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paged_backend, "paging_comparison", lambda files: far_off("paging"))
-    monkeypatch.setattr(choice, "pipeline_comparison", lambda *_: far_off("pipeline"))
-    reason = r"paging leaves out part of its graph .*; and .* pipeline leaves out part of its graph"
-    with pytest.raises(ConfigurationError, match=reason):
-        load(DEMO_MODEL)
-    with pytest.raises(ConfigurationError, match="pipeline leaves out part of its graph"):
-        load(DEMO_MODEL, backend="genai")
 
 
 async def test_a_cache_that_holds_nothing_is_a_configuration_error() -> None:

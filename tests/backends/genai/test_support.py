@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import openvino_genai as genai
 import pytest
 
-from fastovms.backends.genai.generation_config import generation_config, structured_output
+from fastovms.backends.genai.generation_config import generation_config
 from fastovms.backends.genai.support import (
     Assistance,
     check_grammar,
@@ -21,7 +20,6 @@ from fastovms.grammar_tree import ANY_TEXT, Answer, TextBefore, in_order
 from fastovms.params import (
     ALL_LOGPROBS,
     BeamSearch,
-    EarlyStopping,
     Grammar,
     GrammarKind,
     SamplingParams,
@@ -125,96 +123,3 @@ def config_of(assistance: Assistance = NONE, **fields: object) -> genai.Generati
     )
     config.validate()
     return config
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, {"do_sample": True, "temperature": 1.0, "rng_seed": 42, "max_new_tokens": 7}),
-        ({"temperature": 0}, {"do_sample": False, "max_length": 100, "apply_chat_template": False}),
-        ({"top_k": 5, "top_p": 0.5, "min_p": 0.25}, {"top_k": 5, "top_p": 0.5, "min_p": 0.25}),
-        ({"top_k": 0}, {"top_k": UNLIMITED}),
-        ({"logprobs": None}, {"logprobs": 0}),
-        ({"logprobs": 0}, {"logprobs": 1}),
-        ({"logprobs": 1}, {"logprobs": 1}),
-        ({"min_tokens": 3}, {"min_new_tokens": 3}),
-        ({"frequency_penalty": 0.5}, {"frequency_penalty": 0.5}),
-        ({"presence_penalty": 0.5}, {"presence_penalty": 0.5}),
-        ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
-        ({"eos_token_ids": frozenset({5, 3})}, {"stop_token_ids": {3, 5}, "ignore_eos": False}),
-        ({"eos_token_ids": frozenset()}, {"ignore_eos": True}),
-        ({"eos_token_ids": frozenset({5}), "ignore_eos": True}, {"ignore_eos": True}),
-        (
-            {
-                "eos_token_ids": frozenset({5}),
-                "ignore_eos": True,
-                "stop_token_ids": frozenset({9}),
-            },
-            {"stop_token_ids": {9}, "eos_token_id": 9, "ignore_eos": False},
-        ),
-        (
-            {"stop_strings": ("a", "b")},
-            {"stop_strings": {"a", "b"}, "include_stop_str_in_output": True},
-        ),
-        (
-            {"beam_search": BeamSearch(4), "n": 3, "temperature": 0.7},
-            {"num_beams": 4, "num_return_sequences": 3, "do_sample": False, "num_beam_groups": 1},
-        ),
-        (
-            {"beam_search": BeamSearch(4, 2, 0.5, 2.0, EarlyStopping.NEVER)},
-            {
-                "num_beam_groups": 2,
-                "diversity_penalty": 0.5,
-                "length_penalty": 2.0,
-                "stop_criteria": genai.StopCriteria.NEVER,
-            },
-        ),
-        ({"beam_search": BeamSearch(4, 2, 0.0)}, {"num_beam_groups": 1}),
-        ({"num_assistant_tokens": 4, "max_ngram_size": 2}, {"num_assistant_tokens": None}),
-    ],
-)
-def test_parameters(fields, expected):
-    config = config_of(**fields)
-    assert {name: getattr(config, name) for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("assistance", "fields", "expected"),
-    [
-        (LOOKUP, {}, (5, 3, 0.0)),
-        (LOOKUP, {"num_assistant_tokens": 0}, (5, 3, 0.0)),
-        (LOOKUP, {"num_assistant_tokens": 2, "max_ngram_size": 7}, (2, 7, 0.0)),
-        (LOOKUP, {"assistant_confidence_threshold": 0.5}, (5, 3, 0.0)),
-        (DRAFT, {}, (5, 0, 0.0)),
-        (DRAFT, {"num_assistant_tokens": 2, "max_ngram_size": 7}, (2, 0, 0.0)),
-        (DRAFT, {"assistant_confidence_threshold": 0.5}, (None, 0, 0.5)),
-    ],
-)
-def test_a_pipeline_with_assistance_is_always_told_how_much(assistance, fields, expected):
-    config = config_of(assistance, **fields)
-    assert (
-        config.num_assistant_tokens,
-        config.max_ngram_size,
-        config.assistant_confidence_threshold,
-    ) == expected
-
-
-def test_grammars():
-    content = {"type": "json_schema", "json_schema": {"type": "object"}}
-    tag = {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}
-    cases = {
-        GrammarKind.JSON_SCHEMA: ("{}", "json_schema"),
-        GrammarKind.JSON_OBJECT: ("", "json_schema"),
-        GrammarKind.REGEX: ("a", "regex"),
-        GrammarKind.GRAMMAR: ('root ::= "a"', "grammar"),
-        GrammarKind.CHOICE: ('["a", "b"]', "structural_tags_config"),
-        GrammarKind.STRUCTURAL_TAG: (json.dumps(tag), "structural_tags_config"),
-    }
-    for kind, (source, member) in cases.items():
-        assert getattr(structured_output(Grammar(kind, source)), member), kind
-    format_ = {"type": "const_string", "value": "a"}
-    found = structured_output(
-        Grammar(GrammarKind.STRUCTURAL_TAG, json.dumps(format_))
-    ).structural_tags_config
-    assert json.loads(found) == {"type": "structural_tag", "format": format_}
-    assert set(cases) == set(GrammarKind) - {GrammarKind.CALLS}

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fastovms.backends.images.image_decoder import ImageDecoder
 from fastovms.backends.processes.process import ChildProcess
 from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
-from fastovms.media.decode import decode_image
 from fastovms.params import Image
+from tests.backends.images.conftest import Processes
 from tests.media.pictures import corners, encode, png
 
 MAX_PIXELS = 1000
@@ -35,68 +32,12 @@ PICTURES = {
 }
 
 
-class Processes:
-    """Starts processes and remembers them."""
-
-    def __init__(self) -> None:
-        self.started: list[ChildProcess] = []
-
-    def start(self) -> ChildProcess:
-        self.started.append(ChildProcess("fastovms.backends.images.image_process"))
-        return self.started[-1]
-
-    def kill(self, number: signal.Signals) -> None:
-        for process in self.started:
-            os.kill(process._process.pid, number)
-
-
-@pytest.fixture(scope="module")
-def processes() -> Processes:
-    return Processes()
-
-
-@pytest.fixture(scope="module")
-def decoder(processes: Processes) -> Iterator[ImageDecoder]:
-    decoder = ImageDecoder(processes.start, max_processes=2, timeout=20)
-    yield decoder
-    decoder.close()
-    assert all(process._process.returncode is not None for process in processes.started)
-
-
 def admit_all(num_pixels: int) -> None:
     assert 0 < num_pixels <= MAX_PIXELS
 
 
 def num_shared() -> int:
     return Path("/proc/self/maps").read_text().count("memfd:image")
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_the_pixels_are_those_of_the_server_itself(decoder: ImageDecoder, name: str) -> None:
-    image = decoder.decode(PICTURES[name], "part", MAX_PIXELS, admit_all)
-    expected = decode_image(PICTURES[name], "part", MAX_PIXELS, admit_all)
-    assert image.dtype == expected.dtype
-    np.testing.assert_array_equal(image, expected)
-    assert num_shared() == 1
-    del image
-    assert num_shared() == 0
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "must be an image in one of the formats"),
-        (b"nonsense", "must be an image in one of the formats"),
-        (png(1000, 2), "must have at most 1000 pixels, not 2000"),
-        (encode(corners(), "JPEG")[:-20], "is damaged"),
-    ],
-)
-def test_what_is_at_fault(decoder: ImageDecoder, data: bytes, message: str) -> None:
-    with pytest.raises(InvalidField, match=message) as caught:
-        decoder.decode(data, "part[3]", MAX_PIXELS, admit_all)
-    assert caught.value.param == "part[3]"
-    decoder.decode(png(), "part", MAX_PIXELS, admit_all)
-    assert num_shared() == 0
 
 
 def test_what_is_not_admitted_is_not_decoded(decoder: ImageDecoder) -> None:
@@ -194,17 +135,6 @@ def test_closing_ends_what_is_decoded_at_once(processes: Processes) -> None:
     assert processes.started[-1]._process.returncode == -signal.SIGKILL
     with pytest.raises(BackendUnavailable, match="shutting down"):
         decoder.decode(png(), "part", MAX_PIXELS, admit_all)
-
-
-def test_the_limits_of_whoever_has_started_the_server_stay(processes: Processes) -> None:
-    decoder = ImageDecoder(processes.start, max_processes=1, timeout=20)
-    try:
-        pid = processes.started[-1]._process.pid
-        resource.prlimit(pid, resource.RLIMIT_CPU, (10, 10))
-        decoder.decode(png(), "part", MAX_PIXELS, admit_all)
-        assert resource.prlimit(pid, resource.RLIMIT_CPU) == (10, 10)
-    finally:
-        decoder.close()
 
 
 def test_many_at_once(decoder: ImageDecoder) -> None:

@@ -15,10 +15,9 @@ from fastovms.backends.trials.guarded_grammars import (
     GuardedGrammars,
     guard_compiler,
 )
-from fastovms.backends.trials.refused_grammars import RefusedGrammars
 from fastovms.backends.trials.trial import Verdict
 from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
-from fastovms.grammar.grammar import GrammarCompiler, UnusableGrammar
+from fastovms.grammar.grammar import GrammarCompiler
 from fastovms.grammar.grammar_cache import CompiledGrammar
 from fastovms.grammar_tree import Answer, Json, Literal, Separated, in_order
 from fastovms.params import Grammar, GrammarKind
@@ -161,17 +160,3 @@ async def test_a_death_by_chance_is_not_remembered(compiler: GrammarCompiler) ->
         await grammars.compile(grammar, "")
     assert (await grammars.compile(grammar, "")).compiled is not None
     grammars.close()
-
-
-def test_refusals_are_remembered_within_bounds() -> None:
-    refused = RefusedGrammars()
-
-    for number in range(300):
-        grammar = Grammar(GrammarKind.REGEX, str(number))
-        refused.check(grammar)
-        with suppress(UnusableGrammar), refused.remembering(grammar):
-            raise UnusableGrammar(grammar, "found now")
-    with pytest.raises(UnusableGrammar, match="found now") as error:
-        refused.check(Grammar(GrammarKind.REGEX, "299", "p"))
-    assert error.value.param == "p"
-    refused.check(Grammar(GrammarKind.REGEX, "0"))  # forgotten

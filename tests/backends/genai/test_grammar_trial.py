@@ -1,0 +1,19 @@
+"""The process that tries grammars with the pipeline's compiler."""
+
+from __future__ import annotations
+
+import json
+
+from fastovms.params import Grammar, GrammarKind
+from tests.backends.genai.test_grammars import ask_process, grammar
+
+
+def test_the_process_says_which_compiler_refuses() -> None:
+    refusal = ask_process(5.0, grammar("(?<=a)b"))
+    assert "by the compiler of the genai backend" in refusal.fault
+
+
+def test_what_keeps_the_process_busy_ends_it() -> None:
+    values = {f"p{i}": {"enum": [*range(100)]} for i in range(300)}
+    slow = Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"properties": values}))
+    assert ask_process(0.02, slow).is_slow

@@ -31,6 +31,16 @@ _NEEDS_ESCAPE: Final = re.compile(r"\\?.", re.DOTALL)
 _ESCAPES: Final = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
 
 
+_Inline = tree.Literal | tree.Tag | tree.Answer | tree.InOrder | tree.OneOf | tree.Repeat
+"""The parts that are written where they stand."""
+
+_Ruled = (
+    tree.Until | tree.TriggeredTag | tree.Regex | tree.TextBefore | tree.Json | tree.Several
+    | tree.Separated
+)  # fmt: skip
+"""The parts that are rules of their own, which are written once."""
+
+
 def tree_rules(
     root: Node, special_tokens: Mapping[str, int], end_token_ids: Collection[int]
 ) -> str:
@@ -62,6 +72,21 @@ class _RuleWriter:
         return "\n".join([*self._lines, f"start: {start}"])
 
     def _expression(self, node: Node) -> str:
+        """Returns what stands for a part within a rule."""
+        return self._inline(node) if isinstance(node, _Inline) else self._name(node)
+
+    def _name(self, node: Node) -> str:
+        """Returns the name of a part's rule, of which there is one however often the part stands in
+        the tree."""
+        if node not in self._names:
+            self._names[node] = (
+                self._add("part", self._inline(node))
+                if isinstance(node, _Inline)
+                else self._add_rule(node)
+            )
+        return self._names[node]
+
+    def _inline(self, node: _Inline) -> str:
         match node:
             case tree.Literal(text):
                 return json.dumps(text)
@@ -75,17 +100,9 @@ class _RuleWriter:
                 return f"({' | '.join(map(self._expression, items))})"
             case tree.Repeat(item):
                 return f"({self._expression(item)})*"
-            case _:
-                return self._name(node)
 
-    def _name(self, node: Node) -> str:
-        """Returns the name of a part's rule, of which there is one however often the part stands in
-        the tree."""
-        if node not in self._names:
-            self._names[node] = self._named(node)
-        return self._names[node]
-
-    def _named(self, node: Node) -> str:
+    def _add_rule(self, node: _Ruled) -> str:
+        """Adds the rule of a part, and returns its name."""
         match node:
             case tree.Until(tag):
                 return self._add("until", self._until(tag))
@@ -101,17 +118,14 @@ class _RuleWriter:
                 is_lazy = tag not in self._special_tokens
                 return self._add("text", f"{terminal} {self._tag(tag)}", is_lazy=is_lazy)
             case tree.Json(schema):
-                return self._add(
-                    "json", f"%json {_with_options(usable_schema(schema, name='a schema in it'))}"
-                )
+                usable = usable_schema(schema, name="a schema in it")
+                return self._add("json", f"%json {_with_options(usable)}")
             case tree.Several(part, separator):
                 item = self._name(part)
                 more = self._add("more", f"{self._expression(separator)} {item}")
                 return self._add("items", f"{item} {more}*")
             case tree.Separated(items, separator):
                 return self._separated(items, separator)
-            case _:
-                return self._add("part", self._expression(node))
 
     def _until(self, tag: str) -> str:
         if tag in self._special_tokens:

@@ -41,7 +41,6 @@ from fastovms.api.request.token_report import token_report
 from fastovms.api.wire.body import show
 from fastovms.api.wire.request_schemas import ChatRequest
 from fastovms.errors import InvalidField
-from fastovms.media.loader import ImageSource
 from fastovms.text.scanning.output import OutputParser
 
 
@@ -91,12 +90,12 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
     template = template_options(model, _template_fields(body))
 
     def read() -> tuple[ReadChat, Message]:
-        images: list[ImageSource] = []
-        takes_images = model.images is not None
-        messages = read_messages(body.messages, request.dialect, images if takes_images else None)
+        messages, images = read_messages(
+            body.messages, request.dialect, takes_images=model.images is not None
+        )
         tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, request.dialect)
-        maker = PromptMaker(request, tools, template, options.truncation, images=images)
-        prompt = maker.make(messages)
+        maker = PromptMaker(request, tools, template, options.truncation)
+        prompt = maker.make(messages, len(images))
         wanted = constraint(request, tools, prompt.text or "", template)
         return ReadChat(prompt, tools, images, wanted), messages[-1]
 

@@ -22,7 +22,6 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import ModelField
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
-from fastovms.media.loader import ImageSource
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer
 
@@ -150,8 +149,8 @@ def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[
         kwargs=body.chat_template_kwargs,
     )
     options = template_options(model, fields)
-    images: list[ImageSource] | None = None if model.images is None else []
-    messages = read_messages(body.messages, dialect, images)
+    takes_images = model.images is not None
+    messages, images = read_messages(body.messages, dialect, takes_images=takes_images)
     if images:
         raise uncounted(images[0])
     tools = read_tools(body.tools, None, None, dialect)

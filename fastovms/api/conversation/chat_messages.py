@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -29,18 +28,29 @@ _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
 """The names under which clients send back what a model thought."""
 
 
+class ChatMessages(NamedTuple):
+    """The messages of a chat in the form that templates get.
+
+    Attributes:
+        images: those of the messages, in whose texts tags stand for them.
+    """
+
+    messages: list[Message]
+    images: Sequence[ImageSource] = ()
+
+
 def read_messages(
     given: str | Sequence[Mapping[str, Any]] | None,
     dialect: Dialect,
-    images: list[ImageSource] | None = None,
-) -> list[Message]:
+    *,
+    takes_images: bool = False,
+) -> ChatMessages:
     """Returns messages whose content is text, the parts of a list joined by line ends as vLLM and
     OVMS do. A text in place of messages is what the user says (Runpod). Unknown members are left
     out.
 
     Args:
-        images: those of the messages are added to it, and tags stand for them in the texts; None =
-            there may be none.
+        takes_images: whether there may be any.
 
     Raises:
         InvalidField: they are absent, empty, of a wrong type, or have parts that are not text.
@@ -52,21 +62,25 @@ def read_messages(
     if isinstance(given, str):
         if not dialect.takes_text_for_messages:
             raise InvalidField(f"messages must be an array, not {show(given)}", param="messages")
-        return [{"role": "user", "content": given}]
-    read = partial(_message, read_content=ContentReader(dialect, images))
-    return [read(message, f"messages[{position}]") for position, message in enumerate(given)]
+        return ChatMessages([{"role": "user", "content": given}])
+    reader = ContentReader(dialect, takes_images=takes_images)
+    messages = [
+        _message(message, f"messages[{position}]", reader) for position, message in enumerate(given)
+    ]
+    return ChatMessages(messages, reader.images)
 
 
 class ContentReader:
     """Makes text of the contents of messages.
 
-    Args:
-        images: see `read_messages`.
+    Attributes:
+        images: those of the contents that have been read.
     """
 
-    def __init__(self, dialect: Dialect, images: list[ImageSource] | None) -> None:
+    def __init__(self, dialect: Dialect, *, takes_images: bool) -> None:
         self._dialect = dialect
-        self._images = images
+        self._takes_images = takes_images
+        self.images: list[ImageSource] = []
 
     def __call__(self, content: object, name: str) -> str:
         """Returns the text of a content.
@@ -93,12 +107,12 @@ class ContentReader:
             raise InvalidField(
                 f"{name}.type must be a string, not {show(kind)}", param=f"{name}.type"
             )
-        if kind in IMAGE_PARTS and self._images is not None:
-            self._images.append(read_image_part(part, name, self._dialect))
-            return ContentPart(image_tag(len(self._images) - 1), is_image=True)
+        if kind in IMAGE_PARTS and self._takes_images:
+            self.images.append(read_image_part(part, name, self._dialect))
+            return ContentPart(image_tag(len(self.images) - 1), is_image=True)
         member = _TEXT_PARTS.get(kind)
         if member is None:
-            raise unknown_part(kind, name, takes_images=self._images is not None)
+            raise unknown_part(kind, name, takes_images=self._takes_images)
         text = part.get(member)
         if not isinstance(text, str):
             raise InvalidField(
@@ -122,9 +136,7 @@ def join_parts(parts: Sequence[ContentPart]) -> str:
     return joined
 
 
-def _message(
-    message: Mapping[str, Any], name: str, *, read_content: Callable[[object, str], str]
-) -> Message:
+def _message(message: Mapping[str, Any], name: str, read_content: ContentReader) -> Message:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidField(f"{name}.role must be a string, not {show(role)}", param=f"{name}.role")

@@ -22,7 +22,6 @@ from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.body import show
 from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.errors import FieldFault, InvalidField
-from fastovms.media.loader import ImageSource
 from fastovms.media.tags import check_tags, without_tags
 
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -152,7 +151,6 @@ class PromptMaker:
         options: the template's.
         truncation: of the prompt's tokens; None = all are kept.
         may_lose_images: whether messages may have been dropped with theirs.
-        images: those of the messages, in whose texts tags stand for them.
     """
 
     request: Preparation[GenerationFields]
@@ -160,10 +158,12 @@ class PromptMaker:
     options: TemplateOptions
     truncation: Truncation | None = None
     may_lose_images: bool = False
-    images: list[ImageSource] = field(default_factory=list)
 
-    def make(self, messages: Sequence[Message]) -> Prompt:
+    def make(self, messages: Sequence[Message], num_images: int = 0) -> Prompt:
         """Returns the prompt of messages, in time proportional to them.
+
+        Args:
+            num_images: how many images have tags in the texts of the messages.
 
         Raises:
             RequestError: as `render_prompt` does.
@@ -181,16 +181,16 @@ class PromptMaker:
         check_text(text, name, model.info)
         encoder = PromptEncoder(model.tokenizer, model.info, special, self.truncation)
         with tags_named(request.body):
-            told = self._without_images(text)
+            told = self._without_images(text, num_images)
         token_ids: Sequence[int] = encoder.encode(told, name)
         if self.truncation is not None:
             token_ids = self.truncation.cut(token_ids)
         return Prompt(token_ids, text)
 
-    def _without_images(self, text: str) -> str:
+    def _without_images(self, text: str, num_images: int) -> str:
         """Raises InvalidField: what a client wrote would be taken for an image, one has got lost,
         or tokens are to be cut from a prompt with images."""
-        images, num_images = self.request.model.images, len(self.images)
+        images = self.request.model.images
         if images is None:
             return text
         name, needs_all = self.request.names.prompt, not self.may_lose_images

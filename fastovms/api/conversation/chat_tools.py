@@ -28,6 +28,7 @@ class ToolUse:
         is_named: whether the request names the one function to call.
         is_parallel: whether more than one call may be made.
         is_strict: whether a tool insists that its arguments follow their schema.
+        skipped: names of the tools of other types than functions, which are passed over.
     """
 
     tools: Sequence[Tool] = ()
@@ -36,6 +37,7 @@ class ToolUse:
     is_named: bool = False
     is_parallel: bool = True
     is_strict: bool = False
+    skipped: Sequence[str] = ()
 
     @property
     def choice(self) -> CallChoice:
@@ -64,14 +66,14 @@ def read_tools(
     dialect: Dialect,
     *,
     flat: bool = False,
-    skipped: list[str] | None = None,
+    skips_others: bool = False,
 ) -> ToolUse:
     """Reads the tools of a request. Those that must not be called are not shown to the model
     either.
 
     Args:
         flat: whether a tool's and a choice's members may stand beside the type, in every dialect.
-        skipped: takes the names of tools of other types than functions; None = they are refused.
+        skips_others: whether tools of other types than functions are passed over, else refused.
 
     Raises:
         InvalidField: a tool or the choice is malformed, or they do not go together.
@@ -82,10 +84,11 @@ def read_tools(
         )
     shown = {}
     tools = {}
-    forms = _Forms(flat or dialect.flat_tools, skipped is not None, dialect.checks_tool_choice)
+    skipped: list[str] = []
+    forms = _Forms(flat or dialect.flat_tools, skips_others, dialect.checks_tool_choice)
     for position, tool in enumerate(given or ()):
         kind = tool.get("type")
-        if skipped is not None and isinstance(kind, str) and kind != "function":
+        if skips_others and isinstance(kind, str) and kind != "function":
             skipped.append(f"tools[{position}] of type {kind[:MAX_NAME]}")
             continue
         form, read = _tool(tool, f"tools[{position}]", forms)
@@ -98,6 +101,7 @@ def read_tools(
         is_named=is_named,
         is_parallel=parallel is not False and not is_named,
         is_strict=any(shown[name]["function"].get("strict") for name in names),
+        skipped=skipped,
     )
 
 

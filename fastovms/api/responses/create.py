@@ -65,7 +65,7 @@ class _Task:
 
     @property
     def headers(self) -> HeaderPairs:
-        skipped = [*self.history.warnings, *self.job.warnings]
+        skipped = [*self.history.warnings, *self.job.tools.skipped]
         return warning_headers(skipped)
 
     async def input_items(self) -> Sequence[StoredItem]:

@@ -49,7 +49,6 @@ class ResponsesJob:
 
     Attributes:
         new_parser: makes the parser of one sample's text.
-        warnings: what of the request is passed over.
     """
 
     preparation: Preparation[ResponsesRequest]
@@ -57,7 +56,6 @@ class ResponsesJob:
     task: PromptTask
     tools: ToolUse
     new_parser: Callable[[], OutputParser]
-    warnings: Sequence[str]
 
 
 async def prepare(
@@ -76,14 +74,12 @@ async def prepare(
     report = token_report(request, top_logprobs if fields.logprobs else None)
     options = generation_options(request, report, _budget(request))
     check_num_choices(options.candidates, request.config)
-    warnings: list[str] = []
-    maker = _prompt_maker(request, fields, history, warnings)
+    maker = _prompt_maker(request, fields, history)
     maker = replace(maker, truncation=options.truncation)
 
     def read() -> ReadChat:
-        prompt = _make_prompt(request, maker, history, options.budget)
+        prompt, images = _make_prompt(request, maker, history, options.budget)
         wanted = constraint(request, maker.tools, prompt.text or "", maker.options)
-        images: Sequence[ImageSource] = maker.images
         if images and maker.may_lose_images:
             prompt, images = kept_images(prompt, images)
         return ReadChat(prompt, maker.tools, images, wanted)
@@ -91,7 +87,7 @@ async def prepare(
     chat = await offload.run(read, history.size)
     task = await chat_task(request, options, chat)
     new_parser = parser_maker(request, options, chat)
-    return ResponsesJob(request, options, task, chat.tools, new_parser, warnings)
+    return ResponsesJob(request, options, task, chat.tools, new_parser)
 
 
 async def count_tokens(
@@ -102,11 +98,11 @@ async def count_tokens(
     Raises:
         RequestError: a field is at fault.
     """
-    maker = _prompt_maker(request, fields, history, [])
+    maker = _prompt_maker(request, fields, history)
     make = partial(_make_prompt, request, maker, history, TokenBudget(None, None))
-    prompt = await offload.run(make, history.size)
-    if maker.images:
-        raise uncounted(maker.images[0])
+    prompt, images = await offload.run(make, history.size)
+    if images:
+        raise uncounted(images[0])
     return len(prompt.token_ids)
 
 
@@ -126,18 +122,11 @@ def _with_format(
 
 
 def _prompt_maker(
-    request: Preparation[ResponsesRequest],
-    fields: ResponseFields,
-    history: History,
-    warnings: list[str],
+    request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
 ) -> PromptMaker:
-    """Returns what makes the prompt.
-
-    Args:
-        warnings: takes what of the tools is passed over.
-    """
+    """Returns what makes the prompt."""
     body = request.body
-    tools = _tools(body, request.dialect, warnings)
+    tools = _tools(body, request.dialect)
     given = TemplateFields(
         continue_final_message=_is_unfinished(history.items),
         kwargs=body.chat_template_kwargs,
@@ -153,28 +142,32 @@ def _make_prompt(
     maker: PromptMaker,
     history: History,
     budget: TokenBudget,
-) -> Prompt:
-    """Makes the prompt, in time in proportion to the history. Raises RequestError."""
+) -> tuple[Prompt, Sequence[ImageSource]]:
+    """Makes the prompt, in time in proportion to the history, and returns it with the images of all
+    messages. Raises RequestError."""
     model = request.model
-    messages = to_messages(
+    messages, images = to_messages(
         history.items,
         request.body.instructions,
         num_earlier=len(history.items) - len(history.input),
-        images=None if model.images is None else maker.images,
+        takes_images=model.images is not None,
     )
     if not history.items:
         messages.append({"role": "user", "content": ""})
+    make = partial(maker.make, num_images=len(images))
     if not maker.may_lose_images:
-        return maker.make(messages)
-    return fitting(messages, maker.make, _longest_prompt(model, budget))
+        return make(messages), images
+    return fitting(messages, make, _longest_prompt(model, budget)), images
 
 
-def _tools(body: ResponsesRequest, dialect: Dialect, warnings: list[str]) -> ToolUse:
+def _tools(body: ResponsesRequest, dialect: Dialect) -> ToolUse:
     # "auto" asks for no more than an absent field does.
     choice = None if body.tool_choice == "auto" else body.tool_choice
-    skipped = warnings if dialect.responses.skips_unknown_types else None
+    skips_others = dialect.responses.skips_unknown_types
     is_parallel = body.parallel_tool_calls if body.max_tool_calls != 1 else False
-    return read_tools(body.tools, choice, is_parallel, dialect, flat=True, skipped=skipped)
+    return read_tools(
+        body.tools, choice, is_parallel, dialect, flat=True, skips_others=skips_others
+    )
 
 
 def _budget(request: Preparation[ResponsesRequest]) -> TokenBudget:

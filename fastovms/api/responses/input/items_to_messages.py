@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastovms.api.conversation.chat_messages import Message
+from fastovms.api.conversation.chat_messages import ChatMessages, Message
 from fastovms.api.responses.input.input_items import Item
 from fastovms.api.responses.input.item_text import text_of, unseal
 from fastovms.media.loader import ImageSource
@@ -17,8 +17,8 @@ def to_messages(
     instructions: str | None = None,
     *,
     num_earlier: int = 0,
-    images: list[ImageSource] | None = None,
-) -> list[Message]:
+    takes_images: bool = False,
+) -> ChatMessages:
     """Returns the messages of items: what a model said, thought and called in one turn is one
     message, however many items it is.
 
@@ -26,13 +26,13 @@ def to_messages(
         items: read, with no reference among them.
         instructions: what the system says before everything else.
         num_earlier: how many of the items came before the request's input.
-        images: those of the items are added to it, and tags stand for them in the texts; None = the
-            model takes none.
+        takes_images: whether the model does.
 
     Raises:
         InvalidField: the model takes none, but there are some.
     """
     messages: list[Message] = []
+    images: list[ImageSource] | None = [] if takes_images else None
     if instructions:
         messages.append({"role": "system", "content": instructions})
     turn = _Turn()
@@ -45,7 +45,7 @@ def to_messages(
         else:
             name = f"input[{position}]" if position >= 0 else "input"
             messages.append(_others_message(item, name, images))
-    return messages + turn.messages()
+    return ChatMessages(messages + turn.messages(), images or ())
 
 
 @dataclass(slots=True)

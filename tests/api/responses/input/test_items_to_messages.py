@@ -97,7 +97,7 @@ def call(name: str, arguments: str = "{}") -> dict[str, Any]:
 )
 def test_messages(items, expected):
     read = read_items(items, "input", READING).items
-    assert to_messages(read) == expected
-    assert to_messages(read, "rules") == [said("system", "rules"), *expected]
+    assert to_messages(read).messages == expected
+    assert to_messages(read, "rules").messages == [said("system", "rules"), *expected]
     again = read_items(read, "input", READING).items
     assert again == read

@@ -74,11 +74,13 @@ class _Search:
                     self._enqueue(user)
 
     def pruned(self) -> object:
-        """Returns the schema without endless parts. What contradicts itself where it stands is
-        left: llguidance says what is wrong with it in better words."""
-        empty = [key for key in self._schemas if not self._types.get(key)]
-        self._is_hopeful = True
-        endless = {key for key in empty if self._evaluate(self._schemas[key])}
+        """Returns the schema without endless parts. Where nothing satisfies all of it since a part
+        contradicts itself, that part is left: llguidance says what is wrong with it in better
+        words."""
+        endless = {key for key in self._schemas if not self._types.get(key)}
+        if id(self._root) in endless:
+            self._is_hopeful = True
+            endless = {key for key in endless if self._evaluate(self._schemas[key])}
         if not endless:
             return self._root
         return rewritten(self._root, lambda part: False if id(part) in endless else part)

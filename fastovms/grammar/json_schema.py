@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from fastovms.grammar.closed_schema import closed_schema
 from fastovms.grammar.finite_schema import Schema, parts_of, rewritten, without_endless_parts
 from fastovms.grammar.lark_writer import OPAQUE
 from fastovms.grammar.schema_numbers import (
@@ -23,6 +24,7 @@ _FORMATS: Final = {
 }  # fmt: skip
 """The formats that llguidance knows."""
 
+_MAY_DECLARE_PROPERTIES: Final = re.compile(r'"properties"|\\u')
 _NEEDS_A_SEARCH: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"|\\u')
 """Finds schemas in which parts that no value satisfies may be, and cannot be seen at once. A name
 may be written with escapes."""
@@ -35,9 +37,9 @@ _EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
 
 
 def usable_schema(source: str, *, name: str = "it") -> str:
-    """Returns the schema without what llguidance cannot bear and need not know: parts that no
-    finite value satisfies, and formats that it has not, which are annotations (JSON Schema 2020-12,
-    7.2.3); and with bounds that it keeps.
+    """Returns the schema with its objects closed (`closed_schema`), without what llguidance cannot
+    bear and need not know: parts that no finite value satisfies, and formats that it has not, which
+    are annotations (JSON Schema 2020-12, 7.2.3); and with bounds that it keeps.
 
     Args:
         name: what messages call it where nothing satisfies it.
@@ -48,11 +50,11 @@ def usable_schema(source: str, *, name: str = "it") -> str:
     """
     try:
         schema = json.loads(source, parse_int=integer_of)
+        usable = _usable(schema, source)
     except json.JSONDecodeError:  # llguidance says what is wrong with it
         return source
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    usable = _usable(schema, source)
     if usable is False:
         raise ValueError(f"nothing satisfies {name}")
     return source if usable is schema else json.dumps(usable)
@@ -95,8 +97,11 @@ def check_schema(schema: object) -> None:
 
 def _usable(schema: object, source: str) -> object:
     check_schema(schema)
+    if isinstance(schema, dict) and _MAY_DECLARE_PROPERTIES.search(source) is not None:
+        schema = closed_schema(schema)
     corrected = _corrected(schema)
-    if _NEEDS_A_SEARCH.search(source) is None:
+    has_definitions = isinstance(corrected, Mapping) and "$defs" in corrected
+    if not has_definitions and _NEEDS_A_SEARCH.search(source) is None:
         return corrected
     usable = without_endless_parts(corrected)
     if isinstance(usable, Mapping):

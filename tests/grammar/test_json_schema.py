@@ -17,8 +17,16 @@ from tests.vocabularies import vocabulary
     [
         ({"type": "string", "format": "password"}, {"type": "string"}),
         (
-            {"properties": {"format": {"format": "path"}, "b": {"format": "date"}}},
-            {"properties": {"format": {}, "b": {"format": "date"}}},
+            {
+                "type": "object",
+                "properties": {"format": {"format": "path"}, "b": {"format": "date"}},
+                "additionalProperties": True,
+            },
+            {
+                "type": "object",
+                "properties": {"format": {}, "b": {"format": "date"}},
+                "additionalProperties": True,
+            },
         ),
         (
             {"anyOf": [{"format": "int32"}, {"$ref": "#/anyOf/1"}]},

@@ -54,7 +54,11 @@ def test_what_is_refused(schema: object, fault: str) -> None:
         {"type": "integer", "minimum": -(10**18), "maximum": 10**18},
         {"type": "number", "minimum": -1e-9, "exclusiveMaximum": 1e-9, "multipleOf": 0.01},
         {"minLength": 0, "maxLength": 2**32 - 1, "minItems": "5"},
-        {"properties": {"minimum": {"type": "string"}, "const": {"type": "null"}}},
+        {
+            "type": "object",
+            "additionalProperties": {},
+            "properties": {"minimum": {"type": "string"}, "const": {"type": "null"}},
+        },
     ],
 )
 def test_what_is_left_alone(schema: object) -> None:

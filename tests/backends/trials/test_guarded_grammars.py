@@ -126,7 +126,7 @@ async def test_an_ordinary_grammar_does_not_wait_for_hostile_ones(guarded: Guard
 
 
 async def test_what_has_passed_is_compiled_and_kept(guarded: GuardedGrammars) -> None:
-    grammar = schema({"type": "object", "properties": {"a": {"type": "integer", "minimum": 5}}})
+    grammar = schema({"type": "object", "properties": {"a": {}}, "additionalProperties": True})
     first, second = [await guarded.compile(grammar, "") for _ in range(2)]
     assert isinstance(first.compiled, CompiledGrammar)
     assert first.compiled is second.compiled

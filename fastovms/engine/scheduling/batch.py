@@ -6,7 +6,7 @@ from array import array
 from typing import NamedTuple
 
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
-from fastovms.engine.scheduling.scheduler import Chunk
+from fastovms.engine.scheduling.plan import Chunk
 from fastovms.engine.scheduling.sequence import Sequence
 
 

@@ -3,22 +3,14 @@ and newcomers, in that order."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
 
 from fastovms.backend_stats import EngineCounters
-from fastovms.engine.model.kv_cache import BlockCopy
-from fastovms.engine.scheduling.blocks import (
-    LONG_ROOT,
-    ROOT,
-    BlockManager,
-    OutOfBlocks,
-    PrefixMatch,
-)
+from fastovms.engine.scheduling.block_tables import BlockTables, num_held_tokens
+from fastovms.engine.scheduling.blocks import ROOT, BlockManager, OutOfBlocks
+from fastovms.engine.scheduling.plan import Chunk, Plan
 from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup, SequenceStatus
 from fastovms.engine.scheduling.waiting import WaitingQueue
 
@@ -30,41 +22,12 @@ MIN_PREFILL_TOKENS = 16
 """The fewest tokens of prompts beside decodes: fewer cost nearly as much time as these."""
 
 
-class Chunk(NamedTuple):
-    """The next `num_tokens` tokens of a sequence: uncomputed ones, and then draft ones."""
-
-    sequence: Sequence
-    num_tokens: int
-
-
-@dataclass(slots=True)
-class Plan:
-    """One step: block copies first, then every chunk in one inference.
-
-    Attributes:
-        num_decodes: how many chunks are of sequences that decode; they come first.
-        num_prefill_tokens: how many tokens all other chunks have.
-        admitted: the sequences that left the queue for it, including those preempted before.
-    """
-
-    chunks: list[Chunk] = field(default_factory=list)
-    num_decodes: int = 0
-    num_prefill_tokens: int = 0
-    block_copies: list[BlockCopy] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
-
-
 def _is_decoding(sequence: Sequence) -> bool:
     return len(sequence.token_ids) - sequence.num_computed_tokens == 1
 
 
 def _is_in_step(group: SequenceGroup) -> bool:
     return all(map(_is_decoding, group.sequences))
-
-
-def _num_held_tokens(sequence: Sequence) -> int:
-    """Returns how many tokens it holds back: the last one, in a group not yet in step."""
-    return int(sequence.group is not None and len(sequence.group.sequences) > 1)
 
 
 class Scheduler:
@@ -97,6 +60,7 @@ class Scheduler:
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self._blocks = blocks
         self._counters = counters
+        self._tables = BlockTables(blocks, counters, rope_switch_len)
         self._max_num_batched_tokens = max_num_batched_tokens
         self._rope_switch_len = rope_switch_len
 
@@ -152,7 +116,7 @@ class Scheduler:
             end = sequence.num_computed_tokens + num_tokens
             sequence.num_computed_tokens = min(end, sequence.num_tokens)
             if sequence.num_computed_tokens // size > sequence.num_registered_blocks:
-                self._register_full_blocks(sequence)
+                self._tables.register_full_blocks(sequence)
 
     def check(self) -> None:
         """Asserts that queues and blocks agree."""
@@ -214,7 +178,7 @@ class Scheduler:
         return budget
 
     def _plan_chunk(self, sequence: Sequence, plan: Plan, budget: int) -> int:
-        num_tokens = min(sequence.num_uncomputed_tokens - _num_held_tokens(sequence), budget)
+        num_tokens = min(sequence.num_uncomputed_tokens - num_held_tokens(sequence), budget)
         if sequence.scores_prompt:
             num_tokens = min(num_tokens, MAX_SCORED_TOKENS)
         plan.chunks.append(Chunk(sequence, num_tokens))
@@ -242,20 +206,13 @@ class Scheduler:
                 if position == len(block_table):
                     block_table.append(self._blocks.allocate())
                 elif self._blocks.is_shared(block_table[position]):
-                    self._fork_block(sequence, position, plan)
+                    self._tables.fork_block(sequence, position, plan)
                 position += 1
             except OutOfBlocks:
                 self._preempt_last()
                 if sequence.status is SequenceStatus.WAITING:
                     return False
         return True
-
-    def _fork_block(self, sequence: Sequence, position: int, plan: Plan) -> None:
-        source = sequence.block_table[position]
-        target = self._blocks.allocate()
-        plan.block_copies.append(BlockCopy(source, target))
-        sequence.block_table[position] = target
-        self._blocks.release(source)
 
     def _preempt_last(self) -> None:
         """Preempts the last. What is planned stays: decodes are in order of admission."""
@@ -279,12 +236,7 @@ class Scheduler:
         """Preempts texts that have become long ones: nothing computed is of use to them."""
         if self._rope_switch_len is None:
             return
-        self._preempt_all([s for s in self.running if s.prefix_root != self._prefix_root(s)])
-
-    def _prefix_root(self, sequence: Sequence) -> int:
-        """Returns the root of the prefix cache for a sequence of this length."""
-        limit = self._rope_switch_len
-        return ROOT if limit is None or sequence.num_tokens <= limit else LONG_ROOT
+        self._preempt_all([s for s in self.running if s.prefix_root != self._tables.prefix_root(s)])
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -296,17 +248,6 @@ class Scheduler:
         self.waiting.put_back(sequence)
         self._counters.num_preemptions += 1
 
-    def _register_full_blocks(self, sequence: Sequence) -> None:
-        size = self._blocks.block_size
-        for i in range(sequence.num_registered_blocks, sequence.num_computed_tokens // size):
-            sequence.prefix_node = self._blocks.register(
-                sequence.block_table[i],
-                sequence.prefix_node,
-                sequence.token_ids[i * size : (i + 1) * size],
-                sequence.cache_salt,
-            )
-            sequence.num_registered_blocks = i + 1
-
     # Waiting sequences
 
     def _admit(self, plan: Plan, budget: int) -> None:
@@ -314,7 +255,9 @@ class Scheduler:
         while self.waiting and budget > 0:
             sequence = self._next_waiting()
             num_new = self._num_newly_reserved(sequence)
-            if num_seqs + num_new > self.max_num_seqs or not self._give_blocks(sequence, plan):
+            if num_seqs + num_new > self.max_num_seqs:
+                break
+            if not self._tables.give_blocks(sequence, plan):
                 break
             num_seqs += num_new
             self.waiting.remove(sequence)
@@ -342,58 +285,3 @@ class Scheduler:
             return 1
         is_admitted = any(s.status is SequenceStatus.RUNNING for s in group.sequences)
         return 0 if is_admitted else group.size
-
-    def _give_blocks(self, sequence: Sequence, plan: Plan) -> bool:
-        """Reuses what is computed already and allocates the rest of the sequence's blocks."""
-        parent = sequence.parent
-        root = sequence.prefix_root = sequence.prefix_node = self._prefix_root(sequence)
-        if parent is not None and self._is_shared_with(parent, root):
-            if parent.num_computed_tokens < sequence.num_prompt_tokens:
-                return False
-            return self._fork_from(parent, sequence, plan)
-        if sequence.scores_prompt:  # a cached token has no logits
-            match = PrefixMatch([], root)
-        else:
-            end = sequence.num_tokens - _num_held_tokens(sequence)
-            match = self._blocks.match_prefix(sequence.token_ids[:end], sequence.cache_salt, root)
-        self._blocks.share(match.block_ids)
-        num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
-        if num_missing > self._blocks.num_free_blocks:
-            self._blocks.free(array("i", match.block_ids))
-            return False
-        sequence.block_table.extend(match.block_ids)
-        sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
-        sequence.prefix_node = match.node
-        sequence.num_registered_blocks = len(match.block_ids)
-        self._count_prefix(sequence, len(match.block_ids) * self._blocks.block_size)
-        return True
-
-    def _is_shared_with(self, parent: Sequence, root: int) -> bool:
-        is_finished = parent.status is SequenceStatus.FINISHED
-        return not is_finished and self._prefix_root(parent) == root
-
-    def _fork_from(self, parent: Sequence, sequence: Sequence, plan: Plan) -> bool:
-        """Shares the parent's prompt blocks. Only the prompt's last token is computed again, for
-        its logits; writing it forks the last block."""
-        num_blocks = self._blocks.num_blocks_for(sequence.num_prompt_tokens)
-        num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - num_blocks
-        if num_missing + 1 > self._blocks.num_free_blocks:
-            return False
-        shared = parent.block_table[:num_blocks]
-        self._blocks.share(shared)
-        sequence.block_table.extend(shared)
-        self._count_prefix(sequence, sequence.num_prompt_tokens - 1)
-        sequence.parent = None
-        self._fork_block(sequence, num_blocks - 1, plan)
-        sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
-        return True
-
-    def _count_prefix(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """Counts prefix cache hits. What a sample takes over from its request's first is none."""
-        sequence.num_computed_tokens = num_cached_tokens
-        if sequence.parent is not None:
-            sequence.num_cached_tokens = sequence.parent.num_cached_tokens
-        elif sequence.num_generated_tokens == 0:
-            sequence.num_cached_tokens = num_cached_tokens
-            self._counters.num_prefix_cache_queries += sequence.num_prompt_tokens
-            self._counters.num_prefix_cache_hits += num_cached_tokens

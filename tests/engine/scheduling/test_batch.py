@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from fastovms.engine.scheduling.batch import build_batch
-from fastovms.engine.scheduling.scheduler import Chunk
+from fastovms.engine.scheduling.plan import Chunk
 from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.params import GenerationRequest, SamplingParams
 

@@ -1,0 +1,115 @@
+"""Fills the block tables of sequences: shares the blocks of what is computed already, allocates
+those of the rest, and makes full ones findable."""
+
+from __future__ import annotations
+
+from array import array
+
+from fastovms.backend_stats import EngineCounters
+from fastovms.engine.model.kv_cache import BlockCopy
+from fastovms.engine.scheduling.blocks import LONG_ROOT, ROOT, BlockManager, PrefixMatch
+from fastovms.engine.scheduling.plan import Plan
+from fastovms.engine.scheduling.sequence import Sequence, SequenceStatus
+
+
+def num_held_tokens(sequence: Sequence) -> int:
+    """Returns how many tokens it holds back: the last one, in a group not yet in step."""
+    return int(sequence.group is not None and len(sequence.group.sequences) > 1)
+
+
+class BlockTables:
+    """Gives sequences their blocks, of which `blocks` keeps count.
+
+    Args:
+        rope_switch_len: see `Model`.
+    """
+
+    def __init__(
+        self, blocks: BlockManager, counters: EngineCounters, rope_switch_len: int | None = None
+    ) -> None:
+        self._blocks = blocks
+        self._counters = counters
+        self._rope_switch_len = rope_switch_len
+
+    def fork_block(self, sequence: Sequence, position: int, plan: Plan) -> None:
+        """Has the plan copy a shared block to one of the sequence's own. Raises OutOfBlocks."""
+        source = sequence.block_table[position]
+        target = self._blocks.allocate()
+        plan.block_copies.append(BlockCopy(source, target))
+        sequence.block_table[position] = target
+        self._blocks.release(source)
+
+    def prefix_root(self, sequence: Sequence) -> int:
+        """Returns the root of the prefix cache for a sequence of this length."""
+        limit = self._rope_switch_len
+        return ROOT if limit is None or sequence.num_tokens <= limit else LONG_ROOT
+
+    def register_full_blocks(self, sequence: Sequence) -> None:
+        """Makes the blocks that are computed to their end findable by their tokens."""
+        size = self._blocks.block_size
+        for i in range(sequence.num_registered_blocks, sequence.num_computed_tokens // size):
+            sequence.prefix_node = self._blocks.register(
+                sequence.block_table[i],
+                sequence.prefix_node,
+                sequence.token_ids[i * size : (i + 1) * size],
+                sequence.cache_salt,
+            )
+            sequence.num_registered_blocks = i + 1
+
+    def give_blocks(self, sequence: Sequence, plan: Plan) -> bool:
+        """Reuses what is computed already and allocates the rest of the sequence's blocks.
+
+        False: there are too few, or what they are to be shared with is not computed yet.
+        """
+        parent = sequence.parent
+        root = sequence.prefix_root = sequence.prefix_node = self.prefix_root(sequence)
+        if parent is not None and self._is_shared_with(parent, root):
+            if parent.num_computed_tokens < sequence.num_prompt_tokens:
+                return False
+            return self._fork_from(parent, sequence, plan)
+        if sequence.scores_prompt:  # a cached token has no logits
+            match = PrefixMatch([], root)
+        else:
+            end = sequence.num_tokens - num_held_tokens(sequence)
+            match = self._blocks.match_prefix(sequence.token_ids[:end], sequence.cache_salt, root)
+        self._blocks.share(match.block_ids)
+        num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
+        if num_missing > self._blocks.num_free_blocks:
+            self._blocks.free(array("i", match.block_ids))
+            return False
+        sequence.block_table.extend(match.block_ids)
+        sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
+        sequence.prefix_node = match.node
+        sequence.num_registered_blocks = len(match.block_ids)
+        self._count_prefix(sequence, len(match.block_ids) * self._blocks.block_size)
+        return True
+
+    def _is_shared_with(self, parent: Sequence, root: int) -> bool:
+        is_finished = parent.status is SequenceStatus.FINISHED
+        return not is_finished and self.prefix_root(parent) == root
+
+    def _fork_from(self, parent: Sequence, sequence: Sequence, plan: Plan) -> bool:
+        """Shares the parent's prompt blocks. Only the prompt's last token is computed again, for
+        its logits; writing it forks the last block."""
+        num_blocks = self._blocks.num_blocks_for(sequence.num_prompt_tokens)
+        num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - num_blocks
+        if num_missing + 1 > self._blocks.num_free_blocks:
+            return False
+        shared = parent.block_table[:num_blocks]
+        self._blocks.share(shared)
+        sequence.block_table.extend(shared)
+        self._count_prefix(sequence, sequence.num_prompt_tokens - 1)
+        sequence.parent = None
+        self.fork_block(sequence, num_blocks - 1, plan)
+        sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
+        return True
+
+    def _count_prefix(self, sequence: Sequence, num_cached_tokens: int) -> None:
+        """Counts prefix cache hits. What a sample takes over from its request's first is none."""
+        sequence.num_computed_tokens = num_cached_tokens
+        if sequence.parent is not None:
+            sequence.num_cached_tokens = sequence.parent.num_cached_tokens
+        elif sequence.num_generated_tokens == 0:
+            sequence.num_cached_tokens = num_cached_tokens
+            self._counters.num_prefix_cache_queries += sequence.num_prompt_tokens
+            self._counters.num_prefix_cache_hits += num_cached_tokens

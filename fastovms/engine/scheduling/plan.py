@@ -1,0 +1,33 @@
+"""Declares the plan of a step: which tokens of which sequences it computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fastovms.engine.model.kv_cache import BlockCopy
+from fastovms.engine.scheduling.sequence import Sequence
+
+
+class Chunk(NamedTuple):
+    """The next `num_tokens` tokens of a sequence: uncomputed ones, and then draft ones."""
+
+    sequence: Sequence
+    num_tokens: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step: block copies first, then every chunk in one inference.
+
+    Attributes:
+        num_decodes: how many chunks are of sequences that decode; they come first.
+        num_prefill_tokens: how many tokens all other chunks have.
+        admitted: the sequences that left the queue for it, including those preempted before.
+    """
+
+    chunks: list[Chunk] = field(default_factory=list)
+    num_decodes: int = 0
+    num_prefill_tokens: int = 0
+    block_copies: list[BlockCopy] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)

@@ -17,7 +17,6 @@ WHOLE_PIECES = {
     "api/test_compatibility.py": "all endpoints, against the tables of compatibility",
     "api/test_fields.py": "all endpoints, given right values",
     "api/test_hostile_json.py": "all endpoints, given hostile bodies",
-    "api/test_log_fields.py": "all endpoints, as the access log tells of them",
     "api/test_limits.py": "all endpoints, at their limits",
     "api/test_log_fields.py": "all endpoints, and what the access log is told",
     "api/test_properties.py": "all endpoints, given random bodies",

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fastovms.params import GrammarKind
-from tests.api.chat_models import MESSAGES, call_text, prompt_of, tool, tool_choice
+from tests.api.chat_models import call_text, prompt_of, tool, tool_choice
 from tests.api.chats import BODY, V1, V3, join, make
 
 __all__ = ["make"]
@@ -84,29 +84,6 @@ async def test_of_parallel_calls_only_the_first_is_kept(make):
     assert [name for name, _ in join(await api.stream(V1, body))[0]["calls"]] == ["get_weather"]
 
 
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ({"name": "f", "arguments": '{"a": 1}'}, "{f {'a': 1}}"),
-        ({"name": "f", "arguments": {"a": 1}}, "{f {'a': 1}}"),
-        ({"name": "f", "arguments": ""}, "{f {}}"),
-        ({"name": "f", "arguments": None}, "{f {}}"),
-        ({"name": "f"}, "{f {}}"),
-    ],
-)
-async def test_calls_in_the_history(make, given, shown):
-    for answer in (
-        {"tool_calls": [{"id": "1", "type": "function", "function": given}]},
-        {"tool_calls": [{"function": given}]},
-        {"function_call": given},
-    ):
-        api = make()
-        messages = [*MESSAGES, {"role": "assistant", **answer}]
-        status, body = await api.post(V1, {**BODY, "messages": messages})
-        assert status == 200, body
-        assert prompt_of(api).replace('"', "'") == f"u:Hi;a:{shown};>"
-
-
 async def test_tools_beside_their_type_for_ovms(make):
     api = make(call_text())
     flat = {"type": "function", **tool()["function"]}
@@ -129,14 +106,6 @@ async def test_a_choice_that_no_tool_fits_for_ovms(make):
         assert body["choices"][0]["message"]["tool_calls"] == []
         status, body = await make().post(V1, {**BODY, **fields})
         assert (status, body["error"]["param"]) == (400, "tool_choice")
-
-
-async def test_a_text_with_special_tokens_is_parsed_in_openais_dialect_alone(make):
-    body = {**BODY, "tools": [tool()], "skip_special_tokens": False}
-    _, answer = await make(call_text()).post(V1, body)
-    assert answer["choices"][0]["message"]["tool_calls"]
-    _, answer = await make(call_text()).post(V3, body)
-    assert answer["choices"][0]["message"]["content"] == call_text()
 
 
 async def test_a_call_that_is_cut(make):

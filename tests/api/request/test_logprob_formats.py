@@ -10,7 +10,7 @@ from fastovms.api.request.logprob_formats import LOWEST, TokenNames, likeliest, 
 from fastovms.config import ApiConfig
 from fastovms.params import ALL_LOGPROBS, TokenLogprobs
 from fastovms.text.tokens.tracking import TextToken
-from tests.fakes import EOS, FakeStream, model_info, token_logprobs
+from tests.fakes import EOS, FakeStream, model_info
 
 V1 = "/v1/completions"
 V3 = "/v3/completions"
@@ -171,18 +171,6 @@ async def test_echo_with_logprobs(make_api, path, fields, max_tokens):
     assert api.backend.stats().num_running == 0
 
 
-async def test_a_failure_while_scoring_is_a_real_status(make_api):
-    for fields in ({"stream": True, "max_tokens": 3}, {"max_tokens": 0}):
-        api = make_api("z")
-        api.backend.fail_after = 0
-        stream = FakeStream()
-        body = {**BODY, "prompt": ["a", "b"], "echo": True, "logprobs": 1, **fields}
-        response = await api.call("POST", V1, body, stream)
-        assert response.status == 500
-        assert not stream.started
-        assert api.backend.stats().num_running == 0
-
-
 async def test_token_ids(make_api):
     api = make_api("zy")
     body = {**BODY, "return_token_ids": True, "prompt": ["ab", "c"]}
@@ -201,17 +189,6 @@ async def test_token_ids(make_api):
     for index in (0, 1):
         ids = [t for chunk in chunks if chunk["index"] == index for t in chunk["token_ids"]]
         assert ids == [122, 121]
-
-
-async def test_nothing_is_reported_that_was_not_asked_for(make_api):
-    _, answer = await make_api("z").post(V1, BODY)
-    assert set(answer["choices"][0]) == {
-        "index",
-        "text",
-        "logprobs",
-        "finish_reason",
-        "stop_reason",
-    }
 
 
 async def test_the_handshake_of_ovms_has_neither_logprobs_nor_usage(make_api):
@@ -361,35 +338,3 @@ async def test_a_choice_that_waits_counts_with_its_opening(make_api):
         api = make_api("ab", config=ApiConfig(max_pending_chars=max_pending_chars))
         assert await api.call("POST", V1, body, stream) is None
         assert stream.aborted is is_cut
-
-
-@pytest.mark.parametrize("max_tokens", [0, 3])
-@pytest.mark.parametrize("fields", [{}, {"n": 2}, {"prompt": ["ab", "cd"]}])
-async def test_scoring_the_prompt_is_no_cache_hit(make_api, fields, max_tokens):
-    """The generation that follows the scoring finds the prompt in the cache."""
-    api = make_api("z")
-    api.backend.num_cached_tokens = 1
-    body = {**BODY, "echo": True, "logprobs": 1, "max_tokens": max_tokens, **fields}
-    _, answer = await api.post(V1, body)
-    events = await api.stream(V1, {**body, "stream_options": {"include_usage": True}})
-    assert events[-2]["usage"] == answer["usage"]
-    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
-    _, answer = await api.post(V1, {**BODY, "prompt": ["ab", "cd"]})
-    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
-
-
-@pytest.mark.parametrize("path", [V1, V3])
-@pytest.mark.parametrize("num_tokens", [62, 63, 64])
-async def test_a_prompt_is_scored_up_to_the_whole_context(make_api, path, num_tokens):
-    text = "".join(chr(ord("a") + place % 26) for place in range(num_tokens))
-    api = make_api("z", model=model_info(max_model_len=64))
-    body = {**BODY, "prompt": [text, "ab"], "echo": True, "logprobs": 2, "max_tokens": 0}
-    status, answer = await api.post(path, body)
-    assert status == 200, answer
-    logprobs = answer["choices"][0]["logprobs"]
-    assert "".join(logprobs["tokens"]) == answer["choices"][0]["text"] == text
-    expected = [token_logprobs(ord(letter), 2).logprob for letter in text]
-    assert logprobs["token_logprobs"] == [None, *expected[1:]]
-    assert answer["usage"]["prompt_tokens"] == num_tokens + 2
-    assert answer["usage"]["completion_tokens"] == 0
-    assert joined(await api.stream(path, body)) == whole(answer)

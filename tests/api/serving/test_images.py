@@ -84,21 +84,6 @@ async def test_parts_in_order(make, parts, expected):
         assert len(colors) == sum(part["type"] == "image_url" for part in parts)
 
 
-async def test_images_are_numbered_through_all_messages(make):
-    api = make()
-    messages = [
-        user(image(), text("one")),
-        {"role": "assistant", "content": "I see"},
-        {"role": "tool", "content": [text("look"), image(BLUE)], "tool_call_id": "x"},
-        user(image()),
-    ]
-    status, body = await api.post(V1, {"model": "fake", "messages": messages})
-    assert status == 200, body
-    found, colors = given(api)
-    assert found == f"u:{TAG(0)}one;a:I see;t:look{TAG(1)};u:{TAG(2)};>"
-    assert colors == [list(RED), list(BLUE), list(RED)]
-
-
 async def test_the_text_of_a_prompt_without_images(make):
     api = make()
     await api.post(V1, {"model": "fake", "messages": MESSAGES})
@@ -127,15 +112,6 @@ async def test_usage_counts_the_tokens_of_images(make):
         if sample.name.endswith(("_count", "_sum"))
     ]
     assert (count, total) == (2, 642)
-
-
-async def test_stop_strings_go_to_the_backend_where_there_are_images(make):
-    api = make()
-    await api.post(V1, chat(image(), stop=["x", "yz"]))
-    assert api.backend.submitted[-1].params.stop_strings == ("x", "yz")
-    for body in (chat(text("hi"), stop=["x"]), chat(image(), stop=["x"], min_tokens=2)):
-        await api.post(V1, body)
-        assert api.backend.submitted[-1].params.stop_strings == ()
 
 
 @pytest.mark.parametrize("path", [V1, V3])
@@ -231,40 +207,6 @@ async def test_detail_is_accepted(make, detail):
     assert status == 200
 
 
-@pytest.mark.parametrize(
-    ("messages", "place"),
-    [
-        ([user(image(), text(f"see {TAG(0)}"))], "messages[0].content[1].text"),
-        ([user(image(), text(TAG(7)))], "messages[0].content[1].text"),
-        ([user(text(TAG(0)))], "messages[0].content[0].text"),
-        ([user(text("<ov_genai_video_0>"))], "messages[0].content[0].text"),
-        ([user(text("<|image_pad|>"), image())], "messages[0].content[0].text"),
-        ([user(text("<ov_genai"), text("a")), user(text(TAG(0)))], "messages[1].content[0].text"),
-        ([{"role": "user", "content": f"Hi {TAG(0)}"}], "messages[0].content"),
-        ([{"role": "system", "content": TAG(0)}, user(image())], "messages[0].content"),
-        (
-            [
-                user(image()),
-                {
-                    "role": "assistant",
-                    "tool_calls": [
-                        {"function": {"name": "f", "arguments": f'{{"a": "{TAG(0)}"}}'}}
-                    ],
-                },
-            ],
-            "messages[1].tool_calls[0].function.arguments",
-        ),
-    ],
-)
-@pytest.mark.parametrize("path", [V1, V3])
-async def test_nobody_writes_images_into_a_text(make, path, messages, place):
-    api = make()
-    status, body = await api.post(path, {"model": "fake", "messages": messages})
-    assert status == 400
-    assert error(body).startswith(f"{place} must not contain <")
-    assert not api.backend.submitted
-
-
 async def test_nor_through_other_fields(make):
     api = make()
     for place, fields in {
@@ -291,16 +233,6 @@ async def test_no_memory_for_images_is_overload(make, monkeypatch):
     monkeypatch.setattr(ImageLoader, "load", load)
     status, _ = await make().post(V1, chat(image()))
     assert status == 429
-
-
-async def test_tokens_are_not_cut_from_a_prompt_with_images(make):
-    api = make()
-    status, body = await api.post(V1, chat(image(), truncate_prompt_tokens=5))
-    assert (status, body["error"]["param"]) == (400, "truncate_prompt_tokens")
-    status, _ = await api.post(V1, chat(text("0123456789"), truncate_prompt_tokens=5))
-    assert status == 200
-    request = api.backend.submitted[-1]
-    assert (request.prompt, len(request.prompt_token_ids)) == (None, 5)
 
 
 async def test_a_text_model_takes_no_images(make_api):

@@ -1,4 +1,4 @@
-"""What a request may ask for at most: of the model, its context and the operator."""
+"""How many tokens a request may ask for: of the model, its context and the operator."""
 
 from __future__ import annotations
 
@@ -59,18 +59,6 @@ async def test_the_operators_limit_must_fit_where_it_is_the_default(
         assert (await api.post(f"/v1/{path}", body))[0] == 200
 
 
-async def test_more_log_probabilities_where_the_operator_allows_them(make_api):
-    for max_logprobs, allowed, refused in ((3, 3, 4), (-1, -1, -2), (0, 0, 1)):
-        api = make_api(config=ApiConfig(max_logprobs=max_logprobs))
-        for field in ("logprobs", "prompt_logprobs"):
-            assert (await api.post(V1, {**BODY, field: allowed}))[0] == 200
-            status, answer = await api.post(V1, {**BODY, field: refused})
-            assert (status, answer["error"]["param"]) == (400, field)
-    api = make_api(config=ApiConfig(max_logprobs=-1))
-    status, answer = await api.post(V1, {**BODY, "logprobs": -1, "stream": True})
-    assert (status, answer["error"]["param"]) == (400, "logprobs")
-
-
 @pytest.mark.parametrize("prompt", ["x" * 64, [5] * 64, ["a", "x" * 64], [[1], [5] * 64]])
 async def test_prompt_that_fills_the_context(make_api, prompt):
     status, answer = await make_api().post(V1, {**BODY, "prompt": prompt})
@@ -89,13 +77,6 @@ async def test_prompt_far_too_long(make_api, prompt):
         status, _ = await api.post(path, {**BODY, "prompt": prompt})
         assert status == 400
     assert api.backend.submitted == []
-
-
-async def test_scoring_may_fill_the_context_but_not_exceed_it(make_api):
-    body = {**BODY, "echo": True, "max_tokens": 0}
-    for length, expected in ((64, 200), (65, 400)):
-        status, _ = await make_api().post(V1, {**body, "prompt": "x" * length})
-        assert status == expected
 
 
 async def test_max_tokens_beyond_the_context(make_api):

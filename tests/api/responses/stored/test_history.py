@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.stored import history
 from fastovms.errors import StateFailed
 from tests.api.chat_models import call_text, prompt_of
-from tests.api.responses.conftest import TOOL, V1, ask
+from tests.api.responses.conftest import BODY, TOOL, V1, ask
 from tests.api.responses.events import check
 from tests.fakes import FakeStream
 
@@ -291,3 +292,12 @@ async def test_a_server_that_keeps_nothing(make):
         status, answer = await ask(api, "POST", V1, body)
         assert (status, answer["error"]["param"]) == (400, param)
     assert (await ask(api, "POST", "/v1/conversations", {}))[0] == 400
+
+
+async def test_more_items_than_the_context_has_tokens_are_not_even_read(make, monkeypatch):
+    read = []
+    monkeypatch.setattr(history, "read_input", lambda given, reading: read.append(len(given)))
+    body = {**BODY, "input": [{"role": "user", "content": "x"}] * 201}
+    status, answer = await ask(make(context=200), "POST", V1, body)
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert not read

@@ -1,0 +1,45 @@
+"""The table of endpoints."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastovms.http.routing.router import Match
+
+GENERATION = ["/completions", "/chat/completions", "/tokenize", "/detokenize", "/responses"]
+
+
+@pytest.mark.parametrize(
+    ("method", "paths"),
+    [
+        ("POST", [f"{prefix}{path}" for prefix in ("/v1", "/v3", "/v3/v1") for path in GENERATION]),
+        ("GET", ["/v1/models", "/v3/models", "/v3/v1/models", "/models", "/models/org/m"]),
+        ("POST", ["/tokenize", "/detokenize", "/v1/config/reload"]),
+        ("GET", ["/health", "/health/", "/ping", "/ready/", "/version", "/v2", "/metrics"]),
+        ("GET", ["/v2/models/org/m", "/v2/models/m/versions/1", "/v2/models/m/ready"]),
+    ],
+)
+async def test_paths_have_handlers(make_api, method, paths):
+    router = make_api().router
+    assert [path for path in paths if not isinstance(router.match(method, path), Match)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "params"),
+    [
+        ("/v2/models/org/m/versions/2/ready", {"name": "org/m", "version": "2"}),
+        ("/v2/models/org/m/ready", {"name": "org/m"}),
+        ("/v2/models/org/m", {"name": "org/m"}),
+        ("/v1/conversations/c/items/i", {"id": "c", "item_id": "i"}),
+        ("/v1/responses/r/input_items", {"id": "r"}),
+    ],
+)
+async def test_the_longer_pattern_goes_first(make_api, path, params):
+    match = make_api().router.match("GET", path)
+    assert isinstance(match, Match)
+    assert match.path_params == params
+
+
+@pytest.mark.parametrize("path", ["/completions", "/v3/v3/completions", "/v1/health", "/v2/v1"])
+async def test_there_is_no_other(make_api, path):
+    assert not isinstance(make_api().router.match("POST", path), Match)

@@ -1,0 +1,64 @@
+"""Who is let in: by key, and at a time at which requests are served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastovms.api.admin.status import HEALTH_PATHS, ServerPhase, ServerStatus
+from fastovms.api.serving.served import ServedModels
+from fastovms.config import SecurityConfig
+from fastovms.errors import ConfigurationError
+from fastovms.http.routing.messages import Headers, Request
+from fastovms.service.guard import Guard
+
+
+def asked(path: str = "/v1/models", key: str | None = None) -> Request:
+    fields = [] if key is None else [("authorization", f"Bearer {key}")]
+    return Request("GET", path, headers=Headers(fields))
+
+
+def guard(
+    environ: dict[str, str], phase: ServerPhase = ServerPhase.SERVING, **security: object
+) -> Guard:
+    status = ServerStatus.serving(ServedModels([]))
+    status.phase = phase
+    return Guard(status, SecurityConfig(**security), environ)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("environ", "phase", "request_", "status"),
+    [
+        ({}, ServerPhase.SERVING, asked(), None),
+        ({"API_KEY": "a"}, ServerPhase.SERVING, asked(), 401),
+        ({"API_KEY": "a"}, ServerPhase.SERVING, asked(key="a"), None),
+        ({"API_KEY": "a"}, ServerPhase.LOADING, asked(key="a"), 503),
+        ({"API_KEY": "a"}, ServerPhase.LOADING, asked(), 401),  # strangers learn nothing
+        ({}, ServerPhase.CLOSING, asked(), 503),
+        *[({"API_KEY": "a"}, ServerPhase.LOADING, asked(path), None) for path in HEALTH_PATHS],
+        ({"API_KEY": "a"}, ServerPhase.LOADING, asked("/metrics"), 401),
+    ],
+)
+def test_who_is_let_in(
+    environ: dict[str, str], phase: ServerPhase, request_: Request, status: int | None
+) -> None:
+    keeper = guard(environ, phase)
+    refusal = keeper(request_)
+    assert (None if refusal is None else refusal.status) == status
+    assert keeper.needs_key is bool(environ)
+
+
+def test_keys_are_read_again_and_those_before_stay_where_they_cannot(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("old\n")
+    keeper = guard({}, api_key_file=path)
+    path.write_text("new\n")
+    assert keeper(asked(key="old")) is None
+    keeper.reload()
+    assert keeper(asked(key="old")) is not None
+    assert keeper(asked(key="new")) is None
+    path.unlink()
+    with pytest.raises(ConfigurationError):
+        keeper.reload()
+    assert keeper(asked(key="new")) is None

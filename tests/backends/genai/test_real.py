@@ -302,7 +302,9 @@ async def test_a_crowd_with_drafts(
 
 
 def far_off(subject: str) -> Comparison:
-    return Comparison("", subject, (DEMO_MODEL / "openvino_model.xml",), lambda: 1.0, memory=0)
+    return Comparison(
+        "", subject, (DEMO_MODEL / "openvino_model.xml",), lambda: 1.0, weights_size=0
+    )
 
 
 async def test_a_cache_that_holds_nothing_is_a_configuration_error() -> None:

@@ -34,7 +34,7 @@ def comparison(
         **{"kind": "graph", "subject": "somebody's transformation", **changes},
         files=files,
         difference=difference,
-        memory=2500,
+        weights_size=2**30,
     )
 
 
@@ -111,11 +111,11 @@ def test_without_memory_it_is_left_out_and_said(
     files: tuple[Path, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     difference, cache = Difference(1.0), DiskCache(tmp_path / "cache")
-    check_graph(comparison(files, difference), cache, available=lambda: 2499)
+    check_graph(comparison(files, difference), cache, available=lambda: 2**30)
     assert difference.count == 0
     assert "too little memory" in caplog.text
     with pytest.raises(UnsupportedModel):
-        check_graph(comparison(files, difference), cache, available=lambda: 2500)
+        check_graph(comparison(files, difference), cache, available=lambda: 2 * 2**30)
     assert difference.count == 1
 
 

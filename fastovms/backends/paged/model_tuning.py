@@ -35,7 +35,7 @@ MAX_SECONDS_FOR_BUDGET: Final = 2.5
 
 _ROUNDS: Final = 7
 _FILE: Final = "choice.json"
-_FORMAT: Final = 3
+_FORMAT: Final = 4
 """The version of what is kept and how it is measured; a new one makes what is kept old."""
 
 _MEMORY_SHARE: Final = 0.5

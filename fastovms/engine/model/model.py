@@ -28,6 +28,7 @@ from fastovms.engine.model.paging import (
 )
 from fastovms.engine.model.raw_logits import RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.model.weight_groups import activation_group_size
 
 
 class Model(Protocol):
@@ -202,6 +203,7 @@ class ExportedModel:
             properties or {},
             exact=exact,
             weights_size=self.weights_size,
+            group_size=activation_group_size(self.graph.model),
             available=self.available_memory(),
         )
 

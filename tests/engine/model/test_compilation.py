@@ -22,6 +22,7 @@ from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import ConfigurationError
 
 LARGE = 2 * EXACT_WEIGHTS_SIZE
+_GROUP = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 TWO = "bf16 and f32, u8 cache"
 
 
@@ -41,6 +42,7 @@ def names(
     properties: dict[str, str] | None = None,
     exact: bool = False,
     weights_size: int = LARGE,
+    group_size: int = 128,
     available: int = 100 * LARGE,
 ) -> list[str]:
     core = FakeCore({"f32": ov.Type.f32, "bf16": ov.Type.bf16}[precision])
@@ -50,6 +52,7 @@ def names(
         properties or {},
         exact=exact,
         weights_size=weights_size,
+        group_size=group_size,
         available=available,
     )
     return [choice.name for choice in choices]
@@ -147,10 +150,29 @@ def test_properties_of_the_operator_override() -> None:
         properties,
         exact=True,
         weights_size=0,
+        group_size=128,
         available=0,
     )
     assert {**first.large, **properties} == first.large
     assert first.large["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "0"
+
+
+@pytest.mark.parametrize("machine", [ov.Type.f32, ov.Type.bf16])
+@pytest.mark.parametrize(("given", "expected"), [({}, "32"), ({_GROUP: 64}, 64)])
+def test_activations_share_scales_in_groups_that_fit_the_weights(
+    machine: ov.Type, given: dict[str, object], expected: object
+) -> None:
+    choices = possible_precisions(
+        FakeCore(machine),  # type: ignore[arg-type]
+        "CPU",
+        given,
+        exact=False,
+        weights_size=LARGE,
+        group_size=32,
+        available=100 * LARGE,
+    )
+    variants = [each for choice in choices for each in (choice.large, choice.small) if each]
+    assert {each[_GROUP] for each in variants} == {expected}
 
 
 @pytest.mark.parametrize("machine", [ov.Type.f32, ov.Type.bf16])
@@ -172,6 +194,7 @@ def test_prepared_kernels_are_bounded(
         given,
         exact=exact,
         weights_size=LARGE,
+        group_size=128,
         available=100 * LARGE,
     )
     variants = [each for choice in choices for each in (choice.large, choice.small) if each]
@@ -198,6 +221,7 @@ def test_without_amx_steps_of_short_chunks_are_small(
         {},
         exact=False,
         weights_size=LARGE,
+        group_size=128,
         available=100 * LARGE,
     )
     (two,) = (choice for choice in choices if choice.small is not None)

@@ -35,6 +35,3 @@ WHOLE_PIECES = {
 }
 """The test files below the rooms of `tests/` that have the name of no module, with the whole piece
 that each tests. Those in `tests/` itself test the server as a whole."""
-
-NOT_YET = frozenset({})
-"""The modules with logic that have no test file of their own yet. Only shrinks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -50,11 +51,20 @@ def test_what_cannot_be_read(content, message, tmp_path) -> None:
         read_json(path)
 
 
-def test_a_file_is_the_old_one_or_the_new_one(tmp_path) -> None:
+def fail(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch) -> None:
     path = tmp_path / "f"
     write_file(path, "old")
     with pytest.raises(ConfigurationError, match="cannot write"):
         write_file(path, "\ud800")
+    assert path.read_text() == "old"
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", fail)
+        with pytest.raises(ConfigurationError, match="No space left"):
+            write_file(path, "new")
     assert path.read_text() == "old"
     write_file(path, "new é")
     assert path.read_text(encoding="utf-8") == "new é"

@@ -20,9 +20,6 @@ def test_a_response_that_a_process_left_running_is_interrupted(make_database, tm
     assert find(make_database(path=path), "a").progress is ResponseProgress.INTERRUPTED
 
 
-# Conversations
-
-
 # Everything, against a plain model
 
 

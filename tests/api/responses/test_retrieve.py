@@ -1,4 +1,4 @@
-"""What is kept of a response, and lists of items."""
+"""What is kept of a response, and what is not."""
 
 from __future__ import annotations
 
@@ -52,9 +52,6 @@ async def test_ids_of_other_kinds_are_not_there(make):
         f"{V1}/x%00y",
     ):
         assert (await ask(api, "GET", path))[0] == 404
-
-
-# Conversations
 
 
 @pytest.fixture

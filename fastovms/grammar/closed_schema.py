@@ -21,6 +21,8 @@ from fastovms.json_types import resolve
 _OTHERS: Final = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 """The keywords that say something of properties that are not declared."""
 
+_SAYS_OF_ANY: Final = ("additionalProperties", "unevaluatedProperties")
+
 _CHOICES: Final = ("anyOf", "oneOf")
 _APPLICATORS: Final[Mapping[str, type]] = {"$ref": str, "allOf": list, "anyOf": list, "oneOf": list}
 _DEFINITIONS: Final = ("$defs", "definitions")
@@ -58,6 +60,12 @@ def strict_schema(root: Schema) -> Schema:
     return _each(root, _strict)
 
 
+def shut_schema(root: Schema) -> Schema:
+    """Returns a schema whose objects have no properties but those that they declare or have
+    patterns for, if there are any, unless it says something of others."""
+    return _each(root, _shut)
+
+
 def open_schema(root: Schema) -> Schema:
     """Returns a schema whose objects may have any properties beside those that they declare, unless
     it says something of others."""
@@ -70,6 +78,13 @@ def _strict(part: Schema) -> Schema:
     return {key: part[key] for key in part if key not in _OTHERS or part[key] is False}
 
 
+def _shut(part: Schema) -> Schema:
+    has_patterns = isinstance(part.get("patternProperties"), Mapping)
+    if not has_patterns or not part.keys().isdisjoint(_SAYS_OF_ANY):
+        return part
+    return {**part, "additionalProperties": False}
+
+
 def _open(part: Schema) -> Schema:
     if not _declares(part) or not part.keys().isdisjoint(_OTHERS):
         return part
@@ -78,7 +93,10 @@ def _open(part: Schema) -> Schema:
 
 def _each(root: Schema, change: Callable[[Schema], Schema]) -> Schema:
     changed = {id(part): change(part) for part in parts_of(root)}
-    found: Schema = rewritten(root, lambda part: changed.get(id(part), part))
+    try:
+        found: Schema = rewritten(root, lambda part: changed.get(id(part), part))
+    except RecursionError:  # whoever compiles it says so
+        return root
     return found
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from fastovms.errors import InvalidField
+from fastovms.grammar.gbnf import lark_rules
 from fastovms.grammar.grammar_cache import CompiledGrammar, GrammarCache
 from fastovms.grammar.grammar_time_budget import GrammarTimeBudget
 from fastovms.grammar.json_schema import usable_rules, usable_schema
@@ -289,9 +289,8 @@ class GrammarCompiler:
                     yield token_id
 
     def _grammar(self, source: str) -> str:
-        """Returns the grammar of a Lark source, or of GBNF / EBNF, which define rules with
-        `::=`."""
-        lark = usable_rules(gbnf_to_lark(source) if "::=" in source else source)
+        """Returns the grammar of a source in Lark, GBNF or EBNF."""
+        lark = usable_rules(lark_rules(source))
         unmatchable = unmatchable_rule(lark)
         if unmatchable is not None:
             raise ValueError(f"nothing matches the rule {unmatchable}")

@@ -190,6 +190,9 @@ CONTRADICTIONS = [
     ({"guided_json": {}, "response_format": {"type": "json_object"}}, "response_format"),
     ({"guided_json": {}, "response_format": {"type": "json_object"}}, "guided_json"),
     ({"guided_json": {}, "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
+    ({"json_schema": {}, "grammar": 'root ::= "a"'}, "json_schema and grammar"),
+    ({"regex": "a", "ebnf": 'root ::= "a"', "guided_regex": "a"}, "ebnf"),
+    ({"json_schema": {"title": "a"}, "guided_json": {}}, "json_schema"),
     ({"guided_choice": [""]}, "guided_choice[0] must not be an empty string"),
 ]  # fmt: skip
 

@@ -143,6 +143,13 @@ CASES: dict[str, tuple[Format, list[str], list[str]]] = {
     "xml choices": ({"type": "qwen_xml_parameter", "json_schema":
                      {"properties": {"s": {"type": "string", "enum": ["a", "b\n"]}}}},
                     ["", "<parameter=s>b\n</parameter>"], ["<parameter=s>c</parameter>"]),
+    "xml closed": ({"type": "qwen_xml_parameter", "json_schema":
+                    {"properties": {"o": {"properties": {"a": {"type": "integer"}}}}}},
+                   ['<parameter=o>{"a":1}</parameter>'],
+                   ['<parameter=o>{"b":1}</parameter>', '<parameter=p>1</parameter>',
+                    '<parameter=o>{}</parameter><parameter=o>{}</parameter>']),
+    "json closed": ({"type": "json_schema", "json_schema": {"properties": {"a": {}}}}, ['{"a":1}'],
+                    ['{"b":1}', '{"a":1,"a":2}']),
     "reasoning, then calls": (sequence(tag("<think>", ANY, "</think>"), calls()),
                               ['<think>a</think>b<f>{"n":1}</f>', "<think></think>"],
                               ["a", '<think>a</think><f>[]</f>']),

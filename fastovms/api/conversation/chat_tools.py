@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 from fastovms.api.wire.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
+from fastovms.grammar.closed_schema import strict_schema
+from fastovms.grammar.finite_schema import Schema
 from fastovms.text.tools import CallChoice, Tool
 
 MAX_TOOLS: Final = 1024
@@ -129,7 +131,8 @@ def _tool(tool: Mapping[str, Any], name: str, forms: _Forms) -> tuple[dict[str, 
             raise InvalidField(
                 f"{name}.{key} must be {words}, not {show(value)}", param=f"{name}.{key}"
             )
-    read = Tool(called, function.get("parameters") or {})
+    parameters: Schema = function.get("parameters") or {}
+    read = Tool(called, strict_schema(parameters) if function.get("strict") else parameters)
     _check_arguments(read.parameters.get("type"), f"{name}.parameters.type")
     return {"type": "function", "function": function}, read
 

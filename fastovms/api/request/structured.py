@@ -1,10 +1,12 @@
-"""Reads the fields that constrain the text (`response_format`, `structured_outputs` and `guided_*`)
-into a grammar."""
+"""Reads the fields that constrain the text into a grammar: `response_format`, vLLM's
+`structured_outputs` and `guided_*`, and the fields of llama.cpp's and SGLang's servers."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -16,6 +18,9 @@ from fastovms.api.wire.body import show
 from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
+from fastovms.grammar.closed_schema import open_schema, shut_schema, strict_schema
+from fastovms.grammar.finite_schema import Schema
+from fastovms.grammar.schema_numbers import integer_of
 from fastovms.grammar.structural_tag import FORMAT_TYPES
 from fastovms.grammar_tree import num_characters
 from fastovms.params import Grammar, GrammarKind
@@ -40,19 +45,28 @@ def grammar_of(request: Preparation[GenerationFields]) -> Grammar | None:
     found = [
         *_response_format(request.response_format, request.names),
         *_structured_outputs(body.structured_outputs),
-        *_guided(body),
+        *_named_fields(body),
     ]
-    if len(found) > 1:
-        raise InvalidField(
-            f"{found[0].param} and {found[1].param} cannot be used together: a text can have only "
-            "one constraint",
-            param=found[1].param,
-        )
     if not found:
         return None
     grammar = found[0]
+    other = next((other for other in found[1:] if _meaning(other) != _meaning(grammar)), None)
+    if other is not None:
+        raise InvalidField(
+            f"{grammar.param} and {other.param} cannot be used together: a text can have only one "
+            "constraint",
+            param=other.param,
+        )
     check_length(grammar, request.config)
     return grammar
+
+
+def _meaning(grammar: Grammar) -> tuple[GrammarKind, object]:
+    """Returns what is the same for two fields that say the same."""
+    if grammar.kind is GrammarKind.JSON_SCHEMA:
+        with contextlib.suppress(ValueError, RecursionError):
+            return grammar.kind, json.loads(grammar.source)
+    return grammar.kind, grammar.source
 
 
 def check_length(grammar: Grammar, config: ApiConfig) -> None:
@@ -139,6 +153,16 @@ _CONSTRAINTS: Final[Mapping[str, tuple[GrammarKind, Reader]]] = {
 """Readers by vLLM's names: the members of `structured_outputs`, and with `guided_` before them its
 older fields."""
 
+_FIELDS: Final[Mapping[str, str]] = {
+    **{f"guided_{constraint}": constraint for constraint in _CONSTRAINTS},
+    "json_schema": "json",
+    "grammar": "grammar",
+    "regex": "regex",
+    "ebnf": "grammar",
+}
+"""Which reader each field has. llama.cpp's server takes `json_schema` and `grammar`, SGLang's
+`json_schema`, `regex` and `ebnf`."""
+
 
 def _read(constraint: str, value: object, name: str) -> Iterator[Grammar]:
     if value is not None:
@@ -148,10 +172,11 @@ def _read(constraint: str, value: object, name: str) -> Iterator[Grammar]:
             yield Grammar(kind, source, name)
 
 
-def _guided(body: GenerationFields) -> Iterator[Grammar]:
-    for constraint in _CONSTRAINTS:
-        name = f"guided_{constraint}"
-        yield from _read(constraint, getattr(body, name, None), name)
+def _named_fields(body: GenerationFields) -> Iterator[Grammar]:
+    for field, constraint in _FIELDS.items():
+        value = getattr(body, field, None)
+        if field != "grammar" or value:  # an empty one is llama.cpp's default
+            yield from _read(constraint, value, field)
 
 
 def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[Grammar]:
@@ -162,13 +187,36 @@ def _structured_outputs(value: Mapping[str, Any] | None) -> Iterator[Grammar]:
     for option in ("disable_additional_properties", "disable_any_whitespace"):
         if value.get(option) is not None:
             _flag(value[option], f"{field}.{option}")
-    for option in ("whitespace_pattern", "disable_additional_properties"):
-        if value.get(option) not in (None, False):
-            raise _unsupported(f"{field}.{option}")
+    if value.get("whitespace_pattern") is not None:
+        raise _unsupported(f"{field}.whitespace_pattern")
     if all(value.get(constraint) is None for constraint in _CONSTRAINTS):
         raise InvalidField(f"{field} must have one of {', '.join(_CONSTRAINTS)}", param=field)
+    closing = _CLOSINGS.get(value.get("disable_additional_properties"))
     for constraint in _CONSTRAINTS:
-        yield from _read(constraint, value.get(constraint), f"{field}.{constraint}")
+        for grammar in _read(constraint, value.get(constraint), f"{field}.{constraint}"):
+            yield grammar if closing is None else _changed(grammar, closing)
+
+
+_CLOSINGS: Final[Mapping[object, Callable[[Schema], Schema]]] = {
+    False: open_schema,
+    True: shut_schema,
+}
+"""What becomes of a schema by `disable_additional_properties`. Without it, only objects that
+declare properties are closed."""
+
+
+def _changed(grammar: Grammar, change: Callable[[Schema], Schema]) -> Grammar:
+    """Returns the grammar with its schema changed, if it is of one. What is no schema is left for
+    the compiler to complain of."""
+    if grammar.kind is not GrammarKind.JSON_SCHEMA:
+        return grammar
+    try:
+        schema = json.loads(grammar.source, parse_int=integer_of)
+        if isinstance(schema, dict):
+            return replace(grammar, source=_json(change(schema), grammar.param))
+    except (ValueError, RecursionError):
+        pass
+    return grammar
 
 
 def _response_format(value: Mapping[str, Any] | None, names: FieldNames) -> Iterator[Grammar]:
@@ -188,7 +236,14 @@ def _response_format(value: Mapping[str, Any] | None, names: FieldNames) -> Iter
 
 
 def _format_json_object(value: Mapping[str, Any], field: str) -> Grammar:
-    return Grammar(GrammarKind.JSON_OBJECT, "", field)
+    """Reads a format of any object, or of one with a schema, as llama.cpp's server takes it."""
+    schema = value.get("schema")
+    if schema is None:
+        return Grammar(GrammarKind.JSON_OBJECT, "", field)
+    name = f"{field}.schema"
+    if not isinstance(schema, dict):
+        raise InvalidField(f"{name} must be an object, not {show(schema)}", param=name)
+    return Grammar(GrammarKind.JSON_SCHEMA, _json(schema, name), name)
 
 
 def _format_json_schema(value: Mapping[str, Any], name: str) -> Grammar:
@@ -206,7 +261,8 @@ def _format_json_schema(value: Mapping[str, Any], name: str) -> Grammar:
         raise InvalidField(
             f"{name} must be an object, not {show(schema.get('schema'))}", param=name
         )
-    return Grammar(GrammarKind.JSON_SCHEMA, _json(schema["schema"], name), name)
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, _json(schema["schema"], name), name)
+    return _changed(grammar, strict_schema) if schema.get("strict") else grammar
 
 
 def _format_structural_tag(value: Mapping[str, Any], field: str) -> Grammar:

@@ -71,6 +71,10 @@ class GenerationFields(ModelField, frozen=True, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    grammar: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
 
     prompt_logprobs: int | None = None
     return_token_ids: bool | None = None

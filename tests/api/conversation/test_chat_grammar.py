@@ -85,6 +85,17 @@ def test_answers(fields, allowed, refused):
     assert not any(accepts(wanted.grammar, text) for text in refused)
 
 
+@pytest.mark.parametrize(("strict", "may_have_more"), [(None, True), (False, True), (True, False)])
+def test_a_strict_tool_is_closed_whatever_its_schema_says(strict, may_have_more):
+    open_ = tool(parameters={**PARAMETERS, "additionalProperties": True}, strict=strict)
+    wanted = constraint_of({"tools": [open_], "tool_choice": "required"})
+    assert wanted is not None
+    accepts = vocabulary().accepts
+    assert accepts(wanted.grammar, CALL) is True
+    more = call_text(arguments='{"city":"Paris","more":1}')
+    assert (accepts(wanted.grammar, more) is True) == may_have_more
+
+
 def test_no_reasoning_where_thinking_is_off():
     accepts = vocabulary().accepts
     for fields, answer in ((FORMAT, JSON), (REQUIRED, CALL)):

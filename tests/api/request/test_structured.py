@@ -13,6 +13,8 @@ V1 = "/v1/completions"
 V3 = "/v3/completions"
 BODY = {"model": "fake", "prompt": "ab"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+OPEN = {**SCHEMA, "additionalProperties": True}
+PATTERNS = {"type": "object", "patternProperties": {"^x": {"type": "integer"}}}
 TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}
 TAG_FORMAT = {
     "type": "triggered_tags",
@@ -63,6 +65,38 @@ FORMAT = {"type": "sequence", "elements": [{"type": "const_string", "value": "a"
          GrammarKind.CHOICE, ["hi"]),
         ({"guided_json_object": False, "guided_regex": "a"}, GrammarKind.REGEX, "a"),
         ({"response_format": {"type": "text"}, "guided_regex": "a"}, GrammarKind.REGEX, "a"),
+        # llama.cpp's and SGLang's.
+        ({"json_schema": SCHEMA}, GrammarKind.JSON_SCHEMA, SCHEMA),
+        ({"json_schema": json.dumps(SCHEMA)}, GrammarKind.JSON_SCHEMA, SCHEMA),
+        ({"grammar": 'root ::= "a"'}, GrammarKind.GRAMMAR, 'root ::= "a"'),
+        ({"grammar": "", "regex": "a+"}, GrammarKind.REGEX, "a+"),
+        ({"ebnf": 'root ::= "a"'}, GrammarKind.GRAMMAR, 'root ::= "a"'),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, GrammarKind.JSON_SCHEMA,
+         SCHEMA),
+        ({"response_format": {"type": "json_object", "schema": None}}, GrammarKind.JSON_OBJECT, ""),
+        # Two that say the same.
+        ({"structured_outputs": {"grammar": "start: A"}, "guided_grammar": "start: A"},
+         GrammarKind.GRAMMAR, "start: A"),
+        ({"guided_json": json.dumps(SCHEMA), "json_schema": SCHEMA}, GrammarKind.JSON_SCHEMA,
+         SCHEMA),
+        ({"response_format": {"type": "json_object"}, "guided_json_object": True},
+         GrammarKind.JSON_OBJECT, ""),
+        # What is said of properties that objects do not declare.
+        ({"response_format": {"type": "json_schema", "json_schema":
+            {"strict": True, "schema": OPEN}}}, GrammarKind.JSON_SCHEMA, SCHEMA),
+        ({"response_format": {"type": "json_schema", "json_schema":
+            {"strict": False, "schema": OPEN}}}, GrammarKind.JSON_SCHEMA, OPEN),
+        ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": False}},
+         GrammarKind.JSON_SCHEMA, OPEN),
+        ({"structured_outputs": {"json": json.dumps(SCHEMA),
+                                 "disable_additional_properties": False}},
+         GrammarKind.JSON_SCHEMA, OPEN),
+        ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
+         GrammarKind.JSON_SCHEMA, SCHEMA),
+        ({"structured_outputs": {"json": PATTERNS, "disable_additional_properties": True}},
+         GrammarKind.JSON_SCHEMA, {**PATTERNS, "additionalProperties": False}),
+        ({"structured_outputs": {"regex": "a", "disable_additional_properties": True}},
+         GrammarKind.REGEX, "a"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", [V1, V3])
@@ -73,9 +107,7 @@ async def test_constraint(make_api, path, fields, kind, source):
     [grammar] = api.backend.compiled
     assert grammar.kind is kind
     assert (grammar.source if isinstance(source, str) else json.loads(grammar.source)) == source
-    assert grammar.param.startswith(
-        next(name for name in reversed(fields) if name in grammar.param)
-    )
+    assert any(grammar.param.startswith(name) for name in fields)
     assert [request.params.grammar for request in api.backend.submitted] == [grammar, grammar]
 
 
@@ -89,6 +121,7 @@ async def test_constraint(make_api, path, fields, kind, source):
         {"guided_json_object": False},
         {"guided_json": None, "guided_choice": None},
         {"guided_decoding_backend": "outlines"},
+        {"grammar": "", "json_schema": None, "regex": None, "ebnf": None},
     ],
 )
 async def test_no_constraint(make_api, fields):

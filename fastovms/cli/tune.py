@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from fastovms.backends.paged.model_tuning import Report, measure_all
+from fastovms.backends.paged.model_tuning import TuningReport, measure_all
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
 from fastovms.config import RepositoryConfig
@@ -39,7 +39,7 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
     return render(report, is_used=model.engine.tune)
 
 
-def render(report: Report, *, is_used: bool) -> str:
+def render(report: TuningReport, *, is_used: bool) -> str:
     """Returns a table, medians of all rounds, and what follows from it.
 
     Args:

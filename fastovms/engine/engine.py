@@ -20,7 +20,7 @@ from fastovms.engine.drafting.drafting import Drafting
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.raw_logits import RawLogits, as_float32
 from fastovms.engine.model.warm_up import warm_up
-from fastovms.engine.sampling.broken_logits import Failure, ModelTrial, check_rows
+from fastovms.engine.sampling.broken_logits import ModelTrial, SequenceFailure, check_rows
 from fastovms.engine.sampling.logits_processors import logits_processors
 from fastovms.engine.sampling.logprobs import token_logprobs
 from fastovms.engine.sampling.sampler import Drawn, Sampler
@@ -254,7 +254,7 @@ class Engine:
         assert self._grammars is not None
         return self._grammars.start(params.grammar, num_prompt_tokens, time_budget)
 
-    def _fail(self, sequence: Sequence, error: Exception) -> Failure:
+    def _fail(self, sequence: Sequence, error: Exception) -> SequenceFailure:
         """Ends the sequence, or the whole search that it belongs to."""
         request_id = sequence.request_id
         search = self._searches.get(request_id)
@@ -278,7 +278,7 @@ class Engine:
                 error=description,
             )
             outputs = [EngineOutput(request_id, output)]
-        return Failure(error, len(ended), outputs)
+        return SequenceFailure(error, len(ended), outputs)
 
     def _advance(
         self, sequence: Sequence, drawn: list[Drawn], logits: RawLogits, first_row: int
@@ -353,7 +353,9 @@ class Engine:
         self.counters.num_generated_tokens += sum(output.num_generated_tokens for output in outputs)
         return [EngineOutput(request_id, output) for output in outputs]
 
-    def _score_prompts(self, scored: list[ScoredTokens], logits: RawLogits) -> list[Failure]:
+    def _score_prompts(
+        self, scored: list[ScoredTokens], logits: RawLogits
+    ) -> list[SequenceFailure]:
         """Computes the log probabilities of prompt tokens. Returns the sequences that fail."""
         failures = []
         first_row = 0

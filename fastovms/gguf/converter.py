@@ -20,7 +20,7 @@ REFUSED: Final = 3
 """The exit status when the file is not taken; the last line on stderr says why."""
 
 
-class Contents(NamedTuple):
+class FileHead(NamedTuple):
     """What a file's head says of the model in it."""
 
     file: GgufFile
@@ -28,7 +28,7 @@ class Contents(NamedTuple):
     fields: TokenizerFields
 
 
-def read_contents(path: Path) -> Contents:
+def read_contents(path: Path) -> FileHead:
     """Reads the head of a file, which is quick.
 
     Raises:
@@ -36,7 +36,7 @@ def read_contents(path: Path) -> Contents:
     """
     file = read_gguf(path)
     try:
-        return Contents(file, read_hyperparameters(file.metadata), TokenizerFields(file.metadata))
+        return FileHead(file, read_hyperparameters(file.metadata), TokenizerFields(file.metadata))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path} cannot be served: {error}") from None
 

@@ -18,7 +18,7 @@ Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 
-class Groups(NamedTuple):
+class NumberGroups(NamedTuple):
     """Numbers of blocks, in groups.
 
     Attributes:
@@ -48,7 +48,7 @@ class TensorType:
     block_size: int
     block_bytes: int
     bits: int = 0
-    unpack: Callable[[Bytes], Groups] | None = None
+    unpack: Callable[[Bytes], NumberGroups] | None = None
 
 
 def _halves(blocks: Bytes) -> Floats:
@@ -82,53 +82,53 @@ def _signed(integers: Bytes, zero: int) -> NDArray[np.int8]:
     return integers.astype(np.int8) - np.int8(zero)
 
 
-def _affine(integers: Bytes, scales: Floats, minimums: Floats) -> Groups:
+def _affine(integers: Bytes, scales: Floats, minimums: Floats) -> NumberGroups:
     """Returns groups of numbers `scale * integer + minimum`."""
     # A scale of 0 leaves the minimum alone, which needs a scale to be written as a zero point.
     is_flat = scales == 0
     scales = np.where(is_flat, 1, scales).astype(np.float32)
     integers = np.where(is_flat[..., None], 0, integers).astype(np.uint8)
-    return Groups(integers, scales, (-minimums / scales).astype(np.float32))
+    return NumberGroups(integers, scales, (-minimums / scales).astype(np.float32))
 
 
-def _q4_0(blocks: Bytes) -> Groups:
-    return Groups(_signed(_nibbles(blocks[:, 2:], 16), 8)[:, None], _halves(blocks[:, :2]))
+def _q4_0(blocks: Bytes) -> NumberGroups:
+    return NumberGroups(_signed(_nibbles(blocks[:, 2:], 16), 8)[:, None], _halves(blocks[:, :2]))
 
 
-def _q4_1(blocks: Bytes) -> Groups:
+def _q4_1(blocks: Bytes) -> NumberGroups:
     integers = _nibbles(blocks[:, 4:], 16)[:, None]
     return _affine(integers, _halves(blocks[:, :2]), _halves(blocks[:, 2:4]))
 
 
-def _q5_0(blocks: Bytes) -> Groups:
+def _q5_0(blocks: Bytes) -> NumberGroups:
     integers = _nibbles(blocks[:, 6:], 16) | (_fifth_bits(blocks[:, 2:6]) << np.uint8(4))
-    return Groups(_signed(integers, 16)[:, None], _halves(blocks[:, :2]))
+    return NumberGroups(_signed(integers, 16)[:, None], _halves(blocks[:, :2]))
 
 
-def _q5_1(blocks: Bytes) -> Groups:
+def _q5_1(blocks: Bytes) -> NumberGroups:
     integers = _nibbles(blocks[:, 8:], 16) | (_fifth_bits(blocks[:, 4:8]) << np.uint8(4))
     return _affine(integers[:, None], _halves(blocks[:, :2]), _halves(blocks[:, 2:4]))
 
 
-def _q8_0(blocks: Bytes) -> Groups:
+def _q8_0(blocks: Bytes) -> NumberGroups:
     integers = np.ascontiguousarray(blocks[:, 2:]).view(np.int8)
-    return Groups(integers[:, None], _halves(blocks[:, :2]))
+    return NumberGroups(integers[:, None], _halves(blocks[:, :2]))
 
 
-def _q2_k(blocks: Bytes) -> Groups:
+def _q2_k(blocks: Bytes) -> NumberGroups:
     scale = _halves(blocks[:, 80:82]) * (blocks[:, :16] & np.uint8(0x0F))
     minimum = _halves(blocks[:, 82:84]) * (blocks[:, :16] >> np.uint8(4))
     integers = _bits(blocks[:, 16:80], 2, 32).reshape(-1, 16, 16)
     return _affine(integers, scale, -minimum)
 
 
-def _q3_k(blocks: Bytes) -> Groups:
+def _q3_k(blocks: Bytes) -> NumberGroups:
     low = _nibbles(blocks[:, 96:104], 8)
     high = _bits(blocks[:, 104:108], 2, 4)
     factors = _signed(low | (high << np.uint8(4)), 32)
     integers = _bits(blocks[:, 32:96], 2, 32) | (_bits(blocks[:, :32], 1, 32) << np.uint8(2))
     scales = _halves(blocks[:, 108:110]) * factors
-    return Groups(_signed(integers, 4).reshape(-1, 16, 16), scales)
+    return NumberGroups(_signed(integers, 4).reshape(-1, 16, 16), scales)
 
 
 def _scales_and_minimums(blocks: Bytes) -> tuple[Floats, Floats]:
@@ -144,22 +144,22 @@ def _scales_and_minimums(blocks: Bytes) -> tuple[Floats, Floats]:
     )
 
 
-def _q4_k(blocks: Bytes) -> Groups:
+def _q4_k(blocks: Bytes) -> NumberGroups:
     scales, minimums = _scales_and_minimums(blocks)
     return _affine(_nibbles(blocks[:, 16:], 32).reshape(-1, 8, 32), scales, -minimums)
 
 
-def _q5_k(blocks: Bytes) -> Groups:
+def _q5_k(blocks: Bytes) -> NumberGroups:
     scales, minimums = _scales_and_minimums(blocks)
     integers = _nibbles(blocks[:, 48:], 32) | (_bits(blocks[:, 16:48], 1, 32) << np.uint8(4))
     return _affine(integers.reshape(-1, 8, 32), scales, -minimums)
 
 
-def _q6_k(blocks: Bytes) -> Groups:
+def _q6_k(blocks: Bytes) -> NumberGroups:
     integers = _nibbles(blocks[:, :128], 64) | (_bits(blocks[:, 128:192], 2, 32) << np.uint8(4))
     factors = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
     scales = _halves(blocks[:, 208:210]) * factors
-    return Groups(_signed(integers, 32).reshape(-1, 16, 16), scales)
+    return NumberGroups(_signed(integers, 32).reshape(-1, 16, 16), scales)
 
 
 _UNEVEN: Final = np.array(
@@ -168,15 +168,15 @@ _UNEVEN: Final = np.array(
 """The integers that the 16 codes of IQ4 stand for."""
 
 
-def _iq4_nl(blocks: Bytes) -> Groups:
-    return Groups(_UNEVEN[_nibbles(blocks[:, 2:], 16)][:, None], _halves(blocks[:, :2]))
+def _iq4_nl(blocks: Bytes) -> NumberGroups:
+    return NumberGroups(_UNEVEN[_nibbles(blocks[:, 2:], 16)][:, None], _halves(blocks[:, :2]))
 
 
-def _iq4_xs(blocks: Bytes) -> Groups:
+def _iq4_xs(blocks: Bytes) -> NumberGroups:
     low = _bits(blocks[:, 4:8], 4, 1)
     high = _bits(blocks[:, 2:4], 2, 1)
     scales = _halves(blocks[:, :2]) * _signed(low | (high << np.uint8(4)), 32)
-    return Groups(_UNEVEN[_nibbles(blocks[:, 8:], 16)].reshape(-1, 8, 32), scales)
+    return NumberGroups(_UNEVEN[_nibbles(blocks[:, 8:], 16)].reshape(-1, 8, 32), scales)
 
 
 F32: Final = TensorType("F32", 1, 4)

@@ -17,7 +17,7 @@ from openvino import opset13
 
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.file_reader import GgufFile, TensorInfo
-from fastovms.gguf.tensor_types import BF16, F16, Groups, TensorType
+from fastovms.gguf.tensor_types import BF16, F16, NumberGroups, TensorType
 
 Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
@@ -140,7 +140,7 @@ def _compressed(
     return opset13.reshape(node, constant(np.array(shape, np.int64)), False)
 
 
-def _unpacked(blocks: NDArray[np.uint8], kind: TensorType) -> Iterator[Groups]:
+def _unpacked(blocks: NDArray[np.uint8], kind: TensorType) -> Iterator[NumberGroups]:
     assert kind.unpack is not None
     for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
         yield kind.unpack(np.ascontiguousarray(blocks[start : start + _BLOCKS_AT_ONCE]))

@@ -27,7 +27,7 @@ _DAMAGES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 Operation = Callable[[Operations], object]
 
 
-class Bounds(NamedTuple):
+class StateBounds(NamedTuple):
     """What may be kept: seconds since the last use, objects, bytes."""
 
     max_age: float
@@ -35,7 +35,7 @@ class Bounds(NamedTuple):
     max_bytes: int
 
 
-class Outcome(NamedTuple):
+class OperationOutcome(NamedTuple):
     """What an operation returned, or why it changed nothing."""
 
     result: object = None
@@ -68,7 +68,7 @@ class Database:
     def __init__(
         self,
         path: str,
-        bounds: Bounds,
+        bounds: StateBounds,
         clock: Clock,
         on_close: Callable[[], None] = lambda: None,
         on_damage: Callable[[sqlite3.Error], None] = lambda error: None,
@@ -91,7 +91,7 @@ class Database:
     def totals(self) -> Totals:
         return self._tables.totals
 
-    def transact(self, operations: Sequence[Operation]) -> list[Outcome]:
+    def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
         """Runs operations in one transaction, and raises nothing. One that raises leaves the
         others alone. Where the transaction itself fails, as on a full disk, each gets one of its
         own: what only reads, or writes little, may still succeed."""
@@ -102,7 +102,7 @@ class Database:
             if len(operations) > 1:
                 return [self.transact([operation])[0] for operation in operations]
             reason = str(error) if isinstance(error, sqlite3.Error) else description_of(error)
-            return [Outcome(error=StateFailed(f"the state cannot be written: {reason}"))]
+            return [OperationOutcome(error=StateFailed(f"the state cannot be written: {reason}"))]
         self._write_uses()
         return outcomes
 
@@ -179,7 +179,7 @@ class Database:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def _attempt(self, operation: Operation) -> Outcome:
+    def _attempt(self, operation: Operation) -> OperationOutcome:
         """Runs one operation, and returns its outcome.
 
         Raises:
@@ -198,9 +198,9 @@ class Database:
             if isinstance(error, sqlite3.Error):
                 self._note_damage(error)
                 error = StateFailed(f"the state cannot be read or written: {error}")
-            return Outcome(error=error)
+            return OperationOutcome(error=error)
         self._connection.execute("RELEASE operation")
-        return Outcome(result)
+        return OperationOutcome(result)
 
     def _note_damage(self, error: sqlite3.Error) -> None:
         if primary_code(error) in _DAMAGES and self._on_damage is not None:

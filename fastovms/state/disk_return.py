@@ -18,7 +18,7 @@ _MAX_DELAY: Final = 60.0
 """The most seconds between two attempts; each delay is twice the one before."""
 
 
-class Unusable(Exception):
+class UnusableFile(Exception):
     """The file of the state cannot be had. The text says why.
 
     Attributes:
@@ -35,7 +35,7 @@ class DiskReturn:
     memory into it.
 
     Args:
-        open_file: opens the file; raises Unusable.
+        open_file: opens the file; raises UnusableFile.
         reason: why it cannot be had at first.
         clock: tells seconds that only grow.
 
@@ -64,7 +64,7 @@ class DiskReturn:
         file, or None where that failed: then the next attempt comes later."""
         try:
             return self._move(memory)
-        except (Unusable, sqlite3.Error) as error:
+        except (UnusableFile, sqlite3.Error) as error:
             self._note(str(error))
         except Exception as error:
             self._note(description_of(error))

@@ -15,8 +15,8 @@ from typing import Final
 
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
-from fastovms.state.database import IN_MEMORY, Bounds, Database
-from fastovms.state.disk_return import DiskReturn, Unusable
+from fastovms.state.database import IN_MEMORY, Database, StateBounds
+from fastovms.state.disk_return import DiskReturn, UnusableFile
 from fastovms.state.sqlite_store import SqliteStore
 from fastovms.state.store import StateStore
 from fastovms.state.tables import Clock
@@ -50,14 +50,14 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
     """
     if not config.enable_store:
         return None
-    bounds = Bounds(config.max_age, config.max_objects, config.max_bytes)
+    bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)
     if config.state_dir == IN_MEMORY:
         return SqliteStore(Database(IN_MEMORY, bounds, clock))
     directory = Path(config.state_dir or default_directory(environ))
     open_file = partial(_open_file, directory, bounds, clock)
     try:
         return SqliteStore(open_file())
-    except Unusable as error:
+    except UnusableFile as error:
         if config.state_dir is not None and not error.is_fault:
             raise ConfigurationError(f"cannot keep the state in {directory}: {error}") from None
         logger.warning(
@@ -79,11 +79,11 @@ def default_directory(environ: Mapping[str, str]) -> Path:
     return user_directory("state", environ) or NOWHERE / "fastovms"
 
 
-def _open_file(directory: Path, bounds: Bounds, clock: Clock) -> Database:
+def _open_file(directory: Path, bounds: StateBounds, clock: Clock) -> Database:
     """Opens the database in a directory, which it locks.
 
     Raises:
-        Unusable: the file cannot be had.
+        UnusableFile: the file cannot be had.
     """
     with _faults_told():
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -97,16 +97,16 @@ def _open_file(directory: Path, bounds: Bounds, clock: Clock) -> Database:
 
 @contextmanager
 def _faults_told() -> Iterator[None]:
-    """Raises Unusable in place of what the system and SQLite raise."""
+    """Raises UnusableFile in place of what the system and SQLite raise."""
     try:
         yield
     except OSError as error:
         is_fault = error.errno not in _WRONG_CHOICES
-        raise Unusable(error.strerror or str(error), is_fault=is_fault) from None
+        raise UnusableFile(error.strerror or str(error), is_fault=is_fault) from None
     except sqlite3.NotSupportedError as error:
-        raise Unusable(str(error)) from None
+        raise UnusableFile(str(error)) from None
     except sqlite3.Error as error:
-        raise Unusable(str(error), is_fault=True) from None
+        raise UnusableFile(str(error), is_fault=True) from None
 
 
 def _lock(path: Path) -> int:
@@ -114,7 +114,7 @@ def _lock(path: Path) -> int:
     it.
 
     Raises:
-        Unusable: another process has the lock.
+        UnusableFile: another process has the lock.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -122,13 +122,13 @@ def _lock(path: Path) -> int:
     except BaseException as error:
         os.close(lock)
         if isinstance(error, BlockingIOError):
-            raise Unusable("another server uses it") from None
+            raise UnusableFile("another server uses it") from None
         raise
     return lock
 
 
 def _open_database(
-    path: Path, bounds: Bounds, clock: Clock, on_close: Callable[[], None]
+    path: Path, bounds: StateBounds, clock: Clock, on_close: Callable[[], None]
 ) -> Database:
     """Opens the database file. One that is no database is set aside: a server must serve again
     after its disk has failed. So is one that turns out to be damaged later, for the next start to

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar, cast
 
 from fastovms.errors import StateFailed
-from fastovms.state.database import Database, Operation, Outcome
+from fastovms.state.database import Database, Operation, OperationOutcome
 from fastovms.state.disk_return import DiskReturn
 from fastovms.state.operations import Operations
 from fastovms.state.tables import Totals
@@ -129,7 +129,7 @@ class StateWorker:
             self._changed.notify()
         return future
 
-    def _settle(self, jobs: list[_QueuedOperation], outcomes: list[Outcome]) -> None:
+    def _settle(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> None:
         """Gives jobs their outcomes, on the event loop."""
         self._is_stuck = False
         for job, (result, error) in zip(jobs, outcomes, strict=True):
@@ -159,7 +159,7 @@ class StateWorker:
                 return None
             return [self._jobs.popleft() for _ in range(min(len(self._jobs), _MAX_BATCH))]
 
-    def _transact(self, jobs: list[_QueuedOperation]) -> list[Outcome]:
+    def _transact(self, jobs: list[_QueuedOperation]) -> list[OperationOutcome]:
         outcomes = self._database.transact([job.operation for job in jobs])
         failures = [error for _, error in outcomes if isinstance(error, StateFailed)]
         if failures:
@@ -167,7 +167,7 @@ class StateWorker:
             logger.error("%d of %d operations: %s", len(failures), len(jobs), failures[0])
         return outcomes
 
-    def _report(self, jobs: list[_QueuedOperation], outcomes: list[Outcome]) -> bool:
+    def _report(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> bool:
         """Has the event loop settle the jobs. Returns whether there still is a loop."""
         assert self._loop is not None
         try:

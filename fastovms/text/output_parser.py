@@ -8,7 +8,7 @@ from functools import partial
 from fastovms.errors import ConfigurationError
 from fastovms.text.reasoning import ReasoningFormat
 from fastovms.text.scanning.headed_messages import HeadedMessages, parse_messages
-from fastovms.text.scanning.incremental_parser import IncrementalParser, Output
+from fastovms.text.scanning.incremental_parser import IncrementalParser, PieceCollector
 from fastovms.text.scanning.output import OutputParser, PlainParser
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.tools import Tool, ToolFormat
@@ -47,7 +47,7 @@ def _parse(
     tools: Sequence[Tool],
     is_inside: bool,
     scan: Scanner,
-    out: Output,
+    out: PieceCollector,
 ) -> Incremental[None]:
     for found in (tool_format, reasoning_format):
         if found is not None and isinstance(found.parse, HeadedMessages):

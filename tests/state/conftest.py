@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from fastovms.state.database import Bounds, Database
+from fastovms.state.database import Database, StateBounds
 
-UNBOUNDED = Bounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
+UNBOUNDED = StateBounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
 
 
 class Clock:
@@ -29,7 +29,7 @@ def clock() -> Clock:
 def make_database(clock: Clock) -> Iterator[Callable[..., Database]]:
     with ExitStack() as stack:
 
-        def make(bounds: Bounds = UNBOUNDED, path: str = ":memory:") -> Database:
+        def make(bounds: StateBounds = UNBOUNDED, path: str = ":memory:") -> Database:
             database = Database(path, bounds, clock)
             stack.callback(database.close)
             return database

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from fastovms.errors import StateFailed
-from fastovms.state.database import Bounds, Database
+from fastovms.state.database import Database, StateBounds
 from fastovms.state.operations import Operations
 from fastovms.state.store import ResponseProgress, StoredResponse, UnknownCursor
 from fastovms.state.tables import Tables
@@ -78,7 +78,7 @@ def test_what_is_too_old_goes(make_database, clock):
 
 
 def test_a_running_response_stays(make_database, clock):
-    database = make_database(Bounds(max_age=1, max_count=0, max_bytes=1000))
+    database = make_database(StateBounds(max_age=1, max_count=0, max_bytes=1000))
     add(database, "a", progress=ResponseProgress.RUNNING)
     clock.now += 100
     assert database.evict() is False

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from fastovms.errors import ConfigurationError
-from fastovms.state.database import Bounds, Database
+from fastovms.state.database import Database, StateBounds
 from fastovms.state.store import StoredItem, StoredResponse
 from tests.state.test_location import open_at
 
@@ -40,7 +40,7 @@ async def test_a_file_without_checksums_gets_them(tmp_path):
     context = await store.conversation_context("t", "c", max_bytes=1000)
     assert context.items == [StoredItem("i", b""), *response.input, *response.output]
     await store.close()
-    Database(str(tmp_path / "state.db"), Bounds(1e9, 100, 10**6), time.time).check()
+    Database(str(tmp_path / "state.db"), StateBounds(1e9, 100, 10**6), time.time).check()
 
 
 async def test_a_file_of_another_version_is_left_alone(tmp_path):

@@ -5,14 +5,14 @@ import sqlite3
 import pytest
 
 from fastovms.state.database import Database
-from fastovms.state.disk_return import DiskReturn, Unusable
+from fastovms.state.disk_return import DiskReturn, UnusableFile
 from fastovms.state.store import ResponseProgress, StoredItem, StoredResponse
 from tests.state.conftest import Clock
 from tests.state.transactions import add, do, items
 
 
 def never() -> Database:
-    raise Unusable("no luck")
+    raise UnusableFile("no luck")
 
 
 def test_the_delays_grow_up_to_a_bound(make_database, caplog):

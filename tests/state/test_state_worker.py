@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from fastovms.errors import StateFailed
-from fastovms.state.database import Bounds
+from fastovms.state.database import StateBounds
 from fastovms.state.state_worker import StateWorker
 from tests.state.conftest import UNBOUNDED
 
@@ -36,7 +36,7 @@ def find(id: str):
 async def start(make_database):
     workers = []
 
-    def make(bounds: Bounds = UNBOUNDED, *, max_queued: int = 100, timeout: float = 30.0):
+    def make(bounds: StateBounds = UNBOUNDED, *, max_queued: int = 100, timeout: float = 30.0):
         database = make_database(bounds)
         worker = StateWorker(database, max_queued=max_queued, timeout=timeout)
         workers.append(worker)

@@ -22,11 +22,11 @@ from bench.endurance.state_faults.simulated_disk import LOSSES, MEMORY, Simulate
 from bench.endurance.state_faults.sqlite_vfs import FileChange, watched_files
 from bench.endurance.state_faults.state_workload import Client, Contents, Step, find
 from fastovms.config import StateConfig
-from fastovms.state.database import Bounds, Database
+from fastovms.state.database import Database, StateBounds
 from fastovms.state.location import open_store
 from fastovms.state.sqlite_store import SqliteStore
 
-UNBOUNDED: Final = Bounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
+UNBOUNDED: Final = StateBounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
 _FILE: Final = "state.db"
 _NUM_CLIENTS: Final = 16
 _NUM_LIVES: Final = 4

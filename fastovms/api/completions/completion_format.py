@@ -100,7 +100,7 @@ def _choice(
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ChoiceOpening:
     """How the choices of one prompt begin in a stream, encoded beforehand.
 
     Attributes:
@@ -118,10 +118,10 @@ class Opening:
         return len(self.echo.text) + sum(map(len, self.logprobs or ())) + len(self.members)
 
 
-def make_opening(prompt: CompletionPromptReport, report: TokenReport) -> Opening:
+def make_opening(prompt: CompletionPromptReport, report: TokenReport) -> ChoiceOpening:
     echoed = _echoed(prompt.echo, report)
     members = _prompt_members(prompt, report)
-    return Opening(
+    return ChoiceOpening(
         prompt.echo,
         _elements(echoed) if echoed is not None and echoed.tokens else None,
         b"," + orjson.dumps(members)[1:-1] if members else b"",
@@ -143,7 +143,7 @@ class CompletionFrames:
         options: StreamOptions,
         report: TokenReport,
         *,
-        openings: Sequence[Opening],
+        openings: Sequence[ChoiceOpening],
     ) -> None:
         """
         Args:
@@ -198,7 +198,7 @@ class CompletionFrames:
     def failure(self, error: Exception) -> bytes:
         return frame(error_body(error, self._dialect)) + DONE
 
-    def _logprobs(self, delta: SampleDelta, opening: Opening | None) -> bytes:
+    def _logprobs(self, delta: SampleDelta, opening: ChoiceOpening | None) -> bytes:
         arrays = _generated(delta, self._openings[delta.choice].echo, self._report)
         if arrays is None or opening is None or opening.logprobs is None:
             return orjson.dumps(arrays)

@@ -8,9 +8,9 @@ from functools import partial
 import orjson
 
 from fastovms.api.completions.completion_format import (
+    ChoiceOpening,
     CompletionFrames,
     CompletionPromptReport,
-    Opening,
     completion_body,
     make_opening,
 )
@@ -108,7 +108,7 @@ class Completions:
         generation: TextGeneration,
         prompt_logprobs: PromptLogprobs | None,
     ) -> None:
-        def make_openings() -> list[Opening]:
+        def make_openings() -> list[ChoiceOpening]:
             prompts = _prompt_reports(job, prompt_logprobs)
             return [make_opening(prompt, job.options.report) for prompt in prompts]
 

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ResponseOwner:
     """The tenant that a response belongs to, and the conversation that it adds to."""
 
     tenant: str
@@ -39,7 +39,7 @@ class BackgroundRun:
         run: ResponseRun,
         generation: TextGeneration,
         input: Sequence[StoredItem],
-        owner: Owner,
+        owner: ResponseOwner,
         store: StateStore,
     ) -> None:
         self.log = EventLog()

@@ -23,7 +23,7 @@ from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.background import (
     BackgroundRun,
-    Owner,
+    ResponseOwner,
     ResponsesState,
     id_is_taken,
 )
@@ -218,7 +218,7 @@ class Responses:
             task.run,
             task.generation,
             await task.input_items(),
-            Owner(tenant, fields.conversation_id),
+            ResponseOwner(tenant, fields.conversation_id),
             state.store,
         )
         state.runs.start(tenant, background)

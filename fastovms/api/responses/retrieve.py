@@ -8,7 +8,7 @@ import orjson
 from fastovms.api.responses.background import BackgroundRun, ResponsesState
 from fastovms.api.responses.output.events import interrupted_events
 from fastovms.api.responses.stored.event_log import EventLog
-from fastovms.api.responses.stored.list_query import Query, found, list_body
+from fastovms.api.responses.stored.list_query import ListQuery, found, list_body
 from fastovms.api.responses.stored.records import from_record
 from fastovms.api.responses.stored.replay import replay
 from fastovms.api.wire.dialect import Dialect
@@ -26,7 +26,7 @@ class StoredResponses:
 
     async def get(self, request: Request, dialect: Dialect) -> Response | None:
         state, id = self._find(request)
-        query = Query(request)
+        query = ListQuery(request)
         last = query.number("starting_after", 0)
         if query.flag("stream"):
             start = 0 if last is None else last + 1
@@ -78,7 +78,7 @@ class StoredResponses:
 
     async def list_input(self, request: Request, dialect: Dialect) -> Response:
         state, id = self._find(request)
-        page = Query(request).page()
+        page = ListQuery(request).page()
         try:
             items = await state.store.list_input(request.tenant, id, page)
         except UnknownCursor:

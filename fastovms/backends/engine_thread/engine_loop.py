@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fastovms.backend_stats import BackendStats
-from fastovms.backends.engine_thread.in_flight import Step
+from fastovms.backends.engine_thread.in_flight import StepReport
 from fastovms.params import EngineOutput, FinishReason, GenerationOutput, GenerationRequest
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def run_engine(
     *,
     receive: Callable[[bool], Iterable[Command]],
     take_stats: Callable[[], BackendStats],
-    publish: Callable[[Step], None],
+    publish: Callable[[StepReport], None],
     clock: Callable[[], float],
 ) -> None:
     """Runs an engine until `Close`. What the engine raises in a step ends the loop.
@@ -85,7 +85,7 @@ def run_engine(
             outputs += engine.step()
             seconds = clock() - started_at
             admitted = engine.admitted
-        publish(Step(outputs, admitted, started_at, take_stats(), num_received, seconds))
+        publish(StepReport(outputs, admitted, started_at, take_stats(), num_received, seconds))
 
 
 def _add(engine: SteppedEngine, request: GenerationRequest) -> list[EngineOutput]:

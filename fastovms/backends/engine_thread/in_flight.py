@@ -23,7 +23,7 @@ from fastovms.series import Histogram
 logger = logging.getLogger(__name__)
 
 
-class Step(NamedTuple):
+class StepReport(NamedTuple):
     """What an engine tells the loop of a step.
 
     Attributes:
@@ -125,7 +125,7 @@ class RequestsInFlight:
             del self._requests[request_id]
         return True
 
-    def deliver(self, step: Step) -> None:
+    def deliver(self, step: StepReport) -> None:
         self._stats = step.stats
         self._num_received = step.num_received
         if step.seconds is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from fastovms.backends.genai.pipeline import Capacity
+from fastovms.backends.genai.pipeline import CacheCapacity
 from fastovms.backends.genai.support import Assistance, num_assistant_tokens, token_budget
 from fastovms.config import EngineConfig
 from fastovms.engine.drafting.draft_policy import MAX_DRAFT_TOKENS
@@ -26,7 +26,7 @@ _MIN_IMAGE_TOKENS: Final = 256
 """How many tokens an image has in models that see all of them in one size."""
 
 
-class Need(NamedTuple):
+class PipelineNeed(NamedTuple):
     """What a request takes of the pipeline, or what the pipeline has.
 
     Attributes:
@@ -39,14 +39,14 @@ class Need(NamedTuple):
     num_step_tokens: int = 0
     num_blocks: int = 0
 
-    def plus(self, other: Need) -> Need:
-        return Need(*(mine + its for mine, its in zip(self, other, strict=True)))
+    def plus(self, other: PipelineNeed) -> PipelineNeed:
+        return PipelineNeed(*(mine + its for mine, its in zip(self, other, strict=True)))
 
-    def fits(self, limits: Need) -> bool:
+    def fits(self, limits: PipelineNeed) -> bool:
         return all(mine <= limit for mine, limit in zip(self, limits, strict=True))
 
 
-def longest_context(config: EngineConfig, capacity: Capacity) -> int:
+def longest_context(config: EngineConfig, capacity: CacheCapacity) -> int:
     """Returns how many tokens of one sequence the cache holds beside its drafts."""
     num_drafts = MAX_DRAFT_TOKENS if Assistance.of(config) else 0
     return max(1, capacity.num_tokens - num_drafts)
@@ -55,23 +55,25 @@ def longest_context(config: EngineConfig, capacity: Capacity) -> int:
 class Admission:
     """Says what may run beside what already does."""
 
-    def __init__(self, config: EngineConfig, capacity: Capacity, max_model_len: int) -> None:
+    def __init__(self, config: EngineConfig, capacity: CacheCapacity, max_model_len: int) -> None:
         self._assistance = Assistance.of(config)
         self._block_size = capacity.block_size
         self._max_model_len = max_model_len
-        self._limits = Need(config.max_num_seqs, token_budget(config), capacity.num_blocks)
+        self._limits = PipelineNeed(config.max_num_seqs, token_budget(config), capacity.num_blocks)
 
-    def need(self, request: GenerationRequest, num_seqs: int) -> Need:
+    def need(self, request: GenerationRequest, num_seqs: int) -> PipelineNeed:
         """Returns what a request needs. `num_seqs` is the number of its beams; samples run one by
         one."""
         if not self._assistance.prompt_lookup:
-            return Need(num_seqs, num_blocks=self._num_blocks(self._num_prompt_tokens(request)))
+            return PipelineNeed(
+                num_seqs, num_blocks=self._num_blocks(self._num_prompt_tokens(request))
+            )
         num_drafts = num_assistant_tokens(request.params)
         num_tokens = self._num_tokens(request) + num_drafts
-        return Need(num_seqs, num_drafts + 1, self._num_blocks(num_tokens))
+        return PipelineNeed(num_seqs, num_drafts + 1, self._num_blocks(num_tokens))
 
-    def room(self, running: Iterable[Need]) -> Room:
-        room = Room(self._limits)
+    def room(self, running: Iterable[PipelineNeed]) -> PipelineRoom:
+        room = PipelineRoom(self._limits)
         for need in running:
             room.take(need)
         return room
@@ -97,15 +99,15 @@ class Admission:
         return min(len(request.prompt_token_ids) + limit, self._max_model_len)
 
 
-class Room:
+class PipelineRoom:
     """What is left for further requests. A request that is alone always has room."""
 
-    def __init__(self, limits: Need) -> None:
+    def __init__(self, limits: PipelineNeed) -> None:
         self._limits = limits
-        self._taken = Need(0)
+        self._taken = PipelineNeed(0)
 
-    def has(self, need: Need) -> bool:
+    def has(self, need: PipelineNeed) -> bool:
         return not self._taken.num_seqs or self._taken.plus(need).fits(self._limits)
 
-    def take(self, need: Need) -> None:
+    def take(self, need: PipelineNeed) -> None:
         self._taken = self._taken.plus(need)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fastovms.backends.genai.generation_config import generation_config
 from fastovms.backends.genai.prompt_inputs import PromptReader
 from fastovms.backends.genai.support import Assistance
-from fastovms.backends.genai.worker_messages import Compare, Compared, Failed
+from fastovms.backends.genai.worker_messages import Compare, Compared, WorkerFailed
 from fastovms.backends.model_files.model_info import graph_file
 from fastovms.backends.processes.process import connect_to_parent, receive, send
 from fastovms.engine.model.paging import reason_of
@@ -107,13 +107,13 @@ def _embeddings(
     return found * np.float32(scale) if isinstance(scale, int | float) else found
 
 
-def _answer(message: Compare) -> Compared | Failed:
+def _answer(message: Compare) -> Compared | WorkerFailed:
     try:
         return Compared(largest_difference(message.model_dir, message.model))
     except UnknownInput as error:
-        return Failed(f"nobody knows what to give to its input {error}")
+        return WorkerFailed(f"nobody knows what to give to its input {error}")
     except (RequestError, RuntimeError) as error:
-        return Failed(reason_of(error))
+        return WorkerFailed(reason_of(error))
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.engine_thread.engine_loop import Abort, Close, Command, Submit
-from fastovms.backends.engine_thread.in_flight import RequestsInFlight, Step, check_length
+from fastovms.backends.engine_thread.in_flight import RequestsInFlight, StepReport, check_length
 from fastovms.backends.engine_thread.permits import Permits
 from fastovms.backends.genai.support import (
     Assistance,
@@ -25,7 +25,12 @@ from fastovms.backends.genai.support import (
     check_supported,
     has_prefix_cache,
 )
-from fastovms.backends.genai.worker_messages import Encoding, Failed, Load, Loaded
+from fastovms.backends.genai.worker_messages import (
+    EncodingImages,
+    LoadPipeline,
+    PipelineLoaded,
+    WorkerFailed,
+)
 from fastovms.backends.processes.process import ChildProcess, Peer, receive, send
 from fastovms.backends.trials.guarded_grammars import GuardedGrammars
 from fastovms.config import EngineConfig
@@ -103,15 +108,15 @@ class GenaiBackend:
         answer: Any
         try:
             level = logging.getLogger().getEffectiveLevel()
-            load = Load(model_dir, model, config, available, level, form_in_use())
+            load = LoadPipeline(model_dir, model, config, available, level, form_in_use())
             send(process.connection, load)
             answer = receive(process.connection)
         except (EOFError, ConnectionError):
             process.connection.close()
-            answer = Failed(
+            answer = WorkerFailed(
                 f"cannot load the model in {model_dir}: the pipeline's process {process.wait()}"
             )
-        if isinstance(answer, Loaded):
+        if isinstance(answer, PipelineLoaded):
             if answer.model.max_model_len < model.max_model_len:
                 logger.warning(
                     "context length reduced from %d to the %d tokens that the KV cache holds",
@@ -209,10 +214,10 @@ class GenaiBackend:
         try:
             while True:
                 message = receive(self._peer.connection)
-                if isinstance(message, Failed):
+                if isinstance(message, WorkerFailed):
                     reason = message.reason
                     break
-                if isinstance(message, Encoding):
+                if isinstance(message, EncodingImages):
                     self._call_loop(self._allow_encoding, message.num_images)
                     continue
                 self._undelivered.acquire()
@@ -237,7 +242,7 @@ class GenaiBackend:
     def _allow_encoding(self, num_images: int) -> None:
         self._step_allowance = num_images * _ENCODING_ALLOWANCE
 
-    def _deliver(self, step: Step) -> None:
+    def _deliver(self, step: StepReport) -> None:
         self._step_allowance = 0.0
         self._undelivered.release()
         self._requests.deliver(step)

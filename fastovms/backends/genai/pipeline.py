@@ -25,7 +25,7 @@ _BLOCK_SIZE: Final = 32
 _GPU_BLOCK_SIZE: Final = 16
 
 
-class Handle(Protocol):
+class GenerationHandle(Protocol):
     """What is used of `openvino_genai.GenerationHandle`."""
 
     def can_read(self) -> bool: ...
@@ -38,7 +38,7 @@ class Handle(Protocol):
 class Pipeline(Protocol):
     """What is used of `openvino_genai.ContinuousBatchingPipeline`."""
 
-    def add_request(self, request_id: int, *arguments: Any) -> Handle: ...
+    def add_request(self, request_id: int, *arguments: Any) -> GenerationHandle: ...
     def step(self) -> None: ...
     def has_non_finished_requests(self) -> bool: ...
     def get_metrics(self) -> Any: ...
@@ -46,7 +46,7 @@ class Pipeline(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class CacheCapacity:
     """The size of the KV cache."""
 
     num_blocks: int
@@ -59,7 +59,7 @@ class Capacity:
 
 def load_pipeline(
     model_dir: Path, config: EngineConfig, *, available: int
-) -> tuple[Pipeline, Capacity]:
+) -> tuple[Pipeline, CacheCapacity]:
     """Loads a pipeline, which takes seconds or minutes.
 
     Args:
@@ -87,7 +87,7 @@ def load_pipeline(
                     f"a KV cache of {size / GIB:.2g} GB holds no two blocks: raise --cache-size"
                 )
             pipeline = _load(model_dir, config, device, num_kv_blocks=num_blocks)
-        return pipeline, Capacity(_num_blocks(pipeline), block_size)
+        return pipeline, CacheCapacity(_num_blocks(pipeline), block_size)
     except RuntimeError as error:
         raise ConfigurationError(
             f"the genai backend cannot run the model in {model_dir}: {reason_of(error)}"

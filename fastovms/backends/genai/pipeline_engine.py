@@ -15,10 +15,10 @@ from typing import Any
 import openvino_genai as genai
 
 from fastovms.backend_stats import BackendStats, EngineCounters
-from fastovms.backends.genai.admission import Admission, Need
+from fastovms.backends.genai.admission import Admission, PipelineNeed
 from fastovms.backends.genai.generation_config import generation_config
 from fastovms.backends.genai.outputs import TOO_LONG, failed, output_of, refusal_of
-from fastovms.backends.genai.pipeline import Capacity, Handle, Pipeline
+from fastovms.backends.genai.pipeline import CacheCapacity, GenerationHandle, Pipeline
 from fastovms.backends.genai.prompt_inputs import PromptReader
 from fastovms.backends.genai.support import Assistance
 from fastovms.config import EngineConfig
@@ -71,8 +71,8 @@ class _Run:
 
     job: _QueuedRequest
     indices: range
-    need: Need
-    handle: Handle | None = None
+    need: PipelineNeed
+    handle: GenerationHandle | None = None
     num_generated_tokens: int = 0
 
     @property
@@ -100,7 +100,7 @@ class PipelineEngine:
         pipeline: Pipeline,
         model: ModelInfo,
         config: EngineConfig,
-        capacity: Capacity,
+        capacity: CacheCapacity,
         *,
         new_seed: Callable[[], int] = lambda: secrets.randbits(32),
         on_images: Callable[[int], None] = lambda num_images: None,
@@ -284,7 +284,9 @@ class PipelineEngine:
             self._settle(run, handle, outputs)
         return [EngineOutput(run.job.request.request_id, output) for output in outputs]
 
-    def _sample(self, run: _Run, handle: Handle, status: Any) -> Iterator[GenerationOutput]:
+    def _sample(
+        self, run: _Run, handle: GenerationHandle, status: Any
+    ) -> Iterator[GenerationOutput]:
         """Returns what has come since the last step as one output, if anything has."""
         token_ids: list[int] = []
         logprobs: list[float] = []
@@ -330,7 +332,7 @@ class PipelineEngine:
             )
         return outputs
 
-    def _settle(self, run: _Run, handle: Handle, outputs: list[GenerationOutput]) -> None:
+    def _settle(self, run: _Run, handle: GenerationHandle, outputs: list[GenerationOutput]) -> None:
         """Notes how many tokens a prompt with images has."""
         job = run.job
         if not job.has_images:

@@ -10,7 +10,7 @@ from fastovms.params import ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadPipeline:
     """The first message to the worker; see `load_pipeline`.
 
     Attributes:
@@ -27,14 +27,14 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """The answer to `Load`: the model with the context that its cache can hold."""
+class PipelineLoaded:
+    """The answer to `LoadPipeline`: the model with the context that its cache can hold."""
 
     model: ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
+class EncodingImages:
     """Announces that the next step comes when so many images are encoded, which is no sign of a
     hang."""
 
@@ -57,7 +57,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class WorkerFailed:
     """The last message, where a process cannot go on."""
 
     reason: str

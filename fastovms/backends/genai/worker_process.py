@@ -19,7 +19,12 @@ from fastovms.backends.engine_thread.engine_loop import Close, Command, run_engi
 from fastovms.backends.genai.admission import longest_context
 from fastovms.backends.genai.pipeline import load_pipeline
 from fastovms.backends.genai.pipeline_engine import PipelineEngine
-from fastovms.backends.genai.worker_messages import Encoding, Failed, Load, Loaded
+from fastovms.backends.genai.worker_messages import (
+    EncodingImages,
+    LoadPipeline,
+    PipelineLoaded,
+    WorkerFailed,
+)
 from fastovms.backends.processes.process import connect_to_parent, receive, send
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import ConfigurationError
@@ -29,15 +34,15 @@ logger = logging.getLogger(__name__)
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answers `Load` with `Loaded` or `Failed`; then takes commands, and sends `Step`s, until
-    `Close` or the end of the connection."""
-    load: Load = receive(connection)
+    """Answers `LoadPipeline` with `PipelineLoaded` or `WorkerFailed`; then takes commands, and
+    sends `StepReport`s, until `Close` or the end of the connection."""
+    load: LoadPipeline = receive(connection)
     handler = log_handler(logging.StreamHandler(), load.log_format)
     logging.basicConfig(level=load.log_level, handlers=[handler])
     try:
         pipeline, capacity = load_pipeline(load.model_dir, load.config, available=load.available)
     except ConfigurationError as error:
-        send(connection, Failed(str(error)))
+        send(connection, WorkerFailed(str(error)))
         return
     model = load.model
     longest = longest_context(load.config, capacity)
@@ -48,9 +53,9 @@ def serve(connection: Connection[Any, Any]) -> None:
         model,
         load.config,
         capacity,
-        on_images=lambda num_images: send(connection, Encoding(num_images)),
+        on_images=lambda num_images: send(connection, EncodingImages(num_images)),
     )
-    send(connection, Loaded(model))
+    send(connection, PipelineLoaded(model))
     run(engine, connection)
 
 
@@ -71,7 +76,7 @@ def run(
         logger.debug("the server has gone")
     except Exception as error:
         logger.exception("the pipeline has failed")
-        send(connection, Failed(f"{type(error).__name__}: {reason_of(error)}"))
+        send(connection, WorkerFailed(f"{type(error).__name__}: {reason_of(error)}"))
 
 
 def _receive(connection: Connection[Any, Any], wait: bool) -> list[Command]:

@@ -26,7 +26,7 @@ _CLOSE_TIMEOUT: Final = 2.0
 """Seconds in which whoever uses a process must notice that it has been killed."""
 
 
-class Encoded(NamedTuple):
+class ImageBytes(NamedTuple):
     """Announces the bytes of an image.
 
     Attributes:
@@ -37,21 +37,21 @@ class Encoded(NamedTuple):
     max_pixels: int
 
 
-class Opened(NamedTuple):
+class HeaderRead(NamedTuple):
     """Says that the header is read. The answer is whether to go on, and then a descriptor of shared
     memory for three bytes a pixel."""
 
     num_pixels: int
 
 
-class Shape(NamedTuple):
+class PixelsWritten(NamedTuple):
     """Says that the pixels are in the shared memory."""
 
     height: int
     width: int
 
 
-Answer = TypeVar("Answer", Opened, Shape)
+Answer = TypeVar("Answer", HeaderRead, PixelsWritten)
 
 
 class Refused(NamedTuple):
@@ -166,9 +166,9 @@ class ImageDecoder:
             raise BackendUnavailable("no image is decoded any more: the server is shutting down")
 
     def _ask(self, peer: Peer, data: bytes, name: str, max_pixels: int, admit: Admit) -> Image:
-        peer.connection.send(Encoded(name, max_pixels))
+        peer.connection.send(ImageBytes(name, max_pixels))
         peer.connection.send_bytes(data)
-        [num_pixels] = self._answer(peer, name, Opened)
+        [num_pixels] = self._answer(peer, name, HeaderRead)
         is_admitted = False
         try:
             admit(num_pixels)
@@ -180,7 +180,7 @@ class ImageDecoder:
         try:
             os.ftruncate(descriptor, size)
             send_handle(peer.connection, descriptor, None)
-            height, width = self._answer(peer, name, Shape)
+            height, width = self._answer(peer, name, PixelsWritten)
             # Unlike malloc's, this memory is free once nobody has the image any more.
             pixels = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
         finally:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fastovms.backends.images.image_decoder import Encoded, Opened, Refused, Shape
+from fastovms.backends.images.image_decoder import HeaderRead, ImageBytes, PixelsWritten, Refused
 from fastovms.backends.processes.process import connect_to_parent
 from fastovms.backends.processes.resource_limits import set_soft_limit
 from fastovms.errors import InvalidField
@@ -38,7 +38,7 @@ def serve(connection: Connection[Any, Any]) -> None:
     trim = find_trim()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            asked: Encoded = connection.recv()
+            asked: ImageBytes = connection.recv()
             seconds = math.ceil(time.process_time()) + _MAX_SECONDS
             set_soft_limit(resource.RLIMIT_CPU, seconds)
             try:
@@ -48,7 +48,7 @@ def serve(connection: Connection[Any, Any]) -> None:
             trim()
 
 
-def _decode(connection: Connection[Any, Any], asked: Encoded) -> None:
+def _decode(connection: Connection[Any, Any], asked: ImageBytes) -> None:
     """Decodes one image for the parent.
 
     Raises:
@@ -56,7 +56,7 @@ def _decode(connection: Connection[Any, Any], asked: Encoded) -> None:
     """
     data = connection.recv_bytes()
     encoded = EncodedImage(data, asked.name, max_pixels=asked.max_pixels)
-    connection.send(Opened(encoded.num_pixels))
+    connection.send(HeaderRead(encoded.num_pixels))
     if not connection.recv():
         return
     descriptor = recv_handle(connection)
@@ -67,7 +67,7 @@ def _decode(connection: Connection[Any, Any], asked: Encoded) -> None:
         _write(image, descriptor)
     finally:
         os.close(descriptor)
-    connection.send(Shape(*image.shape[:2]))
+    connection.send(PixelsWritten(*image.shape[:2]))
 
 
 def _write(image: Image, descriptor: int) -> None:

@@ -50,7 +50,7 @@ class TunedModel(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TuningResult:
     """How to run a model.
 
     Attributes:
@@ -63,7 +63,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TuningReport:
     """What a measurement by hand has found.
 
     Attributes:
@@ -74,7 +74,7 @@ class Report:
 
     loads: dict[str, tuning.Times]
     budgets: dict[str, tuning.Times]
-    finding: Finding
+    finding: TuningResult
     entry: Path | None
 
 
@@ -131,7 +131,7 @@ def measure_all(
     *,
     num_rounds: int,
     clock: Callable[[], float] = time.perf_counter,
-) -> Report:
+) -> TuningReport:
     """Measures every way to run a model, however long it takes, and keeps what it finds.
 
     Raises:
@@ -153,8 +153,8 @@ def measure_all(
     choice = tuning.choose(loads)
     assert choice is not None, f"{num_rounds} rounds are too few"
     budget = tuning.choose_token_budget(budgets[choice.name]) or DEFAULT_TOKEN_BUDGET
-    finding = Finding(choice.name, budget)
-    return Report(loads, budgets, finding, _keep(cache, _key(config, files), finding))
+    finding = TuningResult(choice.name, budget)
+    return TuningReport(loads, budgets, finding, _keep(cache, _key(config, files), finding))
 
 
 def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:
@@ -169,7 +169,7 @@ def _tune_at_start(
     model: PagedModel,
     compiled_in: float,
     clock: Callable[[], float],
-) -> tuple[Finding, PagedModel]:
+) -> tuple[TuningResult, PagedModel]:
     """Measures as much as there is time and memory for."""
     start = clock()
     models = {precisions.name: model}
@@ -205,7 +205,7 @@ def _tune_at_start(
             name,
             budget or DEFAULT_TOKEN_BUDGET,
         )
-    return Finding(name, budget or DEFAULT_TOKEN_BUDGET), models[name]
+    return TuningResult(name, budget or DEFAULT_TOKEN_BUDGET), models[name]
 
 
 # What is kept
@@ -227,14 +227,14 @@ def _key(config: EngineConfig, files: ExportedModel) -> str:
     )
 
 
-def _keep(cache: DiskCache, key: str, finding: Finding) -> Path | None:
+def _keep(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:
     def fill(directory: Path) -> None:
         (directory / _FILE).write_text(json.dumps(asdict(finding)))
 
     return cache.put("tuning", key, fill, replace=True)
 
 
-def _read(entry: Path, names: Set[str]) -> Finding | None:
+def _read(entry: Path, names: Set[str]) -> TuningResult | None:
     """Reads a finding; None = it is broken. `names` are those that precisions may have."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
@@ -245,4 +245,4 @@ def _read(entry: Path, names: Set[str]) -> Finding | None:
         return None
     if name not in names or budget < 1:
         return None
-    return Finding(name, budget)
+    return TuningResult(name, budget)

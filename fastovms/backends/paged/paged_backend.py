@@ -15,7 +15,7 @@ from pathlib import Path
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
 from fastovms.backends.engine_thread.engine_loop import Abort, Close, Command, Submit, run_engine
-from fastovms.backends.engine_thread.in_flight import RequestsInFlight, Step, check_length
+from fastovms.backends.engine_thread.in_flight import RequestsInFlight, StepReport, check_length
 from fastovms.backends.engine_thread.permits import Permits
 from fastovms.backends.model_files.graph_check import check_graph
 from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_grammar_compiler
@@ -289,7 +289,7 @@ class PagedBackend:
         if not done:
             logger.error("the engine is still in a step after %g s: leaving it", _CLOSE_TIMEOUT)
 
-    def _deliver(self, step: Step) -> None:
+    def _deliver(self, step: StepReport) -> None:
         self._undelivered.release()
         self._requests.deliver(step)
 
@@ -316,7 +316,7 @@ class PagedBackend:
         finally:
             self._call_loop(_resolve, self._stopped)
 
-    def _publish(self, step: Step) -> None:
+    def _publish(self, step: StepReport) -> None:
         self._undelivered.acquire()
         self._call_loop(self._deliver, step)
 

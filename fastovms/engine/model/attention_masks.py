@@ -32,7 +32,7 @@ class UnknownMask(Exception):
     """The masks cannot be evaluated."""
 
 
-class Attention(NamedTuple):
+class LayerAttention(NamedTuple):
     """What a layer's queries see: the key at their own position and those before it.
 
     Attributes:
@@ -45,7 +45,7 @@ class Attention(NamedTuple):
     slopes: tuple[float, ...] | None = None
 
 
-class Attentions(NamedTuple):
+class ModelAttention(NamedTuple):
     """What all layers' queries see.
 
     Attributes:
@@ -53,11 +53,11 @@ class Attentions(NamedTuple):
         max_len: tokens of a text up to which this is the whole truth; None = of any.
     """
 
-    layers: tuple[Attention, ...]
+    layers: tuple[LayerAttention, ...]
     max_len: int | None = None
 
 
-def attentions_of(model: ov.Model, max_model_len: int) -> Attentions:
+def attentions_of(model: ov.Model, max_model_len: int) -> ModelAttention:
     """Evaluates the masks of a stateful model, in texts of up to `max_model_len` tokens.
 
     Raises:
@@ -76,10 +76,10 @@ Row = Callable[[int, int], Floats]
 """The mask of a layer for the query at a position: [heads or 1, position + 1]."""
 
 
-def _describe(row: Row, num_layers: int, max_model_len: int) -> Attentions:
+def _describe(row: Row, num_layers: int, max_model_len: int) -> ModelAttention:
     """Reads the row of the last position, which sees most, and checks others against it."""
     last = max_model_len - 1
-    layers: list[Attention] = []
+    layers: list[LayerAttention] = []
     max_len = None
     for layer in range(num_layers):
         attention = _attention_of(row(layer, last))
@@ -87,14 +87,14 @@ def _describe(row: Row, num_layers: int, max_model_len: int) -> Attentions:
             _is_seen(row(layer, position), attention)
             for position in _telling_positions(attention, last)
         ):
-            attention = Attention()
+            attention = LayerAttention()
             length = _agreed_len(partial(row, layer), last)
             max_len = min(length, max_len or length)
         layers.append(attention)
-    return Attentions(tuple(layers), max_len)
+    return ModelAttention(tuple(layers), max_len)
 
 
-def _attention_of(row: Floats) -> Attention | None:
+def _attention_of(row: Floats) -> LayerAttention | None:
     """Returns the attention that has this row in its mask; None where it is neither full nor a
     window, with or without slopes."""
     visible = row > _HIDDEN
@@ -103,14 +103,14 @@ def _attention_of(row: Floats) -> Attention | None:
         return None
     window = None if num_visible == row.shape[1] else num_visible
     seen = row[:, row.shape[1] - num_visible :].astype(np.float64)
-    attention = Attention(window)
+    attention = LayerAttention(window)
     if num_visible > 1 and np.ptp(seen):
         slopes = (seen[:, -1] - seen[:, 0]) / (num_visible - 1)
-        attention = Attention(window, tuple(map(float, slopes)))
+        attention = LayerAttention(window, tuple(map(float, slopes)))
     return attention if _is_seen(row, attention) else None
 
 
-def _telling_positions(attention: Attention, last: int) -> list[int]:
+def _telling_positions(attention: LayerAttention, last: int) -> list[int]:
     """Returns the positions of queries by which chunked attention, windows and full attention can
     be told apart."""
     window = attention.window or 0
@@ -118,7 +118,7 @@ def _telling_positions(attention: Attention, last: int) -> list[int]:
     return sorted(position for position in positions if 0 <= position < last)
 
 
-def _is_seen(row: Floats, attention: Attention) -> bool:
+def _is_seen(row: Floats, attention: LayerAttention) -> bool:
     """Returns whether a row of a mask is what such an attention has."""
     num_keys = row.shape[1]
     num_visible = min(num_keys, attention.window or num_keys)
@@ -139,7 +139,7 @@ def _agreed_len(row: Callable[[int], Floats], last: int) -> int:
     low, high = 0, last + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _is_seen(row(middle), Attention()) else (low, middle)
+        low, high = (middle, high) if _is_seen(row(middle), LayerAttention()) else (low, middle)
     return low + 1
 
 

@@ -15,8 +15,8 @@ from openvino import opset13
 from openvino._offline_transformations import paged_attention_transformation
 
 from fastovms.engine.model.attention_masks import (
-    Attention,
-    Attentions,
+    LayerAttention,
+    ModelAttention,
     UnknownMask,
     attentions_of,
 )
@@ -169,7 +169,7 @@ def _layers(model: ov.Model) -> list[Any]:
     ]
 
 
-def _read_masks(model: ov.Model, max_model_len: int) -> Attentions | None:
+def _read_masks(model: ov.Model, max_model_len: int) -> ModelAttention | None:
     try:
         return attentions_of(model, max_model_len)
     except UnknownMask as error:
@@ -180,7 +180,7 @@ def _read_masks(model: ov.Model, max_model_len: int) -> Attentions | None:
         return None
 
 
-def _set_attentions(model: ov.Model, attentions: Sequence[Attention]) -> None:
+def _set_attentions(model: ov.Model, attentions: Sequence[LayerAttention]) -> None:
     layers = _layers(model)
     if len(layers) != len(attentions):
         logger.info("%d layers of %d have been paged", len(layers), len(attentions))

@@ -36,7 +36,7 @@ _MIN_AGREEMENT: Final = 0.75
 """The share of the rounds in which the faster way must have been faster."""
 
 
-class Case(NamedTuple):
+class MeasuredStep(NamedTuple):
     """A step of `num_sequences` that each compute `num_tokens` after `context` ones."""
 
     num_sequences: int
@@ -44,13 +44,13 @@ class Case(NamedTuple):
     num_tokens: int
 
 
-DECODES: Final = {n: Case(n, CONTEXT, 1) for n in NUM_SEQUENCES}
-PREFILLS: Final = {budget: Case(1, PROMPT_CONTEXT, budget) for budget in TOKEN_BUDGETS}
+DECODES: Final = {n: MeasuredStep(n, CONTEXT, 1) for n in NUM_SEQUENCES}
+PREFILLS: Final = {budget: MeasuredStep(1, PROMPT_CONTEXT, budget) for budget in TOKEN_BUDGETS}
 LOAD_CASES: Final = (*DECODES.values(), PREFILLS[DEFAULT_TOKEN_BUDGET])
 """The cases by which ways to run a model are compared."""
 BUDGET_CASES: Final = tuple(PREFILLS.values())
 
-Times = dict[Case, list[float]]
+Times = dict[MeasuredStep, list[float]]
 """Seconds that each case took, round by round."""
 
 
@@ -69,7 +69,7 @@ class FastestWay:
 
 def measure(
     models: Mapping[str, Model],
-    cases: Sequence[Case],
+    cases: Sequence[MeasuredStep],
     clock: Callable[[], float],
     *,
     max_seconds: float,
@@ -82,7 +82,7 @@ def measure(
         As many whole rounds as there was time for; fewer than `MIN_ROUNDS` decide nothing.
     """
     end = clock() + max_seconds
-    steps: list[tuple[str, Case, Model, StepInputs]] = []
+    steps: list[tuple[str, MeasuredStep, Model, StepInputs]] = []
     for name, model in models.items():
         model.allocate_cache(max(_num_blocks(case, model.block_size) for case in cases))
         steps += [(name, case, model, inputs_of(case, model.block_size)) for case in cases]
@@ -164,11 +164,11 @@ def _mostly_above_one(ratios: Sequence[float]) -> bool:
     return sum(ratio > 1 for ratio in ratios) >= _MIN_AGREEMENT * len(ratios)
 
 
-def _num_blocks(case: Case, block_size: int) -> int:
+def _num_blocks(case: MeasuredStep, block_size: int) -> int:
     return case.num_sequences * -(-(case.context + case.num_tokens) // block_size)
 
 
-def inputs_of(case: Case, block_size: int) -> StepInputs:
+def inputs_of(case: MeasuredStep, block_size: int) -> StepInputs:
     """Returns inputs over the first blocks of the cache. Their token is one that every vocabulary
     has; neither it nor what is in the cache matters for what a step costs."""
     end = case.context + case.num_tokens

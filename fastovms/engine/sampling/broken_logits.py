@@ -42,7 +42,7 @@ def check_rows(rows: Iterable[RawLogits]) -> None:
         raise BrokenLogits
 
 
-class Failure(NamedTuple):
+class SequenceFailure(NamedTuple):
     """What has ended one sample of a request, or a search.
 
     Attributes:

@@ -23,7 +23,7 @@ _DURATION_BUCKETS: Final = (
 )  # fmt: skip
 
 
-class Levels(Protocol):
+class ServerLevels(Protocol):
     """What the server holds at the moment; `server.HttpServer` implements it."""
 
     @property
@@ -42,7 +42,7 @@ class HttpMetrics(Collector):
         levels: asked at every scrape.
     """
 
-    def __init__(self, levels: Callable[[], Levels]) -> None:
+    def __init__(self, levels: Callable[[], ServerLevels]) -> None:
         self._levels = levels
         self._durations: dict[tuple[str, str, int], Histogram] = {}
         self._num_received = 0

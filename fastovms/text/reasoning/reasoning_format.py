@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from fastovms.grammar_tree import EMPTY, Node
 from fastovms.text.scanning.headed_messages import HeadedMessages
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 
-Parse = Callable[[Scanner, Output, bool], Incremental[None]]
+Parse = Callable[[Scanner, PieceCollector, bool], Incremental[None]]
 """Reads an answer up to the end of its reasoning. The flag says whether the answer begins within
 reasoning."""
 

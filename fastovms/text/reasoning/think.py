@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fastovms.grammar_tree import Regex, Tag, Until, in_order, one_of, optional
 from fastovms.text.reasoning.reasoning_format import Parse, ReasoningFormat
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 
 Tags = tuple[str, str]
@@ -49,7 +49,7 @@ def think_format(
 
 
 def _parser(pairs: Sequence[Tags], answer: Tags | None) -> Parse:
-    def parse(scan: Scanner, out: Output, is_inside: bool) -> Incremental[None]:
+    def parse(scan: Scanner, out: PieceCollector, is_inside: bool) -> Incremental[None]:
         """Reads reasoning, which comes first or not at all. Without an end, all is reasoning."""
         space = yield from scan.space()
         end = pairs[0][1] if is_inside else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import Tool
 
@@ -48,12 +48,12 @@ class HeadedMessages:
     body: str
     ends: Sequence[str]
     read_header: Callable[[str], Header]
-    read_call: Callable[[Scanner, Output, Sequence[Tool], str, str], Incremental[None]]
+    read_call: Callable[[Scanner, PieceCollector, Sequence[Tool], str, str], Incremental[None]]
 
 
 def parse_messages(
     scan: Scanner,
-    out: Output,
+    out: PieceCollector,
     form: HeadedMessages,
     *,
     tools: Sequence[Tool] | None,
@@ -100,7 +100,7 @@ def parse_messages(
 
 
 def _read_opening(
-    scan: Scanner, out: Output, form: HeadedMessages, begin: str
+    scan: Scanner, out: PieceCollector, form: HeadedMessages, begin: str
 ) -> Incremental[str | None]:
     """Reads a header and the tag behind it; None if there is no such tag, the header being
     content."""
@@ -116,7 +116,7 @@ def _read_opening(
 
 
 def _read_text(
-    scan: Scanner, out: Output, form: HeadedMessages, *, is_reasoning: bool
+    scan: Scanner, out: PieceCollector, form: HeadedMessages, *, is_reasoning: bool
 ) -> Incremental[None]:
     if is_reasoning:
         out.begin_reasoning()

@@ -16,7 +16,7 @@ from fastovms.text.scanning.output import (
 from fastovms.text.scanning.scanner import Incremental, Scanner
 
 
-class Output:
+class PieceCollector:
     """Collects the pieces that a parser finds.
 
     White space beside a call or a thought belongs to the markup. So content with markup in it, and
@@ -142,9 +142,9 @@ class _Space:
 class IncrementalParser:
     """Implements `OutputParser` by a computation that reads a scanner and fills an output."""
 
-    def __init__(self, start: Callable[[Scanner, Output], Incremental[None]]) -> None:
+    def __init__(self, start: Callable[[Scanner, PieceCollector], Incremental[None]]) -> None:
         self._scanner = Scanner()
-        self._output = Output()
+        self._output = PieceCollector()
         self._steps = start(self._scanner, self._output)
         next(self._steps, None)
 

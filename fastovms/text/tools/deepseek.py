@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, several
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.named_call import named_call, read_arguments
@@ -30,7 +30,7 @@ _KIND = "function"
 _FENCES = ("```json", "```")
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
+def parse(scan: Scanner, out: PieceCollector, tools: Sequence[Tool]) -> Incremental[None]:
     while opening := (yield from scan.until((ALL_BEGIN, BEGIN), out.content)):
         if opening == ALL_BEGIN:
             opening += yield from scan.space()
@@ -42,7 +42,7 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None
             yield from read_end(scan, out, ALL_END)
 
 
-def _read_call(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
+def _read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
     scan.record()
     pieces: list[str] = []
     tag = yield from scan.until((SEPARATOR, END, ALL_END, BEGIN), pieces.append)

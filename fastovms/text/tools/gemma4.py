@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fastovms.grammar_tree import Json, Node, Tag, TextBefore, in_order, one_of
 from fastovms.text.scanning import json_text
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.json_text import escape
 from fastovms.text.scanning.literals import Notation, copy_value, read_word
 from fastovms.text.scanning.parameters import Parameter
@@ -60,7 +60,7 @@ NOTATION = Notation(
 )
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
+def parse(scan: Scanner, out: PieceCollector, tools: Sequence[Tool]) -> Incremental[None]:
     while (yield from scan.until((BEGIN,), out.content)):
         num_calls = out.num_calls
         opening = BEGIN + (yield from scan.space())
@@ -78,7 +78,7 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None
                 out.content(opening)
 
 
-def _read_call(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
+def _read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
     scan.record()
     name = yield from read_word(scan)
     yield from scan.space()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order, one_of
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import XmlForm, read_named_call, xml_arguments
@@ -32,7 +32,7 @@ FORM = XmlForm(
 TAGS = (BEGIN, END, *FORM.parameter, FORM.value, FORM.parameter_end)
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
+def parse(scan: Scanner, out: PieceCollector, tools: Sequence[Tool]) -> Incremental[None]:
     while (yield from scan.until((BEGIN,), out.content)):
         scan.record()
         yield from scan.space()

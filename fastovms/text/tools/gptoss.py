@@ -25,7 +25,7 @@ from fastovms.grammar_tree import (
     several,
 )
 from fastovms.text.scanning.headed_messages import HeadedMessages, Header, MessageKind
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.named_call import named_call, read_arguments
@@ -53,7 +53,7 @@ def _read_header(text: str) -> Header:
 
 
 def _read_call(
-    scan: Scanner, out: Output, tools: Sequence[Tool], function: str, opening: str
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str, opening: str
 ) -> Incremental[None]:
     yield from read_arguments(scan, out, function, opening, _ENDS)
 

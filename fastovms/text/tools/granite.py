@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import Node
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.json_call import json_calls, read_calls
@@ -20,7 +20,7 @@ OTHER_BEGIN = "<tool_call>"
 END = "</tool_call>"
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
+def parse(scan: Scanner, out: PieceCollector, tools: Sequence[Tool]) -> Incremental[None]:
     tags = (BEGIN, OTHER_BEGIN, *([out.answer_end] if out.answer_end else []))
     while opening := (yield from scan.until(tags, out.content)):
         if opening == out.answer_end:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.json_call import json_call, read_call
@@ -16,7 +16,7 @@ BEGIN = "<tool_call>"
 END = "</tool_call>"
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
+def parse(scan: Scanner, out: PieceCollector, tools: Sequence[Tool]) -> Incremental[None]:
     while (yield from scan.until((BEGIN,), out.content)):
         if (yield from read_call(scan, out, BEGIN)):
             yield from read_end(scan, out, END)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import Node, Tag, in_order
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls import call_list, json_call, pythonic_call
@@ -16,13 +16,13 @@ BEGIN = "<|tool_call_start|>"
 END = "<|tool_call_end|>"
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
+def parse(scan: Scanner, out: PieceCollector, tools: Sequence[Tool]) -> Incremental[None]:
     while (yield from scan.until((BEGIN,), out.content)):
         if (yield from read_list(scan, out, BEGIN)):
             yield from read_end(scan, out, END)
 
 
-def read_list(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
+def read_list(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
     """Reads a list of calls, pythonic or in JSON, and says whether they were whole. What breaks
     before the first, `opening` included, becomes content."""
     opening += yield from scan.space()

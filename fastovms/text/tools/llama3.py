@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import ANY_TEXT, Node, Tag, TextBefore, in_order, one_of, several
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.json_call import json_call, read_call
@@ -27,7 +27,7 @@ LIST_END = "<|python_end|>"
 TAGS = (TAG, LIST_BEGIN, LIST_END)
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
+def parse(scan: Scanner, out: PieceCollector, tools: Sequence[Tool]) -> Incremental[None]:
     out.content((yield from scan.space()))
     if (yield from scan.peek()) in ("{", "["):
         yield from _read_calls(scan, out, "")
@@ -35,7 +35,7 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None
         yield from _read_calls(scan, out, tag)
 
 
-def _read_calls(scan: Scanner, out: Output, opening: str) -> Incremental[None]:
+def _read_calls(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     num_calls = out.num_calls
     opening += yield from scan.space()
     if (yield from scan.peek()) == "[":

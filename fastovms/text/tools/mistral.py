@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import Node, Regex, Tag, in_order
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.json_call import json_calls, read_calls
@@ -24,7 +24,7 @@ _CALL_ID = "[CALL_ID]"
 _BARE = '[{"'
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
+def parse(scan: Scanner, out: PieceCollector, tools: Sequence[Tool]) -> Incremental[None]:
     space = yield from scan.space()
     out.content(space)
     if (yield from scan.peek(len(_BARE), _BARE)) == _BARE:
@@ -37,7 +37,7 @@ def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None
             yield from _read_named(scan, out, opening)
 
 
-def _read_named(scan: Scanner, out: Output, opening: str) -> Incremental[None]:
+def _read_named(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
     pieces: list[str] = []
     tag = yield from scan.until((ARGUMENTS, _CALL_ID, BEGIN, "{"), pieces.append)
     name = "".join(pieces)

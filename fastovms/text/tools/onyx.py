@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from fastovms.grammar_tree import Node, Tag, in_order, one_of, several
 from fastovms.text.scanning.headed_messages import HeadedMessages, Header, MessageKind
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import XmlForm, read_call, xml_calls
@@ -47,7 +47,7 @@ def _read_header(text: str) -> Header:
 
 
 def _read_call(
-    scan: Scanner, out: Output, tools: Sequence[Tool], function: str, opening: str
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], function: str, opening: str
 ) -> Incremental[None]:
     """Reads a call. The elements name the functions, not the header."""
     invoke = FORM.function[0]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import Node
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.json_call import json_calls, read_calls
@@ -17,7 +17,7 @@ TAG = "<|tool_call|>"
 END = "<|/tool_call|>"
 
 
-def parse(scan: Scanner, out: Output, tools: Sequence[Tool]) -> Incremental[None]:
+def parse(scan: Scanner, out: PieceCollector, tools: Sequence[Tool]) -> Incremental[None]:
     while opening := (yield from scan.until((BEGIN, TAG), out.content)):
         if opening == BEGIN:
             scan.put_back("[")

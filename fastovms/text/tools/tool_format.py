@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from fastovms.grammar_tree import Node, Tag, TriggeredTag, in_order, several
 from fastovms.text.scanning.headed_messages import HeadedMessages
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 
-Parse = Callable[[Scanner, Output, Sequence[Tool]], Incremental[None]]
+Parse = Callable[[Scanner, PieceCollector, Sequence[Tool]], Incremental[None]]
 """Reads an answer, or what follows the reasoning in it, to its end."""
 
 WriteGrammar = Callable[[CallChoice], Node]
@@ -53,7 +53,7 @@ def tagged_calls(choice: CallChoice, begin: str, rest: Node, between: str | Node
     return call if between is None or once else several(call, between)
 
 
-def read_end(scan: Scanner, out: Output, tag: str) -> Incremental[None]:
+def read_end(scan: Scanner, out: PieceCollector, tag: str) -> Incremental[None]:
     """Reads the tag behind a call, if it is there, or what there is of it at the end."""
     space = yield from scan.space()
     if not (yield from scan.take(tag)):

@@ -15,7 +15,7 @@ from fastovms.backends.engine_thread.engine_loop import (
     Submit,
     run_engine,
 )
-from fastovms.backends.engine_thread.in_flight import Step
+from fastovms.backends.engine_thread.in_flight import StepReport
 from fastovms.params import (
     EngineOutput,
     FinishReason,
@@ -58,7 +58,7 @@ class Engine:
         return [EngineOutput(request_id, output) for request_id in self.admitted]
 
 
-def run(engine: Engine, *batches: list[Command]) -> tuple[list[Step], list[bool]]:
+def run(engine: Engine, *batches: list[Command]) -> tuple[list[StepReport], list[bool]]:
     """The steps that are told, and whether the loop would have waited for each batch."""
     left, waits, told = iter(batches), [], []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.backend_stats import BackendStats
-from fastovms.backends.engine_thread.in_flight import RequestsInFlight, Step, check_length
+from fastovms.backends.engine_thread.in_flight import RequestsInFlight, StepReport, check_length
 from fastovms.errors import Overloaded, RequestError
 from fastovms.params import (
     EngineOutput,
@@ -26,9 +26,9 @@ def output(request_id: str, index: int = 0, reason: FinishReason | None = None) 
 
 
 def step(*outputs: EngineOutput, admitted: tuple[str, ...] = (), received: int = 0,
-         waiting: int = 0, seconds: float | None = 0.5, at: float = 0.0) -> Step:  # fmt: skip
+         waiting: int = 0, seconds: float | None = 0.5, at: float = 0.0) -> StepReport:  # fmt: skip
     stats = BackendStats(num_waiting=waiting)
-    return Step(list(outputs), list(admitted), at, stats, received, seconds)
+    return StepReport(list(outputs), list(admitted), at, stats, received, seconds)
 
 
 class Flight(RequestsInFlight):

@@ -16,7 +16,7 @@ import openvino_genai as genai
 
 from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
-from fastovms.backends.genai.pipeline import Capacity
+from fastovms.backends.genai.pipeline import CacheCapacity
 from fastovms.backends.genai.pipeline_engine import PipelineEngine
 from fastovms.backends.genai.worker_process import run
 from fastovms.config import EngineConfig
@@ -180,7 +180,7 @@ def genai_backend(
     clock: Callable[[], float] = time.perf_counter,
 ) -> GenaiBackend:
     engine = PipelineEngine(
-        pipeline or FakePipeline(), model, config, Capacity(num_blocks=100, block_size=32)
+        pipeline or FakePipeline(), model, config, CacheCapacity(num_blocks=100, block_size=32)
     )
     peer = ThreadPeer(engine, clock)
     return GenaiBackend(peer, model, config, guard_pipeline(None), clock)

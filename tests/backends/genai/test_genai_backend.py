@@ -10,10 +10,10 @@ from multiprocessing.connection import Pipe
 import numpy as np
 
 from fastovms.backend_stats import BackendStats, EngineCounters
-from fastovms.backends.engine_thread.in_flight import Step
+from fastovms.backends.engine_thread.in_flight import StepReport
 from fastovms.backends.genai.genai_backend import _ENCODING_ALLOWANCE, GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
-from fastovms.backends.genai.worker_messages import Encoding, Failed
+from fastovms.backends.genai.worker_messages import EncodingImages, WorkerFailed
 from fastovms.backends.processes.process import receive, send
 from fastovms.config import EngineConfig
 from fastovms.params import GenerationRequest, SamplingParams, TextPrompt
@@ -62,12 +62,12 @@ async def test_images_that_are_encoded_are_no_hang():
     listener = Listener()
     backend.submit(GenerationRequest("r", [1], SamplingParams()), listener)
     assert backend.stats() == backend.stats() == BackendStats(num_waiting=1)
-    send(peer.theirs, Encoding(2))
+    send(peer.theirs, EncodingImages(2))
     await until(lambda: backend.stats().step_allowance == 2 * _ENCODING_ALLOWANCE)
     step = BackendStats(num_running=1, counters=EngineCounters(num_steps=1))
-    send(peer.theirs, Step([], ["r"], 100.0, step, 1))
+    send(peer.theirs, StepReport([], ["r"], 100.0, step, 1))
     await until(lambda: backend.stats() == step)
-    send(peer.theirs, Failed("RuntimeError: no more"))
+    send(peer.theirs, WorkerFailed("RuntimeError: no more"))
     await listener.done.wait()
     assert listener.outputs[-1].error == "RuntimeError: no more"
     peer.theirs.close()

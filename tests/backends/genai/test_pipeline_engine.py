@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastovms.backends.genai.pipeline import Capacity
+from fastovms.backends.genai.pipeline import CacheCapacity
 from fastovms.backends.genai.pipeline_engine import PipelineEngine
 from fastovms.config import EngineConfig
 from fastovms.params import (
@@ -37,7 +37,7 @@ def engine_over(
         pipeline,
         info or model(),
         EngineConfig(**config),  # type: ignore[arg-type]
-        Capacity(num_blocks=10, block_size=32),
+        CacheCapacity(num_blocks=10, block_size=32),
         new_seed=lambda: 11,
     )
 
@@ -249,7 +249,7 @@ def test_long_work_is_announced():
         FakePipeline(),
         model(takes_images=True),
         EngineConfig(),
-        Capacity(num_blocks=10, block_size=32),
+        CacheCapacity(num_blocks=10, block_size=32),
         on_images=told.append,
     )
     engine.add(with_images("a", "text", 0, max_tokens=1))

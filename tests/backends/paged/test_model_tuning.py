@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.backends.paged import model_tuning as tuning
-from fastovms.backends.paged.model_tuning import Finding, load_tuned, measure_all
+from fastovms.backends.paged.model_tuning import TuningResult, load_tuned, measure_all
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
@@ -168,12 +168,12 @@ def test_measuring_by_hand_takes_its_time_and_is_kept(machine: Machine, cache: D
     machine.compile_seconds = 20
     machine.start(cache)
     report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock)
-    assert report.finding == Finding("b", 512)
+    assert report.finding == TuningResult("b", 512)
     assert list(report.loads) == list(report.budgets) == ["a", "b"]
     assert machine.start(cache) == ("b", 512)
     machine.costs["b"] = linear(9, 0.01)
     report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock)
-    assert report.finding == Finding("a", 512)
+    assert report.finding == TuningResult("a", 512)
     assert machine.start(cache) == ("a", 512)
 
 
@@ -182,6 +182,6 @@ def test_what_was_measured_by_hand_of_a_small_model_is_known(
 ) -> None:
     machine.weights_size = EXACT_WEIGHTS_SIZE
     report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock)
-    assert report.finding == Finding("b", 512)
+    assert report.finding == TuningResult("b", 512)
     assert machine.start(cache) == ("b", 512)
     assert machine.start(cache, EngineConfig(tune=False)) == ("a", None)

@@ -14,8 +14,8 @@ from bench.graph import LlamaGraph
 from bench.shapes import SHAPES
 from fastovms.backends.paged.window import MIN_EXACT_LEN
 from fastovms.engine.model.attention_masks import (
-    Attention,
-    Attentions,
+    LayerAttention,
+    ModelAttention,
     UnknownMask,
     _describe,
     attentions_of,
@@ -72,22 +72,22 @@ def causal(num_keys: int, window: int | None = None, slope: float = 0.0) -> np.n
 @pytest.mark.parametrize(
     ("window", "slope", "expected"),
     [
-        (None, 0.0, Attention()),
-        (8, 0.0, Attention(window=8)),
-        (None, 0.5, Attention(slopes=(0.5,))),
-        (8, 0.5, Attention(window=8, slopes=(0.5,))),
+        (None, 0.0, LayerAttention()),
+        (8, 0.0, LayerAttention(window=8)),
+        (None, 0.5, LayerAttention(slopes=(0.5,))),
+        (8, 0.5, LayerAttention(window=8, slopes=(0.5,))),
     ],
 )
-def test_what_rows_tell(window: int | None, slope: float, expected: Attention) -> None:
+def test_what_rows_tell(window: int | None, slope: float, expected: LayerAttention) -> None:
     found = _describe(lambda layer, position: causal(position + 1, window, slope)[0, 0], 2, 100)
-    assert found == Attentions((expected, expected))
+    assert found == ModelAttention((expected, expected))
 
 
 def test_chunks_are_no_window_and_hold_up_to_the_first_border() -> None:
     def chunked(layer: int, position: int) -> np.ndarray:
         return causal(position + 1, position % 16 + 1)[0, 0]
 
-    assert _describe(chunked, 1, 100) == Attentions((Attention(),), max_len=16)
+    assert _describe(chunked, 1, 100) == ModelAttention((LayerAttention(),), max_len=16)
 
 
 def test_masks_that_depend_on_something_else_are_unknown() -> None:
@@ -106,7 +106,7 @@ def test_masks_that_depend_on_something_else_are_unknown() -> None:
 def test_a_model_without_masks_sees_everything() -> None:
     model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
     found = attentions_of(model, 100)
-    assert set(found.layers) == {Attention()}
+    assert set(found.layers) == {LayerAttention()}
     assert found.max_len is None
 
 
@@ -116,4 +116,7 @@ def test_the_language_part_of_a_model_of_images_has_masks(
     graph = TINY_VLM / "openvino_language_model.xml"
     assert read_max_transformed_len(ov.Core(), graph, 160) is None
     assert "cannot be read" not in caplog.text
-    assert attentions_of(ov.Core().read_model(graph), 160).layers == (Attention(), Attention())
+    assert attentions_of(ov.Core().read_model(graph), 160).layers == (
+        LayerAttention(),
+        LayerAttention(),
+    )

@@ -13,7 +13,7 @@ from fastovms.text.scanning.headed_messages import (
     MessageKind,
     parse_messages,
 )
-from fastovms.text.scanning.incremental_parser import IncrementalParser, Output
+from fastovms.text.scanning.incremental_parser import IncrementalParser, PieceCollector
 from fastovms.text.scanning.output import (
     CallArguments,
     CallBegin,
@@ -34,7 +34,7 @@ def read_header(text: str) -> Header:
 
 
 def read_call(
-    scan: Scanner, out: Output, tools: Sequence[Tool], name: str, opening: str
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], name: str, opening: str
 ) -> Incremental[None]:
     out.begin(name)
     out.arguments((yield from scan.read(2)))

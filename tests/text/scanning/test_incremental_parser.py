@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fastovms.text.scanning.incremental_parser import IncrementalParser, Output
+from fastovms.text.scanning.incremental_parser import IncrementalParser, PieceCollector
 from fastovms.text.scanning.output import (
     CallArguments,
     CallBegin,
@@ -19,7 +19,7 @@ from fastovms.text.scanning.output import (
 from fastovms.text.scanning.scanner import Incremental, Scanner
 
 
-def call(out: Output) -> None:
+def call(out: PieceCollector) -> None:
     out.begin("f")
     out.arguments("{")
     out.arguments("}")
@@ -47,10 +47,10 @@ CALL: list[Piece] = [CallBegin(0, "f"), CallArguments(0, "{}"), CallEnd(0, True)
     ],
 )  # fmt: skip
 def test_white_space_beside_markup_belongs_to_it(
-    steps: list[Callable[[Output], None]], pieces: list[Piece]
+    steps: list[Callable[[PieceCollector], None]], pieces: list[Piece]
 ) -> None:
     for takes_each in (False, True):
-        out = Output()
+        out = PieceCollector()
         found: list[Piece] = []
         for step in steps:
             step(out)
@@ -61,7 +61,7 @@ def test_white_space_beside_markup_belongs_to_it(
 
 
 def test_white_space_is_told_with_the_text_that_follows() -> None:
-    out = Output()
+    out = PieceCollector()
     out.content("a ")
     assert out.take() == [Content("a")]
     out.content("b")
@@ -71,7 +71,7 @@ def test_white_space_is_told_with_the_text_that_follows() -> None:
     assert out.take() == [Content(" ")]
 
 
-def bracketed(scan: Scanner, out: Output) -> Incremental[None]:
+def bracketed(scan: Scanner, out: PieceCollector) -> Incremental[None]:
     """Takes what is in brackets for a thought."""
     while (yield from scan.until(("[",), out.content)):
         out.begin_reasoning()
@@ -90,7 +90,7 @@ def test_a_computation_reads_while_the_text_arrives() -> None:
 
 
 def test_a_computation_that_never_ends_is_a_defect() -> None:
-    def endless(scan: Scanner, out: Output) -> Incremental[None]:
+    def endless(scan: Scanner, out: PieceCollector) -> Incremental[None]:
         while True:
             yield
 

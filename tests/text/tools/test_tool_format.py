@@ -6,7 +6,7 @@ import pytest
 
 from fastovms.grammar_tree import Literal
 from fastovms.params import Grammar, GrammarKind
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.output import Content, Piece
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
@@ -47,7 +47,7 @@ def test_calls_behind_a_tag(
     ],
 )
 def test_the_tag_behind_a_call(text: str, pieces: list[Piece], rest: str) -> None:
-    def reader(scan: Scanner, out: Output) -> Incremental[bool]:
+    def reader(scan: Scanner, out: PieceCollector) -> Incremental[bool]:
         yield from read_end(scan, out, "</c>")
         return True
 

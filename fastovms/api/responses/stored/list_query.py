@@ -23,7 +23,7 @@ _FLAGS: Final = {"true": True, "false": False, "True": True, "False": False, "1"
 T = TypeVar("T")
 
 
-class Query:
+class ListQuery:
     """Parameters by name. Where one is given several times, the last counts.
 
     Raises:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import Node, in_order, one_of, several
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.json_text import copy_json, read_string
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import Tool
@@ -31,7 +31,7 @@ def json_calls(tools: Sequence[Tool], *, parallel: bool, begin: str = "[") -> No
     return in_order(begin, several(call, ", ") if parallel else call, "]")
 
 
-def read_calls(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
+def read_calls(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
     """Reads one call or a list of them, and returns whether they were whole. What breaks is treated
     as by `read_call`."""
     opening += yield from scan.space()
@@ -40,7 +40,7 @@ def read_calls(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
     return (yield from read_list(scan, out, opening + "[", read_call))
 
 
-def read_call(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
+def read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
     """Reads a call and returns whether all of its arguments were there.
 
     The arguments are passed on as they are generated once the name is known. What breaks before,
@@ -68,7 +68,7 @@ def read_call(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
 class _Call:
     """What is known of a call so far."""
 
-    def __init__(self, scan: Scanner, out: Output) -> None:
+    def __init__(self, scan: Scanner, out: PieceCollector) -> None:
         self._scan = scan
         self._out = out
         self._waiting: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastovms.grammar_tree import Node, in_order, one_of
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.json_text import copy_json
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import Tool
@@ -17,7 +17,7 @@ def named_call(tools: Sequence[Tool], between: Node | str) -> Node:
 
 
 def read_arguments(
-    scan: Scanner, out: Output, name: str, opening: str, ends: Sequence[str] = ()
+    scan: Scanner, out: PieceCollector, name: str, opening: str, ends: Sequence[str] = ()
 ) -> Incremental[bool]:
     """Reads the arguments of a call and says whether they were all there.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fastovms.grammar_tree import EMPTY, Json, Node, Repeat, Separated, in_order, one_of
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.json_text import escape
 from fastovms.text.scanning.literals import read_word
 from fastovms.text.scanning.parameters import Parameter, parameters_of
@@ -14,7 +14,7 @@ from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 
 
-def read_call(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
+def read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
     """Reads a call and says whether it was a whole one.
 
     Arguments have names; they are passed on as they are generated. What breaks before the first,
@@ -52,7 +52,7 @@ def _read_argument_name(scan: Scanner) -> Incremental[str]:
     return name if name and (yield from scan.take("=")) else ""
 
 
-def _read_arguments(scan: Scanner, out: Output, name: str) -> Incremental[bool]:
+def _read_arguments(scan: Scanner, out: PieceCollector, name: str) -> Incremental[bool]:
     before = "{"
     while True:
         out.arguments(f'{before}"{escape(name)}":')

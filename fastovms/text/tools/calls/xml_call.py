@@ -19,7 +19,7 @@ from fastovms.grammar_tree import (
     one_of,
     optional,
 )
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.json_text import copy_json, escape
 from fastovms.text.scanning.parameters import (
     ANY_TYPE,
@@ -65,7 +65,7 @@ class XmlForm:
 
 
 def read_call(
-    scan: Scanner, out: Output, tools: Sequence[Tool], form: XmlForm, opening: str
+    scan: Scanner, out: PieceCollector, tools: Sequence[Tool], form: XmlForm, opening: str
 ) -> Incremental[bool]:
     """Reads a call from its function's name on and says whether it was a whole one.
 
@@ -82,7 +82,12 @@ def read_call(
 
 
 def read_named_call(
-    scan: Scanner, out: Output, tools: Sequence[Tool], form: XmlForm, name: str, opening: str
+    scan: Scanner,
+    out: PieceCollector,
+    tools: Sequence[Tool],
+    form: XmlForm,
+    name: str,
+    opening: str,
 ) -> Incremental[bool]:
     """Does the same from behind the function's name, which has been recorded."""
     yield from scan.space()
@@ -120,7 +125,7 @@ def _read_name(scan: Scanner, end: str) -> Incremental[str]:
 
 
 def _read_arguments(
-    scan: Scanner, out: Output, parameters: dict[str, Parameter], form: XmlForm
+    scan: Scanner, out: PieceCollector, parameters: dict[str, Parameter], form: XmlForm
 ) -> Incremental[bool]:
     told: set[str] = set()
     while True:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastovms.text.scanning.incremental_parser import IncrementalParser, Output
+from fastovms.text.scanning.incremental_parser import IncrementalParser, PieceCollector
 from fastovms.text.scanning.output import Piece
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from tests.text.parsing import parse
 from tests.text.tools.checks import cuts
 
-Reader = Callable[[Scanner, Output], Incremental[bool]]
+Reader = Callable[[Scanner, PieceCollector], Incremental[bool]]
 
 
 def read(reader: Reader, text: str) -> tuple[bool, list[Piece], str]:
@@ -20,7 +20,7 @@ def read(reader: Reader, text: str) -> tuple[bool, list[Piece], str]:
     for parts in cuts(text):
         results: list[tuple[bool, str]] = []
 
-        def start(scan: Scanner, out: Output, results=results) -> Incremental[None]:
+        def start(scan: Scanner, out: PieceCollector, results=results) -> Incremental[None]:
             is_whole = yield from reader(scan, out)
             rest: list[str] = []
             yield from scan.rest(rest.append)

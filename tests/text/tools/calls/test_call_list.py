@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.text.scanning.incremental_parser import Output
+from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.output import Content
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.tools.calls.call_list import read_list
@@ -12,7 +12,7 @@ from tests.text.tools.calls.reading import read
 from tests.text.tools.checks import call
 
 
-def letter(scan: Scanner, out: Output, opening: str) -> Incremental[bool]:
+def letter(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
     name = yield from scan.peek()
     if not name.isalpha():
         out.content(opening)

@@ -46,6 +46,18 @@ class TriggeredTag(_Part, frozen=True):
     once: bool
 
 
+class FirstTag(_Part, frozen=True):
+    """A part that is anything up to the first of some tags, that tag, and what goes with it.
+
+    Attributes:
+        cases: the tags, each with what follows it.
+        must_come: whether one of them has to come; else the part may be anything without them.
+    """
+
+    cases: tuple[tuple[str, Node], ...]
+    must_come: bool
+
+
 class Regex(_Part, frozen=True):
     """A part that is text without special tokens and as a whole matches expressions, as Rust's
     `regex` reads them.
@@ -63,6 +75,20 @@ class Regex(_Part, frozen=True):
     def excluding(self, *patterns: str) -> Regex:
         """Returns the same with more expressions that it does not match."""
         return replace(self, unlike=(*self.unlike, *patterns))
+
+
+class OtherText(_Part, frozen=True):
+    """A part that is text without special tokens, in which no tag stands, and which does not begin
+    as something else does, white space before that or not.
+
+    Attributes:
+        begins: what it does not begin with. Where a compiler cannot tell beginnings apart, they
+            stand nowhere in it.
+        tags: what it does not have in it.
+    """
+
+    begins: tuple[str, ...]
+    tags: tuple[str, ...] = ()
 
 
 class TextBefore(_Part, frozen=True):
@@ -134,8 +160,8 @@ class Separated(_Part, frozen=True):
 
 
 Node = (
-    Literal | Tag | Until | TriggeredTag | Regex | TextBefore | Json | Answer | InOrder | OneOf
-    | Repeat | Several | Separated
+    Literal | Tag | Until | TriggeredTag | FirstTag | Regex | OtherText | TextBefore | Json
+    | Answer | InOrder | OneOf | Repeat | Several | Separated
 )  # fmt: skip
 
 EMPTY = InOrder(())
@@ -164,6 +190,25 @@ def optional(part: Node) -> Node:
 def several(item: Node, separator: Node | str) -> Node:
     """Returns the item, once or often, with the separator between one and the next."""
     return Several(item, _node(separator))
+
+
+def after_first_tag(tree: Node) -> tuple[str, Node] | None:
+    """Returns the tag that a tree begins with, or that it waits for, and what follows it; None if
+    there is no such tag."""
+    match tree:
+        case Tag(tag):
+            return tag, EMPTY
+        case TriggeredTag(tag, rest, once):
+            return tag, rest if once else in_order(rest, tree)
+        case InOrder((first, *others)):
+            found = after_first_tag(first)
+            return found and (found[0], in_order(found[1], *others))
+        case Several(item, separator):
+            found = after_first_tag(item)
+            more = Repeat(in_order(separator, item))
+            return found and (found[0], in_order(found[1], more))
+        case _:
+            return None
 
 
 def _node(part: Node | str) -> Node:

@@ -19,8 +19,8 @@ from fastovms.cli.flag_types import (
 )
 from fastovms.config import DEFAULT_TOKEN_BUDGET
 from fastovms.settings import CHAT, ENGINE, FILES, MEDIA, REPOSITORY
-from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.tools import TOOL_FORMATS
+from fastovms.text.reasoning import REASONING_FORMAT_ALIASES, REASONING_FORMATS
+from fastovms.text.tools import TOOL_FORMAT_ALIASES, TOOL_FORMATS
 
 REPOSITORY_FLAGS: Final = (
     Flag("--model-repository-path", REPOSITORY.path, "DIR", path,
@@ -77,24 +77,6 @@ ENGINE_FLAGS: Final = (
          "XDG_CACHE_HOME or ~/.cache)", shows_default=False),
 )  # fmt: skip
 
-TOOL_PARSERS_OF_VLLM: Final = {
-    "deepseek_v3": "deepseek",
-    "glm47": "glm45",
-    "granite4": "hermes3",
-    "hermes": "hermes3",
-    "llama3_json": "llama3",
-    "llama4_json": "llama3",
-    "llama4_pythonic": "pythonic",
-    "openai": "gptoss",
-    "phi4_mini_json": "phi4",
-    "qwen3_coder": "qwen3coder",
-    "qwen3_xml": "qwen3coder",
-}
-REASONING_PARSERS_OF_VLLM: Final = {
-    "deepseek_v3": "deepseek", "glm45": "qwen3", "glm47": "qwen3", "openai_gptoss": "gptoss",
-}  # fmt: skip
-"""vLLM's names for the same formats of reasoning."""
-
 CHAT_FLAGS: Final = (
     Flag("--chat-template", CHAT.chat_template, "FILE", template,
          "file with a Jinja template in place of the model's, or the template itself",
@@ -110,11 +92,11 @@ CHAT_FLAGS: Final = (
     Flag("--trust-request-chat-template", CHAT.trust_request_chat_template, "", None,
          "a request may bring a template of its own"),
     Flag("--tool-parser", CHAT.tool_parser, "NAME",
-         choice("auto", "none", *TOOL_FORMATS, aliases=TOOL_PARSERS_OF_VLLM),
+         choice("auto", "none", *TOOL_FORMATS, aliases=TOOL_FORMAT_ALIASES),
          f"format of the model's tool calls: {', '.join(TOOL_FORMATS)}, none, or auto = as its "
          "template says"),
     Flag("--reasoning-parser", CHAT.reasoning_parser, "NAME",
-         choice("auto", "none", *REASONING_FORMATS, aliases=REASONING_PARSERS_OF_VLLM),
+         choice("auto", "none", *REASONING_FORMATS, aliases=REASONING_FORMAT_ALIASES),
          f"format of the model's thoughts: {', '.join(REASONING_FORMATS)}, none, or auto = as its "
          "template says"),
     Flag("--response-role", CHAT.response_role, "ROLE", text,

@@ -35,8 +35,8 @@ _Inline = tree.Literal | tree.Tag | tree.Answer | tree.InOrder | tree.OneOf | tr
 """The parts that are written where they stand."""
 
 _Ruled = (
-    tree.Until | tree.TriggeredTag | tree.Regex | tree.TextBefore | tree.Json | tree.Several
-    | tree.Separated
+    tree.Until | tree.TriggeredTag | tree.FirstTag | tree.Regex | tree.OtherText | tree.TextBefore
+    | tree.Json | tree.Several | tree.Separated
 )  # fmt: skip
 """The parts that are rules of their own, which are written once."""
 
@@ -64,8 +64,6 @@ class _RuleWriter:
         self._end_token_ids = end_token_ids
         self._lines = [f"ANY_TEXT: {_terminal(tree.ANY_TEXT)}"]
         self._names: dict[Node, str] = {}
-        special = _ranges(sorted(special_tokens.values()))
-        self._tokens_between = f"(ANY_TEXT <[{special}]>)* " if special else ""
 
     def source(self, root: Node) -> str:
         start = self._expression(root)
@@ -110,12 +108,18 @@ class _RuleWriter:
                 call = f"{self._until(tag)} {self._expression(rest)}"
                 without = self._without(tag)
                 return self._add("text", f"{call} | {without}" if once else f"({call})* {without}")
+            case tree.FirstTag(cases, must_come):
+                return self._add("text", self._first_tag(cases, must_come=must_come))
             case tree.Regex():
                 return self._add("TERMINAL", _terminal(node))
+            case tree.OtherText(begins, tags):
+                barred = rf"\s*({'|'.join(map(re.escape, begins))})(.|\n)*"
+                held = [rf"(.|\n)*{re.escape(tag)}(.|\n)*" for tag in tags]
+                return self._add("TERMINAL", _terminal(tree.ANY_TEXT.excluding(barred, *held)))
             case tree.TextBefore(tag, body, gap):
                 text = f"({_terminal(body)}) {json.dumps(gap)}" if gap else _terminal(body)
                 terminal = self._add("TERMINAL", text)
-                is_lazy = tag not in self._special_tokens
+                is_lazy = self._special_token_of(tag) is None
                 return self._add("text", f"{terminal} {self._tag(tag)}", is_lazy=is_lazy)
             case tree.Json(schema):
                 usable = usable_schema(schema, name="a schema in it")
@@ -128,16 +132,50 @@ class _RuleWriter:
                 return self._separated(items, separator)
 
     def _until(self, tag: str) -> str:
-        if tag in self._special_tokens:
-            return f"{self._without(tag)} {self._tag(tag)}"
-        end = self._add("end", f"ANY_TEXT {self._tag(tag)}", is_lazy=True)
-        return f"{self._tokens_between}{end}"
+        return self._first_tag(((tag, tree.EMPTY),), must_come=True)
 
     def _without(self, tag: str) -> str:
-        token_id = self._special_tokens.get(tag)
-        if token_id is None:
-            return f"{self._tokens_between}ANY_TEXT"
-        return f"<[^{_ranges(sorted({token_id, *self._end_token_ids}))}]>*"
+        return self._text_without([tag])
+
+    def _first_tag(self, cases: Sequence[tuple[str, Node]], *, must_come: bool) -> str:
+        tags = [tag for tag, _ in cases]
+        rests = [self._expression(rest) for _, rest in cases]
+        ids = [self._special_token_of(tag) for tag in tags]
+        if None not in ids:
+            found = [f"{self._tag(tag)} {rest}" for tag, rest in zip(tags, rests, strict=True)]
+            end = "" if must_come else ' | ""'
+            return f"{self._text_without(tags)} ({' | '.join(found)}{end})"
+        found = []
+        for tag, token_id, rest in zip(tags, ids, rests, strict=True):
+            text = f"ANY_TEXT {self._tag(tag)}"
+            found.append(
+                f"{self._add('end', text, is_lazy=True) if token_id is None else text} {rest}"
+            )
+        end = "" if must_come else " | ANY_TEXT"
+        return f"{self._tokens_between(ids)}({' | '.join(found)}{end})"
+
+    def _text_without(self, tags: Sequence[str]) -> str:
+        """Returns an expression of any text, special tokens in it too, without those tags."""
+        ids = [self._special_token_of(tag) for tag in tags]
+        if None in ids:
+            return f"{self._tokens_between(ids)}ANY_TEXT"
+        return f"<[^{_ranges(sorted({*filter(None, ids), *self._end_token_ids}))}]>*"
+
+    def _tokens_between(self, barred: Collection[int | None]) -> str:
+        """Returns an expression of text with special tokens other than those, up to the last."""
+        others = sorted(set(self._special_tokens.values()) - set(barred))
+        return f"(ANY_TEXT <[{_ranges(others)}]>)* " if others else ""
+
+    def _special_token_of(self, tag: str) -> int | None:
+        """Returns the special token that a tag is, or begins with."""
+        return next((self._special_tokens[t] for t in self._starts(tag)), None)
+
+    def _starts(self, tag: str) -> list[str]:
+        """Returns the special tokens that a tag begins with, the longest first."""
+        if tag in self._special_tokens:
+            return [tag]
+        found = [text for text in self._special_tokens if text and tag.startswith(text)]
+        return sorted(found, key=len, reverse=True)
 
     def _separated(self, items: Sequence[tuple[Node, bool]], separator: str) -> str:
         # `first`: the items from here on, none being there yet; `rest`: behind another.
@@ -156,8 +194,12 @@ class _RuleWriter:
         return name
 
     def _tag(self, text: str) -> str:
-        token_id = self._special_tokens.get(text)
-        return json.dumps(text) if token_id is None else f"<[{token_id}]>"
+        start = next(iter(self._starts(text)), None)
+        if start is None:
+            return json.dumps(text)
+        rest = text.removeprefix(start)
+        token = f"<[{self._special_tokens[start]}]>"
+        return f"{token} {json.dumps(rest)}" if rest else token
 
 
 def _terminal(regex: tree.Regex) -> str:

@@ -9,7 +9,8 @@ from fastovms.grammar_tree import EMPTY, Answer, Node, in_order, one_of
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.output_parser import opens_reasoning
 from fastovms.text.reasoning import ReasoningFormat
-from fastovms.text.scanning.headed_messages import HeadedMessages
+from fastovms.text.reasoning.reasoning_format import ThoughtTags
+from fastovms.text.reasoning.think import thoughts_before_calls
 from fastovms.text.tools import CallChoice, ToolFormat
 
 
@@ -27,10 +28,20 @@ def call_grammar(
     Raises:
         InvalidField: a schema cannot be kept to in the model's format of calls.
     """
-    # Where nothing has to be, messages of every kind may come.
-    is_free = isinstance(tool_format.parse, HeadedMessages) and not choice.required
-    before = EMPTY if is_free else _reasoning(reasoning_format, prompt)
-    tree = in_order(before, tool_format.grammar(choice))
+    calls = tool_format.grammar(choice)
+    if reasoning_format is None:
+        tree = calls
+    elif isinstance(reasoning_format.parse, ThoughtTags):
+        tree = thoughts_before_calls(
+            reasoning_format.parse,
+            calls,
+            is_inside=opens_reasoning(reasoning_format, prompt),
+            is_required=choice.required,
+            is_strict=choice.strict,
+        )
+    else:
+        # Where nothing has to be, messages of every kind may come.
+        tree = in_order(_reasoning(reasoning_format, prompt) if choice.required else EMPTY, calls)
     return Grammar(GrammarKind.CALLS, "", "tools", tree)
 
 

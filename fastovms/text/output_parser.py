@@ -7,11 +7,13 @@ from functools import partial
 
 from fastovms.errors import ConfigurationError
 from fastovms.text.reasoning import ReasoningFormat
+from fastovms.text.reasoning.reasoning_format import ThoughtTags
 from fastovms.text.scanning.headed_messages import HeadedMessages, parse_messages
-from fastovms.text.scanning.incremental_parser import IncrementalParser, PieceCollector
+from fastovms.text.scanning.incremental_parser import IncrementalParser
 from fastovms.text.scanning.output import OutputParser, PlainParser
-from fastovms.text.scanning.scanner import Incremental, Scanner
+from fastovms.text.tagged_answer import TaggedAnswer
 from fastovms.text.tools import Tool, ToolFormat
+from fastovms.text.tools.tool_format import TaggedCalls
 
 _LOOK_BACK = 200
 """How many characters of a prompt's end tell whether reasoning has been opened."""
@@ -37,38 +39,25 @@ def output_parser(
     if tool_format is None and reasoning_format is None:
         return PlainParser()
     is_inside = reasoning_format is not None and opens_reasoning(reasoning_format, prompt)
-
-    return IncrementalParser(partial(_parse, tool_format, reasoning_format, tools, is_inside))
-
-
-def _parse(
-    tool_format: ToolFormat | None,
-    reasoning_format: ReasoningFormat | None,
-    tools: Sequence[Tool],
-    is_inside: bool,
-    scan: Scanner,
-    out: PieceCollector,
-) -> Incremental[None]:
-    for found in (tool_format, reasoning_format):
-        if found is not None and isinstance(found.parse, HeadedMessages):
-            yield from parse_messages(
-                scan,
-                out,
-                found.parse,
+    calls = tool_format.parse if tool_format is not None else None
+    thoughts = reasoning_format.parse if reasoning_format is not None else None
+    for form in (calls, thoughts):
+        if isinstance(form, HeadedMessages):
+            parse = partial(
+                parse_messages,
+                form=form,
                 tools=tools if tool_format is not None else None,
                 tells_reasoning=reasoning_format is not None,
                 is_inside=is_inside,
             )
-            return
-    if reasoning_format is not None and not isinstance(reasoning_format.parse, HeadedMessages):
-        yield from reasoning_format.parse(scan, out, is_inside)
-    if tool_format is not None and not isinstance(tool_format.parse, HeadedMessages):
-        yield from tool_format.parse(scan, out, tools)
-    elif out.answer_end:
-        while (yield from scan.until((out.answer_end,), out.content)):
-            pass
-    else:
-        yield from scan.rest(out.content)
+            return IncrementalParser(parse)
+    answer = TaggedAnswer(
+        calls if isinstance(calls, TaggedCalls) else None,
+        thoughts if isinstance(thoughts, ThoughtTags) else None,
+        tools,
+        is_inside,
+    )
+    return IncrementalParser(answer.parse)
 
 
 def check_formats(tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None) -> None:

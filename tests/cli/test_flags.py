@@ -7,7 +7,6 @@ import pytest
 
 from fastovms.cli.aliases import normalize
 from fastovms.cli.flags import FLAGS, add_flags, read_flags
-from fastovms.cli.model_flags import REASONING_PARSERS_OF_VLLM, TOOL_PARSERS_OF_VLLM
 from fastovms.cli.unused_flags import add_foreign_flags
 from fastovms.config import (
     EngineConfig,
@@ -25,6 +24,8 @@ from fastovms.settings import (
     Fields,
     Settings,
 )
+from fastovms.text.reasoning import REASONING_FORMAT_ALIASES
+from fastovms.text.tools import TOOL_FORMAT_ALIASES
 
 
 def arguments_of(*arguments: str) -> argparse.Namespace:
@@ -132,8 +133,8 @@ def test_addresses(arguments, host, port, listen):
 
 @pytest.mark.parametrize(
     ("field", "aliases"),
-    [(CHAT.tool_parser, TOOL_PARSERS_OF_VLLM),
-     (CHAT.reasoning_parser, REASONING_PARSERS_OF_VLLM)],
+    [(CHAT.tool_parser, TOOL_FORMAT_ALIASES),
+     (CHAT.reasoning_parser, REASONING_FORMAT_ALIASES)],
 )  # fmt: skip
 def test_vllms_names_of_parsers_are_names_of_ours(field, aliases):
     [flag] = [flag for flag in FLAGS if flag.field == field]

@@ -7,9 +7,11 @@ import pytest
 from fastovms.grammar.tree_rules import tree_rules
 from fastovms.grammar_tree import (
     Answer,
+    FirstTag,
     Json,
     Literal,
     Node,
+    OtherText,
     Regex,
     Repeat,
     Separated,
@@ -78,7 +80,7 @@ def test_an_answer_follows_reasoning(
 AB = Regex("[ab]+")
 
 
-@pytest.mark.parametrize("specials", [(), ("<t>",)], ids=str)
+@pytest.mark.parametrize("specials", [(), ("<t>",), ("<t>", "<u>")], ids=str)
 @pytest.mark.parametrize(
     ("tree", "accepted", "refused"),
     [
@@ -100,6 +102,13 @@ AB = Regex("[ab]+")
         (Regex("a/b\n\\/\\\\/\\\n[\n/]"), ["a/b\n/\\/\n/", "a/b\n/\\/\n\n"], ["a/b/"]),
         (TextBefore("<t>", AB, gap="\n"), ["a\n<t>", "ba\n<t>"], ["a<t>", "\n<t>", "a\n<t>a"]),
         (TriggeredTag("<t>", AB, once=True), ["", "x", "x<t>ab"], ["x<t>", "<t>a<t>a", "<t>ax"]),
+        (OtherText(("ab", "[x"), ("<t>",)), ["", "xab", "[", "b\n"], ["ab", " [xa", "a<t>"]),
+        (FirstTag((("<t>", Literal("a")), ("<u>", Literal("b"))), must_come=True),
+         ["x<t>a", "<u>b", "x\n<u>b"], ["", "x", "<t>b", "<u>a", "<t>a<u>b"]),
+        (FirstTag((("<t>", AB), ("<u>", Literal("c"))), must_come=False),
+         ["", "x<t>ab", "<u>c", "<v>"], ["<t>c", "x<u>a", "<t>a<u>c"]),
+        (in_order(Until("<t>a"), "b"), ["x<t>ab"], ["<t>b"]),
+        (in_order(Tag("<t>a"), "b"), ["<t>ab"], ["<t>b"]),
         (Json.of({"enum": [[1, {"a": 2}]], "x-guidance": {"key_separator": "="}}),
          ['[1,{"a":2}]', '[1, {"a": 2}]'], ['[1,  {"a":2}]', '[1,{"a"=2}]']),
         (Json("{}"), ["1", "[]"], ["x"]),

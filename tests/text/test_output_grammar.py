@@ -68,8 +68,11 @@ def test_calls_after_a_thought(required: bool) -> None:
         accepts = vocabulary(*specials).accepts
         assert accepts(grammar, call) is True
         assert accepts(grammar, f"<think>\nwhy {{\n</think>\n\n{call}") is True
+        # A tag within a thought begins the call where one has to come.
+        assert accepts(grammar, f"<think>why {call}") is True
+        assert accepts(grammar, f"<think>why {call}</think>") is not required
         if specials:  # text that spells a tag is one to a grammar
-            assert accepts(grammar, f"<think>\n<tool_call>?\n</think>\n\n{call}") is True
+            assert accepts(grammar, f"<think><tool_call>?</think>{call}") is not required
         assert accepts(grammar, "<think>why</think><tool_call>?") is False
         assert accepts(grammar, "<think>why</think>text") is not required
 

@@ -22,6 +22,8 @@ TOOLS = [Tool("add")]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 ADD = [CallBegin(0, "add"), CallArguments(0, '{"a": 1}'), CallEnd(0, True)]
 
+SECOND = [CallBegin(1, "add"), CallArguments(1, '{"a": 1}'), CallEnd(1, True)]
+
 
 @pytest.mark.parametrize(
     ("text", "prompt", "pieces"),
@@ -30,7 +32,15 @@ ADD = [CallBegin(0, "add"), CallArguments(0, '{"a": 1}'), CallEnd(0, True)]
         ("<think>\nwhy\n</think>\n\nhello", "", [Reasoning("why"), Content("hello")]),
         ("why</think>hello", "assistant\n<think>\n", [Reasoning("why"), Content("hello")]),
         ("why", "assistant\n<think>\n", [Reasoning("why")]),
-        (f"<think>{CALL}</think>{CALL}", "", [Reasoning(CALL), *ADD]),
+        (f"<think>why\n{CALL}", "", [Reasoning("why"), *ADD]),
+        (f"why\n{CALL}\n</think>\nok", "<think>\n", [Reasoning("why"), *ADD, Content("ok")]),
+        (f"<think>{CALL}</think>{CALL}", "", [*ADD, *SECOND]),
+        (
+            f"<think>a <tool_call>b</tool_call> {{c</think>{CALL}",
+            "",
+            [Reasoning("a <tool_call>b</tool_call> {c"), *ADD],
+        ),
+        ("<think>a <tool_call></think>b", "", [Reasoning("a <tool_call>"), Content("b")]),
         (f"<think>\n\n</think>\n\nok\n{CALL}\n", "", [Content("ok"), *ADD]),
     ],
 )

@@ -44,7 +44,12 @@ class ToolUse:
     @property
     def choice(self) -> CallChoice:
         """The same in the words of the format of calls. There must be tools."""
-        return CallChoice(self.tools, required=self.is_required, parallel=self.is_parallel)
+        return CallChoice(
+            self.tools,
+            required=self.is_required,
+            parallel=self.is_parallel,
+            strict=self.is_strict,
+        )
 
 
 class _Forms(NamedTuple):

@@ -1,9 +1,9 @@
 """Renders trees of grammars as XGrammar's structural tags, the only form in which OpenVINO GenAI
 takes them.
 
-Its formats know no empty text, no repetition, and no text without a tag but around tags that may
-come. So repetitions are written out and end after `MAX_REPEATS`, and a tree with other text in it
-is refused.
+Its formats know no empty text, no repetition, and no text that is unlike an expression. So
+repetitions are written out and end after `MAX_REPEATS`. Text that must not be taken for markup is
+any text up to the tag behind it, and other such text is refused.
 """
 
 from __future__ import annotations
@@ -46,6 +46,18 @@ def _const(text: str) -> Format:
     return {"type": "const_string", "value": text} if text else _NOTHING
 
 
+def _regex(pattern: str) -> Format:
+    return {"type": "regex", "pattern": pattern}
+
+
+def _until(tag: str) -> Format:
+    return {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": tag}
+
+
+def _text_without(texts: Sequence[str]) -> Format:
+    return {"type": "any_text", "excludes": list(texts)}
+
+
 def _schema(schema: Any) -> Format:
     if isinstance(schema, dict):
         schema = {key: value for key, value in schema.items() if key != "x-guidance"}
@@ -67,15 +79,33 @@ def _format(node: Node, grammar: Grammar) -> Format:
         case tree.Literal(text) | tree.Tag(text):
             return _const(text)
         case tree.Until(tag):
-            return {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": tag}
+            return _until(tag)
+        case tree.FirstTag(cases, must_come):
+            rests = [_format(rest, grammar) for _, rest in cases]
+            last: Format = rests[0].get("elements", rests)[-1]
+            if not must_come and last["type"] == "triggered_tags":
+                # No choice may have both this and other text in it: what is free before it, too,
+                # stands for both.
+                return last
+            found = [
+                _joined([_until(tag), rest]) for (tag, _), rest in zip(cases, rests, strict=True)
+            ]
+            without = [] if must_come else [_text_without([tag for tag, _ in cases])]
+            return _either([*found, *without])
         case tree.TriggeredTag(tag, rest, once):
             return _triggered(tag, _format(rest, grammar), stop_after_first=once)
         case tree.Regex(pattern, (), ()):
-            return {"type": "regex", "pattern": pattern}
+            return _regex(pattern)
         case tree.Regex():
             raise CannotTranslate("text that is not to match an expression")
-        case tree.TextBefore(tag):
-            raise CannotTranslate(f"text without special tokens before {tag}")
+        case tree.OtherText(begins, tags):
+            return _text_without([*begins, *tags])
+        case tree.TextBefore(tag, tree.Regex(pattern, (), _), gap):
+            is_any = pattern == tree.ANY_TEXT.pattern
+            body = [_until(gap + tag)] if is_any else [_regex(pattern), _const(gap + tag)]
+            return _joined(body)
+        case tree.TextBefore():
+            raise CannotTranslate("text that is to match several expressions")
         case tree.Json(schema):
             return _schema(json.loads(schema))
         case tree.Answer():
@@ -130,13 +160,13 @@ def _repeated(item: Format) -> Format:
 
 def _triggered(tag: str, content: Format, *, stop_after_first: bool) -> Format:
     elements = content["elements"] if content["type"] == "sequence" else [content]
-    end = elements[-1]
-    if end["type"] != "const_string" or len(elements) < 2:
-        raise CannotTranslate(f"what follows {tag} without an end of its own")
+    end = ""
+    if elements[-1]["type"] == "const_string" and len(elements) > 1:
+        end, elements = elements[-1]["value"], elements[:-1]
     return {
         "type": "triggered_tags",
         "triggers": [tag],
-        "tags": [{"begin": tag, "content": _joined(elements[:-1]), "end": end["value"]}],
+        "tags": [{"begin": tag, "content": _joined(elements), "end": end}],
         "at_least_one": False,
         "stop_after_first": stop_after_first,
     }

@@ -12,54 +12,62 @@ from fastovms.text.reasoning.message_reasoning import GPTOSS, ONYX
 from fastovms.text.reasoning.reasoning_format import ReasoningFormat
 from fastovms.text.reasoning.think import THINK, think_format
 
-__all__ = ["REASONING_FORMATS", "ReasoningFormat", "detect_reasoning_format"]
+__all__ = [
+    "REASONING_FORMATS",
+    "REASONING_FORMAT_ALIASES",
+    "ReasoningFormat",
+    "detect_reasoning_format",
+]
 
 # Granite 3.2 thinks in words, 3.3 between tags, with the answer between others.
-_GRANITE = [
+_GRANITE = (
     THINK,
     ("Here is my thought process:", "Here is my response:"),
     ("Here's my thought process:", "Here's my response:"),
-]
+)
+
+_BY_RANK: Final = (
+    GPTOSS,
+    ONYX,
+    # The word behind the token names the kind of channel, and some answers have none.
+    think_format(
+        "gemma4",
+        (("<|channel>thought\n", "<channel|>"), ("<|channel>", "<channel|>")),
+        anywhere=True,
+        marks=(("<|tool_call>call:",), ("<|channel>thought",)),
+    ),
+    think_format("minicpm5", marks=(('<param name="',),)),
+    think_format(
+        "lfm2", marks=(("<|tool_call_start|>", "message.thinking"), ("keep_past_thinking",))
+    ),
+    think_format(
+        "granite",
+        _GRANITE,
+        answer=("<response>", "</response>"),
+        marks=(("Here is my thought process:",), ("<think></think>", "<response></response>")),
+    ),
+    think_format("mistral", (("[THINK]", "[/THINK]"),), marks=(("[THINK]",),)),
+    think_format("deepseek", aliases=("deepseek_v3",), marks=(("<｜Assistant｜>", "<think>"),)),
+    think_format(
+        "qwen3",
+        aliases=("glm45", "glm47"),
+        marks=(("<think>",), ("content.split('</think>')",)),
+    ),
+    think_format("deepseek_r1", is_assumed=True),
+)
+"""The formats in the order in which a template is searched for their marks: what others have, too,
+comes last."""
 
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {
-    reasoning_format.name: reasoning_format
-    for reasoning_format in (
-        think_format("deepseek"),
-        think_format("deepseek_r1", is_assumed=True),
-        think_format("gemma4", [("<|channel>thought", "<channel|>")]),
-        GPTOSS,
-        think_format("granite", _GRANITE, answer=("<response>", "</response>")),
-        think_format("lfm2"),
-        think_format("minicpm5"),
-        think_format("mistral", [("[THINK]", "[/THINK]")]),
-        ONYX,
-        think_format("qwen3"),
-    )
+    found.name: found for found in sorted(_BY_RANK, key=lambda found: found.name)
 }
-
-_MARKERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("gptoss", ("<|channel|>",)),
-    ("onyx", ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>")),
-    ("gemma4", ("<|tool_call>call:",)),
-    ("gemma4", ("<|channel>thought",)),
-    ("minicpm5", ('<param name="',)),
-    ("lfm2", ("<|tool_call_start|>", "message.thinking")),
-    ("lfm2", ("keep_past_thinking",)),
-    ("granite", ("Here is my thought process:",)),
-    ("granite", ("<think></think>", "<response></response>")),
-    ("mistral", ("[THINK]",)),
-    ("deepseek", ("<｜Assistant｜>", "<think>")),
-    ("qwen3", ("<think>",)),
-    ("qwen3", ("content.split('</think>')",)),
-)
-"""The texts by which a template that teaches a format is known: it holds all of them. The first
-match wins."""
+REASONING_FORMAT_ALIASES: Final[Mapping[str, str]] = {
+    alias: found.name for found in REASONING_FORMATS.values() for alias in found.aliases
+}
+"""The names of the formats by those that other servers have for them."""
 
 
 def detect_reasoning_format(template: str) -> ReasoningFormat | None:
-    """Returns the format in which a chat template, given as its source, knows thoughts; None =
-    none."""
-    for name, markers in _MARKERS:
-        if all(marker in template for marker in markers):
-            return REASONING_FORMATS[name]
-    return None
+    """Returns the format in which a chat template, given as its source, knows thoughts, the first
+    match; None = none."""
+    return next((found for found in _BY_RANK if found.is_taught_by(template)), None)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastovms.grammar_tree import EMPTY, Node
 from fastovms.text.scanning.headed_messages import HeadedMessages
-from fastovms.text.scanning.incremental_parser import PieceCollector
-from fastovms.text.scanning.scanner import Incremental, Scanner
 
-Parse = Callable[[Scanner, PieceCollector, bool], Incremental[None]]
-"""Reads an answer up to the end of its reasoning. The flag says whether the answer begins within
-reasoning."""
+Tags = tuple[str, str]
+"""A tag that begins something and one that ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtTags:
+    """How a family marks the thoughts in its answers.
+
+    Attributes:
+        pairs: the tags that a thought may stand between; where a prompt has begun it, the first
+            pair. The beginning of one may be the beginning of another that stands before it.
+        answer: the tags that the answer may stand between.
+        anywhere: whether the tags are markup wherever they stand, alone too; else a thought comes
+            first or not at all, and an answer between tags comes behind it.
+    """
+
+    pairs: tuple[Tags, ...]
+    answer: Tags | None = None
+    anywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +44,22 @@ class ReasoningFormat:
         end: where answers begin within reasoning unless the prompt has ended it, with what; else
             None.
         open_answer: the grammar of the markup between reasoning and content.
+        aliases: names that other servers have for it.
+        marks: sets of texts. A chat template that has all the texts of one of them knows thoughts
+            of this format.
     """
 
     name: str
     tags: tuple[str, ...]
-    parse: Parse | HeadedMessages
+    parse: ThoughtTags | HeadedMessages
     begin: str
     before_answer: Node
     rest: Node
     end: str | None = None
     open_answer: Node = EMPTY
+    aliases: tuple[str, ...] = ()
+    marks: tuple[tuple[str, ...], ...] = ()
+
+    def is_taught_by(self, template: str) -> bool:
+        """Returns whether a chat template, given as its source, knows thoughts of this format."""
+        return any(all(mark in template for mark in marks) for marks in self.marks)

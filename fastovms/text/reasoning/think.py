@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastovms.grammar_tree import Regex, Tag, Until, in_order, one_of, optional
-from fastovms.text.reasoning.reasoning_format import Parse, ReasoningFormat
-from fastovms.text.scanning.incremental_parser import PieceCollector
-from fastovms.text.scanning.scanner import Incremental, Scanner
-
-Tags = tuple[str, str]
-"""A tag that begins reasoning and one that ends it."""
+from fastovms.grammar_tree import (
+    EMPTY,
+    FirstTag,
+    Node,
+    Regex,
+    Tag,
+    Until,
+    after_first_tag,
+    in_order,
+    one_of,
+    optional,
+)
+from fastovms.text.reasoning.reasoning_format import ReasoningFormat, Tags, ThoughtTags
 
 THINK: Tags = ("<think>", "</think>")
 
@@ -24,14 +30,14 @@ def think_format(
     pairs: Sequence[Tags] = (THINK,),
     *,
     answer: Tags | None = None,
+    anywhere: bool = False,
     is_assumed: bool = False,
+    aliases: tuple[str, ...] = (),
+    marks: tuple[tuple[str, ...], ...] = (),
 ) -> ReasoningFormat:
-    """Returns a format of reasoning between tags.
+    """Returns a format of reasoning between tags, of which `ThoughtTags` tells more.
 
     Args:
-        pairs: the tags that reasoning may stand between; where a prompt has begun it, the first
-            pair.
-        answer: the tags that the answer behind reasoning may stand between.
         is_assumed: whether answers are reasoning from the beginning, unless the prompt has ended
             it.
     """
@@ -39,35 +45,39 @@ def think_format(
     thoughts = one_of(*[in_order(Tag(its_begin), Until(its_end)) for its_begin, its_end in pairs])
     return ReasoningFormat(
         name,
-        tags=tuple(tag for pair in (*pairs, *([answer] if answer else [])) for tag in pair),
-        parse=_parser(pairs, answer),
-        begin=begin,
+        tags=tuple(dict.fromkeys(tag for pair in (*pairs, answer or ()) for tag in pair)),
+        parse=ThoughtTags(tuple(pairs), answer, anywhere),
+        begin=begin.rstrip(),
         before_answer=optional(in_order(thoughts, _BLANK_LINES)),
         rest=in_order(Until(end), _BLANK_LINES),
         end=end if is_assumed else None,
+        open_answer=in_order(Tag(answer[0])) if answer and anywhere else EMPTY,
+        aliases=aliases,
+        marks=marks,
     )
 
 
-def _parser(pairs: Sequence[Tags], answer: Tags | None) -> Parse:
-    def parse(scan: Scanner, out: PieceCollector, is_inside: bool) -> Incremental[None]:
-        """Reads reasoning, which comes first or not at all. Without an end, all is reasoning."""
-        space = yield from scan.space()
-        end = pairs[0][1] if is_inside else None
-        for begin, its_end in pairs:
-            if (yield from scan.take(begin)):
-                end = its_end
-                break
-        if end is None:
-            out.content(space)
-            return
-        out.begin_reasoning()
-        yield from scan.until((end,), out.reasoning)
-        out.end_reasoning()
-        if answer is not None:
-            space = yield from scan.space()
-            if (yield from scan.take(answer[0])):
-                out.answer_end = answer[1]
-            else:
-                out.content(space)
+def thoughts_before_calls(
+    thoughts: ThoughtTags, calls: Node, *, is_inside: bool, is_required: bool, is_strict: bool
+) -> Node:
+    """Returns the grammar of calls that a thought may come before.
 
-    return parse
+    A call's tag within a thought ends it where calls have to follow their schemas: else it may be
+    one that the model writes about, and the thought is free.
+
+    Args:
+        calls: their grammar.
+        is_inside: whether the answer begins within a thought.
+        is_required: whether calls must come.
+        is_strict: whether calls have to follow their schemas.
+    """
+    begun = after_first_tag(calls) if is_required or is_strict else None
+
+    def thought(end: str) -> Node:
+        cases = [(end, in_order(_BLANK_LINES, calls)), *([begun] if begun else [])]
+        return FirstTag(tuple(cases), is_required)
+
+    if is_inside:
+        return thought(thoughts.pairs[0][1])
+    opened = [in_order(Tag(begin), thought(end)) for begin, end in thoughts.pairs]
+    return one_of(*opened, calls)

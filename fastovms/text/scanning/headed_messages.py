@@ -3,7 +3,7 @@ whether a message is a thought, a call or for the user."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -38,7 +38,8 @@ class HeadedMessages:
             written a part of it, and behind another message.
         body: what ends the header.
         ends: what ends a message.
-        read_header: returns what a header says, given its text with what it begins with.
+        read_header: returns what a header says, given its text with what it begins with, and the
+            names of the functions that may be called.
         read_call: reads the body of a call, perhaps not to its end. The strings: the function's
             name; the markup that has been read before.
     """
@@ -47,7 +48,7 @@ class HeadedMessages:
     more_begins: Sequence[str]
     body: str
     ends: Sequence[str]
-    read_header: Callable[[str], Header]
+    read_header: Callable[[str, Collection[str]], Header]
     read_call: Callable[[Scanner, PieceCollector, Sequence[Tool], str, str], Incremental[None]]
 
 
@@ -67,6 +68,7 @@ def parse_messages(
         tells_reasoning: whether thoughts are told apart from content.
         is_inside: whether the answer begins within a thought.
     """
+    functions = frozenset(tool.name for tool in tools or ())
     if is_inside:
         yield from _read_text(scan, out, form, is_reasoning=tells_reasoning)
     while True:
@@ -82,7 +84,7 @@ def parse_messages(
         opening = yield from _read_opening(scan, out, form, begin)
         if opening is None:
             continue
-        header = form.read_header(opening)
+        header = form.read_header(opening, functions)
         if header.kind is MessageKind.CALL and tools is not None:
             yield from form.read_call(scan, out, tools, header.function, opening)
             space = yield from scan.space()

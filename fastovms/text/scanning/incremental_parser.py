@@ -25,7 +25,6 @@ class PieceCollector:
     Attributes:
         in_reasoning: whether the parser is within reasoning.
         num_calls: how many calls have begun so far.
-        answer_end: markup that ends the answer, if some has begun it. It is no content.
     """
 
     def __init__(self) -> None:
@@ -36,7 +35,6 @@ class PieceCollector:
         self._reasoning = _Space()
         self.in_reasoning = False
         self.num_calls = 0
-        self.answer_end = ""
 
     def take(self) -> list[Piece]:
         """Returns the pieces found since the last time."""
@@ -45,7 +43,11 @@ class PieceCollector:
         return pieces
 
     def content(self, text: str) -> None:
-        self._add(Content, self._content.hold(text))
+        """Adds to the answer; within reasoning, where calls are looked for too, to that."""
+        if self.in_reasoning:
+            self.reasoning(text)
+        else:
+            self._add(Content, self._content.hold(text))
 
     def begin_content(self) -> None:
         """Begins a message to the user. Of several, each is told after a space, as in OVMS."""
@@ -68,6 +70,8 @@ class PieceCollector:
         self.in_reasoning = False
 
     def begin(self, name: str) -> None:
+        """Begins a call, which ends reasoning."""
+        self.end_reasoning()
         self._content.trim()
         self._join()
         self._pieces.append(CallBegin(self.num_calls, name))

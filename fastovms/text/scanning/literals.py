@@ -6,6 +6,7 @@ the notation does not have there, which is then next to be read.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Notation:
         convert_cut: the same for one that the text's end has cut.
         brackets: what arrays and objects begin and end with.
         is_json: whether white space is passed on, and no comma stands before a closing bracket.
+        bare_ends: what ends a scalar that may be a string without quotes; empty = strings have
+            quotes.
     """
 
     quotes: tuple[str, ...]
@@ -40,6 +43,7 @@ class Notation:
     convert_cut: Callable[[str], str | None]
     brackets: Mapping[str, str]
     is_json: bool = False
+    bare_ends: tuple[str, ...] = ()
 
 
 def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
@@ -124,6 +128,8 @@ def _copy_key(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool
 
 def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[bool]:
     """Passes on a number or a name whole, or as far as the end has cut it."""
+    if notation.bare_ends:
+        return (yield from copy_bare(scan, emit, notation))
     word = yield from read_word(scan)
     converted = notation.convert(word)
     is_at_end = scan.is_ended and not (yield from scan.peek())
@@ -134,6 +140,27 @@ def _copy_scalar(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[b
         scan.put_back(word)
         return False
     emit(converted)
+    return True
+
+
+def copy_bare(
+    scan: Scanner, emit: Emit, notation: Notation, *, is_text: bool = False
+) -> Incremental[bool]:
+    """Passes on a scalar that `bare_ends` ends: a number, a name, or else a string.
+
+    Args:
+        is_text: whether it is a string in any case.
+    """
+    pieces: list[str] = []
+    end = yield from scan.until(notation.bare_ends, pieces.append)
+    word = "".join(pieces).strip()
+    if end is None:
+        cut = None if is_text else notation.convert_cut(word)
+        emit(json.dumps(word, ensure_ascii=False)[:-1] if cut is None else cut)
+        return False
+    scan.put_back(end)
+    converted = None if is_text else notation.convert(word)
+    emit(json.dumps(word, ensure_ascii=False) if converted is None else converted)
     return True
 
 

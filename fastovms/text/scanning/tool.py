@@ -37,8 +37,10 @@ class CallChoice:
         required: whether the answer is calls and nothing else; else it may be text, with calls or
             without.
         parallel: whether there may be more than one call.
+        strict: whether a call has to follow its function's schema wherever it stands.
     """
 
     tools: Sequence[Tool]
     required: bool = False
     parallel: bool = True
+    strict: bool = False

@@ -46,12 +46,12 @@ class TokenTable:
     strip_leading_space: bool = False
 
     def skipping_special_tokens(self, keep: Collection[bytes] = ()) -> TokenTable:
-        """Returns the table of texts without special tokens, those in `keep` excepted."""
-        special = self.special_token_ids
-        token_bytes = [
-            b"" if token_id in special and data not in keep else data
-            for token_id, data in enumerate(self.token_bytes)
-        ]
+        """Returns the table of texts without special tokens, those excepted that a text in `keep`
+        is or begins with."""
+        token_bytes = list(self.token_bytes)
+        for token_id in self.special_token_ids:
+            if not any(text.startswith(token_bytes[token_id]) for text in keep):
+                token_bytes[token_id] = b""
         return replace(self, token_bytes=token_bytes)
 
     def detokenizer(self, *, continues: bool = False) -> TableDetokenizer:

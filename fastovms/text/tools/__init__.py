@@ -9,75 +9,64 @@ from collections.abc import Mapping
 from typing import Final
 
 from fastovms.text.scanning.tool import CallChoice, Tool
-from fastovms.text.tools.deepseek import DEEPSEEK, DEEPSEEK_V31
-from fastovms.text.tools.gemma4 import GEMMA4
-from fastovms.text.tools.glm45 import GLM45
-from fastovms.text.tools.gptoss import GPTOSS
-from fastovms.text.tools.granite import GRANITE
-from fastovms.text.tools.hermes3 import HERMES3
-from fastovms.text.tools.lfm2 import LFM2
-from fastovms.text.tools.llama3 import LLAMA3, PYTHONIC
-from fastovms.text.tools.minicpm5 import MINICPM5
-from fastovms.text.tools.mistral import DEVSTRAL, MISTRAL
-from fastovms.text.tools.onyx import ONYX
-from fastovms.text.tools.phi4 import PHI4
-from fastovms.text.tools.qwen3coder import QWEN3CODER
+from fastovms.text.tools.json_formats.granite import GRANITE
+from fastovms.text.tools.json_formats.hermes3 import HERMES3
+from fastovms.text.tools.json_formats.llama3 import LLAMA3
+from fastovms.text.tools.json_formats.mistral import DEVSTRAL, MISTRAL
+from fastovms.text.tools.json_formats.phi4 import PHI4
+from fastovms.text.tools.literal_formats.functiongemma import FUNCTIONGEMMA
+from fastovms.text.tools.literal_formats.gemma4 import GEMMA4
+from fastovms.text.tools.literal_formats.lfm2 import LFM2
+from fastovms.text.tools.literal_formats.pythonic import PYTHONIC
+from fastovms.text.tools.named_formats.deepseek import DEEPSEEK, DEEPSEEK_V31
+from fastovms.text.tools.named_formats.gptoss import GPTOSS
 from fastovms.text.tools.tool_format import ToolFormat
+from fastovms.text.tools.xml_formats.glm45 import GLM45
+from fastovms.text.tools.xml_formats.minicpm5 import MINICPM5
+from fastovms.text.tools.xml_formats.onyx import ONYX
+from fastovms.text.tools.xml_formats.qwen3coder import QWEN3CODER
 
-__all__ = ["TOOL_FORMATS", "CallChoice", "Tool", "ToolFormat", "detect_tool_format"]
+__all__ = [
+    "TOOL_FORMATS",
+    "TOOL_FORMAT_ALIASES",
+    "CallChoice",
+    "Tool",
+    "ToolFormat",
+    "detect_tool_format",
+]
+
+_BY_RANK: Final = (
+    GPTOSS,
+    ONYX,
+    GEMMA4,
+    FUNCTIONGEMMA,
+    QWEN3CODER,
+    GLM45,
+    MINICPM5,
+    LFM2,
+    PHI4,
+    DEVSTRAL,
+    MISTRAL,
+    DEEPSEEK,
+    DEEPSEEK_V31,
+    GRANITE,
+    PYTHONIC,
+    HERMES3,
+    LLAMA3,
+)
+"""The formats in the order in which a template is searched for their marks: what others have, too,
+comes last."""
 
 TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {
-    tool_format.name: tool_format
-    for tool_format in (
-        DEEPSEEK,
-        DEEPSEEK_V31,
-        DEVSTRAL,
-        GEMMA4,
-        GLM45,
-        GPTOSS,
-        GRANITE,
-        HERMES3,
-        LFM2,
-        LLAMA3,
-        MINICPM5,
-        MISTRAL,
-        ONYX,
-        PHI4,
-        PYTHONIC,
-        QWEN3CODER,
-    )
+    found.name: found for found in sorted(_BY_RANK, key=lambda found: found.name)
 }
-
-_MARKERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("gptoss", ("<|channel|>",)),
-    ("onyx", ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>")),
-    ("gemma4", ("<|tool_call>call:",)),
-    ("qwen3coder", ("<function=", "<parameter=")),
-    ("glm45", ("<arg_key>", "<arg_value>")),
-    ("minicpm5", ('<param name="',)),
-    ("lfm2", ("<|tool_call_start|>",)),
-    ("lfm2", ("<|assistant_tool_call|>",)),
-    ("lfm2", ("keep_past_thinking",)),
-    ("phi4", ("functools",)),
-    ("phi4", ("<|tool|>", "<|/tool|>")),
-    ("devstral", ("[TOOL_CALLS]", "[ARGS]")),
-    ("mistral", ("[TOOL_CALLS]",)),
-    ("mistral", ("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")),
-    ("deepseek", ("<｜tool▁calls▁begin｜>", "```json")),
-    ("deepseek_v31", ("<｜tool▁calls▁begin｜>",)),
-    ("granite", ("<|tool_call|>",)),
-    ("pythonic", ("<|python_start|>",)),
-    ("llama3", ("<|python_tag|>",)),
-    ("hermes3", ("<tool_call>",)),
-    ("llama3", ("<|start_header_id|>", '"parameters":')),
-)
-"""The texts by which a template that teaches a format is known: it holds all of them. The first
-match wins."""
+TOOL_FORMAT_ALIASES: Final[Mapping[str, str]] = {
+    alias: found.name for found in TOOL_FORMATS.values() for alias in found.aliases
+}
+"""The names of the formats by those that other servers have for them."""
 
 
 def detect_tool_format(template: str) -> ToolFormat | None:
-    """Returns the format that a chat template, given as its source, asks the model for."""
-    for name, markers in _MARKERS:
-        if all(marker in template for marker in markers):
-            return TOOL_FORMATS[name]
-    return None
+    """Returns the format that a chat template, given as its source, asks the model for; the first
+    match wins."""
+    return next((found for found in _BY_RANK if found.is_taught_by(template)), None)

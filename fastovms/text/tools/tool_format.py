@@ -1,4 +1,5 @@
-"""Declares what a format of calls consists of: its tags, its parser, its grammar."""
+"""Declares what a format of calls consists of: its tags, its parser, its grammar, and how it is
+known."""
 
 from __future__ import annotations
 
@@ -11,12 +12,29 @@ from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 
-Parse = Callable[[Scanner, PieceCollector, Sequence[Tool]], Incremental[None]]
-"""Reads an answer, or what follows the reasoning in it, to its end."""
+ReadCalls = Callable[[Scanner, PieceCollector, Sequence[Tool], str], Incremental[None]]
+"""Reads the calls behind a tag, which has been read and is handed over; what is no call becomes
+content, the tag included."""
 
 WriteGrammar = Callable[[CallChoice], Node]
 """Builds the grammar of an answer, or of what follows the reasoning in it. Raises InvalidField: a
 schema cannot be kept to in the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedCalls:
+    """How a family marks the calls in its answers.
+
+    Attributes:
+        begins: tags that begin calls wherever they stand, none of them the beginning of another.
+        read: reads what follows such a tag.
+        bare: what an answer begins with if it begins with calls that have no tag; `read` gets "" in
+            place of one.
+    """
+
+    begins: tuple[str, ...]
+    read: ReadCalls
+    bare: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +47,21 @@ class ToolFormat:
             the decoded text.
         parse: finds the calls; or the form of messages that calls are a kind of.
         grammar: what constrains them: their arguments follow the schemas once a call has begun.
+        aliases: names that other servers have for it.
+        marks: sets of texts. A chat template that has all the texts of one of them asks the model
+            for this format.
     """
 
     name: str
     tags: tuple[str, ...]
-    parse: Parse | HeadedMessages
+    parse: TaggedCalls | HeadedMessages
     grammar: WriteGrammar
+    aliases: tuple[str, ...] = ()
+    marks: tuple[tuple[str, ...], ...] = ()
+
+    def is_taught_by(self, template: str) -> bool:
+        """Returns whether a chat template, given as its source, asks for this format."""
+        return any(all(mark in template for mark in marks) for marks in self.marks)
 
 
 def tagged_calls(choice: CallChoice, begin: str, rest: Node, between: str | Node | None) -> Node:

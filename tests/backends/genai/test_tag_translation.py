@@ -17,10 +17,12 @@ from fastovms.grammar_tree import (
     ANY_TEXT,
     EMPTY,
     Answer,
+    FirstTag,
     InOrder,
     Json,
     Literal,
     Node,
+    OtherText,
     Regex,
     Repeat,
     Separated,
@@ -36,6 +38,7 @@ from fastovms.grammar_tree import (
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.output_grammar import answer_grammar, call_grammar
 from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.scanning.headed_messages import HeadedMessages
 from fastovms.text.scanning.tool import Tool
 from fastovms.text.tools import TOOL_FORMATS, CallChoice
 
@@ -76,6 +79,8 @@ def translated(grammar: Grammar) -> dict[str, Any]:
     return format_
 
 
+A_TAG = TriggeredTag("<t>", Literal("a"), once=False)
+A_TRIGGERED = triggered("<t>", const("a"), "", once=False)
 C = either(sequence(const(","), const("c")), NOTHING)
 
 
@@ -110,6 +115,18 @@ def calls(tree: Node) -> dict[str, Any]:
             TriggeredTag("<t>", in_order("b", "c"), once=True),
             triggered("<t>", const("b"), "c", once=True),
         ),
+        (A_TAG, A_TRIGGERED),
+        (replace(A_TAG, rest=Regex("a")),
+         triggered("<t>", {"type": "regex", "pattern": "a"}, "", once=False)),
+        (TextBefore("<t>", ANY_TEXT.excluding("a"), gap="\n"), until("\n<t>")),
+        (TextBefore("<t>", Regex("a+", unlike=("b",)), gap="\n"),
+         sequence({"type": "regex", "pattern": "a+"}, const("\n<t>"))),
+        (OtherText(("a",), ("<t>",)), {"type": "any_text", "excludes": ["a", "<t>"]}),
+        (FirstTag((("<t>", Literal("a")), ("<u>", EMPTY)), must_come=True),
+         either(sequence(until("<t>"), const("a")), until("<u>"))),
+        (FirstTag((("<t>", in_order("b", A_TAG)),), must_come=False), A_TRIGGERED),
+        (FirstTag((("<t>", EMPTY),), must_come=False),
+         either(until("<t>"), {"type": "any_text", "excludes": ["<t>"]})),
         (
             Separated(((Literal("a"), False), (Literal("b"), True), (Literal("c"), False)), ","),
             either(
@@ -143,18 +160,12 @@ def test_repetitions_end(tree, num_first):
     assert depth == MAX_REPEATS
 
 
-A_TAG = TriggeredTag("<t>", Literal("a"), once=False)
-
-
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
         (ANY_TEXT.excluding("b"), "text that is not to match an expression"),
         (Regex("a", also=("b",)), "text that is not to match an expression"),
-        (TextBefore("<t>", ANY_TEXT), "text without special tokens before <t>"),
-        (A_TAG, "what follows <t> without an end of its own"),
-        (replace(A_TAG, rest=Regex("a")), "what follows <t> without an end of its own"),
-        (replace(A_TAG, once=True), "what follows <t> without an end of its own"),
+        (TextBefore("<t>", Regex("a", also=("b",))), "text that is to match several expressions"),
         (Separated(((Literal("a"), False),) * 20_000, ","), "more than 100 arguments that may be"),
     ],
 )
@@ -185,16 +196,28 @@ def test_answers_in_a_tree(kind, source, expected):
 
 
 TOOLS = [
-    Tool("f", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+    Tool(
+        "f",
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+            "required": ["a"],
+        },
+    ),
     Tool("g"),
 ]
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)
-def test_required_calls_of_every_format(name):
-    for parallel in (True, False):
-        choice = CallChoice(TOOLS, required=True, parallel=parallel)
-        structural_tag(call_grammar(TOOL_FORMATS[name], None, choice, prompt=""))
+def test_calls_of_every_format(name):
+    thoughts = REASONING_FORMATS.get(name, REASONING_FORMATS["qwen3"])
+    if isinstance(TOOL_FORMATS[name].parse, HeadedMessages):
+        assert thoughts.parse == TOOL_FORMATS[name].parse
+    for required in (True, False):
+        for parallel in (True, False):
+            choice = CallChoice(TOOLS, required=required, parallel=parallel, strict=parallel)
+            for reasoning, prompt in ((None, ""), (thoughts, ""), (thoughts, thoughts.begin)):
+                structural_tag(call_grammar(TOOL_FORMATS[name], reasoning, choice, prompt=prompt))
 
 
 @pytest.mark.parametrize("name", REASONING_FORMATS)

@@ -42,6 +42,12 @@ CASES = [
     ("mistral", "answer", "", [Content("answer")]),
     ("gemma4", "<|channel>thought\nwhy\n<channel|>answer", "", WHY),
     ("gemma4", "why<channel|>answer", "<|turn>model\n<|channel>thought\n", WHY),
+    ("gemma4", "<|channel>why<channel|>answer", "", WHY),
+    ("gemma4", "<|channel>thou<channel|>answer", "", [Reasoning("thou"), Content("answer")]),
+    ("gemma4", "why<channel|> answer", "", [Content("why answer")]),
+    ("gemma4", "a\n<|channel>thought\nwhy<channel|>\nb", "",
+     [Content("a"), Reasoning("why"), Content("\n\nb")]),
+    ("gemma4", "<|channel>thought\n<channel|>", "", []),
     ("gemma4", "answer", "<|channel>thought\n<channel|>", [Content("answer")]),
     ("gptoss", "<|channel|>analysis<|message|>why<|end|><|start|>assistant"
      "<|channel|>final<|message|>answer", "", WHY),

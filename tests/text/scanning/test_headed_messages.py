@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import pytest
@@ -28,7 +28,7 @@ from tests.text.parsing import parse
 from tests.text.tools.checks import cuts
 
 
-def read_header(text: str) -> Header:
+def read_header(text: str, functions: Collection[str]) -> Header:
     kinds = {"<k>call:": MessageKind.CALL, "<k>think:": MessageKind.REASONING}
     return Header(kinds.get(text, MessageKind.CONTENT), "f")
 

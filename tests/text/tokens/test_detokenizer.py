@@ -12,6 +12,7 @@ from fastovms.text.tokens.detokenizer import (
     WindowDetokenizer,
     decode_utf8,
 )
+from fastovms.text.tokens.token_table import TokenTable
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 R = REPLACEMENT
@@ -203,3 +204,15 @@ def test_a_text_that_continues_another_keeps_its_first_space(sentencepiece: Toke
     for continues, text in ((False, "small fox"), (True, " small fox")):
         detokenizer = sentencepiece.detokenizer(continues=continues)
         assert "".join(pieces(detokenizer, [token_ids])) == text
+
+
+def test_special_tokens_are_skipped_but_for_those_that_a_kept_tag_begins_with() -> None:
+    table = TokenTable([b"<|channel>", b"<channel|>", b"<eos>", b"thought"], frozenset({0, 1, 2}))
+    for keep, text in (
+        ([], "thought"),
+        (["<|channel>thought"], "<|channel>thought"),
+        (["<|channel>", "<channel|>"], "<|channel>thought<channel|>"),
+        (["a<eos>"], "thought"),
+    ):
+        kept = table.skipping_special_tokens([tag.encode() for tag in keep])
+        assert kept.decode([0, 3, 1, 2]) == text

@@ -82,7 +82,7 @@ def test_calls_that_the_model_chooses_follow_their_schemas(tool_format: ToolForm
     schemas = {tool.name: tool.parameters for tool in SHOP}
     begin = {
         "gptoss": "<|channel|>commentary to=functions.",
-        "llama3": '{"name": "',
+        "llama3": '{"name": "now", "parameters": ',
         "onyx": ' to=now<|message|><atem:function_calls>\n<atem:invoke name="now">',
         "phi4": "functools[",
         "pythonic": "[now(",

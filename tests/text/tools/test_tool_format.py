@@ -10,6 +10,7 @@ from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.output import Content, Piece
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
+from fastovms.text.tools import TOOL_FORMATS
 from fastovms.text.tools.tool_format import read_end, tagged_calls
 from tests.text.tools.calls.reading import read
 from tests.vocabularies import vocabulary
@@ -52,3 +53,9 @@ def test_the_tag_behind_a_call(text: str, pieces: list[Piece], rest: str) -> Non
         return True
 
     assert read(reader, text) == (True, pieces, rest)
+
+
+def test_a_template_teaches_a_format_by_all_texts_of_a_mark() -> None:
+    assert TOOL_FORMATS["devstral"].is_taught_by("[TOOL_CALLS] [ARGS]")
+    assert not TOOL_FORMATS["devstral"].is_taught_by("[TOOL_CALLS]")
+    assert TOOL_FORMATS["mistral"].is_taught_by("[TOOL_CALLS]")

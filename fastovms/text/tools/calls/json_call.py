@@ -3,56 +3,71 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 
 from fastovms.grammar_tree import Node, in_order, one_of, several
 from fastovms.text.scanning.incremental_parser import PieceCollector
-from fastovms.text.scanning.json_text import copy_json, read_string
+from fastovms.text.scanning.json_text import JSON, copy_json, read_string
+from fastovms.text.scanning.literals import to_json
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import Tool
 from fastovms.text.tools.calls.call_list import read_list
 
+_NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
-_OTHERS = ("id", "type", "index")
+_OTHERS = ("id", "type", "index", "tool_call_id")
+_FUNCTION = "function"
+_QUOTED = '"{'
 
 
-def json_call(tools: Sequence[Tool], member: str = "arguments") -> Node:
-    """Returns the grammar of a call to one of `tools`, its arguments in `member`."""
+def json_call(tools: Sequence[Tool], member: str = "arguments", name: str = "name") -> Node:
+    """Returns the grammar of a call to one of `tools`.
+
+    Args:
+        member: the key of the arguments.
+        name: the key of the function's name.
+    """
     calls = []
     for tool in tools:
-        name = json.dumps(tool.name, ensure_ascii=False)
-        calls.append(in_order(f'{{"name": {name}, "{member}": ', tool.arguments, "}"))
+        called = json.dumps(tool.name, ensure_ascii=False)
+        calls.append(in_order(f'{{"{name}": {called}, "{member}": ', tool.arguments, "}"))
     return one_of(*calls)
 
 
-def json_calls(tools: Sequence[Tool], *, parallel: bool, begin: str = "[") -> Node:
+def json_calls(call: Node, *, parallel: bool, begin: str = "[") -> Node:
     """Returns the grammar of a list of calls. `begin` is what is missing of its beginning."""
-    call = json_call(tools)
     return in_order(begin, several(call, ", ") if parallel else call, "]")
 
 
-def read_calls(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
+def read_calls(
+    scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
+) -> Incremental[bool]:
     """Reads one call or a list of them, and returns whether they were whole. What breaks is treated
     as by `read_call`."""
     opening += yield from scan.space()
     if not (yield from scan.take("[")):
-        return (yield from read_call(scan, out, opening))
-    return (yield from read_list(scan, out, opening + "[", read_call))
+        return (yield from read_call(scan, out, opening, known))
+    return (yield from read_list(scan, out, opening + "[", partial(read_call, known=known)))
 
 
-def read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
+def read_call(
+    scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
+) -> Incremental[bool]:
     """Reads a call and returns whether all of its arguments were there.
 
     The arguments are passed on as they are generated once the name is known. What breaks before,
     `opening` included, becomes content; what breaks later ends the call, and the rest is next to be
     read. Further members are skipped, but none of unknown meaning comes before the name, so that
-    other JSON is soon known. Arguments that are absent, null or "" are `{}`.
+    other JSON is soon known. Arguments that are absent, null or "" are `{}`, and those in a string
+    are what the string holds. The whole call may be the member `function` of an object.
 
     Args:
         opening: the markup that has been read before it.
+        known: names of functions, where a call to another one is no call; None = any name counts.
     """
     scan.record()
-    call = _Call(scan, out)
+    call = _Call(scan, out, known)
     is_whole = yield from _read_members(scan, call)
     if is_whole and not call.is_told:
         call.begin()
@@ -68,9 +83,10 @@ def read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[b
 class _Call:
     """What is known of a call so far."""
 
-    def __init__(self, scan: Scanner, out: PieceCollector) -> None:
+    def __init__(self, scan: Scanner, out: PieceCollector, known: Collection[str] | None) -> None:
         self._scan = scan
         self._out = out
+        self._known = known
         self._waiting: list[str] = []
         self.name: str | None = None
         self.is_told = False
@@ -88,18 +104,22 @@ class _Call:
         else:
             self._waiting.append(text)
 
-    def set_name(self, name: str) -> None:
+    def set_name(self, name: str | None) -> bool:
+        """Takes the name, and returns whether a function may have it."""
+        if not name or (self._known is not None and name not in self._known):
+            return False
         self.name = name
         if self._waiting:
             self.begin()
             self._out.arguments("".join(self._waiting))
+        return True
 
 
 def _skip(text: str) -> None:
     """Passes on nothing of a member that is no part of the call."""
 
 
-def _read_members(scan: Scanner, call: _Call) -> Incremental[bool]:
+def _read_members(scan: Scanner, call: _Call, *, may_nest: bool = True) -> Incremental[bool]:
     yield from scan.space()
     if not (yield from scan.take("{")):
         return False
@@ -110,7 +130,11 @@ def _read_members(scan: Scanner, call: _Call) -> Incremental[bool]:
         if key is None or not (yield from scan.take(":")):
             return False
         yield from scan.space()
-        if not (yield from _read_member(scan, call, key)):
+        if key == _FUNCTION and call.name is None and may_nest:
+            is_whole = yield from _read_function(scan, call)
+        else:
+            is_whole = yield from _read_member(scan, call, key)
+        if not is_whole:
             return False
         yield from scan.space()
         if (yield from scan.take("}")):
@@ -119,22 +143,43 @@ def _read_members(scan: Scanner, call: _Call) -> Incremental[bool]:
             return False
 
 
+def _read_function(scan: Scanner, call: _Call) -> Incremental[bool]:
+    """Reads a function's name, or a call."""
+    if (yield from scan.peek()) == '"':
+        return call.set_name((yield from read_string(scan)))
+    return (yield from _read_members(scan, call, may_nest=False))
+
+
 def _read_member(scan: Scanner, call: _Call, key: str) -> Incremental[bool]:
-    if key == "name" and call.name is None:
-        name = yield from read_string(scan)
-        if not name:
-            return False
-        call.set_name(name)
-        return True
+    if key in _NAMES and call.name is None:
+        return call.set_name((yield from read_string(scan)))
     if key not in _ARGUMENTS or call.is_complete:
         is_known = call.name is not None or key in _OTHERS
         return is_known and (yield from copy_json(scan, _skip))
     for empty in ("null", '""'):
         if (yield from scan.take(empty)):
             return True
-    if (yield from scan.peek()) != "{":
+    first = yield from scan.peek()
+    if first == '"':
+        return (yield from _read_quoted_arguments(scan, call))
+    if first != "{":
         return False
     if call.name is not None:
         call.begin()
     call.is_complete = yield from copy_json(scan, call.arguments)
     return call.is_complete
+
+
+def _read_quoted_arguments(scan: Scanner, call: _Call) -> Incremental[bool]:
+    """Reads arguments whose JSON text is a string, all of them before the first is passed on."""
+    if (yield from scan.peek(len(_QUOTED), _QUOTED)) != _QUOTED:
+        return False
+    if call.name is not None:
+        call.begin()
+    text = yield from read_string(scan)
+    told = to_json(text, JSON) if text is not None else None
+    if told is None:
+        return False
+    call.arguments(told)
+    call.is_complete = True
+    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from fastovms.grammar_tree import EMPTY, Json, Node, Repeat, Separated, in_order, one_of
 from fastovms.text.scanning.incremental_parser import PieceCollector
@@ -14,7 +14,9 @@ from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 
 
-def read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[bool]:
+def read_call(
+    scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
+) -> Incremental[bool]:
     """Reads a call and says whether it was a whole one.
 
     Arguments have names; they are passed on as they are generated. What breaks before the first,
@@ -23,10 +25,11 @@ def read_call(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[b
 
     Args:
         opening: the markup that has been read before it.
+        known: names of functions, where a call to another one is no call; None = any name counts.
     """
     scan.record()
     name = yield from read_word(scan)
-    is_call = bool(name) and (yield from scan.take("("))
+    is_call = bool(name) and (known is None or name in known) and (yield from scan.take("("))
     yield from scan.space()
     if is_call and (yield from scan.take(")")):
         scan.recorded()

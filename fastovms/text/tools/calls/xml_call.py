@@ -35,6 +35,7 @@ from fastovms.text.scanning.tool import Tool
 _CDATA = "<![CDATA["
 _CDATA_END = "]]>"
 _JSON_BEGINS = ("{", "[", '"')
+_TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,10 @@ class XmlForm:
         trims_lines: whether one line break at either end of a value is not part of it in any case.
         gap: what stands after a tag that is not beside a value.
         has_cdata: whether a value may be wrapped in `<![CDATA[` and `]]>`.
+        mends_ends: whether a value whose end tag is missing ends where the next parameter, or the
+            function's end, begins a line.
+        kinds: what stands behind a parameter's name where that says whether its value is a string,
+            with the tag's end: one for strings, one for others.
         tokens: tags, or beginnings of tags, that may be special tokens.
     """
 
@@ -61,7 +66,16 @@ class XmlForm:
     trims_lines: bool = True
     gap: str = ""
     has_cdata: bool = False
+    mends_ends: bool = False
+    kinds: tuple[str, str] | None = None
     tokens: tuple[str, ...] = ()
+
+    @property
+    def late_ends(self) -> tuple[str, ...]:
+        """Returns what ends a value that has no end tag, a line break first."""
+        if not self.mends_ends:
+            return ()
+        return (f"\n{self.parameter[0]}", f"\n{self.function_end}")
 
 
 def read_call(
@@ -138,7 +152,8 @@ def _read_arguments(
             scan.skip_cut(form.function_end, form.parameter[0])
             return False
         name = yield from _read_name(scan, form.parameter[1])
-        if not name or not (yield from _take_value_tag(scan, form)):
+        kind = yield from _take_kind(scan, form)
+        if not name or kind is None or not (yield from _take_value_tag(scan, form)):
             return False
         emit = out.arguments
         if name in told:  # the first one counts
@@ -146,12 +161,24 @@ def _read_arguments(
         emit(f'{"," if told else "{"}"{escape(name)}":')
         told.add(name)
         parameter = parameters.get(name)
-        if parameter is not None and parameter.is_text:
+        is_text = kind == _TEXT if parameter is None else parameter.is_text
+        if is_text:
             is_whole = yield from _copy_text(scan, emit, form)
         else:
             is_whole = yield from _copy_other(scan, emit, form, parameter)
         if not is_whole:
             return False
+
+
+def _take_kind(scan: Scanner, form: XmlForm) -> Incremental[str | None]:
+    """Returns what a tag says of its value: `_TEXT` = it is a string; None: the tag is broken."""
+    if form.kinds is None:
+        return ""
+    for kind, markup in zip((_TEXT, ""), form.kinds, strict=True):
+        if (yield from scan.take(markup)):
+            return kind
+    scan.skip_cut(*form.kinds)
+    return None
 
 
 def _take_value_tag(scan: Scanner, form: XmlForm) -> Incremental[bool]:
@@ -204,7 +231,7 @@ def _copy_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
 def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
     """Passes on a value without the line breaks around it, and reads the tag behind it."""
     if not form.trims_lines:
-        return (yield from scan.until((form.parameter_end,), emit)) is not None
+        return (yield from _read_to_end(scan, emit, form, (form.parameter_end,)))
     yield from scan.take("\n")
     if form.has_cdata and (yield from scan.take(_CDATA)):
         if (yield from scan.until((_CDATA_END,), emit)) is None:
@@ -215,9 +242,17 @@ def _read_text(scan: Scanner, emit: Emit, form: XmlForm) -> Incremental[bool]:
             scan.skip_cut(form.parameter_end)
         return is_whole
     # A line break is held until it is known that it is not the last.
-    return (
-        yield from scan.until((f"\n{form.parameter_end}", form.parameter_end), emit)
-    ) is not None
+    ends = (f"\n{form.parameter_end}", form.parameter_end)
+    return (yield from _read_to_end(scan, emit, form, ends))
+
+
+def _read_to_end(
+    scan: Scanner, emit: Emit, form: XmlForm, ends: tuple[str, ...]
+) -> Incremental[bool]:
+    end = yield from scan.until((*ends, *form.late_ends), emit)
+    if end in form.late_ends:
+        scan.put_back(end)
+    return end is not None
 
 
 def xml_calls(tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> Node:
@@ -253,7 +288,8 @@ def _markup(form: XmlForm, text: str) -> Node:
 
 
 def _argument(parameter: Parameter, form: XmlForm) -> Node:
-    begin = _markup(form, f"{form.parameter[0]}{parameter.name}{form.parameter[1]}")
+    kind = form.kinds[not parameter.is_text] if form.kinds else ""
+    begin = _markup(form, f"{form.parameter[0]}{parameter.name}{form.parameter[1]}{kind}")
     if form.value:
         begin = in_order(begin, MAYBE_LINE_BREAK, Tag(form.value))
     return in_order(begin, form.line, _value(parameter, form), form.gap)
@@ -272,7 +308,8 @@ def _value(parameter: Parameter, form: XmlForm) -> Node:
         unlike = _NO_MARKUP[form.has_cdata] if form.trims_lines and not form.line else ()
         return TextBefore(form.parameter_end, body.excluding(*unlike), gap=form.line)
     if not form.has_cdata:
-        return TextBefore(form.parameter_end, ANY_TEXT)
+        late = [rf"(.|\n)*{re.escape(end)}(.|\n)*" for end in form.late_ends]
+        return TextBefore(form.parameter_end, ANY_TEXT.excluding(*late))
     cdata = in_order(_CDATA, TextBefore(_CDATA_END, ANY_TEXT), Tag(form.parameter_end))
     return one_of(TextBefore(form.parameter_end, _NOT_CDATA), cdata)
 

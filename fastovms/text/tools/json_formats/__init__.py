@@ -1,0 +1,1 @@
+"""Formats in which a call is a JSON object."""

@@ -184,7 +184,7 @@ class TextPrompt:
     """A prompt for a model that reads texts and images itself, instead of tokens.
 
     Attributes:
-        text: with `media.tags.image_tag(i)` where image `i` is to be seen. It begins with the
+        text: with `media.image_tags.image_tag(i)` where image `i` is to be seen. It begins with the
             special tokens that begin every text, if it is to begin with them.
         name: the field of the request that it comes from.
         image_names: the parts of the request that its images come from.

@@ -17,9 +17,9 @@ from fastovms.backends.model_files.export_gaps import log_gaps
 from fastovms.backends.model_files.graph_check import check_graph
 from fastovms.backends.model_files.model_info import graph_file
 from fastovms.backends.model_files.vocabulary import load_grammar_compiler
+from fastovms.backends.paged.context_window import fit_length
 from fastovms.backends.paged.draft_backend import read_draft_info
 from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.backends.paged.window import fit_length
 from fastovms.backends.trials.guarded_grammars import trial_starter
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache

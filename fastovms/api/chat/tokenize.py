@@ -14,7 +14,7 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.request import offload
 from fastovms.api.request.logprob_formats import TokenNames
 from fastovms.api.request.prompts import check_token_range, encoding_cost
-from fastovms.api.request.reading import Body, read_body
+from fastovms.api.request.typed_body import Body, read_body
 from fastovms.api.serving.images import uncounted
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.body import show

@@ -34,7 +34,7 @@ from fastovms.api.serving.images import ImageInput
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import CompletionRequest
 from fastovms.errors import InvalidField, RequestError
-from fastovms.media.tags import check_tags
+from fastovms.media.image_tags import check_tags
 from fastovms.params import ALL_LOGPROBS, TextPrompt
 
 

@@ -10,8 +10,8 @@ from fastovms.api.serving.images import IMAGE_PARTS, read_image_part, unknown_pa
 from fastovms.api.wire.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
+from fastovms.media.image_tags import image_tag
 from fastovms.media.loader import ImageSource
-from fastovms.media.tags import image_tag
 
 Message = dict[str, Any]
 

@@ -22,7 +22,7 @@ from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.body import show
 from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.errors import FieldFault, InvalidField
-from fastovms.media.tags import check_tags, without_tags
+from fastovms.media.image_tags import check_tags, without_tags
 
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.request.preparation import FieldNames, Preparation
-from fastovms.api.request.reading import read_body
 from fastovms.api.request.sampling import is_streamed, request_id
+from fastovms.api.request.typed_body import read_body
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.dialect import Dialect

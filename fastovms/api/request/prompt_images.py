@@ -14,8 +14,8 @@ from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.prompt_task import PromptTask
 from fastovms.api.request.prompts import Prompt
 from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.media.image_tags import ForbiddenTag, forbidden_tag, image_tag
 from fastovms.media.loader import ImageSource
-from fastovms.media.tags import ForbiddenTag, forbidden_tag, image_tag
 from fastovms.params import TextPrompt
 
 

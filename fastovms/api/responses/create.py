@@ -30,9 +30,9 @@ from fastovms.api.responses.background import (
 from fastovms.api.responses.input.input_items import ItemRules, NewId
 from fastovms.api.responses.input.response_fields import ResponseFields, read_fields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
-from fastovms.api.responses.job import ResponsesJob, count_tokens, names_of, prepare
 from fastovms.api.responses.output.echoed_fields import output_form, response_form
 from fastovms.api.responses.output.events import ResponseRun
+from fastovms.api.responses.responses_job import ResponsesJob, count_tokens, names_of, prepare
 from fastovms.api.responses.stored.history import History, item_cost, read_history
 from fastovms.api.responses.stored.records import to_items, to_record
 from fastovms.api.responses.stored.replay import replay

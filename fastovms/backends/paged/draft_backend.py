@@ -7,7 +7,7 @@ from pathlib import Path
 import openvino_genai
 
 from fastovms.backends.model_files.model_info import read_model_info
-from fastovms.backends.paged.window import fit_attention
+from fastovms.backends.paged.context_window import fit_attention
 from fastovms.config import EngineConfig
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.model.model import PagedModel

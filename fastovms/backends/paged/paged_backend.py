@@ -19,10 +19,10 @@ from fastovms.backends.engine_thread.in_flight import RequestsInFlight, StepRepo
 from fastovms.backends.engine_thread.permits import Permits
 from fastovms.backends.model_files.graph_check import check_graph
 from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_grammar_compiler
+from fastovms.backends.paged.context_window import fit_attention
 from fastovms.backends.paged.draft_backend import load_draft_model
 from fastovms.backends.paged.model_tuning import load_tuned, read_files
 from fastovms.backends.paged.paging_check import paging_comparison
-from fastovms.backends.paged.window import fit_attention
 from fastovms.backends.processes.deep_stack import start_thread
 from fastovms.backends.trials.guarded_grammars import guard_compiler
 from fastovms.config import EngineConfig

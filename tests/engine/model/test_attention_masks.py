@@ -12,7 +12,7 @@ from openvino import opset13 as ops
 
 from bench.graph import LlamaGraph
 from bench.shapes import SHAPES
-from fastovms.backends.paged.window import MIN_EXACT_LEN
+from fastovms.backends.paged.context_window import MIN_EXACT_LEN
 from fastovms.engine.model.attention_masks import (
     LayerAttention,
     ModelAttention,

@@ -10,8 +10,8 @@ from typing import Any
 from fastovms.api.conversation.chat_messages import ContentPart, join_parts
 from fastovms.api.responses.input.input_items import IMAGE, TEXT_PARTS
 from fastovms.errors import InvalidField
+from fastovms.media.image_tags import image_tag
 from fastovms.media.loader import ImageSource
-from fastovms.media.tags import image_tag
 
 
 def text_of(

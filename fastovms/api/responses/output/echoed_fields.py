@@ -13,9 +13,9 @@ from fastovms.api.request.logprob_formats import chat_logprobs
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.input.input_items import NewId
 from fastovms.api.responses.input.response_fields import ResponseFields
-from fastovms.api.responses.job import ResponsesJob
 from fastovms.api.responses.output.output_items import OutputForm
 from fastovms.api.responses.output.response_object import ResponseForm
+from fastovms.api.responses.responses_job import ResponsesJob
 from fastovms.errors import InvalidField
 from fastovms.text.tokens.tracking import TextToken
 

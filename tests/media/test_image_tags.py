@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.errors import InvalidField
-from fastovms.media.tags import check_tags, image_tag, without_tags
+from fastovms.media.image_tags import check_tags, image_tag, without_tags
 
 ONE, TWO = image_tag(0), image_tag(1)
 

@@ -269,6 +269,7 @@ class FakeStream:
     """Records what was sent; `writable` is the test's to set."""
 
     def __init__(self) -> None:
+        self.headers: HeaderPairs = ()
         self.writes: list[bytes] = []
         self.started = False
         self.first_write = asyncio.Event()
@@ -321,6 +322,7 @@ def make_request(
         request: Request, status: int, content_type: str, headers: HeaderPairs, ping: bool
     ) -> Stream:
         assert stream is not None
+        stream.headers = headers
         return stream
 
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()

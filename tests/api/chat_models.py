@@ -51,6 +51,14 @@ def tool(name: str = "get_weather", **members: Any) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+def custom(name: str = "write", **members: Any) -> dict[str, Any]:
+    return {"type": "custom", "custom": {"name": name, **members}}
+
+
+def grammar_format(definition: str, syntax: str = "lark") -> dict[str, Any]:
+    return {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
+
+
 def tool_choice(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 

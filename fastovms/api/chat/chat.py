@@ -18,6 +18,7 @@ from fastovms.api.request.sampling import is_streamed
 from fastovms.api.request.token_report import num_values
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import ChatRequest
+from fastovms.api.wire.warning_header import warning_headers
 from fastovms.http.routing.messages import Request, Response
 
 _CALL_ID_LENGTH: Final = 9
@@ -72,7 +73,7 @@ class ChatCompletions:
         cost = format_cost(deltas, report, model.info)
         if report.num_prompt_logprobs is not None:
             cost += len(job.task.token_ids) * num_values(report.num_prompt_logprobs, model.info)
-        return await respond(encode, cost)
+        return await respond(encode, cost, warning_headers(job.warnings, request.id))
 
     async def _stream(
         self, request: Request, job: ChatJob, envelope: Envelope, generation: TextGeneration
@@ -93,4 +94,5 @@ class ChatCompletions:
             generation.num_samples,
             self._context.config,
             handshake=True,
+            headers=warning_headers(job.warnings, request.id),
         )

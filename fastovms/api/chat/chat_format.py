@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 
+from fastovms.api.chat.call_forms import Call, CallForms
+from fastovms.api.conversation.tool_targets import ToolTarget
 from fastovms.api.generation.alignment import ContentTokens
 from fastovms.api.generation.deltas import SampleDelta, Usage
 from fastovms.api.generation.envelope import Envelope, usage_body
@@ -49,7 +51,7 @@ class ChatMessageForm:
         drops_cut_call: whether, in an answer that is whole, a call that is not complete is left
             out.
         may_call: whether the answer may be calls.
-        new_call_id: makes the ids of calls.
+        calls: how they are told.
         new_content_tokens: makes what finds the tokens of one sample's content.
     """
 
@@ -61,7 +63,7 @@ class ChatMessageForm:
     is_named: bool
     drops_cut_call: bool
     may_call: bool
-    new_call_id: Callable[[], str]
+    calls: CallForms
     new_content_tokens: Callable[[], ContentTokens]
 
     def shows(self, piece: Piece) -> bool:
@@ -86,7 +88,7 @@ class ChatMessageForm:
         is_plain_stop = self.is_named and dialect.ends_named_call_with_stop
         has_called = bool(are_whole) and all(are_whole)
         if reason is FinishReason.STOP and has_called and not is_plain_stop:
-            return "tool_calls"
+            return self.calls.finish_reason
         return reason.value
 
 
@@ -156,8 +158,7 @@ def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -
         pieces: those that the client gets.
     """
     content, reasoning = [form.prefix], []
-    calls: list[dict[str, Any]] = []
-    arguments: list[str] = []
+    calls: list[Call] = []
     for piece in pieces:
         match piece:
             case Content(text=text):
@@ -165,24 +166,24 @@ def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -
             case Reasoning(text=text):
                 reasoning.append(text)
             case CallBegin(name=name):
-                arguments = []
-                function = {"name": name, "arguments": ""}
-                calls.append({"id": form.new_call_id(), "type": "function", "function": function})
+                calls.append(Call(form.calls.target(name)))
             case CallArguments(text=text):
-                arguments.append(text)
+                calls[-1].texts.append(text)
             case CallEnd(complete=is_complete):
-                calls[-1]["function"]["arguments"] = "".join(arguments)
                 if not is_complete and form.drops_cut_call:
                     calls.pop()
     text = "".join(content)
-    is_silent = bool(calls) and dialect.has_null_content and not form.is_named
+    is_plain = form.is_named and not form.calls.is_legacy
+    is_silent = bool(calls) and dialect.has_null_content and not is_plain
     message: dict[str, Any] = {"role": form.role, "content": text or (None if is_silent else "")}
     if dialect.has_ids:
         message["refusal"] = None
     if reasoning:
         message |= dict.fromkeys(dialect.reasoning_members, "".join(reasoning))
-    if calls or dialect.lists_no_calls:
-        message["tool_calls"] = calls
+    if calls:
+        message |= form.calls.members(calls)
+    elif dialect.lists_no_calls:
+        message["tool_calls"] = []
     return message
 
 
@@ -229,6 +230,8 @@ class ChatFrames:
         self._is_plain = not report.needs_tokens and not self._continuous
         choices = range(generation.num_samples)
         self._are_whole: list[list[bool]] = [[] for _ in choices]
+        # What the call is to that each choice tells of now.
+        self._targets = [ToolTarget("") for _ in choices]
         self._untold_ids: list[list[int]] = [[] for _ in choices]
         self._content = [form.new_content_tokens() for _ in choices]
         members = orjson.dumps(envelope.members(_CHUNK))[:-1]
@@ -254,10 +257,10 @@ class ChatFrames:
             if isinstance(piece, CallEnd):
                 self._are_whole[choice].append(piece.complete)
             elif self._is_plain:
-                frames.append(head + self._message(piece) + self._tail)
+                frames.append(head + self._message(choice, piece) + self._tail)
             else:
                 told = self._told(choice, tokens, b"null", b"")
-                frames.append(head + self._message(piece) + told)
+                frames.append(head + self._message(choice, piece) + told)
         if delta.finish_reason is not None:
             frames.append(head + b"{}" + self._end(delta, delta.finish_reason))
         return b"".join(frames)
@@ -274,7 +277,9 @@ class ChatFrames:
     def failure(self, error: Exception) -> bytes:
         return frame(error_body(error, self._dialect)) + DONE
 
-    def _message(self, piece: Content | Reasoning | CallBegin | CallArguments) -> bytes:
+    def _message(
+        self, choice: int, piece: Content | Reasoning | CallBegin | CallArguments
+    ) -> bytes:
         """Returns the `delta` that tells of a piece."""
         match piece:
             case Content(text=text):
@@ -282,18 +287,10 @@ class ChatFrames:
             case Reasoning(text=text):
                 return orjson.dumps(dict.fromkeys(self._dialect.reasoning_members, text))
             case CallArguments(call_index=index, text=text):
-                return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (
-                    index,
-                    orjson.dumps(text),
-                )
+                return self._form.calls.more(index, self._targets[choice], text)
             case CallBegin(call_index=index, name=name):
-                call = {
-                    "id": self._form.new_call_id(),
-                    "type": "function",
-                    "index": index,
-                    "function": {"name": name, "arguments": ""},
-                }
-                return orjson.dumps({"tool_calls": [call]})
+                self._targets[choice] = target = self._form.calls.target(name)
+                return self._form.calls.beginning(index, target)
 
     def _told(
         self, choice: int, tokens: Sequence[TextToken], finish_reason: bytes, members: bytes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from msgspec import UNSET
 
+from fastovms.api.chat.call_forms import CallForms
 from fastovms.api.chat.chat_format import ChatMessageForm, ChatPromptReport
 from fastovms.api.conversation.chat_grammar import constraint
 from fastovms.api.conversation.chat_messages import Message, read_messages
@@ -23,7 +24,7 @@ from fastovms.api.conversation.chat_task import (
     finds_markup,
     parser_maker,
 )
-from fastovms.api.conversation.chat_tools import ToolUse, read_tools
+from fastovms.api.conversation.chat_tools import ToolUse, read_functions, read_tools
 from fastovms.api.generation.alignment import ContentTokens, TokenAligner
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.request import offload
@@ -39,6 +40,7 @@ from fastovms.api.request.prompts import Prompt
 from fastovms.api.request.token_budget import TokenBudget, token_budget
 from fastovms.api.request.token_report import token_report
 from fastovms.api.wire.body import show
+from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import ChatRequest
 from fastovms.errors import InvalidField
 from fastovms.text.scanning.output import OutputParser
@@ -50,6 +52,7 @@ class ChatJob:
 
     Attributes:
         form: how the answer is told.
+        warnings: what of the request is not done.
         new_parser: makes the parser of one sample's text.
     """
 
@@ -58,6 +61,7 @@ class ChatJob:
     task: PromptTask
     prompt: Prompt
     form: ChatMessageForm
+    warnings: Sequence[str]
     new_parser: Callable[[], OutputParser]
 
     def prompt_report(self, generation: TextGeneration) -> ChatPromptReport:
@@ -93,7 +97,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
         messages, images = read_messages(
             body.messages, request.dialect, takes_images=model.images is not None
         )
-        tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, request.dialect)
+        tools = _tools(body, request.dialect)
         maker = PromptMaker(request, tools, template, options.truncation)
         prompt = maker.make(messages, len(images))
         wanted = constraint(request, tools, prompt.text or "", template)
@@ -107,7 +111,8 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
         options = replace(options, report=report)
     task = await chat_task(request, options, chat, report.num_prompt_logprobs)
     new_parser = parser_maker(request, options, chat)
-    return ChatJob(request, options, task, chat.prompt, form, new_parser)
+    warnings = chat.tools.warnings
+    return ChatJob(request, options, task, chat.prompt, form, warnings, new_parser)
 
 
 def names_of(body: ChatRequest) -> FieldNames:
@@ -115,6 +120,17 @@ def names_of(body: ChatRequest) -> FieldNames:
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     logprobs = "top_logprobs" if body.top_logprobs else "logprobs"
     return FieldNames(prompt="messages", max_tokens=limit, logprobs=logprobs)
+
+
+def _tools(body: ChatRequest, dialect: Dialect) -> ToolUse:
+    """Reads the tools, or the functions that OpenAI had before them."""
+    given = (body.functions, body.function_call)
+    if given == (None, None):
+        return read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, dialect)
+    name = "functions" if body.functions is not None else "function_call"
+    if body.tools is not None or body.tool_choice is not None:
+        raise InvalidField(f"{name} cannot be used with tools or tool_choice", param=name)
+    return read_functions(*given, dialect)
 
 
 def _check_modalities(body: ChatRequest) -> None:
@@ -186,7 +202,7 @@ def _form(
         is_named=tools.is_named,
         drops_cut_call=tools.is_required,
         may_call=bool(tools.tools),
-        new_call_id=new_call_id,
+        calls=CallForms(tools.target, new_call_id, tools.is_legacy),
         new_content_tokens=_content_tokens_maker(request, options, tools),
     )
 

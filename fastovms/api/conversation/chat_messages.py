@@ -12,6 +12,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.media.image_tags import image_tag
 from fastovms.media.loader import ImageSource
+from fastovms.text.custom_input import input_arguments
 
 Message = dict[str, Any]
 
@@ -67,6 +68,7 @@ def read_messages(
     messages = [
         _message(message, f"messages[{position}]", reader) for position, message in enumerate(given)
     ]
+    _add_legacy_ids(given, messages)
     return ChatMessages(messages, reader.images)
 
 
@@ -136,6 +138,19 @@ def join_parts(parts: Sequence[ContentPart]) -> str:
     return joined
 
 
+def _add_legacy_ids(given: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> None:
+    """Gives each `function_call` and the message of the role `function` behind it, which have none,
+    an id: some templates need ids."""
+    last_id = ""
+    for position, (legacy, message) in enumerate(zip(given, messages, strict=True)):
+        if legacy.get("tool_calls") is None and legacy.get("function_call") is not None:
+            last_id = f"call{position:05d}"
+            for call in message.get("tool_calls", ()):
+                call["id"] = last_id
+        elif legacy["role"] == "function" and last_id:
+            message.setdefault("tool_call_id", last_id)
+
+
 def _message(message: Mapping[str, Any], name: str, read_content: ContentReader) -> Message:
     role = message.get("role")
     if not isinstance(role, str) or not role:
@@ -184,24 +199,31 @@ def _call(call: object, name: str) -> dict[str, Any]:
     if not isinstance(call, dict):
         raise InvalidField(f"{name} must be an object, not {show(call)}", param=name)
     kind = call.get("type")
-    if kind not in (None, "function"):
+    if kind not in (None, "function", "custom"):
         raise InvalidField(
-            f'{name}.type must be "function", not {show(kind)}', param=f"{name}.type"
+            f'{name}.type must be "function" or "custom", not {show(kind)}', param=f"{name}.type"
         )
     read: dict[str, Any] = {"type": "function"}
     if (call_id := _string(call, "id", name)) is not None:
         read["id"] = call_id
+    if kind == "custom":
+        return {**read, "function": _custom(call.get("custom"), f"{name}.custom")}
     return {**read, "function": _function(call.get("function"), f"{name}.function")}
+
+
+def _custom(custom: object, name: str) -> dict[str, Any]:
+    """Reads a call to a custom tool as one to the function that stands for it."""
+    if not isinstance(custom, dict):
+        raise InvalidField(f"{name} must be an object, not {show(custom)}", param=name)
+    called = _called(custom, name)
+    text = _string(custom, "input", name) or ""
+    return {"name": called, "arguments": input_arguments(text)}
 
 
 def _function(function: object, name: str) -> dict[str, Any]:
     if not isinstance(function, dict):
         raise InvalidField(f"{name} must be an object, not {show(function)}", param=name)
-    called = function.get("name")
-    if not isinstance(called, str) or not called:
-        raise InvalidField(
-            f"{name}.name must be a string, not {show(called)}", param=f"{name}.name"
-        )
+    called = _called(function, name)
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, str | dict):
         raise InvalidField(
@@ -209,6 +231,15 @@ def _function(function: object, name: str) -> dict[str, Any]:
             param=f"{name}.arguments",
         )
     return {"name": called, "arguments": "{}" if arguments in (None, "") else arguments}
+
+
+def _called(function: Mapping[str, Any], name: str) -> str:
+    called = function.get("name")
+    if not isinstance(called, str) or not called:
+        raise InvalidField(
+            f"{name}.name must be a string, not {show(called)}", param=f"{name}.name"
+        )
+    return called
 
 
 def _string(value: Mapping[str, Any], key: str, name: str) -> str | None:

@@ -16,6 +16,7 @@ from fastovms.api.request.prompt_task import ModelInput, PromptTask, make_tasks
 from fastovms.api.request.prompts import Prompt
 from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.media.loader import ImageSource
+from fastovms.text.custom_input import CustomCallParser
 from fastovms.text.output_parser import output_parser
 from fastovms.text.scanning.output import OutputParser, PlainParser
 
@@ -61,13 +62,15 @@ def parser_maker(
     """Returns what makes the parser of one sample's text, which finds calls and thoughts in it."""
     if not _parses(request, options):
         return PlainParser
-    return partial(
+    new_parser = partial(
         output_parser,
         request.model.chat.tool_format,
         request.model.chat.reasoning_format,
         prompt=chat.prompt.text or "",
         tools=chat.tools.tools,
     )
+    custom = chat.tools.custom
+    return (lambda: CustomCallParser(new_parser(), custom)) if custom else new_parser
 
 
 def finds_markup(

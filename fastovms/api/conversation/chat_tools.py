@@ -1,22 +1,28 @@
-"""Reads the functions that a chat may call: `tools`, `tool_choice` and `parallel_tool_calls`."""
+"""Reads the tools that a chat may call: `tools`, `tool_choice` and `parallel_tool_calls`, or what
+OpenAI had before them, `functions` and `function_call`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from fastovms.api.conversation.tool_choice import ChoiceForms, ToolChoice, read_choice
+from fastovms.api.conversation.tool_forms import (
+    MAX_NAME,
+    OfferedTool,
+    members_of,
+    read_custom,
+    read_function,
+    read_name,
+)
+from fastovms.api.conversation.tool_targets import ToolTarget
 from fastovms.api.wire.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
-from fastovms.grammar.closed_schema import strict_schema
-from fastovms.grammar.finite_schema import Schema
 from fastovms.text.tools import CallChoice, Tool
 
 MAX_TOOLS: Final = 1024
-MAX_NAME: Final = 256
-
-_WORDS: Final = ("none", "auto", "required")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +32,26 @@ class ToolUse:
     Attributes:
         tools: what may be called.
         shown: the same in OpenAI's form, for the template.
+        targets: what they are to the client, by the names of the functions.
         is_required: whether at least one call must be made.
         is_named: whether the request names the one function to call.
         is_parallel: whether more than one call may be made.
         is_strict: whether a tool insists that its arguments follow their schema.
-        skipped: names of the tools of other types than functions, which are passed over.
+        is_legacy: whether the request has `functions`, and gets a `function_call`.
+        skipped: tools that are passed over, in words for a warning.
+        warnings: what cannot be done of the others.
     """
 
     tools: Sequence[Tool] = ()
     shown: Sequence[Mapping[str, Any]] = ()
+    targets: Mapping[str, ToolTarget] = field(default_factory=dict)
     is_required: bool = False
     is_named: bool = False
     is_parallel: bool = True
     is_strict: bool = False
+    is_legacy: bool = False
     skipped: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     @property
     def choice(self) -> CallChoice:
@@ -51,19 +63,14 @@ class ToolUse:
             strict=self.is_strict,
         )
 
+    @property
+    def custom(self) -> frozenset[str]:
+        """The functions that stand for custom tools."""
+        return frozenset(name for name, target in self.targets.items() if target.is_custom)
 
-class _Forms(NamedTuple):
-    """The forms of tools and choices that are taken.
-
-    Attributes:
-        flat: whether members may stand beside the type.
-        skips_others: whether tools of other types than functions are passed over.
-        checks_choice: whether a choice must be of tools that there are.
-    """
-
-    flat: bool
-    skips_others: bool
-    checks_choice: bool
+    def target(self, function: str) -> ToolTarget:
+        """Returns what a function is to the client; the model may make up others."""
+        return self.targets.get(function) or ToolTarget(function)
 
 
 def read_tools(
@@ -79,172 +86,159 @@ def read_tools(
     either.
 
     Args:
-        flat: whether a tool's and a choice's members may stand beside the type, in every dialect.
-        skips_others: whether tools of other types than functions are passed over, else refused.
+        flat: whether members of tools and choices may stand beside the type, in every dialect, and
+            whether there are namespaces.
+        skips_others: whether tools of other types are passed over; else they are refused.
 
     Raises:
         InvalidField: a tool or the choice is malformed, or they do not go together.
     """
+    _check_number(given, "tools")
+    reader = _ToolReader(flat or dialect.flat_tools, flat, skips_others)
+    for position, tool in enumerate(given or ()):
+        reader.read(tool, f"tools[{position}]")
+    forms = ChoiceForms(reader.flat, skips_others, dialect.checks_tool_choice)
+    chosen = read_choice(choice, reader.offered, forms)
+    return reader.use(chosen, is_parallel=parallel is not False)
+
+
+def read_functions(
+    given: Sequence[Mapping[str, Any]] | None,
+    choice: str | Mapping[str, Any] | None,
+    dialect: Dialect,
+) -> ToolUse:
+    """Reads `functions` and `function_call`, of which an answer has at most one.
+
+    Raises:
+        InvalidField: one of them is malformed, or they do not go together.
+    """
+    name = "function_call"
+    _check_number(given, "functions")
+    reader = _ToolReader(False, False, False)
+    for position, function in enumerate(given or ()):
+        place = f"functions[{position}]"
+        reader.add(read_function(function, place), place)
+    if isinstance(choice, str) and choice not in ("none", "auto"):
+        raise InvalidField(
+            f"{name} must be none, auto or an object, not {show(choice)}", param=name
+        )
+    if choice is not None and not reader.offered and dialect.checks_tool_choice:
+        raise InvalidField(f"{name} is only allowed with functions", param=name)
+    chosen = ToolChoice([] if choice == "none" else list(reader.offered))
+    if isinstance(choice, Mapping):
+        called = read_name(choice, name)
+        if called in reader.offered:
+            chosen = ToolChoice([called], is_required=True, is_named=True)
+        elif dialect.checks_tool_choice:
+            raise InvalidField(
+                f"{name} names {show(called)}, which is not among the functions", param=name
+            )
+    return reader.use(chosen, is_parallel=False, is_legacy=True)
+
+
+def _check_number(given: Sequence[object] | None, name: str) -> None:
     if given is not None and len(given) > MAX_TOOLS:
         raise InvalidField(
-            f"tools must have at most {MAX_TOOLS} entries, not {len(given)}", param="tools"
+            f"{name} must have at most {MAX_TOOLS} entries, not {len(given)}", param=name
         )
-    shown = {}
-    tools = {}
-    skipped: list[str] = []
-    forms = _Forms(flat or dialect.flat_tools, skips_others, dialect.checks_tool_choice)
-    for position, tool in enumerate(given or ()):
-        kind = tool.get("type")
-        if skips_others and isinstance(kind, str) and kind != "function":
-            skipped.append(f"tools[{position}] of type {kind[:MAX_NAME]}")
-            continue
-        form, read = _tool(tool, f"tools[{position}]", forms)
-        shown[read.name], tools[read.name] = form, read
-    names, is_required, is_named = _chosen(choice, tools, forms)
-    return ToolUse(
-        [tools[name] for name in names],
-        [shown[name] for name in names],
-        is_required=is_required and bool(names),
-        is_named=is_named,
-        is_parallel=parallel is not False and not is_named,
-        is_strict=any(shown[name]["function"].get("strict") for name in names),
-        skipped=skipped,
-    )
 
 
-def _tool(tool: Mapping[str, Any], name: str, forms: _Forms) -> tuple[dict[str, Any], Tool]:
-    kind = tool.get("type")
-    if kind != "function":
-        raise InvalidField(
-            f'{name}.type must be "function", not {show(kind)}', param=f"{name}.type"
-        )
-    function = tool.get("function")
-    if function is None and forms.flat:
-        function = {key: value for key, value in tool.items() if key != "type"}
-    else:
-        name = f"{name}.function"
-    if not isinstance(function, dict):
-        raise InvalidField(f"{name} must be an object, not {show(function)}", param=name)
-    called = _name(function, name)
-    for key, kind, words in (
-        ("description", str, "a string"),
-        ("parameters", dict, "an object"),
-        ("strict", bool, "true or false"),
-    ):
-        value = function.get(key)
-        if value is not None and not isinstance(value, kind):
-            raise InvalidField(
-                f"{name}.{key} must be {words}, not {show(value)}", param=f"{name}.{key}"
-            )
-    parameters: Schema = function.get("parameters") or {}
-    read = Tool(called, strict_schema(parameters) if function.get("strict") else parameters)
-    _check_arguments(read.parameters.get("type"), f"{name}.parameters.type")
-    return {"type": "function", "function": function}, read
+class _ToolReader:
+    """Reads tools, one after the other.
 
+    Attributes:
+        flat: whether members may stand beside the type.
+        offered: the tools, by the names of their functions.
+    """
 
-def _check_arguments(kind: object, name: str) -> None:
-    """Checks that arguments are an object, whatever else the schema says of them."""
-    if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
-        raise InvalidField(f'{name} must be "object", not {show(kind)}', param=name)
+    def __init__(self, flat: bool, has_namespaces: bool, skips_others: bool) -> None:
+        self.flat = flat
+        self.offered: dict[str, OfferedTool] = {}
+        self._has_namespaces = has_namespaces
+        self._skips_others = skips_others
+        self._skipped: list[str] = []
+        self._descriptions: dict[str, str] = {}
 
-
-def _name(function: Mapping[str, Any], name: str) -> str:
-    called = function.get("name")
-    if not isinstance(called, str) or not called:
-        raise InvalidField(
-            f"{name}.name must be a string, not {show(called)}", param=f"{name}.name"
-        )
-    if len(called) > MAX_NAME:
-        raise InvalidField(
-            f"{name}.name must be at most {MAX_NAME} characters, not {len(called)}",
-            param=f"{name}.name",
-        )
-    return called
-
-
-def _chosen(
-    choice: str | Mapping[str, Any] | None, tools: Mapping[str, Tool], forms: _Forms
-) -> tuple[Sequence[str], bool, bool]:
-    """Returns the names of the functions that may be called, whether one must be, and whether the
-    choice is by its name."""
-    if choice is None:
-        return list(tools), False, False
-    if isinstance(choice, str):
-        if choice not in _WORDS:
-            raise InvalidField(
-                f"tool_choice must be one of {', '.join(_WORDS)} or an object, not {show(choice)}",
-                param="tool_choice",
-            )
-        if choice == "none":
-            return [], False, False
-        _check_any(tools, forms)
-        return list(tools), choice == "required", False
-    if choice.get("type") == "allowed_tools":
-        return _allowed(choice, tools, forms)
-    name = _named(choice, "tool_choice", forms)
-    _check_any(tools, forms)
-    return _known([(name, "tool_choice")], tools, forms), True, True
-
-
-def _allowed(
-    choice: Mapping[str, Any], tools: Mapping[str, Tool], forms: _Forms
-) -> tuple[Sequence[str], bool, bool]:
-    name = "tool_choice.allowed_tools"
-    allowed = choice.get("allowed_tools")
-    if allowed is None and forms.flat:
-        name, allowed = "tool_choice", choice
-    if not isinstance(allowed, dict):
-        raise InvalidField(f"{name} must be an object, not {show(allowed)}", param=name)
-    mode = allowed.get("mode", "auto")
-    if mode not in _WORDS:
-        raise InvalidField(
-            f"{name}.mode must be one of {', '.join(_WORDS)}, not {show(mode)}",
-            param=f"{name}.mode",
-        )
-    name = f"{name}.tools"
-    listed = allowed.get("tools")
-    if not isinstance(listed, list) or not listed:
-        raise InvalidField(f"{name} must be a list of tools, not {show(listed)}", param=name)
-    names = []
-    for position, tool in enumerate(listed):
-        place = f"{name}[{position}]"
+    def read(self, tool: object, place: str, namespace: str | None = None) -> None:
+        """Reads a tool of any type. Raises InvalidField."""
         if not isinstance(tool, dict):
             raise InvalidField(f"{place} must be an object, not {show(tool)}", param=place)
-        if forms.skips_others and tool.get("type") != "function":
-            continue
-        names.append((_named(tool, place, forms), place))
-    _check_any(tools, forms)
-    known = _known(names, tools, forms)
-    return [] if mode == "none" else known, mode == "required", False
-
-
-def _named(choice: Mapping[str, Any], name: str, forms: _Forms) -> str:
-    """Returns the name in `{"type": "function", "function": {"name"}}`, or in the same with the
-    name beside the type."""
-    kind = choice.get("type")
-    if forms.checks_choice and kind != "function":
-        raise InvalidField(
-            f'{name}.type must be "function", not {show(kind)}', param=f"{name}.type"
-        )
-    function = choice.get("function")
-    if function is None and forms.flat:
-        function = choice
-    else:
-        name = f"{name}.function"
-    if not isinstance(function, dict):
-        raise InvalidField(f"{name} must be an object, not {show(function)}", param=name)
-    return _name(function, name)
-
-
-def _check_any(tools: Mapping[str, Tool], forms: _Forms) -> None:
-    if not tools and forms.checks_choice:
-        raise InvalidField("tool_choice is only allowed with tools", param="tool_choice")
-
-
-def _known(names: Sequence[tuple[str, str]], tools: Mapping[str, Tool], forms: _Forms) -> list[str]:
-    for name, place in names:
-        if name not in tools and forms.checks_choice:
+        kind = tool.get("type")
+        if kind in ("function", "custom"):
+            members, inner = members_of(tool, kind, place, flat=self.flat)
+            read = read_function if kind == "function" else read_custom
+            self.add(read(members, inner, namespace), inner)
+        elif kind == "namespace" and self._has_namespaces and namespace is None:
+            self._read_namespace(tool, place)
+        elif self._skips_others and isinstance(kind, str):
+            self._skipped.append(f"{place} of type {kind[:MAX_NAME]}")
+        else:
+            kinds = '"function" or "custom"'
             raise InvalidField(
-                f"{place} names {show(name)}, which is not among the tools", param=place
+                f"{place}.type must be {kinds}, not {show(kind)}", param=f"{place}.type"
             )
-    return [name for name, _ in names if name in tools]
+
+    def add(self, tool: OfferedTool, place: str) -> None:
+        """Adds a tool; of two of the same name, the later one counts.
+
+        Raises:
+            InvalidField: the model could not tell it from another one.
+        """
+        if len(self.offered) == MAX_TOOLS:
+            raise InvalidField(f"there must be at most {MAX_TOOLS} tools in all", param="tools")
+        other = self.offered.get(tool.tool.name)
+        if other is not None and other.target != tool.target:
+            raise InvalidField(
+                f"{place}: there is another tool that the model calls as {show(tool.tool.name)}",
+                param=place,
+            )
+        self.offered[tool.tool.name] = tool
+
+    def use(self, choice: ToolChoice, *, is_parallel: bool, is_legacy: bool = False) -> ToolUse:
+        """Returns what becomes of the tools that are chosen."""
+        chosen = [self.offered[name] for name in choice.names]
+        return ToolUse(
+            [tool.tool for tool in chosen],
+            [{"type": "function", "function": function} for function in self._shown(chosen)],
+            {tool.tool.name: tool.target for tool in chosen},
+            is_required=choice.is_required and bool(chosen),
+            is_named=choice.is_named,
+            is_parallel=is_parallel and not choice.is_named,
+            is_strict=any(tool.is_strict for tool in chosen),
+            is_legacy=is_legacy,
+            skipped=self._skipped,
+            warnings=[tool.warning for tool in chosen if tool.warning],
+        )
+
+    def _read_namespace(self, tool: Mapping[str, Any], place: str) -> None:
+        """Reads `{"name", "description", "tools"}`: its tools become functions beside the others.
+        Raises InvalidField."""
+        name = read_name(tool, place)
+        description, tools = tool.get("description"), tool.get("tools")
+        for value, kind, key, words in (
+            (description, str | None, "description", "a string"),
+            (tools, list, "tools", "a list"),
+        ):
+            if not isinstance(value, kind):
+                inner = f"{place}.{key}"
+                raise InvalidField(f"{inner} must be {words}, not {show(value)}", param=inner)
+        assert isinstance(tools, list)
+        _check_number(tools, f"{place}.tools")
+        if description:
+            self._descriptions[name] = str(description)
+        for position, inner_tool in enumerate(tools):
+            self.read(inner_tool, f"{place}.tools[{position}]", name)
+
+    def _shown(self, tools: Sequence[OfferedTool]) -> Iterator[Mapping[str, Any]]:
+        """Returns functions for the template. What is said of a namespace stands before what is
+        said of its first one."""
+        told: set[str | None] = {None}
+        for tool in tools:
+            namespace = tool.target.namespace
+            said = None if namespace in told else self._descriptions.get(namespace or "")
+            told.add(namespace)
+            if said:
+                own = tool.function.get("description")
+                yield {**tool.function, "description": "\n\n".join(filter(None, (said, own)))}
+            else:
+                yield tool.function

@@ -10,7 +10,7 @@ from fastovms.api.request import offload
 from fastovms.api.request.token_report import TokenReport, num_values
 from fastovms.api.wire.error_responses import log_fields_of
 from fastovms.config import ApiConfig
-from fastovms.http.routing.messages import Request, Response
+from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.params import ModelInfo
 
 Run = Callable[[DeltaCallback], Awaitable[None]]
@@ -34,9 +34,9 @@ def format_cost(
     return max(num_tokens, sum(map(len, deltas)))
 
 
-async def respond(encode: Callable[[], bytes], cost: int) -> Response:
+async def respond(encode: Callable[[], bytes], cost: int, headers: HeaderPairs = ()) -> Response:
     """Returns the answer that `encode` makes, in a thread when it costs much."""
-    return Response(200, await offload.run(encode, cost))
+    return Response(200, await offload.run(encode, cost), headers=headers)
 
 
 async def stream_answer(
@@ -47,10 +47,11 @@ async def stream_answer(
     config: ApiConfig,
     *,
     handshake: bool,
+    headers: HeaderPairs = (),
 ) -> None:
     """Streams an answer. What fails before the first byte is raised, what fails later ends the
     stream."""
-    stream = request.stream()
+    stream = request.stream(headers=headers)
     deltas = DeltaStream(
         stream,
         frames,

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request import offload
 from fastovms.api.responses.background import ResponsesState
-from fastovms.api.responses.create import item_ids, warning_headers
+from fastovms.api.responses.create import item_ids
 from fastovms.api.responses.input.input_items import ItemRules, distinct, read_items
 from fastovms.api.responses.input.response_fields import read_metadata
 from fastovms.api.responses.input.responses_schema import (
@@ -23,6 +23,7 @@ from fastovms.api.responses.stored.history import item_cost
 from fastovms.api.responses.stored.list_query import ListQuery, found, list_body
 from fastovms.api.responses.stored.records import to_items
 from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.warning_header import passed_over, warning_headers
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.state.store import ItemPage, StateStore, StoredItem, UnknownCursor
@@ -139,7 +140,7 @@ class Conversations:
             if any(item["type"] == "item_reference" for item in read.items):
                 raise InvalidField("items must not be references to items", param="items")
             items = distinct(read.items, rules.new_id, taken)
-            return to_items(items), warning_headers(read.skipped)
+            return to_items(items), warning_headers(passed_over(read.skipped), request.id)
 
         return await offload.run(read, item_cost(len(request.body)))
 

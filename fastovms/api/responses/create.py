@@ -39,6 +39,7 @@ from fastovms.api.responses.stored.replay import replay
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import log_fields_of
 from fastovms.api.wire.sse_frames import DONE
+from fastovms.api.wire.warning_header import passed_over, warning_headers
 from fastovms.errors import StateFailed, TooLarge
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.state.store import StoredItem
@@ -46,7 +47,6 @@ from fastovms.state.store import StoredItem
 logger = logging.getLogger(__name__)
 
 _CALL_ID_LENGTH: Final = 24
-_MAX_WARNING: Final = 1000
 _RESPONSE_IDS: Final = ("resp_", "resp-")
 
 
@@ -62,11 +62,7 @@ class _Task:
     generation: TextGeneration
     run: ResponseRun
     streams: bool
-
-    @property
-    def headers(self) -> HeaderPairs:
-        skipped = [*self.history.warnings, *self.job.tools.skipped]
-        return warning_headers(skipped)
+    headers: HeaderPairs
 
     async def input_items(self) -> Sequence[StoredItem]:
         items = self.history.input
@@ -160,7 +156,9 @@ class Responses:
             tells=streams or fields.background,
             for_all=fields.background,
         )
-        return _Task(request, dialect, fields, history, job, generation, run, streams)
+        skipped = [*history.skipped, *job.tools.skipped]
+        headers = warning_headers([*passed_over(skipped), *job.tools.warnings], request.id)
+        return _Task(request, dialect, fields, history, job, generation, run, streams, headers)
 
     def _new_call_id(self) -> str:
         return f"call_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
@@ -280,14 +278,3 @@ def item_ids(context: ApiContext, dialect: Dialect) -> NewId:
     """Returns what makes ids of items in the dialect's form."""
     separator = dialect.responses.id_separator
     return lambda prefix: f"{prefix}{separator}{context.new_id()}"
-
-
-def warning_headers(skipped: Sequence[str]) -> HeaderPairs:
-    """Returns headers that say what was passed over: agents offer every server the tools of
-    OpenAI's."""
-    if not skipped:
-        return ()
-    text = ", ".join(skipped).replace("\\", "").replace('"', "'")
-    return (
-        ("Warning", f'299 - "passed over, as this server does not have it: {text[:_MAX_WARNING]}"'),
-    )

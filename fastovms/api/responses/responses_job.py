@@ -163,8 +163,8 @@ def _make_prompt(
 def _tools(body: ResponsesRequest, dialect: Dialect) -> ToolUse:
     # "auto" asks for no more than an absent field does.
     choice = None if body.tool_choice == "auto" else body.tool_choice
-    skips_others = dialect.responses.skips_unknown_types
     is_parallel = body.parallel_tool_calls if body.max_tool_calls != 1 else False
+    skips_others = dialect.responses.skips_unknown_types
     return read_tools(
         body.tools, choice, is_parallel, dialect, flat=True, skips_others=skips_others
     )

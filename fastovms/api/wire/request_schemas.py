@@ -123,6 +123,8 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

@@ -36,8 +36,8 @@ class CallBegin(NamedTuple):
 
 
 class CallArguments(NamedTuple):
-    """The next piece of the call's arguments: JSON text. Joined it is an object. It is never
-    empty."""
+    """The next piece of the call's arguments: JSON text. Joined it is an object; of a custom tool
+    it becomes the text that the client gets. It is never empty."""
 
     call_index: int
     text: str

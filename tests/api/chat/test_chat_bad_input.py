@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastovms.config import ModelLimits
-from tests.api.chat_models import MESSAGES, PARAMETERS, chat_model, tool
+from tests.api.chat_models import MESSAGES, PARAMETERS, chat_model, custom, grammar_format, tool
 from tests.api.test_fields import FLAG, VALID
 from tests.api.wrong_values import BOOLEAN, INTEGER, JSON, WRONG, names
 from tests.fakes import FakeStream, model_info
@@ -45,6 +45,8 @@ OF_CHAT: dict[str, list[object]] = {
     "tools": [5, {}, "x", [5], [None], ["get_weather"]],
     "tool_choice": [5, [], True, "maybe", "", "auto", "required", {}, {"type": "function"}],
     "parallel_tool_calls": BOOLEAN,
+    "functions": [5, {}, "x", [5], [None], ["f"]],
+    "function_call": [5, [], True, "maybe", "required"],
     "add_generation_prompt": BOOLEAN,
     "continue_final_message": BOOLEAN,
     "documents": [5, {}, "x", [5]],
@@ -91,7 +93,10 @@ WITHIN: list[tuple[str, dict[str, object]]] = [
     ("messages[0].content[0]", {"messages": parts(FILE)}),
     ("messages[1].tool_calls", {"messages": answer(tool_calls=5)}),
     ("messages[1].tool_calls[0]", {"messages": answer(tool_calls=["f"])}),
-    ("messages[1].tool_calls[0].type", {"messages": answer(tool_calls=[{"type": "custom"}])}),
+    ("messages[1].tool_calls[0].type", {"messages": answer(tool_calls=[{"type": "other"}])}),
+    ("messages[1].tool_calls[0].custom", {"messages": answer(tool_calls=[{"type": "custom"}])}),
+    ("messages[1].tool_calls[0].custom.input", {"messages": answer(tool_calls=[
+        {"type": "custom", "custom": {"name": "f", "input": 5}}])}),
     ("messages[1].tool_calls[0].function", {"messages": answer(tool_calls=[{"id": "1"}])}),
     ("messages[1].tool_calls[0].id",
      {"messages": answer(tool_calls=[{"id": 1, "function": {"name": "f"}}])}),
@@ -106,7 +111,23 @@ WITHIN: list[tuple[str, dict[str, object]]] = [
     ("messages[0].tool_call_id", {"messages": [{"role": "tool", "tool_call_id": 5}]}),
     ("tools[0].type", {"tools": [{}]}),
     ("tools[0].type", {"tools": [{"type": "web_search"}]}),
-    ("tools[1].type", {"tools": [tool(), {"type": "custom", "custom": {"name": "f"}}]}),
+    ("tools[1].type", {"tools": [tool(), {"type": "namespace", "name": "a", "tools": []}]}),
+    ("tools[0].custom.name", {"tools": [{"type": "custom", "custom": {}}]}),
+    ("tools[0].custom.description", {"tools": [custom(description=5)]}),
+    ("tools[0].custom.format", {"tools": [custom(format="text")]}),
+    ("tools[0].custom.format.type", {"tools": [custom(format={"type": "json"})]}),
+    ("tools[0].custom.format.grammar.syntax", {"tools": [
+        custom(format={"type": "grammar", "grammar": {"syntax": "gbnf", "definition": "a"}})]}),
+    ("tools[0].custom.format.grammar.definition", {"tools": [
+        custom(format={"type": "grammar", "grammar": {"syntax": "lark", "definition": "a: b"}})]}),
+    ("tools[0].custom.format.definition", {"tools": [
+        custom(format={"type": "grammar", "syntax": "regex", "definition": ""})]}),
+    ("tools[1].custom", {"tools": [tool(), custom("get_weather")]}),
+    ("functions[0].name", {"functions": [{}]}),
+    ("functions[0].parameters", {"functions": [{"name": "f", "parameters": 5}]}),
+    ("functions", {"functions": [{"name": "f"}], "tools": [tool()]}),
+    ("function_call", {"functions": [{"name": "f"}], "function_call": "required"}),
+    ("function_call.name", {"functions": [{"name": "f"}], "function_call": {}}),
     ("tools[0].function", {"tools": [{"type": "function", "function": 5}]}),
     ("tools[0].function.name", {"tools": [{"type": "function", "function": {}}]}),
     ("tools[0].function.name", {"tools": [tool("")]}),
@@ -154,8 +175,11 @@ ONLY_V1: list[tuple[str, dict[str, object]]] = [
     ("tool_choice.allowed_tools.tools[0]", {"tools": [tool()], "tool_choice":
         {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools":
             [{"type": "function", "function": {"name": "other"}}]}}}),
-    ("tool_choice.type", {"tools": [tool()], "tool_choice":
-        {"type": "custom", "custom": {"name": "f"}}}),
+    ("tool_choice.type", {"tools": [tool()], "tool_choice": {"type": "web_search"}}),
+    ("tool_choice", {"tools": [tool()], "tool_choice":
+        {"type": "custom", "custom": {"name": "get_weather"}}}),
+    ("function_call", {"functions": [{"name": "f"}], "function_call": {"name": "g"}}),
+    ("function_call", {"function_call": "auto"}),
     ("tools[0].function", {"tools": [{"type": "function", "name": "f"}]}),
 ]  # fmt: skip
 ONLY_V3: list[tuple[str, dict[str, object]]] = [
@@ -284,7 +308,8 @@ CHAT_VALID: dict[str, list[object]] = {
     "max_completion_tokens": [1, 50, None],
     "logprobs": FLAG,
     "top_logprobs": [0, 3, 20, None],
-    "tools": [[], [tool()], [tool(), tool("b", strict=True)], [tool(parameters=None)], None],
+    "tools": [[], [tool()], [custom()], [tool(), tool("b", strict=True)], [tool(parameters=None)],
+              [tool(), custom(format=grammar_format('start: "a"+'))], None],
     "tool_choice": ["none", "auto", "required", None,
                     {"type": "function", "function": {"name": "get_weather"}}],
     "parallel_tool_calls": FLAG,
@@ -306,7 +331,8 @@ CHAT_VALID: dict[str, list[object]] = {
     "service_tier": ["auto", None],
     "verbosity": ["low", None],
     "prediction": [{"type": "content", "content": "a"}, None],
-    "functions": [[{"name": "f"}]],
+    "functions": [[{"name": "f"}], None],
+    "function_call": ["auto", "none", {"name": "f"}, None],
     "web_search_options": [{}],
 }  # fmt: skip
 SCRIPTS = [

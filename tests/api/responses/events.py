@@ -44,6 +44,12 @@ def kinds(events: list[Any]) -> list[str]:
     return [kind for place, kind in enumerate(short) if place == 0 or kind != short[place - 1]]
 
 
+_CALLS = {
+    "function_call_arguments": ("function_call", "arguments"),
+    "custom_tool_call_input": ("custom_tool_call", "input"),
+}
+
+
 class _Output:
     """The items as the deltas add them up."""
 
@@ -70,9 +76,9 @@ class _Output:
             assert self.part is not None
             self._text(step, event, "text")
         else:
-            assert family == "function_call_arguments"
-            assert self.open["type"] == "function_call"
-            self._text(step, event, "arguments")
+            kind, member = _CALLS[family]
+            assert self.open["type"] == kind
+            self._text(step, event, member)
 
     def _item(self, step: str, event: Event) -> None:
         item = event["item"]
@@ -80,7 +86,7 @@ class _Output:
             assert self.open is None
             assert item["status"] == "in_progress"
             assert item.get("content", []) == item.get("summary", []) == []
-            assert item.get("arguments", "") == ""
+            assert item.get("arguments", "") == item.get("input", "") == ""
             self.open = item
             self.text = ""
             self.logprobs = []

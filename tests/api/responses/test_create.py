@@ -179,17 +179,18 @@ async def test_reasoning_can_be_sealed(make):
 # Tools of other servers
 
 
-HOSTED = [{"type": "web_search"}, {"type": "custom", "name": "x"}, TOOL]
+HOSTED = [{"type": "web_search"}, {"type": "tool_search"}, TOOL]
 
 
-async def test_unknown_tools_are_passed_over(make):
+async def test_unknown_tools_are_passed_over(make, caplog):
     api = make()
     response = await api.call("POST", V1, {**BODY, "tools": HOSTED}, FakeStream())
     assert response.status == 200
     assert prompt_of(api) == "<tool get_weather>u:Hi;>"
     warning = dict(response.headers)["Warning"]
     assert warning.startswith('299 - "')
-    assert "tools[0] of type web_search, tools[1] of type custom" in warning
+    assert "tools[0] of type web_search, tools[1] of type tool_search" in warning
+    assert "tools[0] of type web_search, tools[1] of type tool_search" in caplog.text
     assert len(orjson.loads(response.body)["tools"]) == 1
 
 

@@ -54,6 +54,8 @@ _PREFIXES: Final = {
     "message": "msg",
     "function_call": "fc",
     "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
     "reasoning": "rs",
 }
 """The prefixes of ids, by the type of the item."""
@@ -162,22 +164,30 @@ def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     }
 
 
-def _function_call(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+def _call(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str, member: str) -> Item:
+    """Reads a call.
+
+    Args:
+        member: what the model has written for the tool.
+    """
     call_id = item.get("call_id")
     if call_id is None:
         call_id = item.get("id")
-    arguments = _text(item.get("arguments"), f"{name}.arguments")
-    return {
-        "id": _id(item, name, "function_call", rules),
-        "type": "function_call",
+    text = _text(item.get(member), f"{name}.{member}")
+    read = {
+        "id": _id(item, name, kind, rules),
+        "type": kind,
         "status": _status(item, name),
         "call_id": _id_of(call_id, f"{name}.call_id"),
         "name": _word(item.get("name"), f"{name}.name"),
-        "arguments": arguments,
+        member: text,
     }
+    if item.get("namespace") is not None:
+        read["namespace"] = _word(item["namespace"], f"{name}.namespace")
+    return read
 
 
-def _function_call_output(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+def _call_output(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str) -> Item:
     output = item.get("output")
     if not isinstance(output, str):
         output = _content(output, f"{name}.output", rules, is_output=False)
@@ -185,8 +195,8 @@ def _function_call_output(item: Mapping[str, Any], name: str, rules: ItemRules) 
     if call_id is not None or rules.dialect.responses.outputs_need_call_ids:
         call_id = _id_of(call_id, f"{name}.call_id")
     return {
-        "id": _id(item, name, "function_call_output", rules),
-        "type": "function_call_output",
+        "id": _id(item, name, kind, rules),
+        "type": kind,
         "status": _status(item, name),
         "call_id": call_id,
         "output": output,
@@ -211,8 +221,10 @@ def _item_reference(item: Mapping[str, Any], name: str, rules: ItemRules) -> Ite
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], str, ItemRules], Item]]] = {
     "message": _message,
-    "function_call": _function_call,
-    "function_call_output": _function_call_output,
+    "function_call": partial(_call, kind="function_call", member="arguments"),
+    "function_call_output": partial(_call_output, kind="function_call_output"),
+    "custom_tool_call": partial(_call, kind="custom_tool_call", member="input"),
+    "custom_tool_call_output": partial(_call_output, kind="custom_tool_call_output"),
     "reasoning": _reasoning,
     "item_reference": _item_reference,
 }

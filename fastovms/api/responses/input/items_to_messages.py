@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastovms.api.conversation.chat_messages import ChatMessages, Message
+from fastovms.api.conversation.tool_targets import flat_name
 from fastovms.api.responses.input.input_items import Item
 from fastovms.api.responses.input.item_text import text_of, unseal
 from fastovms.media.loader import ImageSource
+from fastovms.text.custom_input import input_arguments
 
 
 def to_messages(
@@ -63,7 +65,7 @@ class _Turn:
             case "message":
                 return item["role"] == "assistant" and self.content is None
             case kind:
-                return bool(kind == "function_call")
+                return kind in ("function_call", "custom_tool_call")
 
     def add(self, item: Item) -> None:
         match item["type"]:
@@ -72,8 +74,14 @@ class _Turn:
             case "message":
                 self.content = text_of(item["content"])
             case "function_call":
-                function = {"name": item["name"], "arguments": item["arguments"] or "{}"}
-                self.calls.append({"type": "function", "id": item["call_id"], "function": function})
+                self._add_call(item, item["arguments"] or "{}")
+            case "custom_tool_call":
+                self._add_call(item, input_arguments(item["input"]))
+
+    def _add_call(self, item: Item, arguments: str) -> None:
+        name = flat_name(item["name"], item.get("namespace"))
+        function = {"name": name, "arguments": arguments}
+        self.calls.append({"type": "function", "id": item["call_id"], "function": function})
 
     def messages(self) -> list[Message]:
         reasoning = "\n".join(filter(None, self.reasoning))
@@ -93,7 +101,7 @@ def _reasoning(item: Item) -> str:
 
 
 def _others_message(item: Item, name: str, images: list[ImageSource] | None) -> Message:
-    if item["type"] != "function_call_output":
+    if item["type"] == "message":
         content = text_of(item["content"], f"{name}.content", images)
         return {"role": item["role"], "content": content}
     message = {"role": "tool", "content": text_of(item["output"], f"{name}.output", images)}

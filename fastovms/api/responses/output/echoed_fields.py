@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import orjson
 
@@ -13,6 +13,7 @@ from fastovms.api.request.logprob_formats import chat_logprobs
 from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.input.input_items import NewId
 from fastovms.api.responses.input.response_fields import ResponseFields
+from fastovms.api.responses.output.echoed_tools import echoed_choice, echoed_tools
 from fastovms.api.responses.output.output_items import OutputForm
 from fastovms.api.responses.output.response_object import ResponseForm
 from fastovms.api.responses.responses_job import ResponsesJob
@@ -56,10 +57,8 @@ def response_form(job: ResponsesJob, fields: ResponseFields, envelope: Envelope)
         "store": fields.store,
         "temperature": params.temperature,
         "text": _encoded(fields.text, "text"),
-        "tool_choice": _tool_choice(body.tool_choice),
-        "tools": _encoded(
-            [_tool(tool) for tool in body.tools or () if tool["type"] == "function"], "tools"
-        ),
+        "tool_choice": echoed_choice(body.tool_choice),
+        "tools": _encoded(echoed_tools(body.tools or ()), "tools"),
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": "auto" if fields.truncates else "disabled",
@@ -88,6 +87,7 @@ def output_form(
     return OutputForm(
         new_id=new_id,
         new_call_id=new_call_id,
+        target=job.tools.target,
         summarizes_reasoning=job.preparation.dialect.responses.summarizes_reasoning,
         seals_reasoning=fields.seals_reasoning,
         max_calls=min(limits, default=None),
@@ -108,32 +108,3 @@ def _encoded(value: object, name: str) -> orjson.Fragment:
         return orjson.Fragment(orjson.dumps(value))
     except orjson.JSONEncodeError:
         raise InvalidField(f"{name} has an integer of more than 64 bits", param=name) from None
-
-
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a function as OpenAI has it, whatever form it came in."""
-    function = tool.get("function") or tool
-    return {
-        "type": "function",
-        "name": function["name"],
-        "description": function.get("description"),
-        "parameters": function.get("parameters"),
-        "strict": function.get("strict"),
-    }
-
-
-def _tool_choice(choice: str | Mapping[str, Any] | None) -> object:
-    if choice is None or isinstance(choice, str):
-        return choice or "auto"
-    if choice.get("type") != "allowed_tools":
-        return _named(choice)
-    allowed = choice.get("allowed_tools") or choice
-    return {
-        "type": "allowed_tools",
-        "mode": allowed.get("mode", "auto"),
-        "tools": [_named(tool) for tool in allowed["tools"] if tool.get("type") == "function"],
-    }
-
-
-def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "function", "name": (choice.get("function") or choice)["name"]}

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import orjson
 
+from fastovms.api.conversation.tool_targets import ToolTarget
 from fastovms.api.generation.alignment import TokenAligner
 from fastovms.api.responses.input.input_items import Item, NewId
 from fastovms.api.responses.input.item_text import seal
@@ -44,6 +45,7 @@ class OutputForm:
             text.
         seals_reasoning: whether it is in `encrypted_content` too.
         max_calls: calls after so many are left out; None = none is.
+        target: returns what a function that the model calls is to the client.
         hides_content: whether what is no call is left out: the beginning of one that was cut.
         aligner: finds the tokens of the text; None = nothing is told of tokens.
         tell_logprobs: writes their log probabilities.
@@ -53,6 +55,7 @@ class OutputForm:
 
     new_id: NewId
     new_call_id: Callable[[], str]
+    target: Callable[[str], ToolTarget] = ToolTarget
     summarizes_reasoning: bool = False
     seals_reasoning: bool = False
     max_calls: int | None = None
@@ -108,6 +111,25 @@ _SUMMARY: Final = _TextKind(
     "reasoning_summary_part",
     "reasoning_summary_text",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _CallKind:
+    """How the item of a call is told.
+
+    Attributes:
+        member: what the model has written for the tool.
+        event: what tells of it, with `.delta` and `.done`.
+    """
+
+    prefix: str
+    type: str
+    member: str
+    event: str
+
+
+_FUNCTION: Final = _CallKind("fc", "function_call", "arguments", "function_call_arguments")
+_CUSTOM: Final = _CallKind("ctc", "custom_tool_call", "input", "custom_tool_call_input")
 
 
 class _Open(Protocol):
@@ -212,7 +234,8 @@ class OutputBuilder:
 
     def _begin_call(self, name: str) -> None:
         self.end_item("completed")
-        self._open = _OpenCall(name, len(self.items), self._form, self._emit)
+        target = self._form.target(name)
+        self._open = _OpenCall(target, len(self.items), self._form, self._emit)
 
     def _logprobs(self, tokens: Sequence[TextToken]) -> list[bytes]:
         tell = self._form.tell_logprobs
@@ -270,29 +293,33 @@ class _OpenText:
 
 
 class _OpenCall:
-    def __init__(self, name: str, index: int, form: OutputForm, emit: Emit) -> None:
+    def __init__(self, target: ToolTarget, index: int, form: OutputForm, emit: Emit) -> None:
         self._emit = emit
-        self._arguments: list[str] = []
+        self._kind = _CUSTOM if target.is_custom else _FUNCTION
+        self._texts: list[str] = []
         self._item = {
-            "id": form.new_id("fc"),
-            "type": "function_call",
+            "id": form.new_id(self._kind.prefix),
+            "type": self._kind.type,
             "status": "in_progress",
             "call_id": form.new_call_id(),
-            "name": name,
-            "arguments": "",
+            "name": target.name,
+            self._kind.member: "",
         }
+        if target.namespace is not None:
+            self._item["namespace"] = target.namespace
         self._place = {"item_id": self._item["id"], "output_index": index}
         emit("output_item.added", {"output_index": index, "item": self._item})
 
     def add(self, text: str) -> None:
-        self._arguments.append(text)
-        self._emit("function_call_arguments.delta", {**self._place, "delta": text})
+        self._texts.append(text)
+        self._emit(f"{self._kind.event}.delta", {**self._place, "delta": text})
 
     def snapshot(self, status: str) -> Item:
-        return {**self._item, "status": status, "arguments": "".join(self._arguments)}
+        return {**self._item, "status": status, self._kind.member: "".join(self._texts)}
 
     def end(self, status: str) -> Item:
         item = self.snapshot(status)
-        self._emit("function_call_arguments.done", {**self._place, "arguments": item["arguments"]})
+        text = {self._kind.member: item[self._kind.member]}
+        self._emit(f"{self._kind.event}.done", {**self._place, **text})
         self._emit("output_item.done", {"output_index": self._place["output_index"], "item": item})
         return item

@@ -41,13 +41,13 @@ class History:
         items: all of them, the oldest first.
         input: those of this request, which are the last.
         size: about how many bytes all have.
-        warnings: what of the input is passed over.
+        skipped: what of the input is passed over, in words for a warning.
     """
 
     items: Sequence[Item]
     input: Sequence[Item]
     size: int
-    warnings: Sequence[str] = ()
+    skipped: Sequence[str] = ()
 
 
 def item_cost(num_bytes: int) -> int:

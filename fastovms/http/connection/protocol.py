@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from typing import NamedTuple
 
+from fastovms.http.connection.pending_requests import PendingRequest, PendingRequests
 from fastovms.http.connection.read_deadline import ReadDeadline
 from fastovms.http.connection.response_writer import CONTINUE
 from fastovms.http.connection.server_state import Exchange, ServerState
@@ -21,27 +20,12 @@ logger = logging.getLogger(__name__)
 # Reading a refused body to its end keeps the connection; past this size it costs less to close.
 _MAX_DISCARDED_BODY = 64 * 1024
 _CLIENT_CLOSED_REQUEST = 499
-_MAX_AT_TURNSTILE = 512
 _LARGE_READ = 64 * 1024  # bytes from which reads may have to wait
 
 # Look-ups in an Enum class are slow.
 _OPEN = WireState.OPEN
 _BETWEEN = ParserPhase.BETWEEN
 _DONE = ParserPhase.DONE
-
-
-class _Pending(NamedTuple):
-    """A request and who answers it.
-
-    Attributes:
-        final: whether the connection ends with the answer.
-        linger: whether the client may still be sending then.
-    """
-
-    request: Request
-    answer: Handler | Response
-    final: bool
-    linger: bool = False
 
 
 class Connection(asyncio.Protocol):
@@ -59,7 +43,7 @@ class Connection(asyncio.Protocol):
         self._num_served = 0
         self._num_discarded = 0
         self._admitted: Handler | Response | None = None
-        self._queue: deque[_Pending] = deque()
+        self._queue = PendingRequests()
         # The request that is being answered
         self._request: Request | None = None
         self._final = False
@@ -149,7 +133,7 @@ class Connection(asyncio.Protocol):
             or content_length > _MAX_DISCARDED_BODY
             or self._parser.awaiting_continue  # the answer tells the client not to send the body
         ):
-            self._take(_Pending(request, admitted, final=True, linger=True))
+            self._take(PendingRequest(request, admitted, final=True, linger=True))
             raise InputRefused
         return False
 
@@ -162,11 +146,12 @@ class Connection(asyncio.Protocol):
             self._final = not keep_alive
             self._begin(request, admitted)
             return
-        if len(self._queue) >= self._max_queued():
+        is_blocked = self._request is not None or self._wire.paused
+        if self._queue.is_full(self._server, is_blocked=is_blocked):
             self._server.give_back_body(request)
             request.body = b""
             raise Fault(503, "too many pipelined requests", request=request)
-        self._queue.append(_Pending(request, admitted, final=not keep_alive))
+        self._queue.append(PendingRequest(request, admitted, final=not keep_alive))
         if is_next:
             self._wait_to_begin()
 
@@ -182,7 +167,7 @@ class Connection(asyncio.Protocol):
             request.received_at = self._loop.time()
         error = self._server.dispatcher.error
         answer = error(request.path, fault.status, fault.message, fault.headers)
-        self._take(_Pending(request, answer, final=True, linger=True))
+        self._take(PendingRequest(request, answer, final=True, linger=True))
 
     def _discard(self, num_bytes: int) -> None:
         """Drops input that is not read any more, while earlier answers are still due. A client that
@@ -194,16 +179,9 @@ class Connection(asyncio.Protocol):
 
     # Requests, in order
 
-    def _take(self, pending: _Pending) -> None:
+    def _take(self, pending: PendingRequest) -> None:
         self._queue.append(pending)
         self._go_on()
-
-    def _max_queued(self) -> int:
-        """Returns how many requests may wait behind the current one: all that one read brings where
-        they wait for nothing but other clients."""
-        if self._request is None and not self._wire.paused:
-            return max(_MAX_AT_TURNSTILE, self._config.max_pipelined)
-        return self._config.max_pipelined
 
     def _wait_to_begin(self) -> None:
         # Nothing of this client runs, so that its end may be noticed a pass later.
@@ -320,7 +298,7 @@ class Connection(asyncio.Protocol):
             # overtake the answer (RFC 9112 9.6).
             linger = self._linger or bool(self._queue)
             self._parser.close()
-            self._drop_queue()
+            self._queue.drop(self._server)
             self._wire.finish(linger=linger)
         elif self._parser.phase is _BETWEEN:
             config = self._config
@@ -345,16 +323,11 @@ class Connection(asyncio.Protocol):
             finished = stream is not None and stream.closed and not stream.aborted
             self._close_books(completed=finished)
         self._request = self._task = self._stream = None
-        self._drop_queue()
+        self._queue.drop(self._server)
         if stream is not None:
             stream.release()
         if task is not None:
             task.cancel()
-
-    def _drop_queue(self) -> None:
-        for pending in self._queue:
-            self._server.give_back_body(pending.request)
-        self._queue.clear()
 
     def _open_stream(
         self, request: Request, status: int, content_type: str, headers: HeaderPairs, ping: bool

@@ -47,7 +47,9 @@ def largest_difference(files: ExportedModel) -> float:
     if graph.rope_switch_len is not None:
         limits.append(graph.rope_switch_len)
     num_tokens = min(limits)
-    starts = [0] if graph.rope_switch_len is None else [0, graph.rope_switch_len]
+    starts = [0]
+    if graph.rope_switch_len is not None and not graph.has_rope_tables:
+        starts.append(graph.rope_switch_len)
     core = ov.Core()
     plain = core.read_model(files.model_dir / "openvino_model.xml")
     vocab_size = plain.output("logits").get_partial_shape()[-1]

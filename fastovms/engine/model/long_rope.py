@@ -8,7 +8,7 @@ So one that grows past the short factors has nothing in the cache that belongs t
 is computed once more, as transformers does (`prepare_inputs_for_generation` of Phi3ForCausalLM).
 
 Phi MoE, as exported with transformers 4, takes rotations from a table of all positions, made by the
-length of the longest text. That is not rewritten: none of its texts may be a long one.
+length of the longest text. There each token computes its own row first (`rotation_tables`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13
 
+from fastovms.engine.model.rotation_tables import compute_own_rows, is_of_positions
+
 TOKEN_SEQUENCE_LENS: Final = "token_sequence_lens"
 """The input that the model gets: see `StepInputs`."""
 
 _MAX_LEN: Final = 2**30
 """Longer than any text."""
-
-_RESHAPING: Final = frozenset({"Convert", "Reshape", "Squeeze", "Unsqueeze"})
 
 Node = Any
 Array = NDArray[Any]
@@ -40,10 +40,13 @@ class LongRope(NamedTuple):
         switch_len: tokens that a sequence may have to be rotated as short ones are; None = all
             are rotated alike.
         max_len: tokens that each sequence of a batch may have at most; None = any number.
+        has_tables: whether the exported graph takes rotations from a table as long as its text, in
+            which positions have to begin at 0.
     """
 
     switch_len: int | None = None
     max_len: int | None = None
+    has_tables: bool = False
 
 
 class _Use(NamedTuple):
@@ -60,25 +63,31 @@ class _Use(NamedTuple):
 def scale_by_sequence(model: ov.Model) -> LongRope:
     """Rewrites a paged model in place, with a new input, if the highest position of a batch says
     how all of its positions are rotated."""
-    uses = [use for peak in _highest_positions(model) for use in _uses_by_tokens(peak)]
-    if uses:
-        values = _Values([use.value for use in uses])
-        switch_len = values.switch_len()
-        if switch_len is None or _choose_by_sequence(model, uses, values, switch_len):
-            return LongRope(switch_len=switch_len)
-        return LongRope(max_len=switch_len)
-    conditions = list(_conditions(model))
-    return LongRope(max_len=_Values(conditions).switch_len() if conditions else None)
+    sources = list(_highest_positions(model))
+    has_tables = not sources
+    if has_tables:
+        conditions = list(_conditions(model))
+        if not conditions:
+            return LongRope()
+        max_len = _Values(conditions).switch_len()
+        sources = [condition.get_node() for condition in conditions]
+        consumers = [use.consumer for source in sources for use in _uses_by_tokens(source)]
+        if max_len is None or not compute_own_rows(model, consumers):
+            return LongRope(max_len=max_len)
+    uses = [use for source in sources for use in _uses_by_tokens(source)]
+    if not uses:
+        return LongRope()
+    values = _Values([use.value for use in uses])
+    switch_len = values.switch_len()
+    if switch_len is None or _choose_by_sequence(model, uses, values, switch_len):
+        return LongRope(switch_len, has_tables=has_tables)
+    return LongRope(max_len=switch_len)
 
 
 def _highest_positions(model: ov.Model) -> Iterator[Node]:
     for node in model.get_ordered_ops():
-        if node.get_type_name() == "ReduceMax":
-            source = node.input_value(0).get_node()
-            while source.get_type_name() in _RESHAPING:
-                source = source.input_value(0).get_node()
-            if "position_ids" in source.output(0).get_names():
-                yield node
+        if node.get_type_name() == "ReduceMax" and is_of_positions(node.input_value(0)):
+            yield node
 
 
 def _uses_by_tokens(node: Node) -> list[_Use]:

@@ -60,6 +60,7 @@ class PagedGraph:
 
     Attributes:
         rope_switch_len: see `Model`.
+        has_rope_tables: whether positions of a text have to begin at 0 in the exported graph.
         max_exact_len: how many tokens texts may have for the graph to be exact, and why they may
             not have more; None = any number.
     """
@@ -67,6 +68,7 @@ class PagedGraph:
     model: ov.Model
     rope_switch_len: int | None
     max_exact_len: ExactLength | None
+    has_rope_tables: bool = False
 
 
 def read_paged_graph(
@@ -107,7 +109,7 @@ def read_paged_graph(
         _set_attentions(model, attentions.layers)
         if attentions.max_len is not None:
             limits.append(ExactLength(attentions.max_len, _OTHER_MASK))
-    return PagedGraph(model, rope.switch_len, min(limits, default=None))
+    return PagedGraph(model, rope.switch_len, min(limits, default=None), rope.has_tables)
 
 
 def read_max_transformed_len(core: ov.Core, graph: Path, max_model_len: int) -> ExactLength | None:

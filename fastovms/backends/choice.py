@@ -23,7 +23,7 @@ from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.backends.trials.guarded_grammars import trial_starter
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
-from fastovms.engine.model.paging import read_max_transformed_len
+from fastovms.engine.model.paging import read_transformed
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
 
@@ -86,8 +86,13 @@ def _genai(
     model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache | None
 ) -> Reserve:
     _check_drafts(model_dir, model, config)
-    limit = read_max_transformed_len(ov.Core(), graph_file(model_dir), model.max_model_len)
-    model = fit_length(model, limit)
+    graph = read_transformed(ov.Core(), graph_file(model_dir), model.max_model_len)
+    if graph.has_other_state and config.draft_model is not None:
+        raise ConfigurationError(
+            f"--draft-model cannot be used for {model.name}, a recurrent or hybrid model: the "
+            "genai backend's pipeline would fail"
+        )
+    model = fit_length(model, graph.max_exact_len)
     check_graph(pipeline_comparison(model_dir, model), cache or DiskCache(None))
     compiler = load_grammar_compiler(model_dir, model)
     grammars = guard_pipeline(None if compiler is None else trial_starter(compiler))

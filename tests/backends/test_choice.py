@@ -10,6 +10,7 @@ from fastovms.backends import choice
 from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.paged import paged_backend
 from fastovms.config import DEMO_MODEL
+from fastovms.engine.model.paging import TransformedGraph
 from fastovms.errors import ConfigurationError
 from tests.backends.genai.test_real import far_off, load, running
 from tests.paths import TINY_VLM
@@ -38,6 +39,13 @@ async def test_drafts_that_cannot_be_had(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load(model_dir, backend="genai", **config)
+
+
+async def test_a_hybrid_model_has_no_draft_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    hybrid = TransformedGraph(has_other_state=True)
+    monkeypatch.setattr(choice, "read_transformed", lambda *_: hybrid)
+    with pytest.raises(ConfigurationError, match=r"--draft-model cannot be used .* hybrid model"):
+        load(DEMO_MODEL, backend="genai", draft_model=DEMO_MODEL)
 
 
 async def test_a_model_that_neither_runs_has_both_reasons(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ class ExactLength(NamedTuple):
     reason: str
 
 
+class TransformedGraph(NamedTuple):
+    """What is known of a model that is transformed to paged attention and nothing more.
+
+    Attributes:
+        max_exact_len: see `PagedGraph`.
+        has_other_state: whether part of its state is not attention's.
+    """
+
+    max_exact_len: ExactLength | None = None
+    has_other_state: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class PagedGraph:
     """A model whose inputs are those of `StepInputs` and a key and a value cache per layer.
@@ -112,9 +124,9 @@ def read_paged_graph(
     return PagedGraph(model, rope.switch_len, min(limits, default=None), rope.has_tables)
 
 
-def read_max_transformed_len(core: ov.Core, graph: Path, max_model_len: int) -> ExactLength | None:
-    """Returns how many tokens texts may have where a model is transformed to paged attention and
-    nothing more, as the genai pipeline does; None = any number, or nothing is known of it.
+def read_transformed(core: ov.Core, graph: Path, max_model_len: int) -> TransformedGraph:
+    """Finds out what comes of a model that is transformed to paged attention and nothing more, as
+    the genai pipeline does. Of one that cannot be transformed nothing is known.
 
     Args:
         graph: the model's file, or that of the language part of one that takes images.
@@ -124,7 +136,8 @@ def read_max_transformed_len(core: ov.Core, graph: Path, max_model_len: int) -> 
         attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))
         _transform(model)
     except RuntimeError:
-        return None
+        return TransformedGraph()
+    has_other_state = why_not_wholly_paged(model) is not None
     rope = scale_by_sequence(model)
     rope_len = rope.max_len or rope.switch_len
     limits = [] if rope_len is None else [ExactLength(rope_len, _LONGEST_TEXT)]
@@ -137,7 +150,7 @@ def read_max_transformed_len(core: ov.Core, graph: Path, max_model_len: int) -> 
                 limits.append(ExactLength(1, _OTHER_MASK))
             if window is not None and not _has_window(layer):
                 limits.append(ExactLength(window, _OTHER_MASK))
-    return min(limits, default=None)
+    return TransformedGraph(min(limits, default=None), has_other_state)
 
 
 def applies_sliding_window(model: ov.Model) -> bool:

@@ -30,12 +30,12 @@ def compute_own_rows(model: ov.Model, consumers: Sequence[Node]) -> bool:
     nothing, where they are of another form."""
     products = [node for node in consumers if node.get_type_name() == "MatMul"]
     gathers = _gathers(consumers)
-    if not products or not all(map(_is_outer, products)) or not all(map(_is_by_token, gathers)):
+    if not products or not all(map(_is_outer, products)):
         return False
-    (rows, *_) = (gather.input_value(_ROWS_INPUT) for gather in gathers)
-    positions = opset13.reshape(
-        opset13.convert(rows, "f32"), opset13.constant(np.array([-1, 1])), False
-    )
+    if not gathers or not all(map(_is_by_token, gathers)):
+        return False
+    rows = opset13.convert(gathers[0].input_value(_ROWS_INPUT), "f32")
+    positions = opset13.reshape(rows, opset13.constant(np.array([-1, 1])), False)
     for product in products:
         own = opset13.multiply(positions, product.input_value(1))
         product.output(0).replace(own.output(0))

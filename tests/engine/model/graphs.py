@@ -6,6 +6,9 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from bench.graph import LlamaGraph
+from bench.shapes import SHAPES
+
 
 def with_output(node: ov.Node, name: str = "logits") -> ov.Node:
     node.output(0).set_names({name})
@@ -30,3 +33,12 @@ def recurrent_model() -> ov.Model:
     inputs = parameter("input_ids")
     state, assign = recurrent(inputs, "state")
     return ov.Model([with_output(state)], [assign], [inputs], "model")
+
+
+def hybrid_model() -> ov.Model:
+    model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
+    inputs = model.input("input_ids").get_node()
+    state, assign = recurrent(inputs, "conv.0")
+    logits = ops.add(model.output("logits").get_node().input_value(0), state)
+    sinks = [*model.get_sinks(), assign]
+    return ov.Model([with_output(logits)], sinks, model.get_parameters(), "model")

@@ -21,8 +21,8 @@ from fastovms.engine.model.attention_masks import (
     attentions_of,
 )
 from fastovms.engine.model.paging import (
-    read_max_transformed_len,
     read_paged_graph,
+    read_transformed,
 )
 from tests.paths import TINY_VLM
 
@@ -58,7 +58,7 @@ def test_masks_of_another_form_leave_hardly_any_text(
     exact = read_paged_graph(ov.Core(), tmp_path).max_exact_len
     assert exact is not None
     assert exact.num_tokens < MIN_EXACT_LEN
-    assert read_max_transformed_len(ov.Core(), tmp_path / "openvino_model.xml", 1024) == exact
+    assert read_transformed(ov.Core(), tmp_path / "openvino_model.xml", 1024).max_exact_len == exact
 
 
 def causal(num_keys: int, window: int | None = None, slope: float = 0.0) -> np.ndarray:
@@ -114,7 +114,7 @@ def test_the_language_part_of_a_model_of_images_has_masks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     graph = TINY_VLM / "openvino_language_model.xml"
-    assert read_max_transformed_len(ov.Core(), graph, 160) is None
+    assert read_transformed(ov.Core(), graph, 160).max_exact_len is None
     assert "cannot be read" not in caplog.text
     assert attentions_of(ov.Core().read_model(graph), 160).layers == (
         LayerAttention(),

@@ -14,13 +14,14 @@ from bench.graph import LlamaGraph
 from bench.shapes import SHAPES
 from fastovms.engine.model.paging import (
     SAMPLED_TOKEN_INDICES,
+    TransformedGraph,
     applies_sliding_window,
-    read_max_transformed_len,
     read_paged_graph,
+    read_transformed,
     reason_of,
 )
 from tests.engine.conftest import TINY_SHAPES
-from tests.engine.model.graphs import recurrent_model, with_output
+from tests.engine.model.graphs import hybrid_model, recurrent_model, with_output
 
 
 @pytest.mark.parametrize(
@@ -85,12 +86,19 @@ def test_a_sliding_window_is_recognised(window: int | None, expected: bool, tmp_
     ],
 )
 def test_what_the_transformation_alone_leaves_out(name: str, expected: int | None) -> None:
-    exact = read_max_transformed_len(ov.Core(), MODELS / name / "openvino_model.xml", 160)
+    graph = read_transformed(ov.Core(), MODELS / name / "openvino_model.xml", 160)
+    exact = graph.max_exact_len
     assert (None if exact is None else exact.num_tokens) == expected
 
 
 def test_of_a_model_that_is_not_transformed_nothing_is_known(tmp_path: Path) -> None:
     graph = tmp_path / "openvino_model.xml"
-    assert read_max_transformed_len(ov.Core(), graph, 160) is None
+    assert read_transformed(ov.Core(), graph, 160) == TransformedGraph()
     ov.save_model(recurrent_model(), graph)
-    assert read_max_transformed_len(ov.Core(), graph, 160) is None
+    assert read_transformed(ov.Core(), graph, 160) == TransformedGraph()
+
+
+def test_state_beside_attention_is_noticed(tmp_path: Path) -> None:
+    graph = tmp_path / "openvino_model.xml"
+    ov.save_model(hybrid_model(), graph)
+    assert read_transformed(ov.Core(), graph, 160) == TransformedGraph(has_other_state=True)

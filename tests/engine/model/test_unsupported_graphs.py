@@ -15,22 +15,19 @@ from fastovms.engine.model.paging import (
     read_paged_graph,
 )
 from fastovms.errors import ConfigurationError
-from tests.engine.model.graphs import parameter, recurrent, recurrent_model, with_output
+from tests.engine.model.graphs import (
+    hybrid_model,
+    parameter,
+    recurrent,
+    recurrent_model,
+    with_output,
+)
 
 
 def stateless(*names: str, output: str = "logits") -> ov.Model:
     inputs = [parameter(name) for name in names]
     result = with_output(ops.add(ops.convert(inputs[0], np.float32), np.float32(1)), output)
     return ov.Model([result], inputs, "model")
-
-
-def hybrid_model() -> ov.Model:
-    model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
-    inputs = model.input("input_ids").get_node()
-    state, assign = recurrent(inputs, "conv.0")
-    logits = ops.add(model.output("logits").get_node().input_value(0), state)
-    sinks = [*model.get_sinks(), assign]
-    return ov.Model([with_output(logits)], sinks, model.get_parameters(), "model")
 
 
 def with_input(name: str) -> ov.Model:

@@ -16,7 +16,7 @@ from fastovms.backends.genai.support import (
 )
 from fastovms.config import EngineConfig
 from fastovms.errors import InvalidField, RequestError
-from fastovms.grammar_tree import ANY_TEXT, Answer, TextBefore, in_order
+from fastovms.grammar_tree import ANY_TEXT, Answer, Regex, TextBefore, in_order
 from fastovms.params import (
     ALL_LOGPROBS,
     BeamSearch,
@@ -83,7 +83,7 @@ def test_beams_must_fit_and_do_without_drafts():
 def test_grammars_of_our_own_making():
     check_grammar(REGEX)
     for grammar in (
-        Grammar(GrammarKind.CALLS, "", "tools", TextBefore("<t>", ANY_TEXT)),
+        Grammar(GrammarKind.CALLS, "", "tools", TextBefore("<t>", Regex("a", also=("b",)))),
         Grammar(GrammarKind.REGEX, "a", "tools", in_order(ANY_TEXT.excluding("b"), Answer())),
     ):
         with pytest.raises(InvalidField, match="tools is not supported by the genai backend"):

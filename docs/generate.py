@@ -24,11 +24,11 @@ from docs import house_map
 from fastovms.api.admin.health import HealthRoutes
 from fastovms.api.admin.status import ServerStatus
 from fastovms.api.generation.context import ApiContext
-from fastovms.api.route_summaries import ROUTE_SUMMARIES
+from fastovms.api.openapi.docs_routes import DocsRoutes, add_docs_routes
+from fastovms.api.openapi.route_operations import OPERATIONS, operation_name
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader
-from fastovms.api.wire.dialect import DIALECTS
 from fastovms.api.wire.error_responses import render_error
 from fastovms.backend_stats import BackendStats
 from fastovms.cli.environment import VARIABLES
@@ -111,7 +111,7 @@ def _flag_row(flag: Flag, variables: Sequence[str]) -> tuple[str, ...]:
 
 
 def endpoints_page() -> str:
-    """Every route of the router, by the sections of `ROUTE_SUMMARIES`."""
+    """Every route of the router, by the sections of `OPERATIONS`."""
     found = _routes()
     parts = [
         "# Endpoints",
@@ -126,44 +126,33 @@ def endpoints_page() -> str:
         "paths with and without it are answered. [Compatibility](compatibility.md) has every "
         "field of the requests.",
     ]
-    for title, summaries in ROUTE_SUMMARIES.items():
+    for title, operations in OPERATIONS.items():
         rows = []
-        for route, summary in summaries.items():
+        for route, operation in operations.items():
             prefixes = found.pop(route, None)
             if prefixes is None:
-                raise SystemExit(f"there is no route {route}, of which route_summaries tells")
-            rows.append((f"`{route}`", _below(prefixes), summary))
+                raise SystemExit(f"there is no route {route}, of which route_operations tells")
+            rows.append((f"`{route}`", _below(prefixes), operation.summary))
         parts += [f"## {title}", _table(("Request", "Below", "What it does"), rows)]
     if found:
-        raise SystemExit(f"route_summaries has no summary of {', '.join(found)}")
+        raise SystemExit(f"route_operations has no summary of {', '.join(found)}")
     return _page(parts)
 
 
 def _routes() -> dict[str, list[str]]:
-    """The prefixes of every route, by its name in `ROUTE_SUMMARIES`."""
+    """The prefixes of every route, by its name in `OPERATIONS`."""
     router = Router()
     models = ServedModels([])
     context = ApiContext(models, ApiConfig(), str, float, "", BodyReader())
     add_model_routes(router, context)
     add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
-    described = {route for summaries in ROUTE_SUMMARIES.values() for route in summaries}
+    add_docs_routes(router, DocsRoutes(dict))
     found: dict[str, list[str]] = defaultdict(list)
     for method, pattern in router.routes():
-        path = pattern.replace(":path}", "}")
-        if path.endswith("/"):
-            continue
-        prefix, path = ("", path) if f"{method} {path}" in described else _split(path)
-        found[f"{method} {path}"].append(prefix)
+        if not pattern.endswith("/"):
+            name, prefix = operation_name(method, pattern)
+            found[name].append(prefix)
     return found
-
-
-def _split(path: str) -> tuple[str, str]:
-    """The longest prefix of a dialect that the path begins with, and the rest."""
-    prefixes = [prefix for dialect in DIALECTS for prefix in dialect.prefixes]
-    for prefix in sorted(prefixes, key=len, reverse=True):
-        if path.startswith(f"{prefix}/"):
-            return prefix, path.removeprefix(prefix)
-    return "", path
 
 
 def _below(prefixes: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import uvloop
@@ -21,6 +22,8 @@ from fastovms import __version__
 from fastovms.api.admin.health import HealthRoutes
 from fastovms.api.admin.status import ServerStatus
 from fastovms.api.generation.context import ApiContext
+from fastovms.api.openapi.docs_routes import DocsRoutes, add_docs_routes
+from fastovms.api.openapi.document import openapi_document
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.serving.served import ServedModels
@@ -171,6 +174,9 @@ async def _run(
         trimmer.start(loop)
         registry.register(GenerationCollector([model.metrics for model in models]))
         add_model_routes(router, _context(config, models, bodies), state)
+        if config.security.enable_docs:
+            describe = partial(_describe, config, router, models, needs_key=guard.needs_key)
+            add_docs_routes(router, DocsRoutes(describe))
         router.more_to_come = False
 
     def announce(models: ServedModels) -> None:
@@ -238,6 +244,19 @@ def _context(config: ServerConfig, models: ServedModels, bodies: BodyReader) -> 
         unix_time=time.time,
         system_fingerprint=f"fastovms-{__version__}",
         bodies=bodies,
+    )
+
+
+def _describe(
+    config: ServerConfig, router: Router, models: ServedModels, *, needs_key: bool
+) -> dict[str, object]:
+    """Returns the description of the API. Where a key is needed it does not tell strangers what the
+    models are called."""
+    return openapi_document(
+        router.routes(),
+        model="MODEL" if needs_key else next(iter(models)).info.name,
+        root_path=config.http.root_path,
+        needs_key=needs_key,
     )
 
 

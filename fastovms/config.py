@@ -151,6 +151,7 @@ class SecurityConfig:
         allowed_hosts: names by which the server may be asked, beside addresses, localhost and the
             machine's own; a list separated by commas, "*" = any. None = no others where no key is
             needed and only this machine can reach the server, else any.
+        enable_docs: serve the description of the API, to everybody.
     """
 
     api_key_file: Path | None = None
@@ -160,6 +161,7 @@ class SecurityConfig:
     allowed_headers: str = "*"
     allow_credentials: bool = False
     allowed_hosts: str | None = None
+    enable_docs: bool = True
 
 
 @dataclass(frozen=True, slots=True)

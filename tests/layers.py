@@ -57,7 +57,7 @@ RANKS = (
     {"api.admin", "api.request", "backends.paged"},
     {"api.conversation", "api.generation", "backends", "service"},
     {"api.chat", "api.completions", "api.responses", "loading"},
-    {"api"},
+    {"api", "api.openapi"},
     {"app"},
     {"cli"},
 )

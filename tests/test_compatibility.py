@@ -35,6 +35,7 @@ def rows(title: str) -> Iterator[tuple[list[str], str]]:
 @pytest.mark.parametrize("title", ["OpenVINO Model Server", "vLLM"])
 def test_flags(title):
     known = OF_MODELS | {flag.name for flag in FLAGS}
+    known |= {f"--no-{flag.name[2:]}" for flag in FLAGS if flag.parse is None}
     unused = {flag.name for flag in FOREIGN_FLAGS}
     count = 0
     for quoted, meaning in rows(title):

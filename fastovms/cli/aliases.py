@@ -18,11 +18,16 @@ ALIASES: Final[Mapping[str, str]] = {
         if option.flag and option.field is not None and option.flag != _NAMES[option.field]
     },
     "--tool-call-parser": "--tool-parser",
+    "--disable-fastapi-docs": "--no-enable-docs",
+    "--no-disable-fastapi-docs": "--enable-docs",
 }
 """Other servers' names for flags that mean the same here."""
 
 MODES: Final = ("--pull", "--list-models", "--configure")
 """Switches of OVMS that ask for something else than serving."""
+
+_NO: Final = "--no-"
+"""What the name of a switch that is off begins with."""
 
 _ANYWHERE: Final = "0.0.0.0"
 _ADDRESSES: Final = frozenset(("--host", "--rest-bind-address", "--listen", "--uds"))
@@ -37,6 +42,7 @@ _SWITCHES: Final = frozenset(
     [
         *(flag.name for flag in FLAGS if flag.parse is None),
         *(flag.name for flag in FOREIGN_FLAGS if flag.parse is None),
+        *(name for name in ALIASES.values() if name.startswith(_NO)),
         *MODES,
     ]
 )
@@ -84,4 +90,6 @@ def _split(argument: str) -> tuple[str, str | None]:
 
 
 def _switch(name: str, value: str) -> str:
-    return name if value.lower() == "true" else f"--no-{name.removeprefix('--')}"
+    if value.lower() == "true":
+        return name
+    return f"--{name.removeprefix(_NO)}" if name.startswith(_NO) else f"{_NO}{name[2:]}"

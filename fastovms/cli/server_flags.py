@@ -74,6 +74,8 @@ ACCESS_FLAGS: Final = (
          "machine's own, separated by commas, * for any; others get 421 (default: none more where "
          "no key is needed and only this machine can reach the server, else *)",
          shows_default=False),
+    Flag("--enable-docs", SECURITY.enable_docs, "", None,
+         "describe the API in /openapi.json and /docs, which need no key"),
 )  # fmt: skip
 
 LIMITS_FLAGS: Final = (

@@ -76,7 +76,6 @@ VLLM_FLAGS: Final = (
     ForeignFlag("--disable-log-requests", None, LOG_FLAGS, (True,)),
     ForeignFlag("--enable-log-outputs", None, LOG_FLAGS, (False,)),
     ForeignFlag("--disable-log-stats", None, "/metrics costs nothing until it is asked", (False,)),
-    ForeignFlag("--disable-fastapi-docs", None, "there are none", (True,)),
     ForeignFlag("--max-log-len", integer(0), LOG_FLAGS),
     ForeignFlag("--uvicorn-log-level", text, LOG_FLAGS),
     ForeignFlag("--guided-decoding-backend", text, "there is one, llguidance", ("auto",)),

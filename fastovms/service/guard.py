@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastovms.api.admin.status import HEALTH_PATHS, ServerStatus
+from fastovms.api.admin.status import DOCS_PATHS, HEALTH_PATHS, ServerStatus
 from fastovms.api.wire.error_responses import render_error
 from fastovms.config import SecurityConfig
 from fastovms.http.gates.auth import ApiKeys, read_api_keys
@@ -12,7 +12,7 @@ from fastovms.http.routing.messages import Request, Response
 
 
 class Guard:
-    """An `http.messages.Check`. Health paths need no key.
+    """An `http.messages.Check`. Health paths need no key, nor does the description of the API.
 
     Raises:
         ConfigurationError: the keys cannot be read.
@@ -47,4 +47,5 @@ class Guard:
 
     def _read_keys(self) -> ApiKeys | None:
         keys = read_api_keys(self._config.api_key_file, self._environ, self._config.api_keys)
-        return ApiKeys(keys, render_error, HEALTH_PATHS) if keys else None
+        exempt = (*HEALTH_PATHS, *(DOCS_PATHS if self._config.enable_docs else ()))
+        return ApiKeys(keys, render_error, exempt) if keys else None

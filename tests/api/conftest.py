@@ -27,11 +27,13 @@ from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.state.database import Database, StateBounds
 from fastovms.state.sqlite_store import SqliteStore
+from tests.api.declared_answers import check_answer, check_events
 from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, Script, make_request, model_info
 
 
 class Api:
-    """Calls the routes as the HTTP layer would, without it."""
+    """Calls the routes as the HTTP layer would, without it. Each answer is held to the type that
+    describes it."""
 
     def __init__(
         self,
@@ -83,7 +85,12 @@ class Api:
         request.tenant = tenant
         request.path_params = match.path_params
         answer = match.handler(request)
-        return await answer if inspect.isawaitable(answer) else answer
+        response = await answer if inspect.isawaitable(answer) else answer
+        if response is not None:
+            check_answer(method, match.pattern, response)
+        elif stream is not None and stream.closed:
+            check_events(method, match.pattern, stream.events)
+        return response
 
     async def post(self, path: str, body: object) -> tuple[int, dict]:
         """Status and body of an answer that is not streamed."""

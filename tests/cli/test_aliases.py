@@ -25,6 +25,11 @@ def test_values_are_left_alone():
         ("-h", "-h"),
         ("--version", "--version"),
         ("--port 1", "serve --port 1"),
+        # A switch whose name here says the opposite.
+        ("--disable-fastapi-docs", "serve --no-enable-docs"),
+        ("--disable_fastapi_docs true", "serve --no-enable-docs"),
+        ("--disable-fastapi-docs=false", "serve --enable-docs"),
+        ("--no-disable-fastapi-docs", "serve --enable-docs"),
         ("serve --port 1", "serve --port 1"),
         ("--pull true --source_model a/b", "serve --pull --source-model a/b"),
         ("--dynamic_split_fuse=false", "serve --no-dynamic-split-fuse"),
@@ -42,5 +47,6 @@ def test_lines_of_other_servers(line, normal):
 
 def test_aliases_name_flags():
     names = {flag.name for flag in FLAGS}
+    names |= {f"--no-{flag.name[2:]}" for flag in FLAGS if flag.parse is None}
     assert set(ALIASES.values()) <= names
     assert not names & set(ALIASES)

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs import generate
-from fastovms.api import route_summaries
+from fastovms.api.openapi.route_operations import OPERATIONS, Operation
 from tests.real_server import NAME, start_server, stop_server
 
 
@@ -36,13 +36,16 @@ def test_a_stale_page_is_found_and_written_anew(tmp_path, monkeypatch, capsys):
     ("change", "fault"),
     [
         (lambda models: models.pop("GET /models"), "no summary of GET /models"),
-        (lambda models: models.update({"GET /nowhere": "Nothing."}), "no route GET /nowhere"),
+        (
+            lambda models: models.update({"GET /nowhere": Operation("Nothing.")}),
+            "no route GET /nowhere",
+        ),
     ],
 )
 def test_routes_and_their_summaries_are_the_same(monkeypatch, change, fault):
-    summaries = {title: dict(rows) for title, rows in route_summaries.ROUTE_SUMMARIES.items()}
-    change(summaries["Models"])
-    monkeypatch.setattr(generate, "ROUTE_SUMMARIES", summaries)
+    changed = {title: dict(operations) for title, operations in OPERATIONS.items()}
+    change(changed["Models"])
+    monkeypatch.setattr(generate, "OPERATIONS", changed)
     with pytest.raises(SystemExit, match=fault):
         generate.endpoints_page()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.api.admin.status import HEALTH_PATHS, ServerPhase, ServerStatus
+from fastovms.api.admin.status import DOCS_PATHS, HEALTH_PATHS, ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModels
 from fastovms.config import SecurityConfig
 from fastovms.errors import ConfigurationError
@@ -47,6 +47,14 @@ def test_who_is_let_in(
     refusal = keeper(request_)
     assert (None if refusal is None else refusal.status) == status
     assert keeper.needs_key is bool(environ)
+
+
+def test_the_description_of_the_api_is_open_where_it_is_served() -> None:
+    for path in DOCS_PATHS:
+        assert guard({"API_KEY": "a"})(asked(path)) is None
+        refusal = guard({"API_KEY": "a"}, enable_docs=False)(asked(path))
+        assert refusal is not None
+        assert refusal.status == 401
 
 
 def test_keys_are_read_again_and_those_before_stay_where_they_cannot(tmp_path: Path) -> None:

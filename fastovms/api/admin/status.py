@@ -14,6 +14,9 @@ from fastovms.http.routing.messages import Request, Response
 HEALTH_PATHS: Final = ("/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready")
 """The paths that are open to everybody, always."""
 
+DOCS_PATHS: Final = ("/openapi.json", "/docs")
+"""The paths of the API's description, which are open to everybody where they are served."""
+
 _ALWAYS_ANSWERED: Final = frozenset({*HEALTH_PATHS, "/metrics", "/version", "/v2"})
 
 

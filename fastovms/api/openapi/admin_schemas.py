@@ -1,0 +1,128 @@
+"""Declares errors, and the answers about models, tokens and the server."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
+
+from fastovms.api.openapi.generation_schemas import AnswerSchema
+
+
+class ErrorDetails(AnswerSchema, kw_only=True):
+    """What is wrong, in OpenAI's form. `param` names the field at fault."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(AnswerSchema, kw_only=True):
+    """An error as OpenAI's clients read it."""
+
+    error: ErrorDetails
+
+
+class OvmsError(AnswerSchema, kw_only=True):
+    """An error as OpenVINO Model Server has it: what is wrong, in words."""
+
+    error: str
+
+
+class ModelCard(AnswerSchema, kw_only=True):
+    """Describes a model; below `/v1` with vLLM's members."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str | UnsetType = UNSET
+    parent: str | UnsetType | None = UNSET
+    max_model_len: int | UnsetType = UNSET
+    permission: list[Any] | UnsetType = UNSET
+
+
+class ModelList(AnswerSchema, kw_only=True):
+    """The answer of `GET /models`."""
+
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class Tokens(AnswerSchema, kw_only=True):
+    """The answer of vLLM's `POST /tokenize`."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class OvmsTokens(AnswerSchema, kw_only=True):
+    """The answer of OVMS's `POST /tokenize`: one list for one text, a list of lists for several."""
+
+    tokens: list[int | list[int]]
+
+
+class DetokenizedText(AnswerSchema, kw_only=True):
+    """The answer of `POST /detokenize`."""
+
+    prompt: str
+
+
+class VersionStatusDetails(AnswerSchema, kw_only=True):
+    """What is wrong with a model, if anything is."""
+
+    error_code: str
+    error_message: str
+
+
+class VersionStatus(AnswerSchema, kw_only=True):
+    """The status of a model's only version."""
+
+    version: str
+    state: Literal["AVAILABLE", "END"]
+    status: VersionStatusDetails
+
+
+class ModelStatus(AnswerSchema, kw_only=True):
+    """The status of a model, in OVMS's form."""
+
+    model_version_status: list[VersionStatus]
+
+
+ServerConfigStatus = dict[str, ModelStatus]
+"""The status of every model, by its name."""
+
+
+class TensorMetadata(AnswerSchema, kw_only=True):
+    """Describes a tensor, in KServe's form."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(AnswerSchema, kw_only=True):
+    """Describes a model, in KServe's form."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class VersionAnswer(AnswerSchema, kw_only=True):
+    """The answer of `GET /version`."""
+
+    version: str
+
+
+class ServerMetadata(AnswerSchema, kw_only=True):
+    """Describes the server, in KServe's form."""
+
+    name: str
+    version: str
+    extensions: list[str]

@@ -1,0 +1,294 @@
+"""Lists what each route does, takes and answers, for the documentation; a test compares it with the
+routes.
+
+A route that every dialect has stands here by its path behind the dialect's prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.openapi import examples
+from fastovms.api.openapi.admin_schemas import (
+    DetokenizedText,
+    ModelCard,
+    ModelList,
+    ModelMetadata,
+    OvmsTokens,
+    ServerConfigStatus,
+    ServerMetadata,
+    Tokens,
+    VersionAnswer,
+)
+from fastovms.api.openapi.generation_schemas import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    CompletionChunk,
+)
+from fastovms.api.openapi.responses_schemas import (
+    RESPONSE_EVENT,
+    ConversationItem,
+    ConversationObject,
+    DeletedConversation,
+    DeletedResponse,
+    InputTokens,
+    ItemList,
+    ResponseObject,
+)
+from fastovms.api.responses.input.responses_schema import (
+    ConversationRequest,
+    ConversationUpdate,
+    ItemsRequest,
+    ResponsesRequest,
+)
+from fastovms.api.wire.dialect import DIALECTS
+from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest
+
+Example = Mapping[str, Any]
+
+
+class Nothing:
+    """Stands for an answer without content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a route does.
+
+    Attributes:
+        answer: the type of what it answers with 200; None = it refuses everything.
+        media_type: what the answer is, where it is not JSON.
+        body: the type that reads the request's body.
+        required: the fields of the body that must be there.
+        events: the type of the frames of a streamed answer; None = it never streams.
+        query: the types of the query's parameters.
+        examples: bodies by what they show; the model's name is added to each that has one.
+        answered: an answer, as an example.
+    """
+
+    summary: str
+    answer: Any = None
+    media_type: str = "application/json"
+    body: type | None = None
+    required: tuple[str, ...] = ()
+    events: Any = None
+    query: Mapping[str, Any] | None = None
+    examples: Mapping[str, Example] | None = None
+    answered: Example | None = None
+
+
+_PAGE: Final[Mapping[str, Any]] = {
+    "limit": int,
+    "order": Literal["asc", "desc"],
+    "after": str,
+}
+_INFER: Final = Operation("Refuses tensors, which a language model does not take.", body=dict)
+_CONVERSATION: Final = Operation(
+    "Returns a conversation, without its items.",
+    ConversationObject,
+    answered=examples.CONVERSATION,
+)
+_OVMS_TOKENIZE: Final = Operation(
+    "Returns the token ids of one or several texts, in OVMS's form.",
+    OvmsTokens,
+    body=OvmsTokenizeRequest,
+    required=("text",),
+    examples={"A text": {"text": "Once upon a time"}},
+    answered={"tokens": [1, 403, 378]},
+)
+_PROBE: Final = Operation("Answers as `/health` does.", Nothing)
+_READY: Final = "Answers 200 when the model can be asked, 503 when it has failed."
+
+OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
+    "Text generation": {
+        "POST /completions": Operation(
+            "Continues one or many prompts, given as text or as token ids, whole or as a stream; "
+            "takes every field of OpenAI, vLLM and OVMS.",
+            Completion,
+            body=CompletionRequest,
+            required=("prompt",),
+            events=CompletionChunk,
+            examples=examples.COMPLETIONS,
+            answered=examples.COMPLETION,
+        ),
+        "POST /chat/completions": Operation(
+            "Answers messages through the model's template, whole or as a stream; with tools, "
+            "reasoning and structured answers.",
+            ChatCompletion,
+            body=ChatRequest,
+            required=("messages",),
+            events=ChatCompletionChunk,
+            examples=examples.CHATS,
+            answered=examples.CHAT_COMPLETION,
+        ),
+    },
+    "Responses": {
+        "POST /responses": Operation(
+            "Makes a response of text, reasoning and calls as items: whole, as a stream or in the "
+            "background.",
+            ResponseObject,
+            body=ResponsesRequest,
+            events=RESPONSE_EVENT,
+            examples=examples.RESPONSES,
+            answered=examples.RESPONSE,
+        ),
+        "POST /responses/input_tokens": Operation(
+            "Counts the tokens that the request's prompt would have.",
+            InputTokens,
+            body=ResponsesRequest,
+            examples={"A question": {"input": "What is the capital of France?"}},
+            answered={"object": "response.input_tokens", "input_tokens": 17},
+        ),
+        "POST /responses/compact": Operation(
+            "Answers 404: this server does not compact what came before.", body=dict
+        ),
+        "GET /responses/{id}": Operation(
+            "Returns a stored response; `?stream=true` follows one that runs in the background, "
+            "`&starting_after=N` from any event.",
+            ResponseObject,
+            events=RESPONSE_EVENT,
+            query={"stream": bool, "starting_after": int},
+        ),
+        "DELETE /responses/{id}": Operation(
+            "Deletes a stored response, and cancels it first if it runs.", DeletedResponse
+        ),
+        "POST /responses/{id}/cancel": Operation(
+            "Cancels a response that runs in the background.", ResponseObject
+        ),
+        "GET /responses/{id}/input_items": Operation(
+            "Lists the input of a stored response.", ItemList, query=_PAGE
+        ),
+    },
+    "Conversations": {
+        "POST /conversations": Operation(
+            "Makes a conversation, with its first items if some are given.",
+            ConversationObject,
+            body=ConversationRequest,
+            examples={"With a first item": {"items": [examples.ITEM], "metadata": {"topic": "a"}}},
+            answered=examples.CONVERSATION,
+        ),
+        "GET /conversations/{id}": _CONVERSATION,
+        "POST /conversations/{id}": Operation(
+            "Changes the metadata of a conversation.",
+            ConversationObject,
+            body=ConversationUpdate,
+            required=("metadata",),
+            examples={"A topic": {"metadata": {"topic": "a"}}},
+        ),
+        "DELETE /conversations/{id}": Operation("Deletes a conversation.", DeletedConversation),
+        "GET /conversations/{id}/items": Operation(
+            "Lists the items of a conversation.", ItemList, query=_PAGE
+        ),
+        "POST /conversations/{id}/items": Operation(
+            "Adds items to a conversation.",
+            ItemList,
+            body=ItemsRequest,
+            required=("items",),
+            examples={"A message": {"items": [examples.ITEM]}},
+        ),
+        "GET /conversations/{id}/items/{item_id}": Operation(
+            "Returns one item of a conversation.", ConversationItem
+        ),
+        "DELETE /conversations/{id}/items/{item_id}": Operation(
+            "Deletes one item of a conversation.", ConversationObject
+        ),
+    },
+    "Tokens": {
+        "POST /tokenize": Operation(
+            "Returns the token ids of a prompt or of messages, in vLLM's form.",
+            Tokens,
+            body=TokenizeRequest,
+            examples={"A text": {"prompt": "Once upon a time"}},
+            answered={
+                "count": 3,
+                "max_model_len": 1024,
+                "tokens": [1, 403, 378],
+                "token_strs": None,
+            },
+        ),
+        "POST /v3/tokenize": _OVMS_TOKENIZE,
+        "POST /v3/v1/tokenize": _OVMS_TOKENIZE,
+        "POST /detokenize": Operation(
+            "Returns the text of token ids, in vLLM's form.",
+            DetokenizedText,
+            body=DetokenizeRequest,
+            required=("tokens",),
+            examples={"Some tokens": {"tokens": [5, 6, 7]}},
+            answered={"prompt": "Once upon a time"},
+        ),
+    },
+    "Models": {
+        "GET /models": Operation(
+            "Lists the models, below `/v1` with their `max_model_len`.",
+            ModelList,
+            answered=examples.MODEL_LIST,
+        ),
+        "GET /models/{id}": Operation("Describes one model as the list does.", ModelCard),
+        "GET /v1/config": Operation(
+            "Returns the status of every model, as OVMS does.", ServerConfigStatus
+        ),
+        "POST /v1/config/reload": Operation(
+            "Returns the same status; models are loaded at start only.", ServerConfigStatus
+        ),
+        "GET /v2/models/{name}": Operation("Returns KServe's metadata of a model.", ModelMetadata),
+        "GET /v2/models/{name}/versions/{version}": Operation(
+            "Returns the same; the only version is 1.", ModelMetadata
+        ),
+        "GET /v2/models/{name}/ready": Operation(_READY, Nothing),
+        "GET /v2/models/{name}/versions/{version}/ready": Operation(
+            "Answers the same; the only version is 1.", Nothing
+        ),
+        "POST /v2/models/{name}/infer": _INFER,
+        "POST /v2/models/{name}/versions/{version}/infer": Operation(
+            "Refuses tensors, too.", body=dict
+        ),
+    },
+    "Health and monitoring": {
+        "GET /health": Operation(
+            "Answers 200, or 503 while models load and after an engine has failed.", Nothing
+        ),
+        "GET /ping": _PROBE,
+        "POST /ping": _PROBE,
+        "GET /ready": Operation(
+            "Answers as `/health` does, and 503 too once the server is about to shut down.", Nothing
+        ),
+        "GET /v2/health/ready": Operation("Answers as `/ready` does.", Nothing),
+        "GET /v2/health/live": Operation(
+            "Answers 200 for as long as the process answers at all.", Nothing
+        ),
+        "GET /version": Operation("Returns the version of the server.", VersionAnswer),
+        "GET /v2": Operation(
+            "Returns the server's name and version in KServe's form.", ServerMetadata
+        ),
+        "GET /metrics": Operation("Returns Prometheus metrics.", str, media_type="text/plain"),
+    },
+    "Documentation": {
+        "GET /openapi.json": Operation("Returns this description, as OpenAPI 3.1.", dict),
+        "GET /docs": Operation(
+            "Shows it to people, without a network.", str, media_type="text/html"
+        ),
+    },
+}
+"""Method and path of each route, by the sections of the page."""
+
+
+def operation_name(method: str, pattern: str) -> tuple[str, str]:
+    """Returns by which name `OPERATIONS` has a route of the router, and which prefix of a dialect
+    that name is without."""
+    path = pattern.replace(":path}", "}")
+    name = f"{method} {path}"
+    if any(name in operations for operations in OPERATIONS.values()):
+        return name, ""
+    for prefix in _PREFIXES:
+        if path.startswith(f"{prefix}/"):
+            return f"{method} {path.removeprefix(prefix)}", prefix
+    return name, ""
+
+
+_PREFIXES: Final = sorted(
+    (prefix for dialect in DIALECTS for prefix in dialect.prefixes), key=len, reverse=True
+)

@@ -1,0 +1,52 @@
+"""Holds answers to the types that describe them in the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import orjson
+
+from fastovms.api.openapi.admin_schemas import OpenAIError, OvmsError
+from fastovms.api.openapi.route_operations import OPERATIONS, Nothing, Operation, operation_name
+from fastovms.api.wire.dialect import dialect_of
+from fastovms.http.routing.messages import Response
+
+_ALL = {name: found for operations in OPERATIONS.values() for name, found in operations.items()}
+
+
+def operation_of(method: str, pattern: str) -> Operation:
+    return _ALL[operation_name(method, pattern.rstrip("/"))[0]]
+
+
+def check_answer(method: str, pattern: str, response: Response) -> None:
+    """Fails if the answer is another than the one that is described."""
+    operation = operation_of(method, pattern)
+    if response.status != 200:
+        dialect = dialect_of(pattern)
+        read(response.body, OpenAIError if dialect.nested_errors else OvmsError)
+    elif operation.answer is Nothing:
+        assert response.body == b""
+    elif operation.media_type == "application/json":
+        assert response.content_type == operation.media_type
+        read(response.body, operation.answer)
+    else:
+        assert response.content_type.startswith(operation.media_type)
+
+
+def check_events(method: str, pattern: str, events: list[Any]) -> None:
+    """Fails if one of a stream's events is another than those that are described."""
+    error = OpenAIError if dialect_of(pattern).nested_errors else OvmsError
+    for event in events:
+        if event == "[DONE]":
+            continue
+        is_error = set(event) == {"error"}
+        read(orjson.dumps(event), error if is_error else operation_of(method, pattern).events)
+
+
+def read(body: bytes, kind: Any) -> None:
+    assert kind is not None, f"an answer that is not described: {body[:200]!r}"
+    try:
+        msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise AssertionError(f"{error}: {body[:2000]!r}") from None

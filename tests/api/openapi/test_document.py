@@ -1,0 +1,178 @@
+"""The document describes every route, by the rules of OpenAPI and JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+from jsonschema import Draft202012Validator
+
+from fastovms.api.openapi.document import openapi_document
+from fastovms.api.openapi.route_operations import OPERATIONS
+from fastovms.api.wire.body import decode
+from tests.api.chat_models import chat_model
+from tests.fakes import FakeStream, model_info
+
+METHODS = ("get", "post", "delete")
+
+
+@pytest.fixture(scope="module")
+def routes(make_api) -> list[tuple[str, str]]:
+    return list(make_api().router.routes())
+
+
+@pytest.fixture(scope="module")
+def document(routes) -> dict[str, Any]:
+    """As clients get it."""
+    made = openapi_document(routes, model="fake", root_path="/llm", needs_key=True)
+    return orjson.loads(orjson.dumps(made))
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert method in METHODS
+            yield method, path, operation
+
+
+def nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for child in value.values():
+            yield from nodes(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from nodes(child)
+
+
+def test_every_route_is_described(routes, document):
+    described = {(method.upper(), path) for method, path, _ in operations(document)}
+    assert described == {
+        (method, path.replace(":path}", "}")) for method, path in routes if path[-1] != "/"
+    }
+
+
+def test_every_reference_leads_somewhere(document):
+    references = {node["$ref"] for node in nodes(document) if "$ref" in node}
+    assert references
+    for reference in references:
+        place = document
+        for step in reference.removeprefix("#/").split("/"):
+            place = place[step]
+    used = {reference.rpartition("/")[2] for reference in references}
+    assert used == {*document["components"]["schemas"], *document["components"]["responses"]}
+
+
+def test_schemas_are_schemas(document):
+    for schema in document["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+
+
+def test_operations_have_names_of_their_own(document):
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(set(names)) == len(names)
+    links = {
+        link["operationId"]
+        for node in nodes(document)
+        for link in node.get("links", {}).values()
+        if isinstance(link, dict)
+    }
+    assert "get_v1_responses_id" in links
+    assert links <= set(names)
+
+
+def test_errors_have_the_form_of_their_dialect(document):
+    answers = document["components"]["responses"]
+    for _, path, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            if status != "200":
+                name = answer["$ref"].rpartition("/")[2]
+                family = "ovms" if path.startswith(("/v2", "/v3")) else "openai"
+                assert name == f"{family}_{status}"
+                [(_, content)] = answers[name]["content"].items()
+                assert content["schema"]["$ref"].lower().endswith(f"{family}error")
+
+
+@pytest.mark.parametrize(
+    ("path", "has", "lacks"),
+    [
+        ("/v1/chat/completions", ["200", "400", "401", "404", "413", "429", "503"], ["412"]),
+        ("/v3/chat/completions", ["200", "400", "401", "404", "412", "429", "503"], []),
+        ("/health", ["200", "503"], ["401", "404", "413"]),
+        ("/v1/models/{id}", ["200", "401", "404"], ["413"]),
+        ("/v2/models/{name}/infer", ["400", "404"], ["200"]),
+    ],
+)
+def test_statuses(document, path, has, lacks):
+    [operation] = document["paths"][path].values()
+    assert set(has) <= set(operation["responses"])
+    assert not set(lacks) & set(operation["responses"])
+
+
+def test_the_body_depends_on_the_dialect(document):
+    schemas = document["components"]["schemas"]
+    bounds = {
+        name: schemas[name]["properties"]["top_k"]["anyOf"]
+        for name in ("CompletionRequest", "OvmsCompletionRequest")
+    }
+    integer = {"type": "integer"}
+    assert bounds["CompletionRequest"] == [
+        {**integer, "minimum": 0}, {"type": "null"}, {"const": -1}
+    ]  # fmt: skip
+    assert bounds["OvmsCompletionRequest"][0] == {**integer, "minimum": 1}
+    assert schemas["CompletionRequest"]["required"] == ["prompt"]
+    assert schemas["OvmsCompletionRequest"]["required"] == ["model", "prompt"]
+
+
+def test_where_the_server_is_and_what_it_needs(document, routes):
+    assert document["servers"] == [{"url": "/llm"}]
+    assert document["security"] == [{"key": []}]
+    assert document["paths"]["/health"]["get"]["security"] == []
+    assert "security" not in document["paths"]["/v1/models"]["get"]
+    plain = openapi_document(routes, model="fake")
+    assert plain["servers"] == [{"url": "/"}]
+    assert "security" not in plain
+
+
+def test_examples_of_answers_are_such_answers():
+    answered = [
+        (operation.answered, operation.answer)
+        for found in OPERATIONS.values()
+        for operation in found.values()
+        if operation.answered is not None
+    ]
+    assert len(answered) > 5
+    for example, kind in answered:
+        msgspec.json.decode(orjson.dumps(example), type=kind)
+
+
+async def test_examples_of_requests_are_answered(document, make_api, make_state):
+    def write(request, index):
+        return list(b'{"country":"France","capital":"Paris"}')
+
+    api = make_api(
+        write, chat=chat_model(), state=make_state(), model=model_info(max_model_len=2000)
+    )
+    num_sent = 0
+    for method, path, operation in operations(document):
+        content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        for name, example in content.get("examples", {}).items():
+            if "{" in path:
+                continue
+            stream = FakeStream()
+            response = await api.call(method.upper(), path, example["value"], stream)
+            status = 200 if response is None else response.status
+            assert status == 200, (path, name, response)
+            num_sent += 1
+    assert num_sent > 30
+
+
+def test_examples_of_conversations_are_read():
+    for found in OPERATIONS.values():
+        for operation in found.values():
+            for example in (operation.examples or {}).values():
+                assert operation.body is not None
+                decode(orjson.dumps(example), operation.body)

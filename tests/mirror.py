@@ -5,6 +5,7 @@ from __future__ import annotations
 WHOLE_PIECES = {
     "api/chat/test_chat_bad_input.py": "the endpoint of chats, given wrong values",
     "api/chat/test_chat_stream.py": "the endpoint of chats, streaming",
+    "api/chat/test_chat_told_tools.py": "the endpoint of chats, of models that know no tools",
     "api/responses/test_agents_tools.py": "the endpoint of responses, with tools of agents",
     "api/responses/test_client.py": "the endpoint of responses, used by OpenAI's client",
     "api/responses/test_images.py": "the endpoint of responses, with images",

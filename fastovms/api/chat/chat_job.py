@@ -111,7 +111,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
         options = replace(options, report=report)
     task = await chat_task(request, options, chat, report.num_prompt_logprobs)
     new_parser = parser_maker(request, options, chat)
-    warnings = chat.tools.warnings
+    warnings = chat.tools.warnings_for(request.model.chat.tool_format)
     return ChatJob(request, options, task, chat.prompt, form, warnings, new_parser)
 
 

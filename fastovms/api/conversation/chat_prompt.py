@@ -23,6 +23,7 @@ from fastovms.api.wire.body import show
 from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.errors import FieldFault, InvalidField
 from fastovms.media.image_tags import check_tags, without_tags
+from fastovms.text.told_tools import tell_tools
 
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -133,9 +134,15 @@ def render_prompt(
         raise context_exceeded(f"the chat has {len(messages)} messages", model.info, name)
     if options.source is not None:
         template = template.replaced(options.source)
+    tool_format, shown = model.chat.tool_format, tools.shown
+    if tool_format is not None and not (template.shows_tools and model.chat.template_calls):
+        messages = tell_tools(
+            messages, shown, tool_format, tools.choice, has_system_turn=template.has_system_turn
+        )
+        shown = ()
     return template.render(
         messages,
-        tools=tools.shown,
+        tools=shown,
         add_generation_prompt=options.add_generation_prompt,
         continue_final_message=options.continue_final_message,
         documents=options.documents,

@@ -20,9 +20,12 @@ from fastovms.api.conversation.tool_targets import ToolTarget
 from fastovms.api.wire.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
-from fastovms.text.tools import CallChoice, Tool
+from fastovms.text.tools import CallChoice, Tool, ToolFormat
 
 MAX_TOOLS: Final = 1024
+_NO_CALLS: Final = (
+    "tools: no call is found in the answer, as the model is served without a tool parser"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,13 @@ class ToolUse:
     def custom(self) -> frozenset[str]:
         """The functions that stand for custom tools."""
         return frozenset(name for name, target in self.targets.items() if target.is_custom)
+
+    def warnings_for(self, tool_format: ToolFormat | None) -> Sequence[str]:
+        """Returns what cannot be done of the tools where a model writes its calls so; None = it
+        makes none."""
+        if not self.tools or tool_format is not None:
+            return self.warnings
+        return [*self.warnings, _NO_CALLS]
 
     def target(self, function: str) -> ToolTarget:
         """Returns what a function is to the client; the model may make up others."""

@@ -157,7 +157,8 @@ class Responses:
             for_all=fields.background,
         )
         skipped = [*history.skipped, *job.tools.skipped]
-        headers = warning_headers([*passed_over(skipped), *job.tools.warnings], request.id)
+        warnings = job.tools.warnings_for(job.preparation.model.chat.tool_format)
+        headers = warning_headers([*passed_over(skipped), *warnings], request.id)
         return _Task(request, dialect, fields, history, job, generation, run, streams, headers)
 
     def _new_call_id(self) -> str:

@@ -13,7 +13,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.text.output_parser import check_formats, kept_tags
 from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format
 from fastovms.text.templating.chat_template import ChatTemplate
-from fastovms.text.tools import TOOL_FORMATS, ToolFormat, detect_tool_format
+from fastovms.text.tools import PLAIN_JSON, TOOL_FORMATS, ToolFormat, detect_tool_format
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ class ChatModel:
 
     Attributes:
         template: None = the model cannot chat, for the reason that `missing` gives.
+        tool_format: None = the model makes no calls.
     """
 
     template: ChatTemplate | None = None
@@ -33,6 +34,12 @@ class ChatModel:
     reasoning_format: ReasoningFormat | None = None
     config: ChatConfig = field(default_factory=ChatConfig)
     missing: str = "has no chat template"
+
+    @property
+    def template_calls(self) -> bool:
+        """Whether the template, if it shows tools, teaches the format of calls; else the messages
+        have to."""
+        return self.tool_format is not PLAIN_JSON
 
     @property
     def tags(self) -> frozenset[str]:
@@ -62,7 +69,8 @@ class ChatModel:
             template, missing = None, f"has no usable chat template: {error}"
         source = "" if template is None else template.tool_source
         detected = detect_tool_format(source), detect_reasoning_format(source)
-        tool_format = _find(config.tool_parser, "tool", TOOL_FORMATS, detected[0])
+        told = PLAIN_JSON if template is not None else None
+        tool_format = _find(config.tool_parser, "tool", TOOL_FORMATS, detected[0] or told)
         reasoning_format = _find(
             config.reasoning_parser, "reasoning", REASONING_FORMATS, detected[1]
         )

@@ -27,7 +27,7 @@ _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 """What is put behind the final message to find its end. It is transformers' own word."""
 
 
-_TRIED_TOOL: Final = {
+_TRIED_TOOL: Final[Mapping[str, Any]] = {
     "type": "function",
     "function": {
         "name": "some_function",
@@ -80,6 +80,16 @@ class ChatTemplate:
             self._with_tools = _Prepared(
                 environment, self.tool_source, self._tokens, content_format
             )
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the model is shown the tools."""
+        return self._with_tools.form.shows_tools
+
+    @property
+    def has_system_turn(self) -> bool:
+        """Whether messages of the system have a place."""
+        return self._plain.form.system_role
 
     @classmethod
     def load(
@@ -193,7 +203,7 @@ class _Prepared:
             except RequestError:
                 return None
 
-        self.form: TemplateForm = find_form(source, try_render)
+        self.form: TemplateForm = find_form(source, try_render, _TRIED_TOOL["function"]["name"])
         if content_format != "auto":
             self.form = replace(self.form, content_parts=content_format == "openai")
 

@@ -40,6 +40,8 @@ class TemplateForm:
         thinking: whether reasoning is read from `thinking` too, as gpt-oss and LFM2 have it.
         short_ids: whether the ids of calls have nine letters and digits, as Mistral has it.
         system_tools: whether tools are read from the system message, as JSON text, as Phi 4 has it.
+        shows_tools: whether tools are shown to the model.
+        system_role: whether there are messages of the system.
     """
 
     content_parts: bool = False
@@ -51,11 +53,17 @@ class TemplateForm:
     thinking: bool = False
     short_ids: bool = False
     system_tools: bool = False
+    shows_tools: bool = True
+    system_role: bool = True
 
 
-def find_form(source: str, render: TryRender) -> TemplateForm:
+def find_form(source: str, render: TryRender, tool_name: str) -> TemplateForm:
     """Finds out what a template reads: by rendering, as llama.cpp does; the names of roles and
-    members by looking for them in the source."""
+    members by looking for them in the source.
+
+    Args:
+        tool_name: the name of the tool that messages are rendered with.
+    """
     part = [{"type": "text", "text": _TEXT}]
     takes_strings = _TEXT in (render([_user(_TEXT)]) or "")
     as_parts = render([_user(part)]) or ""
@@ -72,6 +80,8 @@ def find_form(source: str, render: TryRender) -> TemplateForm:
     with_long_id = render([question, *_called(arguments, "", call_id="call_some-longer-id")])
     system = [{"role": "system", "content": text} for text in (_TEXT, _OTHER_TEXT)]
     user = _user(part if content_parts else "")
+    with_system = render([_in_parts(system[0]) if content_parts else system[0], question]) or ""
+    reads_tools = _SYSTEM_TOOLS.search(source) is not None
     several = render([*(_in_parts(m) if content_parts else m for m in system), user]) or ""
     return TemplateForm(
         content_parts=content_parts,
@@ -82,7 +92,9 @@ def find_form(source: str, render: TryRender) -> TemplateForm:
         several_system_messages=_TEXT in several and _OTHER_TEXT in several,
         thinking=_THINKING.search(source) is not None,
         short_ids=with_long_id is None and (with_text if text_works else with_object) != "",
-        system_tools=_SYSTEM_TOOLS.search(source) is not None,
+        system_tools=reads_tools,
+        shows_tools=reads_tools or tool_name in (render([question]) or "") + with_system,
+        system_role=with_system.count(_TEXT) > 1,
     )
 
 

@@ -14,6 +14,7 @@ from fastovms.text.tools.json_formats.hermes3 import HERMES3
 from fastovms.text.tools.json_formats.llama3 import LLAMA3
 from fastovms.text.tools.json_formats.mistral import DEVSTRAL, MISTRAL
 from fastovms.text.tools.json_formats.phi4 import PHI4
+from fastovms.text.tools.json_formats.plain_json import PLAIN_JSON
 from fastovms.text.tools.literal_formats.functiongemma import FUNCTIONGEMMA
 from fastovms.text.tools.literal_formats.gemma4 import GEMMA4
 from fastovms.text.tools.literal_formats.lfm2 import LFM2
@@ -27,6 +28,7 @@ from fastovms.text.tools.xml_formats.onyx import ONYX
 from fastovms.text.tools.xml_formats.qwen3coder import QWEN3CODER
 
 __all__ = [
+    "PLAIN_JSON",
     "TOOL_FORMATS",
     "TOOL_FORMAT_ALIASES",
     "CallChoice",
@@ -53,6 +55,7 @@ _BY_RANK: Final = (
     PYTHONIC,
     HERMES3,
     LLAMA3,
+    PLAIN_JSON,
 )
 """The formats in the order in which a template is searched for their marks: what others have, too,
 comes last."""

@@ -82,11 +82,12 @@ def test_calls_that_the_model_chooses_follow_their_schemas(tool_format: ToolForm
     schemas = {tool.name: tool.parameters for tool in SHOP}
     begin = {
         "gptoss": "<|channel|>commentary to=functions.",
+        "json": '{"name": "now", "arguments": ',
         "llama3": '{"name": "now", "parameters": ',
         "onyx": ' to=now<|message|><atem:function_calls>\n<atem:invoke name="now">',
         "phi4": "functools[",
         "pythonic": "[now(",
-    }.get(tool_format.name, tool_format.tags[0])
+    }.get(tool_format.name) or tool_format.tags[0]
     hints = [*CLOSERS, *[begin] * len(CLOSERS)]
     num_calls = 0
     for specials in ((), tool_format.tags):

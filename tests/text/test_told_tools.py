@@ -1,0 +1,104 @@
+"""Tools, calls and results in the words of messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastovms.text.told_tools import tell_tools
+from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
+
+ADD = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object"}, "strict": 1},
+}
+USER = {"role": "user", "content": "1 + 2?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+CALLED = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},
+        {"id": "c2", "type": "function", "function": {"name": "now", "arguments": ""}},
+    ],
+}
+RESULTS = [
+    {"role": "tool", "tool_call_id": "c1", "content": "3"},
+    {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "noon"}]},
+]
+
+
+def told(
+    *messages: dict[str, Any], name: str = "json", system: bool = True, **choice: bool
+) -> list[dict[str, Any]]:
+    functions = [ADD] if choice.pop("has_tools", True) else []
+    return tell_tools(
+        messages,
+        functions,
+        TOOL_FORMATS[name],
+        CallChoice([Tool("add")], **choice),
+        has_system_turn=system,
+    )
+
+
+def test_tools_are_told_in_the_systems_turn() -> None:
+    first, second = told(USER)
+    assert first["role"] == "system"
+    assert '{"name": "add", "parameters": {"type": "object"}}\n' in first["content"]
+    assert (
+        '{"name": "name_of_function", "arguments": {"name_of_argument": "value"}}'
+        in first["content"]
+    )
+    assert second == USER
+    first, second = told(SYSTEM, USER)
+    assert first["content"].startswith("Be brief.\n\nYou can call")
+    assert second == USER
+
+
+def test_without_a_systems_turn_they_are_told_in_the_users() -> None:
+    [first] = told(USER, system=False)
+    assert first["role"] == "user"
+    assert first["content"].startswith("You can call")
+    assert first["content"].endswith("\n\n1 + 2?")
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ({}, "in your own words"),
+        ({"required": True}, "Answer with a call now"),
+        ({"parallel": False}, "one call at most"),
+        ({"parallel": True}, "To call several"),
+    ],
+)
+def test_how_calls_may_be_made_is_told(choice: dict[str, bool], words: str) -> None:
+    assert words in told(USER, **choice)[0]["content"]
+
+
+def test_calls_and_results_are_told_in_turns_that_alternate() -> None:
+    messages = told(USER, CALLED, *RESULTS, {"role": "user", "content": "So?"}, has_tools=False)
+    assert messages == [
+        USER,
+        {
+            "role": "assistant",
+            "content": '{"name": "add", "arguments": {"a": 1}}\n{"name": "now", "arguments": {}}',
+        },
+        {
+            "role": "user",
+            "content": "Result of the call of add:\n3\n\nResult of the call of now:\nnoon\n\nSo?",
+        },
+    ]
+
+
+def test_calls_are_told_in_the_format_of_the_model() -> None:
+    messages = told(USER, CALLED, name="hermes3", has_tools=False)
+    assert messages[1]["content"] == (
+        '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>\n'
+        '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    )
+    assert "<tool_call>" in told(USER, name="hermes3")[0]["content"]
+
+
+def test_messages_without_any_are_left_alone() -> None:
+    assert told(SYSTEM, USER, has_tools=False) == [SYSTEM, USER]

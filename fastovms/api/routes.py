@@ -10,9 +10,10 @@ from fastovms.api.chat.tokenize import Tokenization
 from fastovms.api.completions.completions import Completions
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.compaction import Compaction
 from fastovms.api.responses.conversations import Conversations
 from fastovms.api.responses.create import Responses
-from fastovms.api.responses.retrieve import StoredResponses, compact
+from fastovms.api.responses.retrieve import StoredResponses
 from fastovms.api.wire.dialect import DIALECTS, OPENAI, OVMS, Dialect
 from fastovms.api.wire.endpoint import endpoint
 from fastovms.http.routing.router import Router
@@ -55,7 +56,7 @@ def _add_response_routes(
     handlers = (
         ("POST", "/responses", responses.create),
         ("POST", "/responses/input_tokens", responses.count_input),
-        ("POST", "/responses/compact", compact),
+        ("POST", "/responses/compact", Compaction(context, state)),
         ("GET", "/responses/{id}", stored.get),
         ("DELETE", "/responses/{id}", stored.delete),
         ("POST", "/responses/{id}/cancel", stored.cancel),

@@ -128,6 +128,13 @@ class ReasoningItem(AnswerSchema, tag_field="type", tag="reasoning", kw_only=Tru
     encrypted_content: str | UnsetType = UNSET
 
 
+class CompactionItem(AnswerSchema, tag_field="type", tag="compaction", kw_only=True):
+    """A summary of what came before."""
+
+    id: str
+    encrypted_content: str
+
+
 ConversationItem = (
     MessageItem
     | FunctionCallItem
@@ -135,6 +142,7 @@ ConversationItem = (
     | CustomToolCallItem
     | CustomToolCallOutputItem
     | ReasoningItem
+    | CompactionItem
 )
 
 
@@ -224,6 +232,16 @@ class ResponseObject(AnswerSchema, kw_only=True):
     top_p: float
     truncation: Literal["auto", "disabled"]
     user: str | None
+
+
+class CompactedResponse(AnswerSchema, kw_only=True):
+    """A conversation made short: the input of what follows."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[ConversationItem]
+    usage: ResponseUsage
 
 
 class DeletedResponse(AnswerSchema, kw_only=True):

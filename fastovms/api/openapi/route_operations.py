@@ -31,6 +31,7 @@ from fastovms.api.openapi.generation_schemas import (
 )
 from fastovms.api.openapi.responses_schemas import (
     RESPONSE_EVENT,
+    CompactedResponse,
     ConversationItem,
     ConversationObject,
     DeletedConversation,
@@ -144,7 +145,11 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
             answered={"object": "response.input_tokens", "input_tokens": 17},
         ),
         "POST /responses/compact": Operation(
-            "Answers 404: this server does not compact what came before.", body=dict
+            "Has the model summarize a conversation, and returns the newest messages to it with "
+            "the summary, as the input of what follows.",
+            CompactedResponse,
+            body=ResponsesRequest,
+            examples={"A question": {"input": "What is the capital of France?"}},
         ),
         "GET /responses/{id}": Operation(
             "Returns a stored response; `?stream=true` follows one that runs in the background, "

@@ -88,10 +88,10 @@ class Responses:
         fields = read_fields(body, dialect, keeps=state is not None)
         if fields.background and state is not None:
             state.runs.check_room()
-        history = await self._history(preparation, fields, request.tenant)
+        history = await history_of(context, state, preparation, fields, request.tenant)
         job = await prepare(preparation, fields, history)
         new_id = context.new_id()
-        envelope = context.envelope(_id_prefix(body, dialect), new_id, preparation)
+        envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
         if state is not None and fields.store and body.request_id is not None:
             await _check_free(state, request.tenant, envelope.id)
         task = self._task(request, new_id, envelope, fields, history, job)
@@ -112,18 +112,10 @@ class Responses:
         """
         preparation = await self._context.read(request, ResponsesRequest, dialect, names_of)
         fields = read_fields(preparation.body, dialect, keeps=self._state is not None)
-        history = await self._history(preparation, fields, request.tenant)
+        history = await history_of(self._context, self._state, preparation, fields, request.tenant)
         count = await count_tokens(preparation, fields, history)
         counted = {"object": "response.input_tokens", "input_tokens": count}
         return Response(200, orjson.dumps(counted))
-
-    async def _history(
-        self, preparation: Preparation[ResponsesRequest], fields: ResponseFields, tenant: str
-    ) -> History:
-        dialect, takes_images = preparation.dialect, preparation.model.images is not None
-        rules = ItemRules(dialect, item_ids(self._context, dialect), takes_images)
-        store = None if self._state is None else self._state.store
-        return await read_history(preparation, fields, rules, tenant, store)
 
     def _task(
         self,
@@ -262,7 +254,7 @@ class _Frames:
         return 0
 
 
-def _id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
+def id_prefix(body: ResponsesRequest, dialect: Dialect) -> str:
     """Returns the prefix of new ids; None for a client that gives a whole id, as vLLM takes it."""
     is_whole = (body.request_id or "").startswith(_RESPONSE_IDS)
     return "" if is_whole else f"resp{dialect.responses.id_separator}"
@@ -273,6 +265,21 @@ async def _check_free(state: ResponsesState, tenant: str, id: str) -> None:
     is_running = (tenant, id) in state.attended or state.runs.find(tenant, id) is not None
     if is_running or await state.store.find_response(tenant, id) is not None:
         raise id_is_taken(id)
+
+
+async def history_of(
+    context: ApiContext,
+    state: ResponsesState | None,
+    preparation: Preparation[ResponsesRequest],
+    fields: ResponseFields,
+    tenant: str,
+) -> History:
+    """Reads the items of a request, and those that came before. Raises as `read_history` does."""
+    dialect, takes_images = preparation.dialect, preparation.model.images is not None
+    rules = ItemRules(dialect, item_ids(context, dialect), takes_images)
+    return await read_history(
+        preparation, fields, rules, tenant, None if state is None else state.store
+    )
 
 
 def item_ids(context: ApiContext, dialect: Dialect) -> NewId:

@@ -121,13 +121,6 @@ class StoredResponses:
         return self._state, id
 
 
-async def compact(request: Request, dialect: Dialect) -> Response:
-    """Refuses OpenAI's way to shorten what came before, by raising NotFound."""
-    raise NotFound(
-        "this server does not compact what came before; truncation auto leaves out the oldest of it"
-    )
-
-
 def _not_in_background() -> InvalidField:
     return InvalidField("only responses that run in the background can be cancelled")
 

@@ -233,9 +233,3 @@ async def test_an_id_is_had_once(make, path, request_id, id, background):
     assert (await ask(api, "GET", f"{V1}/{id}"))[1]["id"] == id
     response = await api.call("POST", path, body, FakeStream(), tenant="somebody else")
     assert response.status == 200
-
-
-async def test_what_came_before_is_not_compacted(make):
-    status, body = await ask(make(), "POST", f"{V1}/compact", BODY)
-    assert (status, body["error"]["type"]) == (404, "not_found_error")
-    assert "truncation" in body["error"]["message"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from fastovms.api.responses.input.sealed_text import unseal_summary
 from fastovms.api.serving.images import IMAGE_PARTS, read_image_part, unknown_part
 from fastovms.api.wire.body import show
 from fastovms.api.wire.client_ids import MAX_ID, check_id
@@ -57,6 +58,7 @@ _PREFIXES: Final = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
     "reasoning": "rs",
+    "compaction": "cmp",
 }
 """The prefixes of ids, by the type of the item."""
 
@@ -215,6 +217,16 @@ def _reasoning(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     return read
 
 
+def _compaction(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
+    name = f"{name}.encrypted_content"
+    sealed = _text(item.get("encrypted_content"), name)
+    if not unseal_summary(sealed):
+        # Passing it over would silently lose all that came before.
+        raise InvalidField(f"{name} is no summary that this server has made", param=name)
+    item_id = _id(item, name, "compaction", rules)
+    return {"id": item_id, "type": "compaction", "encrypted_content": sealed}
+
+
 def _item_reference(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
     return {"type": "item_reference", "id": _id_of(item.get("id"), f"{name}.id")}
 
@@ -226,6 +238,7 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], str, ItemRules], Item]
     "custom_tool_call": partial(_call, kind="custom_tool_call", member="input"),
     "custom_tool_call_output": partial(_call_output, kind="custom_tool_call_output"),
     "reasoning": _reasoning,
+    "compaction": _compaction,
     "item_reference": _item_reference,
 }
 

@@ -1,9 +1,7 @@
-"""Reads what items say: their parts as the text that a model gets, and reasoning sealed for its way
-through a client."""
+"""Reads what items say: their parts as the text that a model gets."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,17 +39,3 @@ def text_of(
         images.append(ImageSource(part["image_url"], f"{name}[{position}].image_url"))
         read.append(ContentPart(image_tag(len(images) - 1), is_image=True))
     return join_parts(read)
-
-
-def seal(reasoning: str) -> str:
-    """Returns reasoning as `encrypted_content`, for clients that keep it and show it to nobody.
-    There is no secret in it: the same text is in the item's `content`."""
-    return base64.b64encode(reasoning.encode()).decode()
-
-
-def unseal(content: str) -> str:
-    """Returns the text of sealed reasoning; nothing if another server has made it."""
-    try:
-        return base64.b64decode(content, validate=True).decode()
-    except ValueError:
-        return ""

@@ -9,7 +9,8 @@ from typing import Any
 from fastovms.api.conversation.chat_messages import ChatMessages, Message
 from fastovms.api.conversation.tool_targets import flat_name
 from fastovms.api.responses.input.input_items import Item
-from fastovms.api.responses.input.item_text import text_of, unseal
+from fastovms.api.responses.input.item_text import text_of
+from fastovms.api.responses.input.sealed_text import told_summary, unseal
 from fastovms.media.loader import ImageSource
 from fastovms.text.custom_input import input_arguments
 
@@ -38,15 +39,21 @@ def to_messages(
     if instructions:
         messages.append({"role": "system", "content": instructions})
     turn = _Turn()
+    is_compacted = False
     for position, item in enumerate(items, -num_earlier):
         if not turn.takes(item):
             messages += turn.messages()
             turn = _Turn()
         if turn.takes(item):
             turn.add(item)
-        else:
-            name = f"input[{position}]" if position >= 0 else "input"
-            messages.append(_others_message(item, name, images))
+            is_compacted = False
+            continue
+        name = f"input[{position}]" if position >= 0 else "input"
+        message = _others_message(item, name, images)
+        is_compacted = item["type"] == "compaction" or (is_compacted and message["role"] == "user")
+        if is_compacted:
+            message = _joined(messages, message)
+        messages.append(message)
     return ChatMessages(messages + turn.messages(), images or ())
 
 
@@ -95,12 +102,23 @@ class _Turn:
         return [message]
 
 
+def _joined(messages: list[Message], message: Message) -> Message:
+    """Returns a message of the user with those of the user before it, which are taken away: many
+    templates want answers between two of them, and a compaction has left those out."""
+    texts = [message["content"]]
+    while messages and messages[-1]["role"] == "user":
+        texts.insert(0, messages.pop()["content"])
+    return {"role": "user", "content": "\n\n".join(texts)}
+
+
 def _reasoning(item: Item) -> str:
     parts = item.get("content") or item.get("summary") or []
     return text_of(parts) or unseal(item.get("encrypted_content") or "")
 
 
 def _others_message(item: Item, name: str, images: list[ImageSource] | None) -> Message:
+    if item["type"] == "compaction":
+        return {"role": "user", "content": told_summary(item["encrypted_content"])}
     if item["type"] == "message":
         content = text_of(item["content"], f"{name}.content", images)
         return {"role": item["role"], "content": content}

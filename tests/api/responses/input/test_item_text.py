@@ -1,19 +1,34 @@
-"""Sealed reasoning is read again, and only ours."""
+"""The texts of contents, with tags in place of images."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fastovms.api.responses.input.item_text import seal, unseal
+from fastovms.api.responses.input.item_text import text_of
+from fastovms.errors import InvalidField
+from fastovms.media.image_tags import image_tag
+from fastovms.media.loader import ImageSource
+
+URL = "data:image/png;base64,AAAA"
+IMAGE = {"type": "input_image", "image_url": URL}
+PARTS = [
+    {"type": "input_text", "text": "a"},
+    {"type": "refusal", "refusal": "b"},
+    IMAGE,
+    {"type": "output_text", "text": "c"},
+]
 
 
-@given(st.text())
-def test_sealed_reasoning_is_read_again(text):
-    assert unseal(seal(text)) == text
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [("a", "a"), ([], ""), (PARTS[:2], "a\nb"), (PARTS, f"a\nb{image_tag(0)}c")],
+)
+def test_texts(content, text):
+    images: list[ImageSource] = []
+    assert text_of(content, "input[0].content", images) == text
+    assert [image.url for image in images] == [URL] * (content is PARTS)
 
 
-@pytest.mark.parametrize("content", ["gAAAAAB_other", "/+8=", "ü"])
-def test_what_another_server_has_sealed_is_nothing(content):
-    assert unseal(content) == ""
+def test_a_model_that_takes_no_images_is_not_told_of_one():
+    with pytest.raises(InvalidField, match="input has an image"):
+        text_of(PARTS)

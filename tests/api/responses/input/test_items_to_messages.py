@@ -8,8 +8,11 @@ import pytest
 
 from fastovms.api.responses.input.input_items import ItemRules, read_items
 from fastovms.api.responses.input.items_to_messages import to_messages
+from fastovms.api.responses.input.sealed_text import seal_summary, told_summary
 from fastovms.api.wire.dialect import OPENAI
 
+SUMMARY = {"type": "compaction", "encrypted_content": seal_summary("It rains.")}
+TOLD = told_summary(SUMMARY["encrypted_content"])
 READING = ItemRules(OPENAI, lambda prefix: f"{prefix}_new")
 
 
@@ -44,6 +47,34 @@ def call(name: str, arguments: str = "{}") -> dict[str, Any]:
     [
         ([], []),
         ([said("user", "a"), said("user", "b")], [said("user", "a"), said("user", "b")]),
+        (
+            [
+                said("user", "a"),
+                SUMMARY,
+                said("user", "b"),
+                said("assistant", "c"),
+                said("user", "d"),
+                said("user", "e"),
+            ],
+            [
+                said("user", f"a\n\n{TOLD}\n\nb"),
+                said("assistant", "c"),
+                said("user", "d"),
+                said("user", "e"),
+            ],
+        ),
+        (
+            [said("system", "s"), said("user", "a"), said("user", "b"), SUMMARY, called("f")],
+            [
+                said("system", "s"),
+                said("user", f"a\n\nb\n\n{TOLD}"),
+                {**said("assistant", ""), "tool_calls": [call("f")]},
+            ],
+        ),
+        (
+            [SUMMARY, said("system", "s"), SUMMARY],
+            [said("user", TOLD), said("system", "s"), said("user", TOLD)],
+        ),
         (
             [said("assistant", "a"), said("assistant", "b")],
             [said("assistant", "a"), said("assistant", "b")],

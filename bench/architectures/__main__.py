@@ -1,79 +1,126 @@
 """Compares tiny models of many architectures with transformers, token by token and by log
 probabilities, and prints the table of `docs/models.md`.
 
-Models and references are made by `export.py`, in a virtual environment of its own with torch, which
-takes some minutes and gigabytes the first time. What is there already is not made again.
+Models and references are made by `export.py`, in virtual environments of their own with torch,
+which take some minutes and gigabytes the first time. What is there already is not made again. The
+table has the rows of earlier runs too, with their versions and days.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
-from bench.architectures.compare import WAY_NAMES, Result, compare
+from bench.architectures.compare import WAY_NAMES, compare
 from bench.architectures.configs import ARCHITECTURES
+from bench.architectures.environments import interpreter
+from bench.architectures.gguf_file import can_be_written, write_gguf
 from bench.report import machine, table
+from fastovms.gguf.converter import convert
 
 HERE = Path(__file__).parent
 VOCAB_SIZE = 1536
 """Of the demo model, whose tokenizer is used."""
 
-
-def make_environment(directory: Path) -> Path:
-    """A virtual environment with torch; returns its interpreter."""
-    python = directory / "venv" / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", directory / "venv"], check=True)
-        requirements = HERE / "requirements.txt"
-        subprocess.run([python, "-m", "pip", "install", "-q", "-r", requirements], check=True)
-    return python
+_HEADER: Final = ("architecture", "transformers", "backend", *WAY_NAMES, "by GGUF")
+_NOTHING: Final = "-"
 
 
-def directory_of(name: str) -> str:
-    return name.replace(", ", "-").replace(" ", "-")
+def directory_of(directory: Path, name: str) -> Path:
+    return directory / name.replace(", ", "-").replace(" ", "-")
 
 
-def row(name: str, directory: Path) -> list[str]:
+def export(directory: Path, names: Sequence[str], pythons: dict[str, Path]) -> None:
+    """Makes what is not there yet, each with the version of transformers that it takes."""
+    for transformers in sorted({ARCHITECTURES[name].transformers for name in names}):
+        chosen = [name for name in names if ARCHITECTURES[name].transformers == transformers]
+        if all((directory_of(directory, name) / "versions.json").exists() for name in chosen):
+            continue
+        python = pythons.get(transformers) or interpreter(directory, transformers)
+        script = [python, HERE / "export.py", "--vocab-size", str(VOCAB_SIZE), directory]
+        subprocess.run([*script, *chosen], check=True)
+
+
+def find_row(name: str, directory: Path) -> None:
+    """Compares a model, and writes down its row of the table beside it."""
+    versions = json.loads((directory / "versions.json").read_text())
     failure = directory / "failure"
     if failure.exists():
-        return [
-            name,
-            "-",
-            *(["not exported: " + failure.read_text()] + ["-"] * 4)[: len(WAY_NAMES)],
-        ]
-    result: Result = compare(directory)
-    return [name, result.backend, *result.cells]
+        cells = [_NOTHING, f"not exported: {failure.read_text()}", *[_NOTHING] * len(WAY_NAMES)]
+    else:
+        result = compare(directory)
+        cells = [result.backend, *result.cells, compare_gguf(directory)]
+    row = {
+        "cells": [name, versions["transformers"], *cells],
+        "versions": {**versions, "day": f"{datetime.now(UTC):%Y-%m-%d}"},
+    }
+    (directory / "row.json").write_text(json.dumps(row))
+
+
+def compare_gguf(directory: Path) -> str:
+    """Compares a GGUF file of the same weights in all the ways."""
+    config = json.loads((directory / "original" / "config.json").read_text())
+    if not can_be_written(config):
+        return _NOTHING
+    made = directory / "gguf"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    write_gguf(directory / "original", made / "model.gguf")
+    convert(made / "model.gguf", made)
+    shutil.copyfile(directory / "reference.json", made / "reference.json")
+    return "; ".join(dict.fromkeys(compare(made).cells))
+
+
+def print_table(directory: Path) -> None:
+    found = [directory_of(directory, name) / "row.json" for name in ARCHITECTURES]
+    rows = [json.loads(path.read_text()) for path in found if path.exists()]
+    print(machine())
+    for name in ("day", "torch", "optimum-intel", "openvino"):
+        print(f"{name}: {', '.join(sorted({row['versions'][name] for row in rows}))}")
+    print()
+    print(table(_HEADER, [row["cells"] for row in rows]))
+
+
+def _python_of(argument: str) -> tuple[str, Path]:
+    transformers, _, path = argument.partition("=")
+    if not path:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not of the form VERSION=PATH")
+    return transformers, Path(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.architectures", description=__doc__)
     parser.add_argument("directory", type=Path, help="for models, of some 200 MB")
     parser.add_argument("names", nargs="*", metavar="name", help="in the table (default: all)")
-    parser.add_argument("--python", type=Path, help="an interpreter that has torch already")
+    parser.add_argument(
+        "--python",
+        type=_python_of,
+        action="append",
+        default=[],
+        metavar="VERSION=PATH",
+        help="an interpreter that has torch already, and that version of transformers, such as "
+        "4.57 (more than once for several)",
+    )
     arguments = parser.parse_args()
     names = arguments.names or list(ARCHITECTURES)
     unknown = sorted(set(names) - ARCHITECTURES.keys())
     if unknown:
         parser.error(f"no such architecture: {', '.join(unknown)}")
     arguments.directory.mkdir(parents=True, exist_ok=True)
-    python = arguments.python or make_environment(arguments.directory)
-    export = [python, HERE / "export.py", "--vocab-size", str(VOCAB_SIZE), arguments.directory]
-    subprocess.run([*export, *names], check=True)
-    rows = []
+    export(arguments.directory, names, dict(arguments.python))
     for name in names:
         start = time.perf_counter()
-        rows.append(row(name, arguments.directory / directory_of(name)))
+        find_row(name, directory_of(arguments.directory, name))
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    versions = json.loads((arguments.directory / "versions.json").read_text())
-    print(machine())
-    print(", ".join(f"{package} {version}" for package, version in versions.items()))
-    print(f"{datetime.now(UTC):%Y-%m-%d}\n")
-    print(table(("architecture", "backend", *WAY_NAMES), rows))
+    print_table(arguments.directory)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from openvino import opset13
 from optimum.exporters.openvino import main_export
 from transformers import AutoConfig, AutoModelForCausalLM
 
-sys.path.insert(0, str(Path(__file__).parent))
-from configs import ARCHITECTURES
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from bench.architectures.configs import ARCHITECTURES
 
 PROMPT_LENGTHS: Final = (5, 110)
 NUM_TOKENS: Final = 24
@@ -133,6 +133,7 @@ def pack(directory: Path) -> None:
     graph.write_text(text + "\n")
     (directory / "packed.xml").unlink()
     (directory / "generation_config.json").unlink()
+    (directory / "versions.json").unlink()
     shutil.rmtree(directory / "original")
 
 
@@ -149,12 +150,12 @@ def main() -> None:
     prompts = make_prompts(arguments.vocab_size, arguments.num_prompts)
     torch.set_num_threads(1)
     versions = {package: version(package) for package in packages}
-    (arguments.directory / "versions.json").write_text(json.dumps(versions))
     for name in arguments.names or ARCHITECTURES:
         directory = arguments.directory / name.replace(", ", "-").replace(" ", "-")
-        if (directory / "reference.json").exists():
+        if (directory / "reference.json").exists() or (directory / "failure").exists():
             continue
         directory.mkdir(exist_ok=True)
+        (directory / "versions.json").write_text(json.dumps(versions))
         try:
             export(name, directory, prompts, arguments.vocab_size, narrow=arguments.narrow)
         except Exception as error:

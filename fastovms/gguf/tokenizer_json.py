@@ -107,6 +107,9 @@ def make_tokenizer_json(fields: TokenizerFields) -> dict[str, Any]:
 
 def _added_tokens(fields: TokenizerFields) -> list[dict[str, Any]]:
     special = fields.special_ids()
+    added = fields.ids_of(_CONTROL, _UNKNOWN, _USER_DEFINED)
+    if not added:  # which OpenVINO's tokenizer cannot do without
+        raise ConfigurationError("none of its tokens is special (tokenizer.ggml.token_type)")
     return [
         {
             "id": i,
@@ -117,7 +120,7 @@ def _added_tokens(fields: TokenizerFields) -> list[dict[str, Any]]:
             "rstrip": fields.is_phi3 and _swallows_spaces(fields.tokens[i], fields.kinds[i]),
             "normalized": False,
         }
-        for i in fields.ids_of(_CONTROL, _UNKNOWN, _USER_DEFINED)
+        for i in added
     ]
 
 

@@ -93,6 +93,10 @@ def test_empty_tokens_get_names() -> None:
         ({**LLAMA_3, "tokenizer.ggml.merges": []}, "it holds no tokenizer.ggml.merges"),
         ({**LLAMA_3, "tokenizer.ggml.tokens": ["a", "b", "a"]}, "two of its tokens are 'a'"),
         ({**LLAMA_3, "tokenizer.ggml.token_type": [1]}, "token_type has 1 values for"),
+        (
+            {**LLAMA_3, "tokenizer.ggml.token_type": [1] * len(LLAMA_3["tokenizer.ggml.tokens"])},
+            "none of its tokens is special",
+        ),
         ({**LLAMA_3, "tokenizer.ggml.bos_token_id": 9999}, "missing, bos_token_id"),
         ({**sentencepiece(), "tokenizer.ggml.scores": [1.0]}, "scores has 1 values for"),
         ({**sentencepiece(), "tokenizer.ggml.scores": None}, "it holds no tokenizer.ggml.scores"),

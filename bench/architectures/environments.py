@@ -1,0 +1,22 @@
+"""Makes virtual environments with torch, one for each version of transformers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+_REQUIREMENTS: Final = Path(__file__).parent / "requirements.txt"
+
+
+def interpreter(directory: Path, transformers: str) -> Path:
+    """The interpreter of an environment in `directory`, which is made if it is not there: some
+    minutes and gigabytes."""
+    environment = directory / f"transformers-{transformers}"
+    python = environment / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        packages = ["-r", _REQUIREMENTS, f"transformers=={transformers}.*"]
+        subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True)
+    return python

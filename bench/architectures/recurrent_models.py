@@ -1,0 +1,86 @@
+"""Names models whose state is not, or not only, attention's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.architectures.architecture import (
+    EXPERTS,
+    LOCAL_EXPERTS,
+    Architecture,
+)
+
+RECURRENT_MODELS: Final[dict[str, Architecture]] = {
+    "qwen3_next": Architecture(
+        "qwen3_next",
+        {
+            **EXPERTS,
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+        },
+    ),
+    "granitemoehybrid": Architecture(
+        "granitemoehybrid",
+        {
+            **LOCAL_EXPERTS,
+            "num_hidden_layers": 3,
+            "layer_types": ["mamba", "attention", "mamba"],
+            "shared_intermediate_size": 64,
+            "mamba_n_heads": 8,
+            "mamba_d_head": 16,
+            "mamba_d_state": 16,
+        },
+        transformers="5.5",
+    ),
+    "lfm2": Architecture(
+        "lfm2",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+            "block_auto_adjust_ff_dim": False,
+        },
+    ),
+    "mamba": Architecture(
+        "mamba",
+        {
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "state_size": 8,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+        is_bare=True,
+    ),
+    "falcon_mamba": Architecture(
+        "falcon_mamba",
+        {
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "state_size": 8,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+        is_bare=True,
+    ),
+    "zamba2": Architecture(
+        "zamba2",
+        {
+            "num_key_value_heads": 4,
+            "num_hidden_layers": 3,
+            "layers_block_type": ["mamba", "hybrid", "mamba"],
+            "mamba_d_state": 16,
+            "n_mamba_heads": 4,
+            "mamba_headdim": 32,
+            "num_mem_blocks": 1,
+        },
+    ),
+}
+"""By the name in the table."""

@@ -26,7 +26,7 @@ from fastovms.params import (
     ModelInfo,
     SamplingParams,
 )
-from fastovms.service.log_lines import LineWriter
+from fastovms.service.log_writer import LineWriter
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 MAX_MODEL_LEN = 1_000_000

@@ -52,7 +52,7 @@ from fastovms.metrics import GenerationCollector
 from fastovms.service.gates import cors_policy, gates_for
 from fastovms.service.guard import Guard
 from fastovms.service.lifecycle import Lifecycle, LifecycleHooks
-from fastovms.service.log_lines import LineWriter
+from fastovms.service.log_writer import LineWriter
 from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.memory_trimmer import MemoryTrimmer
 from fastovms.service.ovms_metrics import OvmsMetrics

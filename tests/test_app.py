@@ -12,7 +12,7 @@ from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.app import _access_log, _greeting
 from fastovms.config import ServiceConfig
 from fastovms.metrics import GenerationMetrics
-from fastovms.service.log_lines import LineWriter
+from fastovms.service.log_writer import LineWriter
 from tests.fakes import ByteTokenizer, FakeBackend, model_info
 
 

@@ -13,7 +13,7 @@ from fastovms.api.responses.background import ResponsesState
 from fastovms.api.responses.compaction import Compaction
 from fastovms.api.responses.conversations import Conversations
 from fastovms.api.responses.create import Responses
-from fastovms.api.responses.retrieve import StoredResponses
+from fastovms.api.responses.response_by_id import StoredResponses
 from fastovms.api.wire.dialect import DIALECTS, OPENAI, OVMS, Dialect
 from fastovms.api.wire.endpoint import endpoint
 from fastovms.http.routing.router import Router

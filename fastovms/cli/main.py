@@ -137,7 +137,7 @@ def _command(arguments: argparse.Namespace) -> Command:
 def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
     # Imported here because OpenVINO takes a moment that --help and a wrong flag need not wait.
     from fastovms.app import ServerConfig, serve
-    from fastovms.service.log_lines import LineWriter
+    from fastovms.service.log_writer import LineWriter
 
     models, settings = chosen_models(arguments, settings)
     config = ServerConfig(

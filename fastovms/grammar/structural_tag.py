@@ -12,8 +12,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from fastovms.grammar.format_fields import Value, flag_of, list_of, member, text_of, texts_of
 from fastovms.grammar.lark_writer import FreeText, LarkPart, LarkWriter
+from fastovms.grammar.structural_tag_fields import (
+    Value,
+    flag_of,
+    list_of,
+    member,
+    text_of,
+    texts_of,
+)
 from fastovms.grammar.xml_arguments import xml_arguments
 from fastovms.params import GrammarKind
 

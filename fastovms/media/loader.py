@@ -16,8 +16,8 @@ from fastovms.errors import InvalidField
 from fastovms.media.data_url import decode_data_url
 from fastovms.media.decode import Decode, decode_image, is_available
 from fastovms.media.fetch import Fetcher
-from fastovms.media.image_memory import MemoryBudget
 from fastovms.media.local_file import LocalFiles
+from fastovms.media.memory_budget import MemoryBudget
 from fastovms.params import Image
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from fastovms.errors import StateFailed, description_of
-from fastovms.state.database_schema import open_connection
+from fastovms.state.database_schema import open_database
 from fastovms.state.operations import Operations
 from fastovms.state.tables import Clock, Tables, Totals
 
@@ -78,7 +78,7 @@ class Database:
         self._bounds = bounds
         self._clock = clock
         self.is_on_disk = path != IN_MEMORY
-        self._connection = open_connection(path)
+        self._connection = open_database(path)
         try:
             self._tables = Tables(self._connection, clock, bounds.max_bytes)
             self._tables.interrupt_running()

@@ -1,13 +1,13 @@
-"""Makes the tables of the state database, and opens it. Every blob in them is sealed (see
-`seal`)."""
+"""Makes the tables of the state database, and those of older versions new. Every blob in them is
+sealed (see `seal`)."""
 
 from __future__ import annotations
 
 import sqlite3
 from typing import Final
 
-from fastovms.state.connection import StateConnection
 from fastovms.state.seal import LENGTH, seal
+from fastovms.state.sqlite_connection import open_connection
 
 VERSION: Final = 2
 """The version of the schema, as `PRAGMA user_version` has it."""
@@ -56,31 +56,27 @@ COMMIT;
 """Makes a database of this version out of one of version 1, in which texts had no checksums."""
 
 
-def open_connection(path: str) -> sqlite3.Connection:
+def open_database(path: str) -> sqlite3.Connection:
     """Returns a connection to a database with the tables in it, which any one thread may use.
 
     Raises:
         sqlite3.Error: the file cannot be had, or is no such database.
     """
-    connection = sqlite3.connect(
-        path, isolation_level=None, check_same_thread=False, factory=StateConnection
-    )
+    connection = open_connection(path)
     try:
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA journal_mode = WAL")
-        # A commit is on the disk, not only in the system's memory: a box may lose its power.
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA journal_size_limit = 8388608")
-        connection.execute("PRAGMA secure_delete = FAST")
-        [version] = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            connection.executescript(_SCHEMA)
-        elif version == 1:
-            connection.create_function("seal", 1, seal)
-            connection.executescript(_SEAL_ALL)
-        elif version != VERSION:
-            raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")
+        _make_tables(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    [version] = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        connection.executescript(_SCHEMA)
+    elif version == 1:
+        connection.create_function("seal", 1, seal)
+        connection.executescript(_SEAL_ALL)
+    elif version != VERSION:
+        raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")

@@ -209,8 +209,8 @@ def _logprobs(tokens: Sequence[TextToken], report: TokenReport) -> dict[str, obj
 
 
 class ChatFrames:
-    """Encodes one stream (`sse.Frames`). A piece of text costs its own encoding alone, unless the
-    client wants to know more about its tokens."""
+    """Encodes one stream (`delta_stream.Frames`). A piece of text costs its own encoding alone,
+    unless the client wants to know more about its tokens."""
 
     def __init__(
         self,

@@ -133,8 +133,8 @@ def _elements(arrays: LogprobArrays) -> tuple[bytes, ...]:
 
 
 class CompletionFrames:
-    """Encodes one stream (`sse.Frames`). A delta costs the encoding of its text alone, unless the
-    client wants to know more about its tokens."""
+    """Encodes one stream (`delta_stream.Frames`). A delta costs the encoding of its text alone,
+    unless the client wants to know more about its tokens."""
 
     def __init__(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from fastovms.api.generation.delta_stream import ClientTooSlow, DeltaStream, Frames
 from fastovms.api.generation.deltas import DeltaCallback, SampleDelta
-from fastovms.api.generation.sse import ClientTooSlow, DeltaStream, Frames
 from fastovms.api.request import offload
 from fastovms.api.request.token_report import TokenReport, num_values
 from fastovms.api.wire.error_responses import log_fields_of

@@ -1,6 +1,6 @@
 """Answers the Responses API: `/responses` and `/conversations`, whole, streamed and in the
 background.
 
-`create` makes responses, `retrieve` gives those that are kept, `conversations` keeps items beside
-them. `fastovms.state` decides where they are kept.
+`create` makes responses; `response_by_id` gets, streams again, cancels and deletes those that are
+kept; `conversations` keeps items beside them. `fastovms.state` decides where they are kept.
 """

@@ -13,11 +13,11 @@ import orjson
 
 from fastovms.api.generation.answer import collect, format_cost
 from fastovms.api.generation.context import ApiContext
+from fastovms.api.generation.delta_stream import ClientTooSlow, DeltaSender
 from fastovms.api.generation.deltas import SampleDelta, merged
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.ranking import best_samples
-from fastovms.api.generation.sse import ClientTooSlow, DeltaSender
 from fastovms.api.request import offload
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.sampling import is_streamed
@@ -241,7 +241,7 @@ class Responses:
 
 
 class _Frames:
-    """Implements `sse.DeltaFrames` for a response."""
+    """Implements `delta_stream.DeltaFrames` for a response."""
 
     def __init__(self, run: ResponseRun) -> None:
         self._run = run

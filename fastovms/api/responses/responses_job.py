@@ -25,11 +25,11 @@ from fastovms.api.request.prompts import Prompt
 from fastovms.api.request.sampling import num_logprobs
 from fastovms.api.request.token_budget import TokenBudget, token_budget
 from fastovms.api.request.token_report import token_report
+from fastovms.api.responses.input.dropped_messages import fitting
 from fastovms.api.responses.input.input_items import Item
 from fastovms.api.responses.input.items_to_messages import to_messages
 from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
-from fastovms.api.responses.input.truncation import fitting
 from fastovms.api.responses.stored.history import History
 from fastovms.api.serving.images import uncounted
 from fastovms.api.serving.served import ServedModel

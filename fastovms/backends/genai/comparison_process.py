@@ -122,7 +122,7 @@ def main() -> None:
     send(connection, _answer(message))
     connection.close()
     sys.stderr.flush()
-    os._exit(0)  # see `worker_process`
+    os._exit(0)  # see `worker_main`
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ class GenaiBackend:
         Raises:
             ConfigurationError: the pipeline or the device cannot do it.
         """
-        process = ChildProcess("fastovms.backends.genai.worker_process")
+        process = ChildProcess("fastovms.backends.genai.worker_main")
         answer: Any
         try:
             level = logging.getLogger().getEffectiveLevel()

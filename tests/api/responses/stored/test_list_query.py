@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.api.responses.conftest import ask
-from tests.api.responses.test_retrieve import ITEMS, V1
+from tests.api.responses.test_response_by_id import ITEMS, V1
 
 
 @pytest.fixture

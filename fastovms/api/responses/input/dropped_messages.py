@@ -1,4 +1,4 @@
-"""Drops the oldest messages of a chat that the context has no room for."""
+"""Drops the oldest messages of a chat that the context has no room for: `truncation: auto`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from fastovms.errors import ConfigurationError
-from fastovms.service.log_lines import LineWriter
+from fastovms.service.log_writer import LineWriter
 
 
 def test_lines_arrive_in_order(tmp_path):

@@ -1,4 +1,4 @@
-"""Bounds the memory that decoded images take."""
+"""Bounds the memory that the decoded images of all requests take together."""
 
 from __future__ import annotations
 

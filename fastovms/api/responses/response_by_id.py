@@ -1,5 +1,5 @@
-"""Answers `/responses/{id}`: what is kept of a response, and what becomes of one in the
-background."""
+"""Answers `/responses/{id}`: gets, streams again, cancels and deletes a response, and lists its
+input."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastovms.errors import Overloaded
-from fastovms.media.image_memory import MemoryBudget
+from fastovms.media.memory_budget import MemoryBudget
 
 
 def test_what_there_is_no_room_for_is_refused() -> None:

@@ -1,6 +1,6 @@
-"""Runs OpenVINO GenAI's pipeline in a process of its own.
+"""Runs in the process of OpenVINO GenAI's pipeline: takes commands, sends tokens.
 
-It is started as `python -m fastovms.backends.genai.worker_process DESCRIPTOR`.
+It is started as `python -m fastovms.backends.genai.worker_main DESCRIPTOR`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Turns text deltas into server-sent events, merged while the client does not read."""
+"""Sends the deltas of a generation as the frames that its endpoint makes of them, merged while the
+client does not read."""
 
 from __future__ import annotations
 

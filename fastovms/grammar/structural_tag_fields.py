@@ -1,5 +1,5 @@
-"""Reads members of the formats of structural tags, their types checked. A fault raises a ValueError
-that names the place."""
+"""Reads the fields of structural tags, their types checked. A fault raises a ValueError that names
+the place."""
 
 from __future__ import annotations
 

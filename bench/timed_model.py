@@ -20,7 +20,9 @@ class TimedModel:
         self.block_size = model.block_size
         self.bytes_per_block = model.bytes_per_block
         self.rope_switch_len = model.rope_switch_len
+        self.states = model.states
         self.copy_blocks = model.copy_blocks
+        self.accept_drafts = model.accept_drafts
         self.allocate_cache = model.allocate_cache
         self.seconds = 0.0
 

@@ -20,6 +20,7 @@ WHOLE_PIECES = {
     "backends/genai/test_real.py": "the backend over the real pipeline",
     "backends/test_contract.py": "every backend, against one contract",
     "engine/model/test_architectures.py": "compiled models of many architectures",
+    "engine/model/test_states.py": "a compiled hybrid model",
     "engine/test_beam_blocks.py": "the engine, searching with beams",
     "engine/test_beam_reference.py": "the engine, searching with beams as the reference does",
     "engine/test_draft_reference.py": "the engine with a draft model as the reference is without",

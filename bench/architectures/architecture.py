@@ -36,6 +36,7 @@ _WIDTHS: Final = frozenset(
         "hidden_size",
         "intermediate_size",
         "intermediate_size_mlp",
+        "mamba_d_head",
         "moe_intermediate_size",
         "n_embd",
         "word_embed_proj_dim",

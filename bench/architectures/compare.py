@@ -44,10 +44,12 @@ class Way:
     Attributes:
         is_crowd: all at once, not one after another.
         num_runs: over one cache, the last of which counts.
+        otherwise: what is tried where a model refuses `config`.
     """
 
     name: str
     config: EngineConfig = _PLAIN
+    otherwise: EngineConfig | None = None
     is_crowd: bool = True
     num_runs: int = 1
     num_drafted: int | None = None
@@ -67,7 +69,13 @@ def ways(model_dir: Path) -> list[Way]:
         Way("alone", is_crowd=False),
         Way("in a crowd of 16"),
         Way("with cached prefixes", cached, num_runs=2),
-        Way("with drafts", drafted, num_drafted=NUM_DRAFTED),
+        # A hybrid model cannot draft.
+        Way(
+            "with drafts",
+            drafted,
+            replace(drafted, draft_model=None, enable_prompt_lookup=True),
+            num_drafted=NUM_DRAFTED,
+        ),
     ]
 
 
@@ -83,12 +91,16 @@ def compare(model_dir: Path) -> Result:
     references = [Reference(**one) for one in content]
     backend, cells = "-", []
     for way in ways(model_dir):
-        try:
-            kind, cell = asyncio.run(_run(model_dir, references, way))
-        except ConfigurationError as error:
-            cell = f"refused: {error}".replace(str(model_dir), "DIR")
-        else:
-            backend = kind
+        for config in (way.config, way.otherwise):
+            if config is None:
+                break
+            try:
+                backend, cell = asyncio.run(
+                    _run(model_dir, references, replace(way, config=config))
+                )
+                break
+            except ConfigurationError as error:
+                cell = f"refused: {error}".replace(str(model_dir), "DIR")
         cells.append(cell)
     return Result(backend, cells)
 

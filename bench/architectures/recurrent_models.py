@@ -41,8 +41,8 @@ RECURRENT_MODELS: Final[dict[str, Architecture]] = {
     "lfm2": Architecture(
         "lfm2",
         {
-            "num_hidden_layers": 4,
-            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "full_attention", "conv"],
             "block_auto_adjust_ff_dim": False,
         },
     ),

@@ -89,6 +89,7 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.token_budget,
             rope_switch_len=model.rope_switch_len,
+            states=model.states,
         )
         self.admitted: list[str] = []
         self.drafting = Drafting(
@@ -96,6 +97,7 @@ class Engine:
             enable_prompt_lookup=config.enable_prompt_lookup is not False,
             model=draft_model,
             rope_switch_len=model.rope_switch_len,
+            max_draft_tokens=None if model.states is None else model.states.max_draft_tokens,
         )
         self._model = model
         self._max_model_len = max_model_len
@@ -295,6 +297,7 @@ class Engine:
         params = sequence.params
         drafts = sequence.draft_token_ids
         num_drafts = len(drawn) - 1
+        first_draft = sequence.num_computed_tokens
         token_ids: list[int] = []
         logprobs: list[TokenLogprobs] = []
         finish_reason = None
@@ -313,6 +316,10 @@ class Engine:
             sequence.num_computed_tokens += 1
         num_new, num_generated = len(token_ids), sequence.num_generated_tokens
         self.counters.num_generated_tokens += num_new
+        if sequence.num_computed_tokens > first_draft:
+            self._model.accept_drafts(
+                sequence.block_table, first_draft, sequence.num_computed_tokens
+            )
         if drafts:
             self.drafting.settle(sequence, num_drafts, num_new - 1)
         output = GenerationOutput(

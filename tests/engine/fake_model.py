@@ -1,18 +1,21 @@
 """A model whose next token is a checksum of every token that it finds in its cache.
 
 It stores token ids where a real model stores keys and values, so a wrong block table, a missing
-copy or a prefix hit on the wrong block changes what it says.
+copy or a prefix hit on the wrong block changes what it says. If it has states, each is the text so
+far, and what it says follows from that alone.
 """
 
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.engine.model.kv_cache import BlockCopy
+from fastovms.engine.model.state_rows import StateRows, States
 from fastovms.engine.model.step_inputs import StepInputs
 
 VOCAB_SIZE = 97
@@ -43,9 +46,15 @@ class FakeModel:
     vocab_size = VOCAB_SIZE
     is_on_gpu = False
 
-    def __init__(self, block_size: int = 4, rope_switch_len: int | None = None) -> None:
+    def __init__(
+        self,
+        block_size: int = 4,
+        rope_switch_len: int | None = None,
+        states: States | None = None,
+    ) -> None:
         self.block_size = block_size
         self.rope_switch_len = rope_switch_len
+        self.states = states
         self.bytes_per_block = 1024
         self.num_tokens_per_step: list[int] = []
         self._cache = np.zeros((0, block_size), np.int64)
@@ -58,10 +67,22 @@ class FakeModel:
 
     def allocate_cache(self, num_blocks: int) -> None:
         self._cache = np.full((num_blocks, self.block_size), -1, np.int64)
+        if self.states is not None:
+            num_drafts = self.states.max_draft_tokens
+            self._state_rows = StateRows(num_blocks, self.block_size, num_drafts)
+            self._states: list[list[int] | None] = [None] * self._state_rows.num_rows
+            self._states[self._state_rows.zero_row] = []
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
         for source, target in copies:
             self._cache[target] = self._cache[source]
+            if self.states is not None:
+                self._states[target] = self._states[source]
+
+    def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
+        if self.states is not None:
+            for source, target in self._state_rows.accepted(block_table, first, end):
+                self._states[target] = self._states[source]
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         self.num_tokens_per_step.append(len(inputs.input_ids))
@@ -79,11 +100,31 @@ class FakeModel:
                 length = int(inputs.position_ids[t]) + 1
                 contexts[t] = self._cache[table].reshape(-1)[:length].tolist()
             assert max(map(len, contexts.values())) <= inputs.max_context_len
+        if self.states is not None:
+            contexts = self._follow_states(self._state_rows.add_to(inputs))
         logits = np.zeros((len(inputs.sampled_token_indices), self.vocab_size), np.float32)
         for row, t in enumerate(inputs.sampled_token_indices):
             assert -1 not in contexts[int(t)], "reads a position that was never written"
             logits[row] = self.logits_after(contexts[int(t)])
         return logits
+
+    def _follow_states(self, inputs: StepInputs) -> dict[int, list[int]]:
+        """Reads and writes states as OpenVINO's operations do, and returns the text before and at
+        each of the step's tokens."""
+        texts: dict[int, list[int]] = {}
+        row_begins, token_begins = inputs.state_row_begins, inputs.subsequence_begins
+        for s, past_len in enumerate(inputs.past_lens):
+            first, *written = inputs.state_rows[row_begins[s] : row_begins[s + 1]]
+            text = self._states[first]
+            assert text is not None, "reads a state that was never written"
+            for t in range(token_begins[s], token_begins[s + 1]):
+                text = texts[t] = [*text, int(inputs.input_ids[t])]
+                position = past_len + t - token_begins[s] + 1
+                is_last = t + 1 == token_begins[s + 1]
+                if is_last or position % inputs.state_intervals[s] == 0:
+                    self._states[written.pop(0)] = text
+            assert not written
+        return texts
 
     def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
         logits = np.zeros(self.vocab_size, np.float32)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
+from fastovms.engine.model.state_rows import MAX_DRAFT_BYTES, States
 from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, SamplingParams
 from tests.engine.fake_model import FakeModel, continue_greedily
 from tests.engine.random_operations import RandomOperations
@@ -22,9 +23,10 @@ def make_engine(
     max_model_len: int = 64,
     block_size: int = 4,
     rope_switch_len: int | None = None,
+    states: States | None = None,
     **config: object,
 ) -> tuple[Engine, FakeModel]:
-    model = FakeModel(block_size, rope_switch_len)
+    model = FakeModel(block_size, rope_switch_len, states)
     model.allocate_cache(num_blocks)
     engine = Engine(
         model,
@@ -176,6 +178,11 @@ def test_abort_frees_everything_at_any_stage(steps: int) -> None:
     assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
 
 
+def states_for(num_drafts: int) -> States:
+    """States of such a size that so many drafts may be in a step."""
+    return States(MAX_DRAFT_BYTES // num_drafts if num_drafts else MAX_DRAFT_BYTES + 1)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -184,6 +191,7 @@ def test_abort_frees_everything_at_any_stage(steps: int) -> None:
     budget=st.integers(1, 40),
     caching=st.booleans(),
     switch_len=st.one_of(st.none(), st.integers(5, 30)),
+    states=st.sampled_from([None, *map(states_for, (0, 3, 64))]),
 )
 def test_random_operations_never_lose_a_block_or_a_token(
     seed: int,
@@ -192,6 +200,7 @@ def test_random_operations_never_lose_a_block_or_a_token(
     budget: int,
     caching: bool,
     switch_len: int | None,
+    states: States | None,
 ) -> None:
     engine, _ = make_engine(
         num_blocks=num_blocks,
@@ -199,7 +208,8 @@ def test_random_operations_never_lose_a_block_or_a_token(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         enable_prefix_caching=caching,
-        rope_switch_len=switch_len,
+        rope_switch_len=switch_len if states is None else None,
+        states=states,
     )
     RandomOperations(engine, random.Random(seed)).run(120)
 
@@ -210,6 +220,20 @@ def test_ten_thousand_operations_never_lose_a_block_or_a_token() -> None:
     assert engine.counters.num_preemptions > 100
     assert engine.counters.num_prefix_cache_hits > 1000
     assert engine.counters.num_accepted_tokens > 1000
+
+
+@pytest.mark.parametrize("num_drafts", [0, 3, 64])
+def test_ten_thousand_operations_of_a_model_with_states(num_drafts: int) -> None:
+    engine, _ = make_engine(
+        num_blocks=20,
+        max_model_len=80,
+        max_num_batched_tokens=32,
+        states=states_for(num_drafts),
+    )
+    RandomOperations(engine, random.Random(0)).run(10_000)
+    assert engine.counters.num_preemptions > 100
+    assert engine.counters.num_prefix_cache_hits > 1000
+    assert (engine.counters.num_accepted_tokens > 300) is (num_drafts > 0)
 
 
 def test_a_request_that_breaks_sampling_fails_alone(caplog: pytest.LogCaptureFixture) -> None:

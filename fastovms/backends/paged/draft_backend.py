@@ -34,6 +34,11 @@ def load_draft_model(
         properties=config.plugin_config,
         max_model_len=info.max_model_len,
     )
+    if model.states is not None:  # they cannot be taken back where a draft was wrong
+        raise ConfigurationError(
+            f"the draft model {draft_dir} has states beside attention, as hybrid models have, and "
+            "cannot draft"
+        )
     info = fit_attention(info, model.graph)
     max_model_len = info.max_model_len
     if model.rope_switch_len is not None:  # it has no way to begin again

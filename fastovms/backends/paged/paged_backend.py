@@ -29,7 +29,7 @@ from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.device_memory import GIB, available_memory, num_cache_blocks
+from fastovms.engine.model.device_memory import GIB, MIB, available_memory, num_cache_blocks
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import (
@@ -172,6 +172,7 @@ class PagedBackend:
         """
         block_size = paged_model.block_size
         bytes_per_block = paged_model.bytes_per_block
+        states = paged_model.states
         if draft_model is not None:
             bytes_per_block += math.ceil(block_size * draft_model.bytes_per_token)
         max_num_seqs = min(config.max_num_seqs, config.token_budget)  # see `Scheduler`
@@ -179,6 +180,7 @@ class PagedBackend:
         num_blocks = num_cache_blocks(
             config.cache_size,
             bytes_per_block=bytes_per_block,
+            extra_bytes=states.extra_bytes if states is not None else 0,
             max_useful_blocks=max_useful_blocks,
             available=available_memory() if available is None else available,
         )
@@ -193,6 +195,15 @@ class PagedBackend:
         if draft_model is not None:
             draft_model.allocate_cache(capacity)
         logger.info("KV cache: %d blocks of %d tokens", num_blocks, block_size)
+        if states is not None:
+            logger.info(
+                "KV cache: states beside attention take %.3g of the %.3g MB of a block, and %.3g "
+                "MB beside the blocks; cached prefixes are multiples of %d tokens",
+                states.num_bytes / MIB,
+                paged_model.bytes_per_block / MIB,
+                states.extra_bytes / MIB,
+                block_size,
+            )
         if num_blocks == max_useful_blocks and config.cache_size:
             logger.info(
                 "KV cache: %.3g of %.3g GB, as %d sequences of %d tokens can use no more",

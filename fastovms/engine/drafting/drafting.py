@@ -28,23 +28,30 @@ class Drafting:
         enable_prompt_lookup: bool,
         model: DraftModel | None,
         rope_switch_len: int | None = None,
+        max_draft_tokens: int | None = None,
     ) -> None:
         """
         Args:
             rope_switch_len: see `Model`. No draft leads across it, since what is verified there
                 would be computed as part of a short text.
+            max_draft_tokens: how many drafted tokens a step may have; None = any number.
         """
         self._counters = counters
         self._enable_prompt_lookup = enable_prompt_lookup
         self._drafters: dict[int, SequenceDrafters] = {}
         self._model = model
         self._rope_switch_len = rope_switch_len
+        self._max_tokens = MAX_DRAFT_TOKENS
+        if max_draft_tokens is not None:
+            self._max_tokens = min(MAX_DRAFT_TOKENS, max_draft_tokens)
 
     def start(self, sequence: Sequence) -> None:
         """Chooses the drafters of a new sequence."""
         params, model = sequence.params, self._model
         num_tokens = params.num_assistant_tokens
-        if params.grammar is not None or params.beam_search is not None or num_tokens == 0:
+        if params.grammar is not None or params.beam_search is not None:
+            return
+        if num_tokens == 0 or self._max_tokens == 0:
             return
         threshold = params.assistant_confidence_threshold
         is_for_model = (
@@ -87,7 +94,7 @@ class Drafting:
 
     def _room(self, sequence: Sequence) -> int:
         """Returns how many tokens a draft may have."""
-        room = min(sequence.token_limit - sequence.num_tokens - 1, MAX_DRAFT_TOKENS)
+        room = min(sequence.token_limit - sequence.num_tokens - 1, self._max_tokens)
         limit = self._rope_switch_len
         if limit is None or sequence.num_tokens > limit:
             return room

@@ -9,7 +9,8 @@ in crowds of 1 to 64 and chunks of 1 to 400 tokens; `bench.determinism` measures
 
 The remedy: nothing is ever single. A sequence with one token gets a second one after it, which is
 thrown away: attention is causal, so the first one does not see it, and the next step overwrites
-what it leaves in the cache.
+what it leaves in the cache. The state after it, in models that have states, goes into a row of its
+own, which nobody reads.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from numpy.typing import NDArray
 from fastovms.engine.model.step_inputs import StepInputs
 
 
-def without_single_rows(inputs: StepInputs, *, block_size: int, spare_block: int) -> StepInputs:
+def without_single_rows(
+    inputs: StepInputs, *, block_size: int, spare_block: int, first_second_row: int = 0
+) -> StepInputs:
     """Returns inputs in which nothing is single: the token of each sequence that has only one is
     doubled, and so is the index of a sampled token that is the only one, so that there is a second
     row of logits, which nobody reads.
 
     Args:
         spare_block: an unused block, for doubles that would be the first token in a block.
+        first_second_row: see `StateRows`.
     """
     begins, block_begins = inputs.subsequence_begins, inputs.block_indices_begins
     is_single = np.diff(begins) == 1
@@ -51,9 +55,26 @@ def without_single_rows(inputs: StepInputs, *, block_size: int, spare_block: int
             max_context_len=np.array(longest, np.int32),
             sampled_token_indices=sampled,
         )
+        if len(inputs.state_rows):
+            inputs = _with_second_states(inputs, is_single, first_second_row)
     if len(sampled) == 1:
         inputs = inputs._replace(sampled_token_indices=sampled.repeat(2))
     return inputs
+
+
+def _with_second_states(
+    inputs: StepInputs, is_doubled: NDArray[np.bool_], first_second_row: int
+) -> StepInputs:
+    """Returns inputs in which the state after the first of two tokens goes where it went, and the
+    one after the double into the second row of the same block."""
+    begins = inputs.state_row_begins
+    ends = begins[1:][is_doubled]
+    second_rows = inputs.state_rows[ends - 1] + first_second_row
+    return inputs._replace(
+        state_rows=np.insert(inputs.state_rows, ends, second_rows),
+        state_row_begins=_widened(begins, is_doubled),
+        state_intervals=np.where(is_doubled, 1, inputs.state_intervals).astype(np.int32),
+    )
 
 
 def _widened(begins: NDArray[np.int32], has_one_more: NDArray[np.bool_]) -> NDArray[np.int32]:

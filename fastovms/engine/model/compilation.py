@@ -154,6 +154,7 @@ def possible_precisions(
     weights_size: int,
     group_size: int,
     available: int,
+    has_states: bool = False,
 ) -> list[Precisions]:
     """Returns what is worth a try, the presumably fastest first. `properties` override everything.
 
@@ -163,6 +164,8 @@ def possible_precisions(
         weights_size: size of the model's file, in bytes.
         group_size: how many activations share a scale; see `activation_group_size`.
         available: free memory in bytes. Two variants hold the weights twice.
+        has_states: whether the model has states beside attention. Their precision is that of the
+            computation, so two variants cannot share them.
 
     Raises:
         ConfigurationError: `properties` or `exact` ask for f32 with a KV cache of bf16.
@@ -195,7 +198,7 @@ def possible_precisions(
     single = _of_one("f32", {_PRECISION: "f32", **properties}, KV_CACHE_PRECISIONS)
     default = _of_one("bf16", properties, KV_CACHE_PRECISIONS)
     two = []
-    if 2 * weights_size <= available * _TWO_VARIANTS_SHARE:
+    if not has_states and 2 * weights_size <= available * _TWO_VARIANTS_SHARE:
         shared = {_KV_PRECISION: SHARED_KV_CACHE_PRECISION, **properties}
         two.append(
             Precisions(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 GIB = 1024**3
+MIB = 1024**2
 
 FREE_MEMORY_SHARE = 0.5
 """The share of the memory free at start that the KV cache may take. The rest is for activations,
@@ -30,13 +31,18 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGRO
 
 
 def num_cache_blocks(
-    cache_size: float, *, bytes_per_block: int, max_useful_blocks: int, available: int
+    cache_size: float,
+    *,
+    bytes_per_block: int,
+    extra_bytes: int = 0,
+    max_useful_blocks: int,
+    available: int,
 ) -> int:
     """Returns how many blocks to reserve for `cache_size` GB, or for a share of `available` bytes
-    when it is 0. A reservation costs nothing until it is used, but more than `max_useful_blocks`
-    never is."""
+    when it is 0, less `extra_bytes`, which the cache takes however many blocks it has. A
+    reservation costs nothing until it is used, but more than `max_useful_blocks` never is."""
     size = cache_size * GIB if cache_size else available * FREE_MEMORY_SHARE
-    return int(max(0, min(size / bytes_per_block, max_useful_blocks)))
+    return int(max(0, min((size - extra_bytes) / bytes_per_block, max_useful_blocks)))
 
 
 def share_memory(cache_sizes: Sequence[float], available: int) -> int:

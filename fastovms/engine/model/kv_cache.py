@@ -1,8 +1,10 @@
-"""Holds the keys and values of all blocks, in the memory of the host or of a GPU."""
+"""Holds the keys, values and states of all blocks, in the memory of the host or of a GPU."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,13 +13,14 @@ from numpy.typing import NDArray
 
 from fastovms.engine.model.commit_ahead import CommitAhead
 from fastovms.engine.model.paging import is_cache
+from fastovms.engine.model.state_inputs import is_state_table
 
 _MAX_BLOCKS_AHEAD = 512
 _MAX_BYTES_AHEAD = 256 * 1024 * 1024
 
 
 class BlockCopy(NamedTuple):
-    """A block of the cache whose keys and values are to be copied over those of another."""
+    """A block of the cache whose content is to be copied over that of another."""
 
     source: int
     target: int
@@ -25,13 +28,19 @@ class BlockCopy(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheInput:
-    """One layer's key or value cache. `block_shape` is (kv heads, rows, columns): its shape and
-    type are the plugin's choice, known only after compilation (quantised ones hold their scales
-    in extra rows or columns)."""
+    """One layer's key or value cache, or its table of states. Shapes and types are the plugin's
+    choice, known only after compilation.
+
+    Attributes:
+        page_shape: of keys and values (kv heads, rows, columns); quantised ones hold their scales
+            in extra rows or columns.
+        num_pages: how many of these each block has.
+    """
 
     name: str
     element_type: ov.Type
-    block_shape: tuple[int, ...]
+    page_shape: tuple[int, ...]
+    num_pages: int = 1
 
     @classmethod
     def of(cls, port: Any) -> CacheInput:
@@ -39,25 +48,45 @@ class CacheInput:
         return cls(port.get_any_name(), port.get_element_type(), shape)
 
     @property
+    def is_state(self) -> bool:
+        return is_state_table(self.name)
+
+    @property
     def bytes_per_block(self) -> int:
-        return int(np.prod(self.block_shape)) * int(self.element_type.bitwidth) // 8
+        size = int(np.prod(self.page_shape)) * int(self.element_type.bitwidth) // 8
+        return self.num_pages * size
 
     def shape(self, num_blocks: int) -> ov.Shape:
-        return ov.Shape([num_blocks, *self.block_shape])
+        return ov.Shape([num_blocks * self.num_pages, *self.page_shape])
 
 
 def cache_inputs(compiled: ov.CompiledModel) -> list[CacheInput]:
-    return [CacheInput.of(port) for port in compiled.inputs if is_cache(port)]
+    """Returns the caches of a model. Of keys and values a block has as many pages, which is what
+    the model itself calls a block, as it takes for its states to be no larger."""
+    inputs = [CacheInput.of(port) for port in compiled.inputs if is_cache(port)]
+    state_size = sum(one.bytes_per_block for one in inputs if one.is_state)
+    page_size = sum(one.bytes_per_block for one in inputs if not one.is_state)
+    num_pages = max(1, -(-state_size // page_size))
+    return [
+        one if one.is_state else dataclasses.replace(one, num_pages=num_pages) for one in inputs
+    ]
 
 
 class KvCache(Protocol):
-    """The tensors of one input after another, `num_blocks` blocks each."""
+    """The tensors of one input after another: of keys and values for `num_blocks` blocks, of states
+    `num_state_rows` rows."""
 
     @property
     def tensors(self) -> dict[str, Any]:
         """Returns the tensors by the names of the inputs that they are for."""
 
-    def copy_block(self, source: int, target: int) -> None: ...
+    def copy_block(self, source: int, target: int) -> None:
+        """Copies keys, values and state."""
+
+    def copy_state(self, source: int, target: int) -> None: ...
+
+    def clear_state(self, row: int) -> None:
+        """Makes a row of all tables of states zero."""
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         """Commits some memory before a block first needs it, and returns whether there was any to
@@ -69,17 +98,24 @@ class HostCache:
     """A cache in the host's memory, which the kernel commits when it is first written: a
     reservation costs nothing until then."""
 
-    def __init__(self, inputs: list[CacheInput], num_blocks: int) -> None:
+    def __init__(
+        self, inputs: Sequence[CacheInput], num_blocks: int, num_state_rows: int = 0
+    ) -> None:
         self.tensors: dict[str, Any] = {}
         self._memories: list[NDArray[np.uint8]] = []
+        self._states: list[NDArray[np.uint8]] = []
         for cache_input in inputs:
-            memory = np.empty((num_blocks, cache_input.bytes_per_block), np.uint8)
-            shape = cache_input.shape(num_blocks)
+            num_rows = num_state_rows if cache_input.is_state else num_blocks
+            memory = np.empty((num_rows, cache_input.bytes_per_block), np.uint8)
+            shape = cache_input.shape(num_rows)
             self.tensors[cache_input.name] = ov.Tensor(memory, shape, cache_input.element_type)
             self._memories.append(memory)
+            if cache_input.is_state:
+                self._states.append(memory)
         bytes_per_block = sum(cache_input.bytes_per_block for cache_input in inputs)
         num_ahead = min(_MAX_BLOCKS_AHEAD, _MAX_BYTES_AHEAD // max(1, bytes_per_block))
-        self._commit_ahead = CommitAhead(self._memories, num_ahead)
+        blocks = [memory[:num_blocks] for memory in self._memories]
+        self._commit_ahead = CommitAhead(blocks, num_ahead)
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         return self._commit_ahead.advance(num_used_blocks)
@@ -88,6 +124,14 @@ class HostCache:
         for memory in self._memories:
             memory[target] = memory[source]
 
+    def copy_state(self, source: int, target: int) -> None:
+        for memory in self._states:
+            memory[target] = memory[source]
+
+    def clear_state(self, row: int) -> None:
+        for memory in self._states:
+            memory[row] = 0
+
 
 class RemoteCache:
     """A cache in the memory of a GPU, where it is committed at once. Its tensors have to be remote
@@ -95,11 +139,18 @@ class RemoteCache:
     them."""
 
     def __init__(
-        self, inputs: list[CacheInput], num_blocks: int, context: ov.RemoteContext
+        self,
+        inputs: Sequence[CacheInput],
+        num_blocks: int,
+        context: ov.RemoteContext,
+        num_state_rows: int = 0,
     ) -> None:
+        self._inputs = inputs
         self.tensors: dict[str, Any] = {
             cache_input.name: context.create_tensor(
-                cache_input.element_type, cache_input.shape(num_blocks), {}
+                cache_input.element_type,
+                cache_input.shape(num_state_rows if cache_input.is_state else num_blocks),
+                {},
             )
             for cache_input in inputs
         }
@@ -108,12 +159,22 @@ class RemoteCache:
         return False
 
     def copy_block(self, source: int, target: int) -> None:
-        for tensor in self.tensors.values():
-            _block(tensor, target).copy_from(_block(tensor, source))
+        for cache_input in self._inputs:
+            self._block(cache_input, target).copy_from(self._block(cache_input, source))
 
+    def copy_state(self, source: int, target: int) -> None:
+        for table in filter(attrgetter("is_state"), self._inputs):
+            self._block(table, target).copy_from(self._block(table, source))
 
-def _block(tensor: ov.RemoteTensor, block_id: int) -> ov.RemoteTensor:
-    end = list(tensor.get_shape())
-    begin = [block_id, *(0 for _ in end[1:])]
-    end[0] = block_id + 1
-    return ov.RemoteTensor(tensor, ov.Coordinate(begin), ov.Coordinate(end))
+    def clear_state(self, row: int) -> None:
+        for table in filter(attrgetter("is_state"), self._inputs):
+            zeros = ov.Tensor(table.element_type, table.shape(1))
+            zeros.data[...] = 0
+            self._block(table, row).copy_from(zeros)
+
+    def _block(self, cache_input: CacheInput, block_id: int) -> ov.RemoteTensor:
+        tensor, num_pages = self.tensors[cache_input.name], cache_input.num_pages
+        end = list(tensor.get_shape())
+        begin = [block_id * num_pages, *(0 for _ in end[1:])]
+        end[0] = (block_id + 1) * num_pages
+        return ov.RemoteTensor(tensor, ov.Coordinate(begin), ov.Coordinate(end))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 from fastovms.engine.model.batch_invariance import without_single_rows
 from fastovms.engine.model.compilation import (
@@ -21,13 +20,13 @@ from fastovms.engine.model.devices import device_memory, find_device, is_gpu
 from fastovms.engine.model.kv_cache import BlockCopy, HostCache, KvCache, RemoteCache, cache_inputs
 from fastovms.engine.model.paging import (
     DEFAULT_MAX_MODEL_LEN,
-    SAMPLED_TOKEN_INDICES,
     PagedGraph,
-    is_cache,
     read_paged_graph,
 )
 from fastovms.engine.model.raw_logits import RawLogits
+from fastovms.engine.model.state_rows import StateRows, States
 from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.model.step_runner import StepRunner
 from fastovms.engine.model.weight_groups import activation_group_size
 
 
@@ -49,6 +48,11 @@ class Model(Protocol):
         """Tokens beyond which a sequence is rotated otherwise, and all of it has to be computed
         anew; None = there is no such length."""
 
+    @property
+    def states(self) -> States | None:
+        """What it has of states beside attention. Where there are any, what is computed can be gone
+        on from only where a block ends, or the sequence."""
+
     def available_memory(self) -> int:
         """Returns the free bytes where the cache will lie."""
 
@@ -58,6 +62,10 @@ class Model(Protocol):
         """Commits some memory of the cache; see `KvCache.commit_ahead`."""
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None: ...
+
+    def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
+        """Takes note that of a sequence's drafts, which were computed in the last step from the
+        position `first` on, those before `end` are right. What is not accepted is forgotten."""
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Computes one step and returns logits [R, vocab_size], valid until the next call. The
@@ -70,7 +78,7 @@ class PagedModel:
     Attributes:
         vocab_size: width of the logits, or None where the model leaves it open.
         graph: what it was compiled of.
-        rope_switch_len: see `Model`.
+        rope_switch_len, states: see `Model`.
         is_on_gpu: whether its cache takes a GPU's memory, not the host's.
     """
 
@@ -87,17 +95,23 @@ class PagedModel:
         self.is_on_gpu = is_gpu(device)
         self._device = device
         self._precisions = precisions
-        self._large = _StepRunner(variants.large, is_on_gpu=self.is_on_gpu)
+        self._large = StepRunner(variants.large, is_on_gpu=self.is_on_gpu)
         self._small = self._large
         if variants.small is not variants.large:
-            self._small = _StepRunner(variants.small, is_on_gpu=self.is_on_gpu)
+            self._small = StepRunner(variants.small, is_on_gpu=self.is_on_gpu)
         self._compiled = variants.large
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
         self._spare_block = 0
-        values = [c for c in self._cache_inputs if c.name.startswith("value_cache")]
-        self.block_size = values[0].block_shape[1]
+        self._state_rows: StateRows | None = None
+        values = next(c for c in self._cache_inputs if c.name.startswith("value_cache"))
+        self._num_pages = values.num_pages
+        self.block_size = values.page_shape[1] * values.num_pages
         self.bytes_per_block = sum(c.bytes_per_block for c in self._cache_inputs)
+        state_size = sum(c.bytes_per_block for c in self._cache_inputs if c.is_state)
+        self.states = States(state_size) if state_size else None
+        if precisions.is_batch_invariant:
+            self.bytes_per_block += state_size
         width = variants.large.output("logits").get_partial_shape()[-1]
         self.vocab_size: int | None = width.get_length() if width.is_static else None
 
@@ -132,12 +146,23 @@ class PagedModel:
     def allocate_cache(self, num_blocks: int) -> None:
         """Reserves the KV tensors."""
         self._spare_block = num_blocks
+        num_state_rows = 0
+        if self.states is not None:
+            self._state_rows = StateRows(
+                num_blocks,
+                self.block_size,
+                self.states.max_draft_tokens,
+                has_doubles=self._precisions.is_batch_invariant,
+            )
+            num_state_rows = self._state_rows.num_rows
         num_blocks += self._precisions.is_batch_invariant
         if self.is_on_gpu:
             context = self._compiled.get_context()
-            self._cache = RemoteCache(self._cache_inputs, num_blocks, context)
+            self._cache = RemoteCache(self._cache_inputs, num_blocks, context, num_state_rows)
         else:
-            self._cache = HostCache(self._cache_inputs, num_blocks)
+            self._cache = HostCache(self._cache_inputs, num_blocks, num_state_rows)
+        if self._state_rows is not None:
+            self._cache.clear_state(self._state_rows.zero_row)
         for request in {self._large, self._small}:
             for name, tensor in self._cache.tensors.items():
                 request.set_tensor(name, tensor)
@@ -150,13 +175,26 @@ class PagedModel:
         for source, target in copies:
             self._cache.copy_block(source, target)
 
+    def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
+        """Keeps the state after the last of some drafts; see `Model.accept_drafts`."""
+        if self._state_rows is not None:
+            for source, target in self._state_rows.accepted(block_table, first, end):
+                self._cache.copy_state(source, target)
+
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Computes one step; see `Model.infer`. It releases the GIL while the device computes."""
         num_rows = len(inputs.sampled_token_indices)
+        rows = self._state_rows
+        if rows is not None:
+            inputs = rows.add_to(inputs)
         if self._precisions.is_batch_invariant:
             inputs = without_single_rows(
-                inputs, block_size=self.block_size, spare_block=self._spare_block
+                inputs,
+                block_size=self.block_size,
+                spare_block=self._spare_block,
+                first_second_row=0 if rows is None else rows.first_second_row,
             )
+        inputs = inputs.in_pages(self._num_pages)
         request = self._small if self._precisions.is_small(inputs) else self._large
         return request.infer(inputs)[:num_rows]
 
@@ -205,6 +243,7 @@ class ExportedModel:
             weights_size=self.weights_size,
             group_size=activation_group_size(self.graph.model),
             available=self.available_memory(),
+            has_states=self.graph.has_states,
         )
 
     def available_memory(self) -> int:
@@ -220,56 +259,3 @@ class ExportedModel:
         precisions, variants = compile_first(self._core, self.graph.model, self.device, choices)
         model = PagedModel(variants, device=self.device, precisions=precisions, graph=self.graph)
         return precisions, model
-
-
-class _StepRunner:
-    """An infer request of OpenVINO, fed with `StepInputs`.
-
-    A tensor whose shape is as it was is written into, not set again: to set one takes OpenVINO 20
-    us in a running server, and a step has eight. To ask where the logits are takes 60 us, so on the
-    host OpenVINO is told where to put them.
-    """
-
-    def __init__(self, compiled: ov.CompiledModel, *, is_on_gpu: bool) -> None:
-        self._request = compiled.create_infer_request()
-        self.set_tensor = self._request.set_tensor
-        self._ports = {port.get_any_name(): port for port in compiled.inputs if not is_cache(port)}
-        self._arrays: dict[str, NDArray[np.int32] | NDArray[np.int64]] = {}
-        self._output = compiled.output(0)
-        is_bf16 = self._output.get_element_type() == ov.Type.bf16
-        self._dtype: np.dtype[Any] = np.dtype(np.uint16 if is_bf16 else np.float32)
-        self._samples_in_graph = SAMPLED_TOKEN_INDICES in self._ports
-        width = self._output.get_partial_shape()[-1]
-        self._has_room = self._samples_in_graph and width.is_static and not is_on_gpu
-        self._room: RawLogits = np.empty((0, 0), np.float32)
-
-    def infer(self, inputs: StepInputs) -> RawLogits:
-        request = self._request
-        for name, port in self._ports.items():
-            array = getattr(inputs, name)
-            held = self._arrays.get(name)
-            if held is not None and held.shape == array.shape:
-                held[...] = array
-            else:
-                self._arrays[name] = held = array.copy()
-                request.set_tensor(port, ov.Tensor(held, shared_memory=True))
-        num_rows = len(inputs.sampled_token_indices)
-        if self._has_room and num_rows > len(self._room):
-            self._make_room(num_rows)
-        request.start_async()
-        request.wait()
-        if self._has_room and num_rows > 0:
-            return self._room[:num_rows]
-        output: RawLogits = request.get_output_tensor(0).data.view(self._dtype)
-        logits = output.reshape(-1, output.shape[-1])
-        return logits if self._samples_in_graph else logits[inputs.sampled_token_indices]
-
-    def _make_room(self, num_rows: int) -> None:
-        """Makes room for so many rows of logits, or for twice as many as there was room for: a
-        tensor may be shrunk and grown again, up to what it was at first."""
-        num_rows = max(num_rows, 2 * len(self._room))
-        shape = [num_rows, 1, self._output.get_partial_shape()[-1].get_length()]
-        room = np.empty(shape, self._dtype)
-        tensor = ov.Tensor(room, ov.Shape(shape), self._output.get_element_type())
-        self._request.set_tensor(self._output, tensor)
-        self._room = room[:, 0]

@@ -21,6 +21,7 @@ from fastovms.engine.model.attention_masks import (
     attentions_of,
 )
 from fastovms.engine.model.long_rope import scale_by_sequence
+from fastovms.engine.model.state_inputs import is_state_table, name_inputs
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.unsupported_graphs import why_not_paged, why_not_wholly_paged
 from fastovms.errors import ConfigurationError, UnsupportedModel
@@ -68,19 +69,22 @@ class TransformedGraph(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PagedGraph:
-    """A model whose inputs are those of `StepInputs` and a key and a value cache per layer.
+    """A model whose inputs are those of `StepInputs`, a key and a value cache per layer of
+    attention, and tables of its states.
 
     Attributes:
         rope_switch_len: see `Model`.
         has_rope_tables: whether positions of a text have to begin at 0 in the exported graph.
         max_exact_len: how many tokens texts may have for the graph to be exact, and why they may
             not have more; None = any number.
+        has_states: whether it has states beside attention, in tables: see `state_rows`.
     """
 
     model: ov.Model
     rope_switch_len: int | None
     max_exact_len: ExactLength | None
     has_rope_tables: bool = False
+    has_states: bool = False
 
 
 def read_paged_graph(
@@ -103,11 +107,12 @@ def read_paged_graph(
             f"cannot read the model in {model_dir}: {reason_of(error)}"
         ) from error
     reason = why_not_paged(model)
-    attentions = None
+    attentions, has_states = None, False
     if reason is None:
         try:
             attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))
             _page(model)
+            has_states = name_inputs(model)
             reason = why_not_wholly_paged(model) or _why_not_fed(model)
         except RuntimeError as error:
             reason = reason_of(error)
@@ -121,7 +126,9 @@ def read_paged_graph(
         _set_attentions(model, attentions.layers)
         if attentions.max_len is not None:
             limits.append(ExactLength(attentions.max_len, _OTHER_MASK))
-    return PagedGraph(model, rope.switch_len, min(limits, default=None), rope.has_tables)
+    return PagedGraph(
+        model, rope.switch_len, min(limits, default=None), rope.has_tables, has_states
+    )
 
 
 def read_transformed(core: ov.Core, graph: Path, max_model_len: int) -> TransformedGraph:
@@ -137,7 +144,7 @@ def read_transformed(core: ov.Core, graph: Path, max_model_len: int) -> Transfor
         _transform(model)
     except RuntimeError:
         return TransformedGraph()
-    has_other_state = why_not_wholly_paged(model) is not None
+    has_other_state = name_inputs(model) or why_not_wholly_paged(model) is not None
     rope = scale_by_sequence(model)
     rope_len = rope.max_len or rope.switch_len
     limits = [] if rope_len is None else [ExactLength(rope_len, _LONGEST_TEXT)]
@@ -164,7 +171,8 @@ def _has_window(layer: Any) -> bool:
 
 
 def is_cache(port: Any) -> bool:
-    return str(port.get_any_name()).startswith(("key_cache.", "value_cache."))
+    name = str(port.get_any_name())
+    return name.startswith(("key_cache.", "value_cache.")) or is_state_table(name)
 
 
 def reason_of(error: BaseException) -> str:

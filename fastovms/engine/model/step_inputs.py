@@ -4,12 +4,13 @@ sequences."""
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 _NO_TOKENS = array("q")
+_NO_ROWS: Final = np.empty(0, np.int32)
 
 
 class StepInputs(NamedTuple):
@@ -26,6 +27,10 @@ class StepInputs(NamedTuple):
         max_context_len: int32 scalar, the longest sequence after this step.
         sampled_token_indices: int64 [R], positions in [0, T) whose logits are wanted.
         sequence_lens: int64 [S], the tokens of each sequence, of which a step may compute a part.
+        state_rows: int32, the rows of states that sequences read and write, one sequence's after
+            another's. This and what follows is for models with states alone: see `state_rows`.
+        state_row_begins: int32 [S + 1], where each sequence's rows start.
+        state_intervals: int32 [S], at which multiples of positions each sequence's state is kept.
     """
 
     input_ids: NDArray[np.int64]
@@ -37,11 +42,25 @@ class StepInputs(NamedTuple):
     max_context_len: NDArray[np.int32]
     sampled_token_indices: NDArray[np.int64]
     sequence_lens: NDArray[np.int64]
+    state_rows: NDArray[np.int32] = _NO_ROWS
+    state_row_begins: NDArray[np.int32] = _NO_ROWS
+    state_intervals: NDArray[np.int32] = _NO_ROWS
 
     @property
     def token_sequence_lens(self) -> NDArray[np.int64]:
         """The length of each token's sequence: int64 [T]."""
         return self.sequence_lens.repeat(np.diff(self.subsequence_begins))
+
+    def in_pages(self, num_pages: int) -> StepInputs:
+        """Returns the same for a model that calls a part of each block a block: a block has that
+        many parts."""
+        if num_pages == 1:
+            return self
+        pages = np.arange(num_pages, dtype=np.int32)
+        return self._replace(
+            block_indices=np.add.outer(self.block_indices * num_pages, pages).reshape(-1),
+            block_indices_begins=self.block_indices_begins * num_pages,
+        )
 
 
 class StepLayout:

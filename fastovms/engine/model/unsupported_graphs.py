@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -13,8 +12,6 @@ _EXPORT: Final = "optimum-cli export openvino --task text-generation-with-past"
 _ENCODER: Final = "it is an encoder, such as an embedding model, which generates no text"
 
 _ATTENTION: Final = "ScaledDotProductAttention"
-
-_STATE_TABLE: Final = re.compile(r"\w+_state_table\b")
 
 _EMBEDDINGS: Final = frozenset({"last_hidden_state", "sentence_embedding", "token_embeddings"})
 """Outputs of an embedding model."""
@@ -70,15 +67,14 @@ def why_not_paged(model: ov.Model) -> str | None:
 
 def why_not_wholly_paged(model: ov.Model) -> str | None:
     """Returns what is left of a model's own state after the transformation, which should have
-    replaced all of it, or None. Of some states it makes inputs: tables of states by sequence."""
-    states = {sink.get_variable_id() for sink in model.get_sinks()}
-    states |= {name for name in _names(model.inputs) if _STATE_TABLE.match(name)}
+    replaced all of it, or None."""
+    states = sorted(sink.get_variable_id() for sink in model.get_sinks())
     if not states:
         return None
-    shown = ", ".join(sorted(states)[:3]) + (", ..." if len(states) > 3 else "")
+    shown = ", ".join(states[:3]) + (", ..." if len(states) > 3 else "")
     return (
-        "it is a recurrent or hybrid model: part of its state is not attention's but "
-        f"convolutions' or a recurrence's ({shown})"
+        "it is a recurrent or hybrid model, and OpenVINO makes no tables of that part of its state "
+        f"which is not attention's ({shown})"
     )
 
 

@@ -22,14 +22,21 @@ class BlockTables:
 
     Args:
         rope_switch_len: see `Model`.
+        has_states: whether the model has states beside attention.
     """
 
     def __init__(
-        self, blocks: BlockManager, counters: EngineCounters, rope_switch_len: int | None = None
+        self,
+        blocks: BlockManager,
+        counters: EngineCounters,
+        rope_switch_len: int | None = None,
+        *,
+        has_states: bool = False,
     ) -> None:
         self._blocks = blocks
         self._counters = counters
         self._rope_switch_len = rope_switch_len
+        self._has_states = has_states
 
     def fork_block(self, sequence: Sequence, position: int, plan: Plan) -> None:
         """Has the plan copy a shared block to one of the sequence's own. Raises OutOfBlocks."""
@@ -90,17 +97,23 @@ class BlockTables:
 
     def _fork_from(self, parent: Sequence, sequence: Sequence, plan: Plan) -> bool:
         """Shares the parent's prompt blocks. Only the prompt's last token is computed again, for
-        its logits; writing it forks the last block."""
-        num_blocks = self._blocks.num_blocks_for(sequence.num_prompt_tokens)
+        its logits; writing it forks its block. Of states only those after full blocks are there to
+        go on from."""
+        num_shared_tokens = sequence.num_prompt_tokens - 1
+        if self._has_states:
+            num_shared_tokens -= num_shared_tokens % self._blocks.block_size
+        num_blocks = self._blocks.num_blocks_for(num_shared_tokens)
+        num_forked = int(num_shared_tokens % self._blocks.block_size > 0)
         num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - num_blocks
-        if num_missing + 1 > self._blocks.num_free_blocks:
+        if num_missing + num_forked > self._blocks.num_free_blocks:
             return False
         shared = parent.block_table[:num_blocks]
         self._blocks.share(shared)
         sequence.block_table.extend(shared)
-        self._count_prefix(sequence, sequence.num_prompt_tokens - 1)
+        self._count_prefix(sequence, num_shared_tokens)
         sequence.parent = None
-        self.fork_block(sequence, num_blocks - 1, plan)
+        if num_forked:
+            self.fork_block(sequence, num_blocks - 1, plan)
         sequence.block_table.extend(self._blocks.allocate() for _ in range(num_missing))
         return True
 

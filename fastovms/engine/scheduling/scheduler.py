@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from fastovms.backend_stats import EngineCounters
+from fastovms.engine.model.state_rows import States
 from fastovms.engine.scheduling.block_tables import BlockTables, num_held_tokens
 from fastovms.engine.scheduling.blocks import ROOT, BlockManager, OutOfBlocks
 from fastovms.engine.scheduling.plan import Chunk, Plan
@@ -17,6 +18,10 @@ from fastovms.engine.scheduling.waiting import WaitingQueue
 MAX_SCORED_TOKENS = 64
 """The most tokens of a chunk of a prompt whose tokens are scored: each costs a row of logits."""
 
+
+MAX_PROMPT_SHARE = 32
+"""How many tokens by which prompts advance at least in a step, however many decode; a block has
+them if it is not larger."""
 
 MIN_PREFILL_TOKENS = 16
 """The fewest tokens of prompts beside decodes: fewer cost nearly as much time as these."""
@@ -52,17 +57,21 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         rope_switch_len: int | None = None,
+        states: States | None = None,
     ) -> None:
-        """Makes a scheduler over `blocks`. `rope_switch_len`: see `Model`."""
+        """Makes a scheduler over `blocks`. `rope_switch_len`, `states`: see `Model`."""
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         # A running sequence needs a token of budget in every step, else streams would stutter.
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self._blocks = blocks
         self._counters = counters
-        self._tables = BlockTables(blocks, counters, rope_switch_len)
+        self._tables = BlockTables(blocks, counters, rope_switch_len, has_states=states is not None)
         self._max_num_batched_tokens = max_num_batched_tokens
         self._rope_switch_len = rope_switch_len
+        self._states = states
+        # Blocks may be of thousands of tokens, where a model has large states.
+        self._min_prompt_budget = min(blocks.block_size, MAX_PROMPT_SHARE)
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.add(sequence)
@@ -95,8 +104,7 @@ class Scheduler:
         plan = Plan()
         num_decoded = self._plan_decodes(plan)
         plan.num_decodes = len(plan.chunks)
-        # However many decode, a prompt advances by at least a block a step.
-        budget = max(self._max_num_batched_tokens - num_decoded, self._blocks.block_size)
+        budget = max(self._max_num_batched_tokens - num_decoded, self._min_prompt_budget)
         num_others = len(self.running) - plan.num_decodes + len(self.waiting)
         if num_others == 0:
             return plan
@@ -141,7 +149,9 @@ class Scheduler:
         num_planned = 0
         spare = self._max_num_batched_tokens - len(self.running)
         if self.waiting or not all(map(_is_decoding, self.running)):
-            spare -= self._blocks.block_size
+            spare -= self._min_prompt_budget
+        if self._states is not None:
+            spare = min(spare, self._states.max_draft_tokens)
         for sequence in self._running_in_order():
             group = sequence.group
             if not _is_decoding(sequence) or not (group is None or _is_in_step(group)):

@@ -15,6 +15,8 @@ from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.params import SamplingParams
 
+LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
+
 
 @pytest.fixture(scope="module")
 def draft_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -57,3 +59,12 @@ def test_another_vocabulary_is_a_configuration_error(
     )
     with pytest.raises(ConfigurationError, match="they differ in 2 tokens, such as 'c'"):
         load_draft_model(draft_dir, DEMO_MODEL, read_model_info(DEMO_MODEL), EngineConfig())
+
+
+def test_a_hybrid_model_cannot_draft(tmp_path: Path) -> None:
+    for directory in (LFM2, DEMO_MODEL):
+        for path in directory.iterdir():
+            if not (tmp_path / path.name).exists():
+                (tmp_path / path.name).symlink_to(path)
+    with pytest.raises(ConfigurationError, match=r"states beside attention.* cannot draft"):
+        load_draft_model(tmp_path, DEMO_MODEL, read_model_info(DEMO_MODEL), EngineConfig())

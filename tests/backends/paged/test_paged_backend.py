@@ -13,6 +13,7 @@ import pytest
 
 from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.config import EngineConfig
+from fastovms.engine.model.state_rows import States
 from fastovms.errors import (
     ConfigurationError,
     RequestError,
@@ -97,6 +98,16 @@ async def test_how_long_steps_take_is_known(backend: PagedBackend) -> None:
 def test_a_cache_without_room_for_a_block_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="raise --cache-size"):
         PagedBackend.from_model(FakeModel(), MODEL, EngineConfig(cache_size=1e-9))
+
+
+def test_states_are_part_of_the_cache_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    states = States(256 * 1024)
+    config = replace(CONFIG, cache_size=(states.extra_bytes + 40 * 1024) / 1024**3)
+    backend = PagedBackend.from_model(FakeModel(states=states), MODEL, config)
+    assert backend._engine.blocks.num_blocks == 40
+    assert "states beside attention take 0.25 of the" in caplog.text
+    assert "and 16.2 MB beside the blocks; cached prefixes are multiples of 4 tokens" in caplog.text
 
 
 def test_the_context_shrinks_to_the_cache(caplog: pytest.LogCaptureFixture) -> None:

@@ -44,6 +44,7 @@ def names(
     weights_size: int = LARGE,
     group_size: int = 128,
     available: int = 100 * LARGE,
+    has_states: bool = False,
 ) -> list[str]:
     core = FakeCore({"f32": ov.Type.f32, "bf16": ov.Type.bf16}[precision])
     choices = possible_precisions(
@@ -54,6 +55,7 @@ def names(
         weights_size=weights_size,
         group_size=group_size,
         available=available,
+        has_states=has_states,
     )
     return [choice.name for choice in choices]
 
@@ -68,6 +70,10 @@ def names(
         ),
         (
             {"precision": "bf16", "available": 3 * LARGE},
+            ["bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
+        ),
+        (
+            {"precision": "bf16", "has_states": True},
             ["bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
         ),
         ({"device": "GPU"}, ["f16 cache", "u8 cache"]),

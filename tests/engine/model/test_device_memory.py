@@ -51,6 +51,17 @@ def test_num_cache_blocks(cache_size: float, available: int, expected: int) -> N
     assert blocks == expected
 
 
+def test_what_is_beside_the_blocks_is_part_of_the_size() -> None:
+    blocks = num_cache_blocks(
+        1,
+        bytes_per_block=GIB // 1024,
+        extra_bytes=GIB // 4,
+        max_useful_blocks=5000,
+        available=0,
+    )
+    assert blocks == 768
+
+
 @pytest.mark.parametrize(
     ("cache_sizes", "expected"),
     [

@@ -27,7 +27,10 @@ def test_sequences_are_laid_out_one_after_another() -> None:
         "sampled_token_indices": [5, 6],
         "sequence_lens": [6, 4, 2],
     }
-    assert {name: value.tolist() for name, value in inputs._asdict().items()} == expected
+    laid_out = {name: value.tolist() for name, value in inputs._asdict().items()}
+    states = {name: laid_out.pop(name) for name in list(laid_out) if name.startswith("state_")}
+    assert laid_out == expected
+    assert states == {"state_rows": [], "state_row_begins": [], "state_intervals": []}
     assert inputs.token_sequence_lens.tolist() == [6] * 5 + [4] + [2] * 3
 
 
@@ -39,3 +42,15 @@ def test_types_are_those_of_the_models_inputs() -> None:
     for name, value in inputs._asdict().items():
         assert value.dtype == (np.int64 if name in wide else np.int32), name
     assert inputs.sampled_token_indices.shape == (0,)
+
+
+def test_blocks_are_told_in_pages() -> None:
+    layout = StepLayout(8)
+    layout.add(array("q", range(10)), 0, 10, array("i", [5, 2]))
+    layout.add(array("q", [1]), 0, 1, array("i", [0]))
+    inputs = layout.finish(array("q"))
+    assert inputs.in_pages(1) is inputs
+    pages = inputs.in_pages(3)
+    assert pages.block_indices.tolist() == [15, 16, 17, 6, 7, 8, 0, 1, 2]
+    assert pages.block_indices_begins.tolist() == [0, 6, 9]
+    assert {pages.block_indices.dtype, pages.block_indices_begins.dtype} == {np.dtype(np.int32)}

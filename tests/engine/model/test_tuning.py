@@ -36,6 +36,7 @@ class TimedModel:
     block_size = 32
     bytes_per_block = 1
     rope_switch_len = None
+    states = None
 
     def __init__(self, clock: Clock, cost: Cost) -> None:
         self._clock = clock

@@ -21,10 +21,11 @@ def sequence(num_tokens: int, *, parent: Sequence | None = None, **params: int) 
 
 
 def tables(
-    num_blocks: int = 8, rope_switch_len: int | None = None
+    num_blocks: int = 8, rope_switch_len: int | None = None, *, has_states: bool = False
 ) -> tuple[BlockTables, BlockManager, EngineCounters]:
     blocks, counters = BlockManager(num_blocks, BLOCK_SIZE), EngineCounters()
-    return BlockTables(blocks, counters, rope_switch_len), blocks, counters
+    made = BlockTables(blocks, counters, rope_switch_len, has_states=has_states)
+    return made, blocks, counters
 
 
 def computed(made: BlockTables, num_tokens: int) -> Sequence:
@@ -83,3 +84,22 @@ def test_a_sample_waits_for_its_requests_first_and_shares_its_prompt() -> None:
 def test_long_texts_have_a_root_of_their_own(num_tokens: int, root: int) -> None:
     made, *_ = tables(rope_switch_len=8)
     assert made.prefix_root(sequence(num_tokens)) == root
+
+
+@pytest.mark.parametrize(
+    ("has_states", "num_tokens", "num_computed", "num_shared"),
+    [(False, 10, 9, 2), (False, 9, 8, 2), (True, 10, 8, 2), (True, 9, 8, 2), (True, 8, 4, 1)],
+)
+def test_a_sample_goes_on_from_its_prompt_or_from_where_there_is_a_state(
+    has_states: bool, num_tokens: int, num_computed: int, num_shared: int
+) -> None:
+    made, blocks, _ = tables(has_states=has_states)
+    parent = computed(made, num_tokens + 1)
+    parent.num_prompt_tokens = num_tokens
+    sample = sequence(num_tokens, parent=parent)
+    plan = Plan()
+    assert made.give_blocks(sample, plan)
+    assert sample.num_computed_tokens == num_computed
+    assert sample.block_table[:num_shared] == parent.block_table[:num_shared]
+    assert bool(plan.block_copies) is (num_computed % BLOCK_SIZE > 0)
+    blocks.check([parent.block_table, sample.block_table])

@@ -1,0 +1,91 @@
+"""A hybrid model says the same whatever becomes of its states: shared, copied, cached, dropped."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.determinism import CACHE_TOKENS, make_requests, run, run_alone, ways
+from fastovms.config import EngineConfig
+from fastovms.engine.engine import Engine
+from fastovms.engine.model import kv_cache
+from fastovms.engine.model import model as model_module
+from fastovms.engine.model.model import PagedModel
+from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
+
+LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
+VOCAB_SIZE = 128
+NUM_TOKENS = 24
+PLAIN = EngineConfig(enable_prefix_caching=False, enable_prompt_lookup=False)
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def model(request: pytest.FixtureRequest) -> PagedModel:
+    """With blocks of one page, and of several, as for models with large states."""
+
+    def inputs_of(compiled: object) -> list[kv_cache.CacheInput]:
+        inputs = kv_cache.cache_inputs(compiled)  # type: ignore[arg-type]
+        return [one if one.is_state else replace(one, num_pages=request.param) for one in inputs]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_module, "cache_inputs", inputs_of)
+        made = PagedModel.load(LFM2, exact=True)
+    assert made.block_size == 32 * request.param
+    made.allocate_cache(CACHE_TOKENS // made.block_size)
+    return made
+
+
+def requests() -> list[GenerationRequest]:
+    return [
+        replace(one, prompt_token_ids=[token_id % VOCAB_SIZE for token_id in one.prompt_token_ids])
+        for one in make_requests(20, NUM_TOKENS)
+    ]
+
+
+def test_crowds_preemption_chunks_drafts_and_the_prefix_cache(model: PagedModel) -> None:
+    alone = run_alone(model, requests())
+    for way in ways(crowds=(2, 19), block_size=model.block_size, num_tokens=200 + NUM_TOKENS):
+        if way.num_blocks is not None:  # large blocks are rarely more than one a text
+            way = replace(way, num_blocks=max(3, way.num_blocks // 2))
+        assert run(model, requests(), way) == alone, way.name
+
+
+def generate(
+    model: PagedModel, num_blocks: int, params: SamplingParams, num_requests: int = 1
+) -> tuple[Engine, dict[tuple[str, int], list[int]]]:
+    engine = Engine(model, PLAIN, num_blocks=num_blocks, max_model_len=num_blocks * 32)
+    prompts = [one.prompt_token_ids[:75] for one in requests() if len(one.prompt_token_ids) >= 75]
+    for number, prompt in enumerate(prompts[:num_requests]):
+        engine.add(GenerationRequest(str(number), array("q", prompt), params))
+    texts: dict[tuple[str, int], list[int]] = {}
+    while engine.has_work:
+        for request_id, output in engine.step():
+            texts.setdefault((request_id, output.index), []).extend(output.token_ids)
+        engine.check()
+    return engine, texts
+
+
+def test_samples_fork_the_state_of_their_prompt(model: PagedModel) -> None:
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    _, alone = generate(model, 100, params)
+    _, samples = generate(model, 100, replace(params, n=4))
+    assert len(samples) == 4
+    assert all(text == alone["0", 0] for text in samples.values())
+
+
+def test_beams_fork_their_states_and_lose_them_when_they_are_preempted(model: PagedModel) -> None:
+    params = SamplingParams(
+        temperature=0,
+        max_tokens=40,
+        n=3,
+        ignore_eos=True,
+        beam_search=BeamSearch(num_beams=3),
+    )
+    _, expected = generate(model, 100, params, num_requests=3)
+    num_blocks = {32: 14, 96: 6}[model.block_size]
+    engine, found = generate(model, num_blocks, params, num_requests=3)
+    assert engine.counters.num_preemptions
+    assert found == expected

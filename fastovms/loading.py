@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +36,8 @@ from fastovms.media.loader import ImageLoader
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo, SamplingDefaults
 from fastovms.text.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 def read_info(model: ModelConfig) -> ModelInfo:
@@ -71,9 +75,11 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
         ConfigurationError: a model or its device cannot do it, or no cache fits.
     """
     check_models(models)
+    start = time.perf_counter()
     loaded = []
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in models:
+            logger.info("loading %s from %s", model.name, model.path)
             cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
             model = _as_directories(model, cache, Path(scratch))
             # Compilation uses one core for most of its time.
@@ -86,13 +92,15 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None
         share = share_memory([model.engine.cache_size for model in models], available_memory())
-        return ServedModels(
+        served = ServedModels(
             [
                 _served(model, tokenizer, chat, reserve(share), loader)
                 for model, tokenizer, chat, reserve in loaded
             ],
             close=(lambda: None) if loader is None else loader.close,
         )
+    logger.info("loaded in %.1f s", time.perf_counter() - start)
+    return served
 
 
 def _image_loader(config: MediaConfig) -> ImageLoader:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
+from fastovms import __version__
 from fastovms.catalog.hub import Repository, is_model_id, model_root
 from fastovms.cli.aliases import PULL, TUNE
 from fastovms.cli.config_edit import add_model, list_models, remove_model
@@ -36,6 +37,7 @@ from fastovms.config import (
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.log_format import log_handler
 from fastovms.ovms.config_list import config_file
+from fastovms.service.log_writer import LineWriter
 from fastovms.settings import MODEL_SECTIONS, ModelSource, Settings
 
 __all__ = ["main", "run"]
@@ -135,27 +137,29 @@ def _command(arguments: argparse.Namespace) -> Command:
 
 
 def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
-    # Imported here because OpenVINO takes a moment that --help and a wrong flag need not wait.
-    from fastovms.app import ServerConfig, serve
-    from fastovms.service.log_writer import LineWriter
-
     models, settings = chosen_models(arguments, settings)
-    config = ServerConfig(
-        tuple(models),
-        repository=settings.section(RepositoryConfig),
-        http=settings.section(HttpConfig),
-        api=settings.section(ApiConfig),
-        security=settings.section(SecurityConfig),
-        service=settings.section(ServiceConfig),
-        state=settings.section(StateConfig),
-        media=settings.section(MediaConfig),
-    )
-    level = config.service.log_level
-    with closing(LineWriter(config.service.log_file)) as log:
-        handler = log_handler(logging.StreamHandler(log), config.service.log_format)
-        logging.basicConfig(level=_LOG_LEVELS.get(level, level.upper()), handlers=[handler])
+    service = settings.section(ServiceConfig)
+    with closing(LineWriter(service.log_file)) as log:
+        handler = log_handler(logging.StreamHandler(log), service.log_format)
+        level = _LOG_LEVELS.get(service.log_level, service.log_level.upper())
+        logging.basicConfig(level=level, handlers=[handler])
         for line in (*unused_flags(arguments), *unused_variables(os.environ)):
             logger.warning("%s", line)
+        logger.info("fastovms %s starts", __version__)
+        # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
+        # not wait, nor the first line of the log.
+        from fastovms.app import ServerConfig, serve
+
+        config = ServerConfig(
+            tuple(models),
+            repository=settings.section(RepositoryConfig),
+            http=settings.section(HttpConfig),
+            api=settings.section(ApiConfig),
+            security=settings.section(SecurityConfig),
+            service=service,
+            state=settings.section(StateConfig),
+            media=settings.section(MediaConfig),
+        )
         serve(config, log)
 
 

@@ -65,7 +65,9 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path) -> Path:
 
 def _convert(path: Path, target: Path) -> None:
     """Converts in a process of its own, with which goes the memory that the weights have taken."""
-    logger.info("converting %s", path)
+    logger.info(
+        "converting %s of %.2g GB, at the first start only", path, path.stat().st_size / 1e9
+    )
     child = subprocess.run(
         [sys.executable, "-m", _CONVERTER, str(path.resolve()), str(target)],
         capture_output=True,

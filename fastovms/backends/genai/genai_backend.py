@@ -104,6 +104,7 @@ class GenaiBackend:
         Raises:
             ConfigurationError: the pipeline or the device cannot do it.
         """
+        logger.info("compiling for %s with the genai pipeline", config.device)
         process = ChildProcess("fastovms.backends.genai.worker_main")
         answer: Any
         try:

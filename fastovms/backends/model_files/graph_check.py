@@ -82,6 +82,10 @@ def check_graph(
         if available() < _WEIGHTS_SHARE * comparison.weights_size + _FURTHER_MEMORY:
             logger.warning("too little memory to compare the model with the exported graph")
             return
+        logger.info(
+            "comparing the model with its exported graph, at the first start only: it takes about "
+            "as long as compiling it two times"
+        )
         start = clock()
         try:
             found = comparison.difference()

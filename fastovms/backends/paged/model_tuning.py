@@ -171,6 +171,10 @@ def _tune_at_start(
     clock: Callable[[], float],
 ) -> tuple[TuningResult, PagedModel]:
     """Measures as much as there is time and memory for."""
+    logger.info(
+        "measuring how the model runs fastest here, at the first start only: up to %.0f s",
+        MAX_SECONDS,
+    )
     start = clock()
     models = {precisions.name: model}
     for other in files.choices:

@@ -241,6 +241,7 @@ def compile_first(
     """
     refusals: list[str] = []
     for precisions in choices:
+        logger.info("compiling for %s: %s", device, precisions.name)
         try:
             variants = compile_variants(core, model, device, precisions)
         except (RuntimeError, TypeError) as error:

@@ -7,15 +7,19 @@ be in the same one.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar, cast
 
 import numba
 from llvmlite import ir
 from numba.extending import intrinsic
 
 from fastovms.user_dirs import user_directory
+
+logger = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -51,14 +55,22 @@ inlined = numba.njit(inline="always")
 
 def kernel(*signatures: str) -> Decorator:
     def decorate(function: Function) -> Function:
-        compiled: Function
+        compiled: Any
         try:
             compiled = numba.njit(list(signatures), cache=True, **_OPTIONS)(function)
         except Exception:  # the cache cannot be written: then kernels are compiled anew
             compiled = numba.njit(list(signatures), **_OPTIONS)(function)
-        return compiled
+        if any(compiled.stats.cache_misses.values()):
+            _announce()
+        return cast(Function, compiled)
 
     return decorate
+
+
+@lru_cache
+def _announce() -> None:
+    """Says, after the first kernel that was not in the cache, what the others take; once."""
+    logger.info("compiling what samples tokens, at the first start only: some 7 s on an idle core")
 
 
 def row_kernel(returns: str, *others: str) -> Decorator:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -28,6 +29,30 @@ def test_a_cache_that_fails_is_done_without(
     assert double(21) == 42
     with pytest.raises(TypeError, match="No matching definition"):
         double("never compiled when it runs")
+
+
+def test_what_is_not_in_the_cache_is_announced_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    caplog.set_level("INFO", logger=compiled.__name__)
+
+    def twice(number: int) -> int:
+        return 2 * number
+
+    def thrice(number: int) -> int:
+        return 3 * number
+
+    compiled._announce.cache_clear()
+    for function in (twice, thrice):
+        compiled.kernel("int64(int64)")(function)
+    assert [record.message[:30] for record in caplog.records] == ["compiling what samples tokens,"]
+    # At the second start they are in the cache.
+    compiled._announce.cache_clear()
+    caplog.clear()
+    for function in (twice, thrice):
+        assert compiled.kernel("int64(int64)")(function)(7) in (14, 21)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

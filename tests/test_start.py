@@ -1,0 +1,66 @@
+"""What the log says while a server starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+STAGES = (
+    "starts",
+    "loading demo_model from",
+    "comparing the model with its exported graph, at the first start only",
+    "compared with the exported graph in",
+    "compiling for CPU",
+    "compiled for CPU",
+    "loaded in",
+)
+"""In order. The first one comes before OpenVINO is read, the others before and after each wait."""
+
+
+def log_of_start(*flags: str, cache: str) -> Iterator[str]:
+    """The lines until the server listens, each as soon as it is there."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "fastovms", "--port", "0", "--cache-size", "0.1",
+         "--state-dir", ":memory:", "--cache-dir", cache, *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.terminate()
+        yield from process.stderr
+        assert process.wait(20) == 0
+
+
+def places(lines: list[str], stages: tuple[str, ...]) -> list[int]:
+    return [next(place for place, line in enumerate(lines) if stage in line) for stage in stages]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_each_stage_is_told_before_it_takes_its_time(tmp_path, form):
+    lines = list(log_of_start("--log-format", form, cache=str(tmp_path)))
+    assert "starts" in lines[0]
+    found = places(lines, STAGES)
+    assert found == sorted(found), lines
+    if form == "json":
+        records = [json.loads(line) for line in lines if line.startswith("{")]
+        messages = " ".join(record["message"] for record in records)
+        assert all(stage in messages for stage in STAGES)
+
+
+def test_what_is_known_from_the_first_start_is_neither_done_nor_told_again(tmp_path):
+    assert any("at the first start only" in line for line in log_of_start(cache=str(tmp_path)))
+    again = list(log_of_start(cache=str(tmp_path)))
+    assert not any("at the first start only" in line for line in again)
+    places(again, ("starts", "loading demo_model", "compiling for CPU", "loaded in"))
+
+
+def test_a_quiet_log_has_none_of_it(tmp_path):
+    assert list(log_of_start("--log-level", "warning", "--access-log", "off",
+                             cache=str(tmp_path))) == []  # fmt: skip

@@ -119,8 +119,7 @@ class _RuleWriter:
             case tree.TextBefore(tag, body, gap):
                 text = f"({_terminal(body)}) {json.dumps(gap)}" if gap else _terminal(body)
                 terminal = self._add("TERMINAL", text)
-                is_lazy = self._special_token_of(tag) is None
-                return self._add("text", f"{terminal} {self._tag(tag)}", is_lazy=is_lazy)
+                return self._add("text", self._ended(terminal, tag))
             case tree.Json(schema):
                 usable = usable_schema(schema, name="a schema in it")
                 return self._add("json", f"%json {_with_options(usable)}")
@@ -140,42 +139,57 @@ class _RuleWriter:
     def _first_tag(self, cases: Sequence[tuple[str, Node]], *, must_come: bool) -> str:
         tags = [tag for tag, _ in cases]
         rests = [self._expression(rest) for _, rest in cases]
-        ids = [self._special_token_of(tag) for tag in tags]
-        if None not in ids:
+        if all(map(self._is_token, tags)):
             found = [f"{self._tag(tag)} {rest}" for tag, rest in zip(tags, rests, strict=True)]
             end = "" if must_come else ' | ""'
             return f"{self._text_without(tags)} ({' | '.join(found)}{end})"
-        found = []
-        for tag, token_id, rest in zip(tags, ids, rests, strict=True):
-            text = f"ANY_TEXT {self._tag(tag)}"
-            found.append(
-                f"{self._add('end', text, is_lazy=True) if token_id is None else text} {rest}"
-            )
+        found = [
+            f"{self._ended('ANY_TEXT', tag)} {rest}" for tag, rest in zip(tags, rests, strict=True)
+        ]
         end = "" if must_come else " | ANY_TEXT"
-        return f"{self._tokens_between(ids)}({' | '.join(found)}{end})"
+        return f"{self._tokens_between(tags)}({' | '.join(found)}{end})"
+
+    def _ended(self, text: str, tag: str) -> str:
+        """Returns an expression of a terminal's text and the tag behind it, the first in it."""
+        pieces = self._pieces(tag)
+        if isinstance(pieces[0], int):
+            return f"{text} {self._tag(tag)}"
+        if len(pieces) == 1:
+            return self._add("end", f"{text} {self._tag(tag)}", is_lazy=True)
+        start = self._add("TERMINAL", f"{text} {json.dumps(pieces[0])}")
+        return f"{start} {_joined(pieces[1:])}"
 
     def _text_without(self, tags: Sequence[str]) -> str:
         """Returns an expression of any text, special tokens in it too, without those tags."""
-        ids = [self._special_token_of(tag) for tag in tags]
-        if None in ids:
-            return f"{self._tokens_between(ids)}ANY_TEXT"
+        if not all(map(self._is_token, tags)):
+            return f"{self._tokens_between(tags)}ANY_TEXT"
+        ids = {self._first_token(tag) for tag in tags}
         return f"<[^{_ranges(sorted({*filter(None, ids), *self._end_token_ids}))}]>*"
 
-    def _tokens_between(self, barred: Collection[int | None]) -> str:
-        """Returns an expression of text with special tokens other than those, up to the last."""
-        others = sorted(set(self._special_tokens.values()) - set(barred))
+    def _tokens_between(self, tags: Sequence[str]) -> str:
+        """Returns an expression of text with special tokens that are in none of the tags, up to the
+        last."""
+        barred = {self._first_token(tag) for tag in tags}
+        others = sorted(set(self._special_tokens.values()) - barred)
         return f"(ANY_TEXT <[{_ranges(others)}]>)* " if others else ""
 
-    def _special_token_of(self, tag: str) -> int | None:
-        """Returns the special token that a tag is, or begins with."""
-        return next((self._special_tokens[t] for t in self._starts(tag)), None)
+    def _is_token(self, tag: str) -> bool:
+        """Whether a tag is, or begins with, a special token."""
+        return isinstance(self._pieces(tag)[0], int)
 
-    def _starts(self, tag: str) -> list[str]:
-        """Returns the special tokens that a tag begins with, the longest first."""
+    def _first_token(self, tag: str) -> int | None:
+        return next((piece for piece in self._pieces(tag) if isinstance(piece, int)), None)
+
+    def _pieces(self, tag: str) -> list[str | int]:
+        """Returns the special tokens in a tag and the texts around them."""
         if tag in self._special_tokens:
+            return [self._special_tokens[tag]]
+        inside = [text for text in self._special_tokens if text and text in tag]
+        if not inside:
             return [tag]
-        found = [text for text in self._special_tokens if text and tag.startswith(text)]
-        return sorted(found, key=len, reverse=True)
+        pattern = "|".join(map(re.escape, sorted(inside, key=len, reverse=True)))
+        pieces = re.split(f"({pattern})", tag)
+        return [self._special_tokens.get(piece, piece) for piece in pieces if piece]
 
     def _separated(self, items: Sequence[tuple[Node, bool]], separator: str) -> str:
         # `first`: the items from here on, none being there yet; `rest`: behind another.
@@ -194,12 +208,14 @@ class _RuleWriter:
         return name
 
     def _tag(self, text: str) -> str:
-        start = next(iter(self._starts(text)), None)
-        if start is None:
-            return json.dumps(text)
-        rest = text.removeprefix(start)
-        token = f"<[{self._special_tokens[start]}]>"
-        return f"{token} {json.dumps(rest)}" if rest else token
+        return _joined(self._pieces(text))
+
+
+def _joined(pieces: Sequence[str | int]) -> str:
+    """Returns an expression of texts and special tokens, one behind the other."""
+    return " ".join(
+        f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece) for piece in pieces
+    )
 
 
 def _terminal(regex: tree.Regex) -> str:

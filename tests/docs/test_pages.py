@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from fastovms.text.reasoning import REASONING_FORMATS
-from fastovms.text.tools import TOOL_FORMATS
+from fastovms.text.reasoning import REASONING_FORMAT_ALIASES, REASONING_FORMATS
+from fastovms.text.tools import TOOL_FORMAT_ALIASES, TOOL_FORMATS
 from tests.real_server import start_server, stop_server
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +43,10 @@ def test_every_parser_is_in_the_table():
     rows = section("chat-and-tools.md", "Formats of calls and thoughts").partition("| name |")[2]
     named = [name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row[:40])]
     assert sorted(named) == sorted({*TOOL_FORMATS, *REASONING_FORMATS})
+    lists = [row.split("|")[2] for row in rows.splitlines() if row.startswith("| `")]
+    others = {name for names in lists for name in names.split(",")}
+    told = {name.strip() for name in others} - {""}
+    assert told == {*TOOL_FORMAT_ALIASES, *REASONING_FORMAT_ALIASES}
 
 
 @pytest.mark.parametrize("backend", ["paged", "genai"])

@@ -7,6 +7,7 @@ import pytest
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.output_grammar import answer_grammar, call_grammar
 from fastovms.text.reasoning import REASONING_FORMATS
+from fastovms.text.reasoning.reasoning_format import ThoughtTags
 from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
 from tests.vocabularies import vocabulary
 
@@ -20,6 +21,11 @@ ANSWERS = {
         " to=self<|message|>why {<|eom|><|start|>assistant",
         ' to=user<|message|>{"a":1}',
         ' to=user<|message|>{"b":1}',
+    ),
+    "command_r7b": (
+        "<|START_THINKING|>why {<|END_THINKING|>",
+        '<|START_RESPONSE|>{"a":1}',
+        '<|START_RESPONSE|>{"b":1}',
     ),
     "mistral": ("[THINK]why {[/THINK]", '{"a":1}', '{"b":1}'),
     "gemma4": ("<|channel>thought\nwhy {<channel|>", '{"a":1}', '{"b":1}'),
@@ -35,8 +41,11 @@ SCHEMA = '{"properties": {"a": {"type": "integer"}}, "additionalProperties": fal
 @pytest.mark.parametrize("name", REASONING_FORMATS)
 def test_an_answer_is_constrained_and_a_thought_is_not(name: str) -> None:
     reasoning_format = REASONING_FORMATS[name]
-    default = ("<think>\nwhy {</think>\n\n", '{"a":1}', '{"b":1}')
+    default = ("", '{"a":1}', '{"b":1}')
     thought, right, wrong = ANSWERS.get(name, default)
+    if isinstance(reasoning_format.parse, ThoughtTags):
+        begin, end = reasoning_format.parse.pairs[0]
+        thought = thought or f"{begin}\nwhy {{{end}\n\n"
     grammar = Grammar(GrammarKind.JSON_SCHEMA, SCHEMA)
     for specials in ((), reasoning_format.tags):
         framed = answer_grammar(grammar, reasoning_format, prompt="</think>")

@@ -25,6 +25,7 @@ MAX_OPTIONAL: Final = 100
 and what can follow it is written out again."""
 
 _NOTHING: Final[Format] = {"type": "regex", "pattern": "()"}
+_ANY: Final[Format] = {"type": "any_text"}
 
 
 class CannotTranslate(ValueError):
@@ -139,7 +140,19 @@ def _separated(items: Sequence[Format], is_required: Sequence[bool], separator: 
 
 
 def _either(formats: Sequence[Format]) -> Format:
-    return formats[0] if len(formats) == 1 else {"type": "or", "elements": list(formats)}
+    """Returns a choice. Where one may end in any text, all have to: so text may follow the others,
+    too."""
+    elements = list(formats)
+    if any(map(_is_open, elements)):
+        elements = [item if _is_open(item) else _joined([item, _ANY]) for item in elements]
+    return elements[0] if len(elements) == 1 else {"type": "or", "elements": elements}
+
+
+def _is_open(format_: Format) -> bool:
+    """Whether XGrammar knows no end of a format."""
+    if "elements" in format_:
+        return _is_open(format_["elements"][-1])
+    return bool(format_["type"] == "triggered_tags") or format_ == _ANY
 
 
 def _joined(formats: Sequence[Format]) -> Format:

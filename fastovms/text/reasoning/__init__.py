@@ -36,6 +36,33 @@ _BY_RANK: Final = (
         anywhere=True,
         marks=(("<|tool_call>call:",), ("<|channel>thought",)),
     ),
+    think_format(
+        "apertus",
+        (("<|inner_prefix|>", "<|inner_suffix|>"),),
+        anywhere=True,
+        marks=(("<|inner_prefix|>",),),
+    ),
+    think_format(
+        "apriel",
+        (("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),),
+        answer=("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
+        anywhere=True,
+        marks=(("[BEGIN FINAL RESPONSE]",),),
+    ),
+    think_format(
+        "command_r7b",
+        (("<|START_THINKING|>", "<|END_THINKING|>"),),
+        answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        anywhere=True,
+        aliases=("cohere_command3", "cohere_command4"),
+        marks=(("<|START_THINKING|>",),),
+    ),
+    think_format("seed_oss", (("<seed:think>", "</seed:think>"),), marks=(("<seed:think>",),)),
+    think_format(
+        "hunyuan_a13b",
+        answer=("<answer>", "</answer>"),
+        marks=(("<think>", "<answer>"),),
+    ),
     think_format("minicpm5", marks=(('<param name="',),)),
     think_format(
         "lfm2", marks=(("<|tool_call_start|>", "message.thinking"), ("keep_past_thinking",))
@@ -46,11 +73,25 @@ _BY_RANK: Final = (
         answer=("<response>", "</response>"),
         marks=(("Here is my thought process:",), ("<think></think>", "<response></response>")),
     ),
+    think_format(
+        "ernie45", answer=("<response>", "</response>"), marks=(("<response>", "</think>"),)
+    ),
     think_format("mistral", (("[THINK]", "[/THINK]"),), marks=(("[THINK]",),)),
     think_format("deepseek", aliases=("deepseek_v3",), marks=(("<｜Assistant｜>", "<think>"),)),
     think_format(
         "qwen3",
-        aliases=("glm45", "glm47"),
+        aliases=(
+            "glm45",
+            "glm47",
+            "hy_v3",
+            "kimi_k2",
+            "mimo",
+            "minimax_m2",
+            "nemotron_v3",
+            "olmo3",
+            "step3",
+            "step3p5",
+        ),
         marks=(("<think>",), ("content.split('</think>')",)),
     ),
     think_format("deepseek_r1", is_assumed=True),

@@ -51,7 +51,7 @@ def think_format(
         before_answer=optional(in_order(thoughts, _BLANK_LINES)),
         rest=in_order(Until(end), _BLANK_LINES),
         end=end if is_assumed else None,
-        open_answer=in_order(Tag(answer[0])) if answer and anywhere else EMPTY,
+        open_answer=Tag(answer[0]) if answer and anywhere and answer[0] != end else EMPTY,
         aliases=aliases,
         marks=marks,
     )

@@ -125,6 +125,8 @@ def calls(tree: Node) -> dict[str, Any]:
         (FirstTag((("<t>", Literal("a")), ("<u>", EMPTY)), must_come=True),
          either(sequence(until("<t>"), const("a")), until("<u>"))),
         (FirstTag((("<t>", in_order("b", A_TAG)),), must_come=False), A_TRIGGERED),
+        (one_of("b", in_order("c", A_TAG)),
+         either(sequence(const("b"), ANY), sequence(const("c"), A_TRIGGERED))),
         (FirstTag((("<t>", EMPTY),), must_come=False),
          either(until("<t>"), {"type": "any_text", "excludes": ["<t>"]})),
         (

@@ -212,7 +212,141 @@ def deepseek_v31(*calls: Call) -> str:
     )
 
 
+def elements(
+    *calls: Call,
+    function: tuple[str, str, str],
+    parameter: tuple[str, str, str],
+    around: tuple[str, str] = ("", ""),
+    line: str = "\n",
+) -> str:
+    """Calls as elements: what stands before and after a name, and at the end."""
+    return line.join(
+        f"{around[0]}{function[0]}{name}{function[1]}{line}"
+        + "".join(
+            f"{parameter[0]}{key}{parameter[1]}{plain(v)}{parameter[2]}{line}"
+            for key, v in a.items()
+        )
+        + function[2]
+        + around[1]
+        for name, a in calls
+    )
+
+
+def seed(*calls: Call) -> str:
+    return elements(
+        *calls,
+        function=("<function=", ">", "</function>"),
+        parameter=("<parameter=", ">", "</parameter>"),
+        around=("<seed:tool_call>\n", "\n</seed:tool_call>"),
+    )
+
+
+def minimax(*calls: Call) -> str:
+    invokes = elements(
+        *calls,
+        function=('<invoke name="', '">', "</invoke>"),
+        parameter=('<parameter name="', '">', "</parameter>"),
+    )
+    return f"<minimax:tool_call>\n{invokes}\n</minimax:tool_call>"
+
+
+def dsml(*calls: Call) -> str:
+    lines = []
+    for name, a in calls:
+        lines.append(f'<｜DSML｜invoke name="{name}">')
+        for key, v in a.items():
+            kind = "true" if isinstance(v, str) else "false"
+            begin = f'<｜DSML｜parameter name="{key}" string="{kind}">'
+            lines.append(f"{begin}{plain(v)}</｜DSML｜parameter>")
+        lines.append("</｜DSML｜invoke>")
+    return "\n".join(["<｜DSML｜function_calls>", *lines, "</｜DSML｜function_calls>"])
+
+
+def step(*calls: Call) -> str:
+    invokes = elements(
+        *calls,
+        function=('<steptml:invoke name="', '">', "</steptml:invoke>"),
+        parameter=('<steptml:parameter name="', '">', "</steptml:parameter>"),
+        around=("<｜tool_call_begin｜>function<｜tool_sep｜>", "<｜tool_call_end｜>"),
+        line="",
+    )
+    return f"<｜tool_calls_begin｜>{invokes}<｜tool_calls_end｜>"
+
+
+def hunyuan(*calls: Call) -> str:
+    found = [
+        f"<tool_call>{name}<tool_sep>\n"
+        + "".join(
+            f"<arg_key>{key}</arg_key>\n<arg_value>{plain(v)}</arg_value>\n" for key, v in a.items()
+        )
+        + "</tool_call>"
+        for name, a in calls
+    ]
+    return "\n".join(["<tool_calls>", *found, "</tool_calls>"])
+
+
+def cohere(*calls: Call) -> str:
+    return json.dumps(
+        [
+            {"tool_call_id": str(i), "tool_name": name, "parameters": a}
+            for i, (name, a) in enumerate(calls)
+        ],
+        indent=4,
+    )
+
+
+def function_gemma(*calls: Call) -> str:
+    return "".join(
+        f"<start_function_call>call:{n}{gemma(a)}<end_function_call>".replace('<|"|>', "<escape>")
+        for n, a in calls
+    )
+
+
+def kimi(*calls: Call) -> str:
+    found = [
+        f"<|tool_call_begin|>functions.{name}:{i}<|tool_call_argument_begin|>{compact(a)}"
+        "<|tool_call_end|>"
+        for i, (name, a) in enumerate(calls)
+    ]
+    return f"<|tool_calls_section_begin|>{''.join(found)}<|tool_calls_section_end|>"
+
+
+def olmo(*calls: Call) -> str:
+    lines = "\n".join(pythonic(*call) for call in calls)
+    return f"<function_calls>\n{lines}\n</function_calls>"
+
+
 FAMILIES = {
+    "apertus": lambda *calls: (
+        f"<|tools_prefix|>{json.dumps([{n: a} for n, a in calls])}<|tools_suffix|>"
+    ),
+    "command_r": lambda *calls: f"Action: ```json\n{cohere(*calls)}```",
+    "command_r7b": lambda *calls: f"<|START_ACTION|>{cohere(*calls)}<|END_ACTION|>",
+    "deepseek_v32": dsml,
+    "functionary_v31": lambda *calls: "".join(
+        f"<function={n}>{json.dumps(a)}</function>" for n, a in calls
+    ),
+    "functionary_v32": lambda *calls: ">>>".join(f"{n}\n{json.dumps(a)}" for n, a in calls),
+    "functiongemma": function_gemma,
+    "granite_20b_fc": lambda *calls: "\n".join(
+        f"<function_call> {json.dumps({'name': n, 'arguments': a})}" for n, a in calls
+    ),
+    "hunyuan_v3": hunyuan,
+    "internlm": lambda *calls: "".join(
+        f"<|action_start|><|plugin|>\n{json.dumps({'name': n, 'parameters': a})}<|action_end|>"
+        for n, a in calls
+    ),
+    "jamba": lambda *calls: f"<tool_calls>{objects(*calls)}</tool_calls>",
+    "json": lambda *calls: "\n".join(
+        json.dumps({"name": n, "arguments": a}, ensure_ascii=False) for n, a in calls
+    ),
+    "kimi_k2": kimi,
+    "minimax_m2": minimax,
+    "nemotron": lambda *calls: f"<TOOLCALL>{objects(*calls)}</TOOLCALL>",
+    "olmo3": olmo,
+    "seed_oss": seed,
+    "step3": step,
+    "xlam": objects,
     "hermes3": hermes,
     "llama3": llama,
     "pythonic": python_list,
@@ -242,8 +376,9 @@ THOUGHTS = {
 TEXTS = {
     "gptoss": "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant",
     "onyx": " to=user<|message|>I look.<|eom|><|start|>assistant",
+    "functionary_v32": "all\nI look.\n>>>",
 }
-NO_TEXT_BEFORE = {"llama3", "pythonic"}
+NO_TEXT_BEFORE = {"json", "llama3", "pythonic", "xlam"}
 """Their calls are the whole answer."""
 
 REASONING = {
@@ -362,6 +497,8 @@ def test_text_without_calls(name: str) -> None:
     written = text
     if name == "gptoss":
         written = f"<|channel|>final<|message|>{text}<|return|>"
+    elif name == "functionary_v32":
+        written = f"all\n{text}"
     elif name == "onyx":
         written = f" to=user<|message|>{text}<|eot|>"
     check(name, Answer(written, (), text))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from fastovms.grammar_tree import Node, in_order, one_of, several
+from fastovms.grammar_tree import EMPTY, Node, in_order, one_of, several
 from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.json_text import JSON, copy_json, read_string
 from fastovms.text.scanning.literals import to_json
@@ -21,17 +21,28 @@ _FUNCTION = "function"
 _QUOTED = '"{'
 
 
-def json_call(tools: Sequence[Tool], member: str = "arguments", name: str = "name") -> Node:
+def json_call(
+    tools: Sequence[Tool],
+    member: str = "arguments",
+    name: str = "name",
+    first: Node = EMPTY,
+    begin: str = "{",
+) -> Node:
     """Returns the grammar of a call to one of `tools`.
 
     Args:
         member: the key of the arguments.
         name: the key of the function's name.
+        first: the grammar of what stands before that.
+        begin: what the call begins with, perhaps the beginning of a list too. It is one literal
+            with the name, so that it is told from text that begins like it.
     """
     calls = []
     for tool in tools:
         called = json.dumps(tool.name, ensure_ascii=False)
-        calls.append(in_order(f'{{"{name}": {called}, "{member}": ', tool.arguments, "}"))
+        named = f'"{name}": {called}, "{member}": '
+        opened = in_order(begin, first, named) if first != EMPTY else f"{begin}{named}"
+        calls.append(in_order(opened, tool.arguments, "}"))
     return one_of(*calls)
 
 

@@ -94,6 +94,16 @@ def pythonic_calls(choice: CallChoice) -> Node:
     return in_order(call("["), *more, "]")
 
 
+def pythonic_call(choice: CallChoice) -> Node:
+    """Returns the grammar of a call. It raises as `pythonic_calls` does."""
+    return one_of(
+        *[
+            in_order(f"{tool.name}(", arguments(tool, _argument, separator=", "), ")")
+            for tool in choice.tools
+        ]
+    )
+
+
 def _argument(parameter: Parameter) -> Node:
     return in_order(f"{parameter.name}=", Json.of(parameter.whole_schema))
 

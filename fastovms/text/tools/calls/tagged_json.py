@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastovms.grammar_tree import MAYBE_LINE_BREAK, Node, Tag, in_order
+from fastovms.grammar_tree import EMPTY, MAYBE_LINE_BREAK, Node, Tag, in_order
 from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
@@ -20,6 +20,8 @@ def tagged_json(
     also: tuple[str, ...] = (),
     is_list: bool = True,
     keys: tuple[str, str] = ("name", "arguments"),
+    kind: str = "",
+    first: Node = EMPTY,
     line: Node | str = "",
     aliases: tuple[str, ...] = (),
     marks: tuple[tuple[str, ...], ...] = (),
@@ -31,24 +33,32 @@ def tagged_json(
         also: further tags that may begin calls.
         is_list: whether the calls stand in a list behind one tag; else each has tags of its own.
         keys: those of a function's name and of its arguments.
+        kind: a tag behind the first, which says that calls follow.
+        first: the grammar of what stands before the name in a call.
         line: what stands between tags and JSON.
     """
 
     def read(
         scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
     ) -> Incremental[None]:
+        if kind:
+            if not (yield from scan.take(kind)):
+                out.content(opening)
+                return
+            opening += kind
         if (yield from read_calls(scan, out, opening)) and end:
             yield from read_end(scan, out, end)
 
     def grammar(choice: CallChoice) -> Node:
-        call = json_call(choice.tools, keys[1], keys[0])
+        call = json_call(choice.tools, keys[1], keys[0], first)
         calls = json_calls(call, parallel=choice.parallel) if is_list else call
-        rest = in_order(line, calls, *([line, Tag(end)] if end else []))
+        begun = in_order(Tag(kind), line) if kind else line
+        rest = in_order(begun, calls, *([line, Tag(end)] if end else []))
         return tagged_calls(choice, begin, rest, between=None if is_list else MAYBE_LINE_BREAK)
 
     return ToolFormat(
         name,
-        tags=(begin, *also, *([end] if end else [])),
+        tags=tuple(filter(None, (begin, *also, kind, end))),
         parse=TaggedCalls((begin, *also), read),
         grammar=grammar,
         aliases=aliases,

@@ -17,8 +17,8 @@ from fastovms.text.tools.calls.json_call import json_call, read_calls
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
 _FENCE = "```"
-_BLOCKS = ("```json\n", "```tool_call\n", "```tool_code\n")
-_BEGINS = ("{", "[")
+BLOCKS = ("```json\n", "```tool_call\n", "```tool_code\n")
+BEGINS = ("{", "[")
 
 
 def read(
@@ -29,7 +29,7 @@ def read(
     is_block = bool(opening)
     num_calls = out.num_calls
     opening += yield from scan.space()
-    while (yield from scan.peek()) in _BEGINS:
+    while (yield from scan.peek()) in BEGINS:
         if not (yield from read_calls(scan, out, opening, known)):
             return
         opening = yield from scan.space()
@@ -51,6 +51,7 @@ def grammar(choice: CallChoice) -> Node:
 PLAIN_JSON = ToolFormat(
     "json",
     tags=(),
-    parse=TaggedCalls(_BLOCKS, read, bare=_BEGINS),
+    parse=TaggedCalls(BLOCKS, read, bare=BEGINS),
     grammar=grammar,
+    marks=(("]<]minimax[>[",),),  # MiniMax M3's elements within elements are not read
 )

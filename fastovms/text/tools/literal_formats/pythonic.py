@@ -22,5 +22,5 @@ PYTHONIC = ToolFormat(
     parse=llama_calls.CALLS,
     grammar=grammar,
     aliases=("llama4_pythonic",),
-    marks=((llama_calls.LIST_BEGIN,),),
+    marks=((llama_calls.LIST_BEGIN,), ("func_name1(params_name1=",)),
 )

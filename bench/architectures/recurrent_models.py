@@ -25,6 +25,18 @@ RECURRENT_MODELS: Final[dict[str, Architecture]] = {
             "linear_value_head_dim": 16,
         },
     ),
+    "qwen3_5": Architecture(
+        "qwen3_5_text",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+        },
+        transformers="5.2",
+    ),
     "granitemoehybrid": Architecture(
         "granitemoehybrid",
         {
@@ -45,6 +57,17 @@ RECURRENT_MODELS: Final[dict[str, Architecture]] = {
             "layer_types": ["conv", "full_attention", "conv"],
             "block_auto_adjust_ff_dim": False,
         },
+    ),
+    "lfm2_moe": Architecture(
+        "lfm2_moe",
+        {
+            **EXPERTS,
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+            "num_dense_layers": 2,
+            "moe_intermediate_size": 32,
+        },
+        transformers="5.2",
     ),
     "mamba": Architecture(
         "mamba",

@@ -23,7 +23,11 @@ from fastovms.engine.model.attention_masks import (
 from fastovms.engine.model.long_rope import scale_by_sequence
 from fastovms.engine.model.state_inputs import is_state_table, name_inputs
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.model.unsupported_graphs import why_not_paged, why_not_wholly_paged
+from fastovms.engine.model.unsupported_graphs import (
+    has_attention,
+    why_not_paged,
+    why_not_wholly_paged,
+)
 from fastovms.errors import ConfigurationError, UnsupportedModel
 
 logger = logging.getLogger(__name__)
@@ -97,8 +101,8 @@ def read_paged_graph(
     attention. So what the masks say, in texts of up to `max_model_len` tokens, is set afterwards.
 
     Raises:
-        ConfigurationError: the model is broken.
-        UnsupportedModel: it is of a form that cannot be paged.
+        ConfigurationError: the model is broken, or has no attention that anybody could page.
+        UnsupportedModel: it is of another form that cannot be paged.
     """
     try:
         model = core.read_model(model_dir / "openvino_model.xml")
@@ -107,6 +111,7 @@ def read_paged_graph(
             f"cannot read the model in {model_dir}: {reason_of(error)}"
         ) from error
     reason = why_not_paged(model)
+    refusal = UnsupportedModel if has_attention(model) else ConfigurationError
     attentions, has_states = None, False
     if reason is None:
         try:
@@ -117,7 +122,7 @@ def read_paged_graph(
         except RuntimeError as error:
             reason = reason_of(error)
     if reason is not None:
-        raise UnsupportedModel(f"the model in {model_dir} cannot be served: {reason}")
+        raise refusal(f"the model in {model_dir} cannot be served: {reason}")
     rope = scale_by_sequence(model)
     limits = []
     if rope.max_len is not None:

@@ -57,12 +57,20 @@ def why_not_paged(model: ov.Model) -> str | None:
         return "it has no output named logits, so it does not generate text"
     if not model.get_sinks():
         return f"it was exported without state; export it again with {_EXPORT}"
-    operations = {node.get_type_name() for node in model.get_ordered_ops()}
-    if _ATTENTION not in operations:
-        if "Softmax" in operations:
+    if not has_attention(model):
+        if "Softmax" in _operations(model):
             return f"no attention of it was exported as OpenVINO's operation {_ATTENTION}"
         return "it has no attention, as recurrent models have none"
     return None
+
+
+def has_attention(model: ov.Model) -> bool:
+    """Returns whether a model has attention that either backend could page."""
+    return _ATTENTION in _operations(model)
+
+
+def _operations(model: ov.Model) -> set[str]:
+    return {node.get_type_name() for node in model.get_ordered_ops()}
 
 
 def why_not_wholly_paged(model: ov.Model) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from bench.shapes import SHAPES
 from fastovms.engine.model.paging import (
     read_paged_graph,
 )
-from fastovms.errors import ConfigurationError
+from fastovms.errors import ConfigurationError, UnsupportedModel
 from tests.engine.model.graphs import (
     hybrid_model,
     parameter,
@@ -78,6 +79,16 @@ def test_a_model_that_cannot_be_paged_is_refused_with_the_reason(
         read_paged_graph(ov.Core(), tmp_path)
     assert str(refusal.value).startswith(f"the model in {tmp_path} cannot be served: ")
     assert len(str(refusal.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(("make", "may_run"), [(hybrid_model, True), (recurrent_model, False)])
+def test_what_has_no_attention_is_tried_on_no_other_backend(
+    make: Callable[[], ov.Model], may_run: bool, tmp_path: Path
+) -> None:
+    ov.save_model(make(), tmp_path / "openvino_model.xml")
+    with pytest.raises(ConfigurationError) as refusal:
+        read_paged_graph(ov.Core(), tmp_path)
+    assert isinstance(refusal.value, UnsupportedModel) is may_run
 
 
 def test_attention_of_single_operations_is_named(tmp_path: Path) -> None:

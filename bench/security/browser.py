@@ -101,7 +101,7 @@ class Target:
         self._command = [
             *(sys.executable, "-m", "fastovms", "serve", "--host", "127.0.0.1"),
             *("--port", str(self.port), "--state-dir", ":memory:"),
-            *("--access-log-file", str(self._log), *flags),
+            *("--access-log-file", str(self._log), "--access-log", "json", *flags),
         ]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -121,8 +121,8 @@ class Target:
         """What was answered until now: "POST 200" and the like."""
         time.sleep(_SETTLING)
         lines = self._log.read_text().splitlines() if self._log.exists() else []
-        parts = [line.split() for line in lines]
-        return [f"{part[2]} {part[4]}" for part in parts if part[3] != "/favicon.ico"]
+        told = [json.loads(line) for line in lines]
+        return [f"{one['method']} {one['status']}" for one in told if one["path"] != "/favicon.ico"]
 
     def stop(self) -> None:
         if self._process is not None:

@@ -257,6 +257,8 @@ def _statuses(path: str, operation: Operation, dialect: Dialect) -> list[int]:
         statuses.remove(401)
     if _PARAMETER.search(path) or operation.answer is None:
         statuses.add(404)
+    if dialect.body_level_fields.intersection(operation.query or ()):
+        statuses.add(dialect.malformed_body_status)
     if operation.body is not None:
         statuses.update(_OF_BODIES)
         statuses.add(dialect.malformed_body_status)

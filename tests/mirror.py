@@ -35,6 +35,7 @@ WHOLE_PIECES = {
     "text/test_detection.py": "all formats, found from templates",
     "text/tools/test_any_format.py": "all formats of calls, given random texts",
     "text/tools/test_model_outputs.py": "all formats of calls, given what models write",
+    "text/tools/test_peer_outputs.py": "all formats of calls, given what others are tried on",
 }
 """The test files below the rooms of `tests/` that have the name of no module, with the whole piece
 that each tests. Those in `tests/` itself test the server as a whole."""

@@ -143,7 +143,7 @@ def _routes() -> dict[str, list[str]]:
     """The prefixes of every route, by its name in `OPERATIONS`."""
     router = Router()
     models = ServedModels([])
-    context = ApiContext(models, ApiConfig(), str, float, "", BodyReader())
+    context = ApiContext(models, ApiConfig(), str, float, BodyReader())
     add_model_routes(router, context)
     add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
     add_docs_routes(router, DocsRoutes(dict))

@@ -242,7 +242,6 @@ def _context(config: ServerConfig, models: ServedModels, bodies: BodyReader) -> 
         config.api,
         new_id=lambda: uuid.uuid4().hex,
         unix_time=time.time,
-        system_fingerprint=f"fastovms-{__version__}",
         bodies=bodies,
     )
 

@@ -6,7 +6,8 @@ from typing import Final
 
 import orjson
 
-from fastovms.api.chat.chat_format import ChatFrames, chat_body
+from fastovms.api.chat.chat_body import chat_body
+from fastovms.api.chat.chat_frames import ChatFrames
 from fastovms.api.chat.chat_job import ChatJob, names_of, prepare
 from fastovms.api.generation.answer import collect, format_cost, respond, stream_answer
 from fastovms.api.generation.context import ApiContext

@@ -9,7 +9,8 @@ from functools import partial
 from msgspec import UNSET
 
 from fastovms.api.chat.call_forms import CallForms
-from fastovms.api.chat.chat_format import ChatMessageForm, ChatPromptReport
+from fastovms.api.chat.chat_body import ChatPromptReport
+from fastovms.api.chat.message_form import ChatMessageForm
 from fastovms.api.conversation.chat_grammar import constraint
 from fastovms.api.conversation.chat_messages import Message, read_messages
 from fastovms.api.conversation.chat_prompt import (

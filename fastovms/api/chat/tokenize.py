@@ -8,7 +8,12 @@ from typing import Any, Final
 import orjson
 
 from fastovms.api.conversation.chat_messages import read_messages
-from fastovms.api.conversation.chat_prompt import TemplateFields, render_prompt, template_options
+from fastovms.api.conversation.chat_prompt import (
+    TemplateFields,
+    adds_special_tokens,
+    render_prompt,
+    template_options,
+)
 from fastovms.api.conversation.chat_tools import read_tools
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request import offload
@@ -138,8 +143,8 @@ class Tokenization:
 
 
 def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[str, str, bool]:
-    """Returns what is encoded, the name of its field, and whether special tokens are added to it
-    unless the request says otherwise: a template writes them itself."""
+    """Returns what is encoded, the name of its field, and whether special tokens are added to
+    it."""
     if body.prompt is not None:
         return body.prompt, "prompt", body.add_special_tokens is not False
     fields = TemplateFields(
@@ -155,7 +160,7 @@ def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[
         raise uncounted(images[0])
     tools = read_tools(body.tools, None, None, dialect)
     text = render_prompt(messages, tools, options, model)
-    return text, "messages", body.add_special_tokens is True
+    return text, "messages", adds_special_tokens(body.add_special_tokens)
 
 
 def _texts(body: OvmsTokenizeRequest, model: ServedModel) -> list[str]:

@@ -7,13 +7,8 @@ from functools import partial
 
 import orjson
 
-from fastovms.api.completions.completion_format import (
-    ChoiceOpening,
-    CompletionFrames,
-    CompletionPromptReport,
-    completion_body,
-    make_opening,
-)
+from fastovms.api.completions.completion_body import CompletionPromptReport, completion_body
+from fastovms.api.completions.completion_frames import ChoiceOpening, CompletionFrames, make_opening
 from fastovms.api.completions.completion_job import CompletionJob, names_of, prepare
 from fastovms.api.completions.echo import NO_ECHO, make_echo
 from fastovms.api.completions.fim import find_fim_tokens

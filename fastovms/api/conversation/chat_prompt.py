@@ -150,6 +150,12 @@ def render_prompt(
     )
 
 
+def adds_special_tokens(given: bool | None) -> bool:
+    """Returns whether the tokenizer adds its special tokens, such as that of the beginning, to a
+    chat's prompt: only where the request asks for it, since a template writes them itself."""
+    return given is True
+
+
 @dataclass(frozen=True, slots=True)
 class PromptMaker:
     """Makes the prompt of one request's messages.
@@ -178,7 +184,7 @@ class PromptMaker:
                 have.
         """
         request, name = self.request, self.request.names.prompt
-        model, special = request.model, request.body.add_special_tokens is True
+        model, special = request.model, adds_special_tokens(request.body.add_special_tokens)
         try:
             text = render_prompt(messages, self.tools, self.options, model, name)
         except FieldFault as fault:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fastovms.api.generation.envelope import Envelope
+from fastovms.api.generation.envelope import SYSTEM_FINGERPRINT, Envelope
 from fastovms.api.request.preparation import FieldNames, Preparation
 from fastovms.api.request.sampling import is_streamed, request_id
 from fastovms.api.request.typed_body import read_body
@@ -33,8 +33,8 @@ class ApiContext:
     config: ApiConfig
     new_id: Callable[[], str]
     unix_time: Callable[[], float]
-    system_fingerprint: str
     bodies: BodyReader
+    system_fingerprint: str = SYSTEM_FINGERPRINT
 
     async def read(
         self,

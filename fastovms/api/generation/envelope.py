@@ -1,11 +1,17 @@
-"""Makes the members that every part of an answer repeats, such as its id, and its `usage`."""
+"""Makes the members that every part of an answer repeats, such as its id and its
+`system_fingerprint`, and the body of `usage`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from fastovms import __version__
 from fastovms.api.generation.deltas import Usage
 from fastovms.api.wire.dialect import Dialect
+
+SYSTEM_FINGERPRINT: Final = f"fastovms-{__version__}"
+"""What each answer says of the server that made it. The precision of the model is no part of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
+from fastovms.api.generation.cut_generation import failure
 from fastovms.api.generation.deltas import DeltaCallback, SampleDelta, Usage
 from fastovms.api.generation.submission import submit_all
 from fastovms.api.request.generation_options import GenerationOptions
 from fastovms.api.request.prompt_task import PromptTask
 from fastovms.api.request.sampling import Stopping
 from fastovms.api.serving.served import ServedModel
-from fastovms.errors import BackendError, BackendUnavailable, EngineFailed, RequestError
 from fastovms.metrics import FinishedRequest
 from fastovms.params import (
     FinishReason,
@@ -305,15 +305,6 @@ class TextGeneration:
             elapsed = now - sample.last_token_at
             self._metrics.inter_token_latency.observe(elapsed / num_new, num_new)
         sample.last_token_at = now
-
-
-def failure(output: GenerationOutput) -> BackendError | RequestError:
-    """Returns what it means that a sample ended with ABORT or ERROR."""
-    if (refusal := output.refusal) is not None:
-        return RequestError(refusal.message, param=refusal.param, code=refusal.code)
-    if output.finish_reason is FinishReason.ABORT:
-        return BackendUnavailable("the server is shutting down")
-    return EngineFailed(output.error or "generation failed")
 
 
 def _new_sample(

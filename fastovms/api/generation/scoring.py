@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from fastovms.api.generation.generate import failure
+from fastovms.api.generation.cut_generation import failure
 from fastovms.api.generation.submission import submit_all
 from fastovms.api.request.sampling import Queueing
 from fastovms.backend import GenerationBackend

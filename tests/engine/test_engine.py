@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.state_rows import MAX_DRAFT_BYTES, States
+from fastovms.engine.model.state_rows import MAX_DRAFT_STATE_BYTES, States
 from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, SamplingParams
 from tests.engine.fake_model import FakeModel, continue_greedily
 from tests.engine.random_operations import RandomOperations
@@ -180,7 +180,7 @@ def test_abort_frees_everything_at_any_stage(steps: int) -> None:
 
 def states_for(num_drafts: int) -> States:
     """States of such a size that so many drafts may be in a step."""
-    return States(MAX_DRAFT_BYTES // num_drafts if num_drafts else MAX_DRAFT_BYTES + 1)
+    return States(MAX_DRAFT_STATE_BYTES // num_drafts if num_drafts else MAX_DRAFT_STATE_BYTES + 1)
 
 
 @settings(max_examples=40, deadline=None)

@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastovms.engine.model.step_inputs import StepInputs
 
-MAX_DRAFT_TOKENS: Final = 64
-MAX_DRAFT_BYTES: Final = 64 * 1024 * 1024
+MAX_DRAFT_STATES: Final = 64
+MAX_DRAFT_STATE_BYTES: Final = 64 * 1024 * 1024
 """How many drafted tokens a step may have, and the memory of the states after them. A model of 1.2B
 parameters (LFM 2) has states of 0.1 to 0.2 MB, one of 80B (Qwen 3 Next) has 75 MB and no drafts."""
 
@@ -47,7 +48,7 @@ class States:
     @property
     def max_draft_tokens(self) -> int:
         """How many drafted tokens a step may have in all."""
-        return min(MAX_DRAFT_TOKENS, MAX_DRAFT_BYTES // self.num_bytes)
+        return min(MAX_DRAFT_STATES, MAX_DRAFT_STATE_BYTES // self.num_bytes)
 
     @property
     def extra_bytes(self) -> int:
@@ -80,35 +81,39 @@ class StateRows:
         self._draft_rows: dict[int, int] = {}
 
     def add_to(self, inputs: StepInputs) -> StepInputs:
-        """Returns the inputs of a step with the rows of each sequence."""
+        """Returns the inputs of a step with the rows of each sequence. Drafts follow one token
+        that is none."""
         size = self._block_size
         past_lens, tables = inputs.past_lens, inputs.block_indices_begins[:-1]
         lens = np.diff(inputs.subsequence_begins)
         ends = past_lens + lens
         num_drafts = np.maximum(ends - inputs.sequence_lens, 0)
-        num_written = -(-ends // size) - past_lens // size
-        num_written = np.where(num_drafts > 0, lens, num_written)
+        has_drafts = num_drafts > 0
+        num_written = np.where(has_drafts, lens, -(-ends // size) - past_lens // size)
         begins = np.zeros(len(lens) + 1, np.int32)
         np.cumsum(num_written + 1, out=begins[1:])
-        first_blocks = tables + past_lens // size
-        places = np.repeat(first_blocks - 1 - begins[:-1], num_written + 1)
+        # Of each sequence's places in the block tables, the first is that of its first written
+        # block, less one: in it stands what is read.
+        places = np.repeat(tables + past_lens // size - 1 - begins[:-1], num_written + 1)
         places += np.arange(begins[-1], dtype=np.int32)
         rows = inputs.block_indices.take(places, mode="clip")
         before = inputs.block_indices.take(tables + (past_lens - 1) // size, mode="clip")
         rows[begins[:-1]] = np.where(past_lens == 0, self.zero_row, before)
+        self._place_drafts(rows, begins[1:][has_drafts], num_drafts[has_drafts])
+        intervals = np.where(has_drafts, 1, size).astype(np.int32)
+        return inputs._replace(state_rows=rows, state_row_begins=begins, state_intervals=intervals)
+
+    def _place_drafts(
+        self, rows: NDArray[np.int32], ends: NDArray[np.int32], num_drafts: NDArray[np.int64]
+    ) -> None:
+        """Gives each draft a row of its own, and remembers where those after a block's begin."""
         self._draft_rows.clear()
         next_row = self._first_draft_row
-        for s in np.flatnonzero(num_drafts):
-            first, end = begins[s] + 1, begins[s + 1]
-            drafted = end - num_drafts[s]
-            positions = past_lens[s] + np.arange(drafted - first)
-            rows[first:drafted] = inputs.block_indices[tables[s] + positions // size]
-            rows[drafted:end] = np.arange(next_row, next_row + end - drafted)
-            self._draft_rows[int(rows[drafted - 1])] = next_row
-            next_row += int(end - drafted)
+        for end, count in zip(ends.tolist(), num_drafts.tolist(), strict=True):
+            rows[end - count : end] = np.arange(next_row, next_row + count)
+            self._draft_rows[int(rows[end - count - 1])] = next_row
+            next_row += count
         assert next_row <= self.first_second_row, "more drafts than there are rows for"
-        intervals = np.where(num_drafts > 0, 1, size).astype(np.int32)
-        return inputs._replace(state_rows=rows, state_row_begins=begins, state_intervals=intervals)
 
     def accepted(self, block_table: array[int], first: int, end: int) -> list[tuple[int, int]]:
         """Returns which rows are to be copied over which ones when drafts of the last step have

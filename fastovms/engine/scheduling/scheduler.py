@@ -19,9 +19,9 @@ MAX_SCORED_TOKENS = 64
 """The most tokens of a chunk of a prompt whose tokens are scored: each costs a row of logits."""
 
 
-MAX_PROMPT_SHARE = 32
-"""How many tokens by which prompts advance at least in a step, however many decode; a block has
-them if it is not larger."""
+MAX_RESERVED_TOKENS = 32
+"""The most tokens that a step keeps for prompts, however many sequences decode: as many as a block
+has, where it has fewer."""
 
 MIN_PREFILL_TOKENS = 16
 """The fewest tokens of prompts beside decodes: fewer cost nearly as much time as these."""
@@ -70,8 +70,8 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._rope_switch_len = rope_switch_len
         self._states = states
-        # Blocks may be of thousands of tokens, where a model has large states.
-        self._min_prompt_budget = min(blocks.block_size, MAX_PROMPT_SHARE)
+        # Blocks have thousands of tokens where a model has large states.
+        self._num_reserved_tokens = min(blocks.block_size, MAX_RESERVED_TOKENS)
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.add(sequence)
@@ -104,7 +104,7 @@ class Scheduler:
         plan = Plan()
         num_decoded = self._plan_decodes(plan)
         plan.num_decodes = len(plan.chunks)
-        budget = max(self._max_num_batched_tokens - num_decoded, self._min_prompt_budget)
+        budget = max(self._max_num_batched_tokens - num_decoded, self._num_reserved_tokens)
         num_others = len(self.running) - plan.num_decodes + len(self.waiting)
         if num_others == 0:
             return plan
@@ -149,7 +149,7 @@ class Scheduler:
         num_planned = 0
         spare = self._max_num_batched_tokens - len(self.running)
         if self.waiting or not all(map(_is_decoding, self.running)):
-            spare -= self._min_prompt_budget
+            spare -= self._num_reserved_tokens
         if self._states is not None:
             spare = min(spare, self._states.max_draft_tokens)
         for sequence in self._running_in_order():

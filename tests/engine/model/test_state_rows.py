@@ -9,8 +9,8 @@ import pytest
 
 from fastovms.engine.model.batch_invariance import without_single_rows
 from fastovms.engine.model.state_rows import (
-    MAX_DRAFT_BYTES,
-    MAX_DRAFT_TOKENS,
+    MAX_DRAFT_STATE_BYTES,
+    MAX_DRAFT_STATES,
     StateRows,
     States,
 )
@@ -116,7 +116,7 @@ def test_a_double_leaves_its_state_in_the_second_row_of_its_block() -> None:
 
 
 def test_large_states_leave_less_room_for_drafts() -> None:
-    assert States(1024).max_draft_tokens == MAX_DRAFT_TOKENS
-    assert States(1024).extra_bytes == (1 + MAX_DRAFT_TOKENS) * 1024
-    assert States(MAX_DRAFT_BYTES // 3).max_draft_tokens == 3
-    assert States(MAX_DRAFT_BYTES + 1).max_draft_tokens == 0
+    assert States(1024).max_draft_tokens == MAX_DRAFT_STATES
+    assert States(1024).extra_bytes == (1 + MAX_DRAFT_STATES) * 1024
+    assert States(MAX_DRAFT_STATE_BYTES // 3).max_draft_tokens == 3
+    assert States(MAX_DRAFT_STATE_BYTES + 1).max_draft_tokens == 0

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openvino_genai as genai
 import pytest
 from msgspec.structs import replace
 
+from fastovms.backends.genai.generation_config import structured_output
 from fastovms.backends.genai.tag_translation import (
     MAX_REPEATS,
     CannotTranslate,
     structural_tag,
 )
+from fastovms.config import DEMO_MODEL
 from fastovms.grammar_tree import (
     ANY_TEXT,
     EMPTY,
@@ -230,3 +233,24 @@ def test_answers_after_reasoning_of_every_format(name):
         for given in (None, calls):
             grammar = answer_grammar(answer, REASONING_FORMATS[name], prompt=prompt, calls=given)
             structural_tag(grammar)
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> genai.ContinuousBatchingPipeline:
+    return genai.ContinuousBatchingPipeline(DEMO_MODEL, genai.SchedulerConfig(), "CPU")
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_the_compiler_takes_calls_that_the_model_chooses(
+    name: str, pipeline: genai.ContinuousBatchingPipeline
+) -> None:
+    thoughts = REASONING_FORMATS.get(name, REASONING_FORMATS["qwen3"])
+    grammar = call_grammar(TOOL_FORMATS[name], thoughts, CallChoice(TOOLS), prompt="")
+    config = genai.GenerationConfig()
+    config.apply_chat_template = False
+    config.max_new_tokens = 1
+    config.structured_output_config = structured_output(grammar)
+    handle = pipeline.add_request(0, "a", config)
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    del handle

@@ -94,7 +94,7 @@ class TaggedAnswer:
     ) -> Incremental[bool]:
         """Reads a thought to its end. Without one, all is the thought. A call within it ends it:
         then it returns False."""
-        begins = self.calls.begins if self.calls is not None else ()
+        begins = self.calls.begins if self.calls and self.calls.end_thoughts else ()
         out.begin_reasoning()
         while found := (yield from scan.until((*([end] if end else []), *begins), out.reasoning)):
             if found == end or self.calls is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -86,6 +87,13 @@ def test_a_thought_comes_first(text: str, pieces: list[Piece]) -> None:
 )  # fmt: skip
 def test_thoughts_may_come_anywhere(text: str, pieces: list[Piece]) -> None:
     check(text, pieces, ANYWHERE)
+
+
+def test_calls_may_be_shown_in_thoughts_where_their_tags_are_no_others() -> None:
+    shown = replace(CALLS, end_thoughts=False)
+    for parts in cuts("<t>a<f>()</t><f>()"):
+        answer = TaggedAnswer(shown, THOUGHTS, [], is_inside=False)
+        assert parse(IncrementalParser(answer.parse), parts) == [Reasoning("a<f>()"), *call(0)]
 
 
 def test_an_answer_that_begins_within_a_thought() -> None:

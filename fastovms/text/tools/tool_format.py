@@ -30,11 +30,14 @@ class TaggedCalls:
         read: reads what follows such a tag.
         bare: what an answer begins with if it begins with calls that have no tag; `read` gets "" in
             place of one.
+        end_thoughts: whether a call ends a thought that it stands in. Else thoughts may show how
+            calls are written, as tags do that other texts have too.
     """
 
     begins: tuple[str, ...]
     read: ReadCalls
     bare: tuple[str, ...] = ()
+    end_thoughts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

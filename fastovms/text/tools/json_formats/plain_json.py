@@ -51,7 +51,7 @@ def grammar(choice: CallChoice) -> Node:
 PLAIN_JSON = ToolFormat(
     "json",
     tags=(),
-    parse=TaggedCalls(BLOCKS, read, bare=BEGINS),
+    parse=TaggedCalls(BLOCKS, read, bare=BEGINS, end_thoughts=False),
     grammar=grammar,
     marks=(("]<]minimax[>[",),),  # MiniMax M3's elements within elements are not read
 )

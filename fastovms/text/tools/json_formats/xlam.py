@@ -37,7 +37,9 @@ def grammar(choice: CallChoice) -> Node:
 XLAM = ToolFormat(
     "xlam",
     tags=(*TAGS, END),
-    parse=TaggedCalls((*plain_json.BLOCKS, *TAGS), read, bare=plain_json.BEGINS),
+    parse=TaggedCalls(
+        (*plain_json.BLOCKS, *TAGS), read, bare=plain_json.BEGINS, end_thoughts=False
+    ),
     grammar=grammar,
     marks=(("make calls in a single JSON array",),),
 )

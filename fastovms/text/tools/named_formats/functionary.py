@@ -73,7 +73,7 @@ FUNCTIONARY_V31 = ToolFormat(
 FUNCTIONARY_V32 = ToolFormat(
     "functionary_v32",
     tags=(),
-    parse=TaggedCalls((SIGN,), _read_part, bare=("",)),
+    parse=TaggedCalls((SIGN,), _read_part, bare=("",), end_thoughts=False),
     grammar=sign_grammar,
     aliases=("functionary_v3",),
     marks=((">>>all",),),

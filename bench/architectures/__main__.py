@@ -23,7 +23,7 @@ from bench.architectures.compare import WAY_NAMES, compare
 from bench.architectures.configs import ARCHITECTURES
 from bench.architectures.environments import interpreter
 from bench.architectures.gguf_file import can_be_written, write_gguf
-from bench.report import machine, table
+from bench.report import machine
 from fastovms.gguf.converter import convert
 
 HERE = Path(__file__).parent
@@ -80,13 +80,34 @@ def compare_gguf(directory: Path) -> str:
 
 
 def print_table(directory: Path) -> None:
-    found = [directory_of(directory, name) / "row.json" for name in ARCHITECTURES]
-    rows = [json.loads(path.read_text()) for path in found if path.exists()]
+    rows = {
+        name: json.loads(path.read_text())
+        for name in ARCHITECTURES
+        if (path := directory_of(directory, name) / "row.json").exists()
+    }
     print(machine())
     for name in ("day", "torch", "optimum-intel", "openvino"):
-        print(f"{name}: {', '.join(sorted({row['versions'][name] for row in rows}))}")
+        print(f"{name}: {', '.join(sorted({row['versions'][name] for row in rows.values()}))}")
     print()
-    print(table(_HEADER, [row["cells"] for row in rows]))
+    print(_line(_HEADER))
+    print("|---" * len(_HEADER) + "|")
+    for name, row in rows.items():
+        note = ARCHITECTURES[name].note
+        _, *cells = row["cells"]
+        print(_line([f"{name} ({note})" if note else name, *_merged(cells)]))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _merged(cells: list[str]) -> list[str]:
+    """Says once what is the same in all the ways, but that all is exact."""
+    start, end = 2, 2 + len(WAY_NAMES)
+    ways = cells[start:end]
+    if len({*ways}) == 1 and ways[0].startswith("refused"):
+        return [*cells[:start], ways[0], *[_NOTHING] * (len(ways) - 1), *cells[end:]]
+    return cells
 
 
 def _python_of(argument: str) -> tuple[str, Path]:

@@ -54,6 +54,7 @@ class Architecture:
     """A model type of transformers, and what its configuration has beside `_BASE`.
 
     Attributes:
+        note: what to know of its row in the table.
         transformers: the version with which optimum-intel exports it.
         is_bare: its configuration has other names than `_BASE` for everything.
     """
@@ -61,6 +62,7 @@ class Architecture:
     model_type: str
     settings: dict[str, Any] = field(default_factory=dict)
     is_bare: bool = False
+    note: str = ""
     transformers: str = "4.57"
 
     def config(self, vocab_size: int, *, narrow: bool = False) -> dict[str, Any]:

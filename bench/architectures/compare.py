@@ -100,7 +100,9 @@ def compare(model_dir: Path) -> Result:
                 )
                 break
             except ConfigurationError as error:
-                cell = f"refused: {error}".replace(str(model_dir), "DIR")
+                cell = f"refused: {error}".replace(
+                    f"the model in {model_dir} cannot be served: ", ""
+                )
         cells.append(cell)
     return Result(backend, cells)
 

@@ -32,7 +32,9 @@ DENSE_MODELS: Final[dict[str, Architecture]] = {
         "llama", rope("yarn", factor=4.0, original_max_position_embeddings=SHORT_CONTEXT)
     ),
     "llama, rope dynamic": Architecture(
-        "llama", {**rope("dynamic", factor=4.0), "max_position_embeddings": SHORT_CONTEXT}
+        "llama",
+        {**rope("dynamic", factor=4.0), "max_position_embeddings": SHORT_CONTEXT},
+        note="up to the unscaled length",
     ),
     "mistral": Architecture("mistral", {"sliding_window": None}),
     "mistral, window": Architecture("mistral", {"sliding_window": WINDOW}),
@@ -55,6 +57,7 @@ DENSE_MODELS: Final[dict[str, Architecture]] = {
             "query_pre_attn_scalar": 16,
             "attn_logit_softcapping": 5.0,
         },
+        note="of 5, where real models have 50",
     ),
     "gemma3": Architecture(
         "gemma3_text",

@@ -27,6 +27,7 @@ EXPERT_MODELS: Final[dict[str, Architecture]] = {
             "head_dim": 16,
             "attention_chunk_size": WINDOW,
         },
+        note="up to one chunk",
     ),
     "mixtral": Architecture("mixtral", {**LOCAL_EXPERTS, "sliding_window": None}),
     "qwen2_moe": Architecture(

@@ -54,6 +54,9 @@ class Architecture:
     """A model type of transformers, and what its configuration has beside `_BASE`.
 
     Attributes:
+        needs_cache: whether transformers computes it otherwise without a cache, as where layers
+            share keys. Else references are computed without one, since what it holds may be of
+            another kind than what is asked of it (as with longrope in transformers 5.5).
         note: what to know of its row in the table.
         transformers: the version with which optimum-intel exports it.
         is_bare: its configuration has other names than `_BASE` for everything.
@@ -62,6 +65,7 @@ class Architecture:
     model_type: str
     settings: dict[str, Any] = field(default_factory=dict)
     is_bare: bool = False
+    needs_cache: bool = False
     note: str = ""
     transformers: str = "4.57"
 

@@ -80,6 +80,7 @@ DENSE_MODELS: Final[dict[str, Architecture]] = {
             "hidden_size_per_layer_input": 16,
             "vocab_size_per_layer_input": 1536,
         },
+        needs_cache=True,
         transformers="5.0",
     ),
     "phi": Architecture("phi", {"num_key_value_heads": 4}),

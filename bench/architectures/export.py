@@ -72,10 +72,8 @@ def make_prompts(vocab_size: int, num_prompts: int) -> list[list[int]]:
     ]
 
 
-def generate(model: Any, prompt: Sequence[int]) -> dict[str, list[Any]]:
-    """The likeliest tokens, one after another, and their log probabilities. Each is computed from
-    the whole text, since what a cache holds may be of another kind than what is asked of it (as
-    with longrope in transformers 5.5)."""
+def generate(model: Any, prompt: Sequence[int], *, use_cache: bool) -> dict[str, list[Any]]:
+    """The likeliest tokens, one after another, and their log probabilities."""
     output = model.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
@@ -84,7 +82,7 @@ def generate(model: Any, prompt: Sequence[int]) -> dict[str, list[Any]]:
         do_sample=False,
         eos_token_id=None,
         output_logits=True,
-        use_cache=False,
+        use_cache=use_cache,
         return_dict_in_generate=True,
     )
     token_ids = output.sequences[0, len(prompt) :].tolist()
@@ -101,7 +99,8 @@ def export(
     model.generation_config.eos_token_id = None
     model.save_pretrained(original)
     with torch.no_grad():
-        references = [generate(model, prompt) for prompt in prompts]
+        use_cache = ARCHITECTURES[name].needs_cache
+        references = [generate(model, prompt, use_cache=use_cache) for prompt in prompts]
     main_export(
         str(original),
         output=directory,

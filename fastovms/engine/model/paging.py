@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 SAMPLED_TOKEN_INDICES = "sampled_token_indices"
 
 _STEP_INPUTS = frozenset(StepInputs._fields)
+_PAGED_ATTENTION = "PagedAttentionExtension"
 _SLIDING_WINDOW_INPUT = 10
 """The input of a PagedAttentionExtension that has its sliding window; 0 = none."""
 
@@ -188,13 +189,9 @@ def reason_of(error: BaseException) -> str:
 
 
 def _layers(model: ov.Model) -> list[Any]:
-    """Returns the attention nodes, in the order of the layers."""
-    return [
-        target.get_node()
-        for port in model.inputs
-        if str(port.get_any_name()).startswith("key_cache.")
-        for target in port.get_target_inputs()
-    ]
+    """Returns the attention nodes, in the order of the layers: each depends on the one before it.
+    Some layers share a cache (Gemma 3n)."""
+    return [node for node in model.get_ordered_ops() if node.get_type_name() == _PAGED_ATTENTION]
 
 
 def _read_masks(model: ov.Model, max_model_len: int) -> ModelAttention | None:

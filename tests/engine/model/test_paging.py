@@ -37,6 +37,9 @@ def test_what_is_wrong_without_a_trace(message: str, reason: str) -> None:
     assert reason_of(RuntimeError(message)) == reason
 
 
+SLOPES = 11
+"""The input of a paged attention that has its slopes."""
+
 MODELS = Path(__file__).parents[2] / "models" / "architectures"
 
 
@@ -102,3 +105,31 @@ def test_state_beside_attention_is_noticed(tmp_path: Path) -> None:
     graph = tmp_path / "openvino_model.xml"
     ov.save_model(hybrid_model(), graph)
     assert read_transformed(ov.Core(), graph, 160) == TransformedGraph(has_other_state=True)
+
+
+def with_shared_cache() -> ov.Model:
+    """A model whose last layer takes keys and values of its first, as in Gemma 3n. The bias of the
+    one between them grows with the position."""
+    shape = replace(SHAPES["tiny"], num_hidden_layers=3)
+    model = LlamaGraph(shape, 300, seed=0).build()
+    nodes = model.get_ordered_ops()
+    first, middle, last = (n for n in nodes if n.get_type_name() == "ScaledDotProductAttention")
+    for index in (1, 2):
+        last.input(index).replace_source_output(first.input_value(index))
+    mask = middle.input_value(3)
+    length = ops.gather(ops.shape_of(mask), np.int64(3), np.int64(0))
+    keys = ops.convert(ops.range(np.int64(0), length, np.int64(1), "i64"), np.float32)
+    middle.input(3).replace_source_output(ops.add(mask, keys).output(0))
+    sinks = [sink for sink in model.get_sinks() if ".2." not in sink.get_variable_id()]
+    return ov.Model(model.get_results(), sinks, model.get_parameters(), "model")
+
+
+def test_layers_that_share_a_cache_keep_their_own_attention(tmp_path: Path) -> None:
+    ov.save_model(with_shared_cache(), tmp_path / "openvino_model.xml")
+    model = read_paged_graph(ov.Core(), tmp_path, 160).model
+    found = [
+        (node.input_value(3).get_any_name(), bool(node.input_value(SLOPES).get_shape()[0]))
+        for node in model.get_ordered_ops()
+        if node.get_type_name() == "PagedAttentionExtension"
+    ]
+    assert found == [("key_cache.0", False), ("key_cache.1", True), ("key_cache.0", False)]

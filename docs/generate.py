@@ -1,5 +1,5 @@
-"""Writes what the pages tell from the code: flags.md, endpoints.md, metrics.md, and the map of the
-package in architecture.md.
+"""Writes what the pages tell from the code: flags.md, endpoints.md, metrics.md, files.md, and the
+map of the package in architecture.md.
 
 python -m docs.generate            writes them
 python -m docs.generate --check    exits with 1 if one of them is not what it would write
@@ -36,8 +36,8 @@ from fastovms.cli.flag import Flag
 from fastovms.cli.flags import GROUPS
 from fastovms.cli.parser import parse
 from fastovms.config import ApiConfig, HttpConfig
-from fastovms.http.connection.server_state import Exchange
 from fastovms.http.observing.http_metrics import HttpMetrics
+from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Request
 from fastovms.http.routing.router import Router
 from fastovms.http.server import HttpServer
@@ -236,6 +236,22 @@ def _escape(cell: str) -> str:
 # Architecture
 
 
+def files_page() -> str:
+    """Every file of the package, by its folder."""
+    return _page(
+        [
+            "# Files",
+            _WARNING,
+            "Every file of the package, with the first sentence of its docstring, so that a search "
+            "for a word on this page finds the file of a behaviour. [Contributing]"
+            "(contributing.md#where-do-i-change-x) tells by tasks which files belong together; "
+            "[Architecture](architecture.md) has the tree of the folders and the words of the "
+            "code.",
+            house_map.files(),
+        ]
+    )
+
+
 def architecture_page() -> str:
     """The page as it stands, with its maps drawn anew."""
     text = (Path(__file__).parent / "architecture.md").read_text()
@@ -252,6 +268,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "endpoints.md": endpoints_page,
     "metrics.md": metrics_page,
     "architecture.md": architecture_page,
+    "files.md": files_page,
 }
 
 

@@ -3,7 +3,7 @@ dialect."""
 
 from __future__ import annotations
 
-from fastovms.quoting import encodable
+from fastovms.quoting import quotable
 
 
 class FastovmsError(Exception):
@@ -21,7 +21,7 @@ class UnsupportedModel(ConfigurationError):
 class RequestError(FastovmsError):
     """The client's request is at fault.
 
-    The message and the parameter may repeat what the client wrote; `encodable` makes them safe.
+    The message and the parameter may repeat what the client wrote; `quotable` makes them safe.
 
     Attributes:
         param: name of the offending field (`"stop[1]"`), or None when no one field is to blame.
@@ -29,9 +29,9 @@ class RequestError(FastovmsError):
     """
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        self.message = encodable(message)
+        self.message = quotable(message)
         super().__init__(self.message)
-        self.param = None if param is None else encodable(param)
+        self.param = None if param is None else quotable(param)
         self.code = code
 
 
@@ -79,7 +79,7 @@ class BackendError(FastovmsError):
     """The request is fine, but cannot be run now."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(encodable(message))
+        super().__init__(quotable(message))
 
 
 class Overloaded(BackendError):

@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from fastovms.quoting import encodable, one_line
+from fastovms.quoting import one_line, quotable
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -34,7 +34,7 @@ class TextFormatter(logging.Formatter):
         return timestamp(record.created)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return one_line(encodable(super().formatMessage(record)))
+        return one_line(quotable(super().formatMessage(record)))
 
     def formatException(self, ei: _ExcInfo) -> str:
         return _indented(super().formatException(ei))
@@ -51,12 +51,12 @@ class JsonFormatter(logging.Formatter):
             "time": timestamp(record.created),
             "level": record.levelname,
             "logger": record.name,
-            "message": encodable(record.getMessage()),
+            "message": quotable(record.getMessage()),
         }
         if record.exc_info:
-            members["exception"] = encodable(self.formatException(record.exc_info))
+            members["exception"] = quotable(self.formatException(record.exc_info))
         if record.stack_info:
-            members["stack"] = encodable(record.stack_info)
+            members["stack"] = quotable(record.stack_info)
         return one_line(orjson.dumps(members).decode())
 
 
@@ -80,4 +80,4 @@ def form_in_use() -> str:
 
 
 def _indented(lines: str) -> str:
-    return "\n".join(f"  {one_line(encodable(line))}" for line in lines.split("\n"))
+    return "\n".join(f"  {one_line(quotable(line))}" for line in lines.split("\n"))

@@ -1,4 +1,5 @@
-"""Exports metrics to Prometheus, with vLLM's names under the prefix `fastovms_`.
+"""Declares the metrics of requests with their buckets, and exports them to Prometheus with vLLM's
+names under the prefix `fastovms_`.
 
 Recording happens for every token, so the histograms are plain integers that are turned into
 Prometheus families only when somebody scrapes. All of it runs on the event loop's thread.

@@ -1,4 +1,5 @@
-"""Makes what clients wrote safe to repeat to them and to write into logs."""
+"""Makes what clients wrote safe to repeat to them and to write into logs, cut where it is long, and
+says which texts may be ids."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ MAX_QUOTED: Final = 2000
 """How many characters a message may have that repeats what a client wrote."""
 
 
-def encodable(text: str) -> str:
+def quotable(text: str) -> str:
     """Returns the text with each lone surrogate as its escape, because UTF-8 has no surrogates
     (RFC 3629, 3), and with what is beyond `MAX_QUOTED` characters left out."""
     if len(text) > MAX_QUOTED:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.errors import Overloaded, RequestError
-from fastovms.quoting import MAX_QUOTED, encodable, is_id, one_line
+from fastovms.quoting import MAX_QUOTED, is_id, one_line, quotable
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,9 @@ from fastovms.quoting import MAX_QUOTED, encodable, is_id, one_line
         ("x" * (MAX_QUOTED + 1), "x" * (MAX_QUOTED - 3) + "..."),
     ],
 )
-def test_encodable(text, expected):
-    assert encodable(text) == expected
-    assert encodable(text).encode()
+def test_quotable(text, expected):
+    assert quotable(text) == expected
+    assert quotable(text).encode()
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@
 and no JSON.
 """
 
-from fastovms.http.connection.server_state import Exchange, Observer
 from fastovms.http.gates.auth import ApiKeys, read_api_keys
 from fastovms.http.gates.cors import CorsPolicy
 from fastovms.http.gates.media_type import JsonOnly
 from fastovms.http.listening.systemd import Notifier, inherited_sockets
 from fastovms.http.observing.access_log import AccessLog
+from fastovms.http.routing.exchange import Exchange, Observer
 from fastovms.http.routing.messages import (
     Check,
     ErrorRenderer,

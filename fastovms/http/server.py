@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http.connection.protocol import Connection
-from fastovms.http.connection.server_state import Observer, ServerState
+from fastovms.http.connection.server_state import ServerState
 from fastovms.http.gates.host_check import is_local
 from fastovms.http.listening.handshakes import TlsAcceptor
 from fastovms.http.listening.listeners import Listener, bind_all, raise_file_limit
 from fastovms.http.listening.tls import TlsCredentials
 from fastovms.http.routing.dispatch import CrossOrigin, Dispatcher, PathReader
+from fastovms.http.routing.exchange import Observer
 from fastovms.http.routing.messages import Check, ErrorRenderer
 from fastovms.http.routing.router import Router
 

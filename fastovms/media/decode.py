@@ -1,4 +1,4 @@
-"""Decodes image files to pixels, within limits."""
+"""Decodes image files to pixels, and refuses those of other formats, or with too many pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads files of the server itself, below one directory."""
+"""Reads images from the server's own disk, below the one directory that the operator allows."""
 
 from __future__ import annotations
 

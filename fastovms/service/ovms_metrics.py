@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fastovms.http.connection.server_state import Exchange
+from fastovms.http.routing.exchange import Exchange
 
 _OK: Final = 200
 _MALFORMED: Final = 412

@@ -1,4 +1,5 @@
-"""Makes the parser of one request's answer, which finds reasoning and calls in it."""
+"""Makes the parser of one request's answer, which finds reasoning and calls in it; says whether its
+prompt opens reasoning, and which formats and tags go together."""
 
 from __future__ import annotations
 

@@ -6,8 +6,9 @@ import asyncio
 
 from fastovms.config import HttpConfig
 from fastovms.http.connection.protocol import Connection
-from fastovms.http.connection.server_state import Exchange, ServerState
+from fastovms.http.connection.server_state import ServerState
 from fastovms.http.routing.dispatch import Dispatcher
+from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Request, Response, Stream
 from fastovms.http.routing.router import Router
 from tests.http.client import Conversation

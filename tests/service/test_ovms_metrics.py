@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from fastovms.http.connection.server_state import Exchange
+from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Request
 from fastovms.service.ovms_metrics import OvmsMetrics
 

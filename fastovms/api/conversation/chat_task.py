@@ -1,4 +1,4 @@
-"""Makes the task for the backend of a chat that is rendered and encoded, and the parsers of its
+"""Turns a chat that is rendered and encoded into the backend's task, and makes the parsers of its
 answer."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Says what the functions that a model calls are to the client: functions, those of a namespace, or
-custom tools."""
+"""Names a tool as its client does, and as the one function that the model sees for it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ from fastovms.api.responses.input.responses_schema import (
     ItemsRequest,
 )
 from fastovms.api.responses.stored.history import item_cost
-from fastovms.api.responses.stored.list_query import ListQuery, found, list_body
+from fastovms.api.responses.stored.list_page import list_body
+from fastovms.api.responses.stored.missing import found
+from fastovms.api.responses.stored.query import Query
 from fastovms.api.responses.stored.records import to_items
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.warning_header import passed_over, warning_headers
@@ -93,7 +95,7 @@ class Conversations:
         return Response(200, list_body(page), headers=headers)
 
     async def list_items(self, request: Request, dialect: Dialect) -> Response:
-        page = ListQuery(request).page()
+        page = Query(request).page()
         try:
             items = await self._store().list_items(request.tenant, _id(request), page)
         except UnknownCursor:
@@ -103,7 +105,7 @@ class Conversations:
         return Response(200, list_body(_found(items, request)))
 
     async def get_item(self, request: Request, dialect: Dialect) -> Response:
-        ListQuery(request)
+        Query(request)
         item_id = request.path_params["item_id"]
         store = self._store()
         body = await store.find_item(request.tenant, _id(request), item_id)

@@ -8,11 +8,13 @@ import orjson
 from fastovms.api.responses.background import BackgroundRun, ResponsesState
 from fastovms.api.responses.output.events import interrupted_events
 from fastovms.api.responses.stored.event_log import EventLog
-from fastovms.api.responses.stored.list_query import ListQuery, found, list_body
+from fastovms.api.responses.stored.list_page import list_body
+from fastovms.api.responses.stored.missing import found, not_found
+from fastovms.api.responses.stored.query import Query
 from fastovms.api.responses.stored.records import from_record
 from fastovms.api.responses.stored.replay import replay
 from fastovms.api.wire.dialect import Dialect
-from fastovms.errors import InvalidField, NotFound
+from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
 from fastovms.state.store import UnknownCursor
 
@@ -26,7 +28,7 @@ class StoredResponses:
 
     async def get(self, request: Request, dialect: Dialect) -> Response | None:
         state, id = self._find(request)
-        query = ListQuery(request)
+        query = Query(request)
         last = query.number("starting_after", 0)
         if query.flag("stream"):
             start = 0 if last is None else last + 1
@@ -51,7 +53,7 @@ class StoredResponses:
         if run is not None:
             await state.runs.cancel(run)
         if not await state.store.delete_response(request.tenant, id):
-            raise _not_found(id)
+            raise not_found("Response", id)
         return Response(200, orjson.dumps({"id": id, "object": "response", "deleted": True}))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
@@ -78,7 +80,7 @@ class StoredResponses:
 
     async def list_input(self, request: Request, dialect: Dialect) -> Response:
         state, id = self._find(request)
-        page = ListQuery(request).page()
+        page = Query(request).page()
         try:
             items = await state.store.list_input(request.tenant, id, page)
         except UnknownCursor:
@@ -117,13 +119,9 @@ class StoredResponses:
     def _find(self, request: Request) -> tuple[ResponsesState, str]:
         id = request.path_params["id"]
         if self._state is None:
-            raise _not_found(id)
+            raise not_found("Response", id)
         return self._state, id
 
 
 def _not_in_background() -> InvalidField:
     return InvalidField("only responses that run in the background can be cancelled")
-
-
-def _not_found(id: str) -> NotFound:
-    return NotFound(f"Response with id '{id[:200]}' not found.")

@@ -1,5 +1,5 @@
-"""Implements `GenerationBackend` by OpenVINO GenAI's pipeline, which runs in a process of its
-own."""
+"""Implements `GenerationBackend` by OpenVINO GenAI's pipeline: starts its process, talks to it, and
+ends its requests when it dies."""
 
 from __future__ import annotations
 

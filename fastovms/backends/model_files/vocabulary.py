@@ -1,5 +1,5 @@
-"""Says what the engine may know of a model's tokens: how many there are, and their grammar
-compiler."""
+"""Corrects `vocab_size` and the end tokens to the weights, and loads the grammar compiler of a
+tokenizer.json."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Compiles kernels with numba when their file is imported, or reads them from numba's cache, so
 that nothing is ever compiled in the middle of a step.
 
-No kernel holds the interpreter's lock. The cache goes by a kernel's own file: what is inlined must
-be in the same one.
+No kernel holds the interpreter's lock. numba's cache notices changes of a kernel's own file only,
+so what a kernel calls must stand in the same file.
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ import logging
 from fastovms.http.connection.pending_requests import PendingRequest, PendingRequests
 from fastovms.http.connection.read_deadline import ReadDeadline
 from fastovms.http.connection.response_writer import CONTINUE
-from fastovms.http.connection.server_state import Exchange, ServerState
+from fastovms.http.connection.server_state import ServerState
 from fastovms.http.connection.stream_writer import ResponseStream
 from fastovms.http.connection.wire import Wire, WireState
 from fastovms.http.parsing.faults import Fault, InputRefused
 from fastovms.http.parsing.framing import ParserPhase, RequestParser
+from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Handler, HeaderPairs, Request, Response, Stream
 
 logger = logging.getLogger(__name__)

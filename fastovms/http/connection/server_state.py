@@ -1,4 +1,5 @@
-"""Holds what all connections of a server share."""
+"""Holds what all connections of a server share, counts them, makes the ids of requests, and tells
+observers of those that are over."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from fastovms.config import HttpConfig
 from fastovms.http.connection.response_writer import ResponseWriter
@@ -16,32 +17,13 @@ from fastovms.http.connection.turnstile import Turnstile
 from fastovms.http.connection.wire import Outbox
 from fastovms.http.parsing.body_budget import BodyBudget
 from fastovms.http.routing.dispatch import Dispatcher
+from fastovms.http.routing.exchange import Exchange, Observer
 from fastovms.http.routing.messages import Request, Response
 from fastovms.quoting import is_id
 
 logger = logging.getLogger(__name__)
 
 _MAX_REQUEST_ID = 128
-
-
-class Exchange(NamedTuple):
-    """A request that is over, for access logs and metrics.
-
-    Attributes:
-        status: 499 when the client went away before an answer began.
-        num_bytes: how many were written for it, heads and framing included.
-        duration: seconds since its head was complete.
-        completed: False when the answer was cut short.
-    """
-
-    request: Request
-    status: int
-    num_bytes: int
-    duration: float
-    completed: bool
-
-
-Observer = Callable[[Exchange], None]
 
 
 class ManagedConnection(Protocol):

@@ -1,4 +1,5 @@
-"""Writes the streamed answer to one request: chunked, or ended by the connection's end."""
+"""Writes the streamed answer to one request, chunked or ended by the connection's end, and keeps a
+silent one alive by comments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the passes of the event loop short when many requests come at once."""
+"""Keeps the passes of the event loop short when many requests, or large bodies, come at once."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import orjson
 
-from fastovms.http.connection.server_state import Exchange
+from fastovms.http.routing.exchange import Exchange
 from fastovms.log_format import timestamp
 from fastovms.quoting import one_line
 

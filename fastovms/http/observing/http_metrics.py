@@ -13,7 +13,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from fastovms.http.connection.server_state import Exchange
+from fastovms.http.routing.exchange import Exchange
 from fastovms.series import Histogram
 
 _PREFIX: Final = "fastovms_http_"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from fastovms.http.connection.server_state import Exchange
 from fastovms.http.observing.access_log import AccessLog
+from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Headers, Request
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry
 
-from fastovms.http.connection.server_state import Exchange
 from fastovms.http.observing.http_metrics import HttpMetrics
+from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Request
 
 

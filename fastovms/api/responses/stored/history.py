@@ -14,6 +14,7 @@ from fastovms.api.request.prompts import context_exceeded
 from fastovms.api.responses.input.input_items import Item, ItemRules, distinct, read_input
 from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
+from fastovms.api.responses.stored.missing import not_found
 from fastovms.errors import InvalidField, NotFound
 from fastovms.params import ModelInfo
 from fastovms.state.store import EarlierItems, ResponseProgress, StateStore, StoredItem
@@ -165,4 +166,4 @@ def _store(store: StateStore | None, fields: ResponseFields) -> StateStore:
 
 def _not_found(what: str, id: str, name: str) -> NotFound:
     code = "previous_response_not_found" if name == "previous_response_id" else None
-    return NotFound(f"{what} with id '{id[:200]}' not found.", param=name, code=code)
+    return not_found(what, id, param=name, code=code)

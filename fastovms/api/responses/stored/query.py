@@ -1,4 +1,4 @@
-"""Reads the query parameters of the Responses API."""
+"""Reads the query parameters of the Responses API: pages of lists, streams again, `include`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 from urllib.parse import parse_qs
 
-import orjson
-
 from fastovms.api.responses.input.response_fields import check_include
 from fastovms.api.wire.body import show
-from fastovms.errors import InvalidField, NotFound, RequestError
+from fastovms.errors import InvalidField, RequestError
 from fastovms.http.routing.messages import Request
-from fastovms.state.store import ItemPage, Page
+from fastovms.state.store import Page
 
 _MAX_PARAMETERS: Final = 100
 _MAX_LIMIT: Final = 100
@@ -23,8 +21,8 @@ _FLAGS: Final = {"true": True, "false": False, "True": True, "False": False, "1"
 T = TypeVar("T")
 
 
-class ListQuery:
-    """Parameters by name. Where one is given several times, the last counts.
+class Query:
+    """The parameters of one request, by name. Where one is given several times, the last counts.
 
     Raises:
         RequestError: there are too many, or `include` has a value that is not known.
@@ -88,25 +86,3 @@ class ListQuery:
                 f"{name} must be one of {', '.join(values)}, not {show(text)}", param=name
             )
         return values[text]
-
-
-def list_body(page: ItemPage) -> bytes:
-    ids = [item.id for item in page.items]
-    rest = {
-        "first_id": ids[0] if ids else None,
-        "last_id": ids[-1] if ids else None,
-        "has_more": page.has_more,
-    }
-    data = b",".join(item.body for item in page.items)
-    return b'{"object":"list","data":[' + data + b"]," + orjson.dumps(rest)[1:]
-
-
-def found(result: T | None, what: str, id: str, *, param: str | None = None) -> T:
-    """Returns what was found.
-
-    Raises:
-        NotFound: nothing was.
-    """
-    if result is None:
-        raise NotFound(f"{what} with id '{id[:200]}' not found.", param=param)
-    return result

@@ -27,13 +27,13 @@ from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.state.database import Database, StateBounds
 from fastovms.state.sqlite_store import SqliteStore
-from tests.api.declared_answers import check_answer, check_events
+from tests.api.described import check_answer, check_events, check_taken
 from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, Script, make_request, model_info
 
 
 class Api:
-    """Calls the routes as the HTTP layer would, without it. Each answer is held to the type that
-    describes it."""
+    """Calls the routes as the HTTP layer would, without it. What is taken and what is answered is
+    held to what describes it."""
 
     def __init__(
         self,
@@ -86,6 +86,8 @@ class Api:
         request.path_params = match.path_params
         answer = match.handler(request)
         response = await answer if inspect.isawaitable(answer) else answer
+        if response is None or response.status == 200:
+            check_taken(method, match.pattern, body)
         if response is not None:
             check_answer(method, match.pattern, response)
         elif stream is not None and stream.closed:

@@ -23,7 +23,8 @@ def body_schema(component: Json, required: tuple[str, ...], dialect: Dialect) ->
     if dialect.model_required and "model" in properties:
         required = ("model", *required)
     for name in required:
-        properties[name] = _without_null(properties[name])
+        if "default" in component["properties"][name]:  # then null says that the field is absent
+            properties[name] = _without_null(properties[name])
     body = {**component, "properties": properties}
     if required:
         body["required"] = list(required)

@@ -1,13 +1,16 @@
-"""Holds answers to the types that describe them in the OpenAPI document."""
+"""Holds requests that are taken, and answers, to what the OpenAPI document says of them."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import orjson
 
 from fastovms.api.openapi.admin_schemas import OpenAIError, OvmsError
+from fastovms.api.openapi.document import openapi_document
 from fastovms.api.openapi.route_operations import OPERATIONS, Nothing, Operation, operation_name
 from fastovms.api.wire.dialect import dialect_of
 from fastovms.http.routing.messages import Response
@@ -17,6 +20,20 @@ _ALL = {name: found for operations in OPERATIONS.values() for name, found in ope
 
 def operation_of(method: str, pattern: str) -> Operation:
     return _ALL[operation_name(method, pattern.rstrip("/"))[0]]
+
+
+@cache
+def _body_validator(method: str, pattern: str) -> jsonschema_rs.Validator:
+    document = openapi_document([(method, pattern)], model="fake")
+    [methods] = document["paths"].values()
+    body = methods[method.lower()]["requestBody"]["content"]["application/json"]
+    return jsonschema_rs.validator_for({**body["schema"], "components": document["components"]})
+
+
+def check_taken(method: str, pattern: str, body: object) -> None:
+    """Fails if a body that was taken is none of those that are described."""
+    if isinstance(body, dict) and operation_of(method, pattern).body is not None:
+        _body_validator(method, pattern).validate(body)
 
 
 def check_answer(method: str, pattern: str, response: Response) -> None:

@@ -18,12 +18,9 @@ from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.images.image_decoder import ImageDecoder
-from fastovms.backends.model_files.model_info import (
-    limit_context,
-    log_missing,
-    read_model_info,
-    takes_images,
-)
+from fastovms.backends.model_files.context_length import limit_context
+from fastovms.backends.model_files.model_info import log_missing, read_model_info
+from fastovms.backends.model_files.required_files import takes_images
 from fastovms.backends.processes.process import ChildProcess
 from fastovms.config import MediaConfig, ModelConfig
 from fastovms.disk_cache import DiskCache, cache_root

@@ -303,6 +303,8 @@ class ModelInfo:
         name: the name clients use.
         created: unix seconds, reported by `/models`.
         max_model_len: context length in tokens, prompt and output together.
+        context_reason: why it is shorter than the model's, as a sentence for clients; empty = it
+            is not, or the operator has set it.
         vocab_size: token ids are 0 <= id < vocab_size.
         eos_token_ids: from generation_config.json (one id or several), else config.json.
         defaults: sampling defaults of the model.
@@ -318,3 +320,4 @@ class ModelInfo:
     defaults: SamplingDefaults = SamplingDefaults()
     config: Mapping[str, object] = field(default_factory=dict)
     takes_images: bool = False
+    context_reason: str = ""

@@ -15,7 +15,7 @@ from fastovms.backends.genai.grammars import guard_pipeline
 from fastovms.backends.genai.pipeline_check import pipeline_comparison
 from fastovms.backends.model_files.export_gaps import log_gaps
 from fastovms.backends.model_files.graph_check import check_graph
-from fastovms.backends.model_files.model_info import graph_file
+from fastovms.backends.model_files.required_files import graph_file
 from fastovms.backends.model_files.vocabulary import load_grammar_compiler
 from fastovms.backends.paged.context_window import fit_length
 from fastovms.backends.paged.draft_backend import read_draft_info

@@ -179,8 +179,9 @@ def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
     Args:
         name: the field at fault.
     """
+    told = f"This model's maximum context length is {model.max_model_len} tokens, but {reason}."
     return InvalidField(
-        f"This model's maximum context length is {model.max_model_len} tokens, but {reason}.",
+        f"{told} {model.context_reason}".rstrip(),
         param=name,
         code=CONTEXT_EXCEEDED,
     )

@@ -20,7 +20,7 @@ from fastovms.backends.genai.generation_config import generation_config
 from fastovms.backends.genai.prompt_inputs import PromptReader
 from fastovms.backends.genai.support import Assistance
 from fastovms.backends.genai.worker_messages import Compare, Compared, WorkerFailed
-from fastovms.backends.model_files.model_info import graph_file
+from fastovms.backends.model_files.required_files import graph_file
 from fastovms.backends.processes.process import connect_to_parent, receive, send
 from fastovms.engine.model.paging import reason_of
 from fastovms.engine.model.plain_graph import PROPERTIES, UnknownInput, compute_plain

@@ -31,6 +31,7 @@ from fastovms.backends.genai.worker_messages import (
     PipelineLoaded,
     WorkerFailed,
 )
+from fastovms.backends.model_files.context_length import fit_cache
 from fastovms.backends.processes.process import ChildProcess, Peer, receive, send
 from fastovms.backends.trials.guarded_grammars import GuardedGrammars
 from fastovms.config import EngineConfig
@@ -118,15 +119,10 @@ class GenaiBackend:
                 f"cannot load the model in {model_dir}: the pipeline's process {process.wait()}"
             )
         if isinstance(answer, PipelineLoaded):
-            if answer.model.max_model_len < model.max_model_len:
-                logger.warning(
-                    "context length reduced from %d to the %d tokens that the KV cache holds",
-                    model.max_model_len,
-                    answer.model.max_model_len,
-                )
             if config.enable_prefix_caching and not has_prefix_cache(config):
                 logger.warning("the genai backend has no prefix cache beside a draft model")
-            return cls(process, answer.model, config, grammars)
+            model = fit_cache(model, answer.model.max_model_len)
+            return cls(process, model, config, grammars)
         process.connection.close()
         process.wait()
         raise ConfigurationError(answer.reason)

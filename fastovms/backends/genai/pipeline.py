@@ -11,7 +11,7 @@ import openvino as ov
 import openvino_genai as genai
 
 from fastovms.backends.genai.support import Assistance, has_prefix_cache, token_budget
-from fastovms.backends.model_files.model_info import weights_file
+from fastovms.backends.model_files.required_files import weights_file
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, exact_properties
 from fastovms.engine.model.device_memory import FREE_MEMORY_SHARE, GIB

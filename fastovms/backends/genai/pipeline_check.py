@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fastovms.backends.genai.worker_messages import Compare, Compared
 from fastovms.backends.model_files.graph_check import Comparison, NotComparable
-from fastovms.backends.model_files.model_info import graph_file, weights_file
+from fastovms.backends.model_files.required_files import graph_file, weights_file
 from fastovms.backends.processes.process import ChildProcess, receive, send
 from fastovms.params import ModelInfo
 

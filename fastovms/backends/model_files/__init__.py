@@ -1,4 +1,5 @@
-"""Reads what the files of a model's directory say: its context, its vocabulary, its end tokens.
+"""Checks that a model's files are there, and reads what they say: its context, its vocabulary, its
+end tokens.
 
 It reads them before a backend loads the model, and chooses none.
 """

@@ -1,52 +1,19 @@
-"""Reads what the files of an exported model directory say about the model."""
+"""Reads what `config.json` and `generation_config.json` say of a model: its context, vocabulary, end
+tokens and defaults of sampling."""
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from fastovms.backends.model_files.required_files import check_files, takes_images, weights_file
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo, SamplingDefaults
 
 logger = logging.getLogger(__name__)
-
-REQUIRED_FILES: Final = (
-    "openvino_model.xml",
-    "openvino_model.bin",
-    "openvino_tokenizer.xml",
-    "openvino_detokenizer.xml",
-    "config.json",
-)
-
-VISION_FILES: Final = (
-    "openvino_language_model.xml",
-    "openvino_language_model.bin",
-    "openvino_text_embeddings_model.xml",
-    "openvino_text_embeddings_model.bin",
-    "openvino_vision_embeddings_model.xml",
-    "openvino_vision_embeddings_model.bin",
-    "openvino_tokenizer.xml",
-    "openvino_detokenizer.xml",
-    "config.json",
-)
-"""Files of a model that takes images. Some have more."""
-
-_FOREIGN_FILES: Final[Mapping[str, str]] = {
-    "openvino_language_model.xml": "the language part of a larger model",
-    "openvino_encoder_model.xml": "an encoder-decoder model",
-    "openvino_decoder_model.xml": "an encoder-decoder model",
-    "*unet*": "an image model",
-    "adapter_config.json": "an adapter (LoRA), not a model",
-    "*.onnx": "an ONNX model; export it with optimum-cli export openvino",
-    "*.safetensors": "a PyTorch model; export it with optimum-cli export openvino",
-    "pytorch_model*.bin": "a PyTorch model; export it with optimum-cli export openvino",
-}
-"""What directories without an openvino_model.xml may hold instead."""
 
 LENGTH_KEYS: Final = (
     "max_position_embeddings",
@@ -130,65 +97,6 @@ def log_missing(model: ModelInfo) -> None:
         )
     if not model.eos_token_ids:
         logger.warning("%s has no eos_token_id: answers end at max_tokens only", model.name)
-
-
-def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
-    """Returns the model with the context that the operator wants; None = its own.
-
-    Raises:
-        ConfigurationError: the model's is shorter.
-    """
-    if max_model_len is None:
-        return model
-    if max_model_len > model.max_model_len:
-        raise ConfigurationError(
-            f"--max-model-len must be at most {model.max_model_len}, the context length of "
-            f"{model.name}, not {max_model_len}"
-        )
-    return replace(model, max_model_len=max_model_len)
-
-
-def check_files(model_dir: Path) -> None:
-    """Raises ConfigurationError when `model_dir` is no directory of an exported model."""
-    if not model_dir.is_dir():
-        reason = "is not a directory" if model_dir.exists() else "does not exist"
-        raise ConfigurationError(f"model directory {model_dir} {reason}")
-    required = VISION_FILES if takes_images(model_dir) else REQUIRED_FILES
-    missing = [name for name in required if not (model_dir / name).is_file()]
-    for pattern, kind in _FOREIGN_FILES.items():
-        if "openvino_model.xml" in missing and any(model_dir.glob(pattern)):
-            raise ConfigurationError(f"{model_dir} cannot be served: it is {kind}")
-    if missing:
-        raise ConfigurationError(
-            f"{model_dir} is not a model exported by optimum-intel: it has no {', '.join(missing)}"
-        )
-    for name in required:
-        if name.endswith(".xml") and not _is_openvino_ir(model_dir / name):
-            raise ConfigurationError(f"{model_dir / name} is not an OpenVINO model")
-
-
-def takes_images(model_dir: Path) -> bool:
-    """Returns whether it is the directory of a vision model, as far as the names of its files
-    say."""
-    return (model_dir / "openvino_vision_embeddings_model.xml").is_file()
-
-
-def graph_file(model_dir: Path) -> Path:
-    """Returns the file with the graph of what generates the text."""
-    part = "language_" if takes_images(model_dir) else ""
-    return model_dir / f"openvino_{part}model.xml"
-
-
-def weights_file(model_dir: Path) -> Path:
-    """Returns the file with the weights of what generates the text."""
-    return graph_file(model_dir).with_suffix(".bin")
-
-
-def _is_openvino_ir(path: Path) -> bool:
-    """Returns whether a file begins like a graph of OpenVINO, which would try its other formats on
-    anything else, and complain about each of them on stderr."""
-    with path.open("rb") as file:
-        return re.search(rb"<net\s[^>]*\bversion=", file.read(4096)) is not None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

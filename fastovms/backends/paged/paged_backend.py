@@ -17,6 +17,7 @@ from fastovms.backend_stats import BackendStats
 from fastovms.backends.engine_thread.engine_loop import Abort, Close, Command, Submit, run_engine
 from fastovms.backends.engine_thread.in_flight import RequestsInFlight, StepReport, check_length
 from fastovms.backends.engine_thread.permits import Permits
+from fastovms.backends.model_files.context_length import fit_cache
 from fastovms.backends.model_files.graph_check import check_graph
 from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_grammar_compiler
 from fastovms.backends.paged.context_window import fit_attention
@@ -212,13 +213,7 @@ class PagedBackend:
                 max_num_seqs,
                 model.max_model_len,
             )
-        if capacity < model.max_model_len:
-            logger.warning(
-                "context length reduced from %d to the %d tokens that the KV cache holds",
-                model.max_model_len,
-                capacity,
-            )
-            model = replace(model, max_model_len=capacity)
+        model = fit_cache(model, capacity)
         engine = Engine(
             paged_model,
             config,

@@ -1,5 +1,5 @@
-"""Reads what `config.json` and `generation_config.json` say of a model: its context, vocabulary, end
-tokens and defaults of sampling."""
+"""Reads what `config.json` and `generation_config.json` say of a model: its context, vocabulary,
+end tokens and defaults of sampling."""
 
 from __future__ import annotations
 

@@ -39,8 +39,9 @@ _REFUSALS: Final[Mapping[int, str]] = {
     500: "The server has failed.",
     501: "The body comes in a coding that is not supported.",
     503: "The server takes no requests now: a model loads, or it shuts down.",
+    505: "The version of HTTP is none that is spoken here.",
 }
-_OF_LAYER: Final = (400, 401, 403, 408, 414, 417, 421, 431, 500, 501, 503)
+_OF_LAYER: Final = (400, 401, 403, 408, 414, 417, 421, 431, 500, 501, 503, 505)
 _OF_BODIES: Final = (413, 415, 429)
 _WITH_HEADERS: Final[Mapping[int, str]] = {
     401: "WWW-Authenticate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from fastovms.api.openapi.route_operations import OPERATIONS
 from fastovms.api.wire.body import decode
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream, model_info
+from tests.paths import ROOT
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 METHODS = ("get", "post", "delete")
@@ -112,6 +114,21 @@ def test_statuses(document, path, has, lacks):
     operation, *_ = document["paths"][path].values()
     assert set(has) <= set(operation["responses"])
     assert not set(lacks) & set(operation["responses"])
+
+
+def test_no_status_is_left_out(document):
+    """Neither of the layer's faults nor of its checks; 405 is never that of an operation."""
+    used = set()
+    for path in (ROOT / "fastovms").rglob("*.py"):
+        found = re.findall(
+            r"(?:Fault|_error|\berror)\((?:[^()]|\n)*?\b([45]\d\d),", path.read_text()
+        )
+        used.update(found)
+    assert {"408", "413", "415", "421", "431", "505"} <= used
+    described = {
+        status for _, _, operation in operations(document) for status in operation["responses"]
+    }
+    assert used - described == {"405"}
 
 
 def test_the_body_depends_on_the_dialect(document):

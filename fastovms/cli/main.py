@@ -1,4 +1,5 @@
-"""Runs the command that a command line asks for: the entry point of `fastovms`."""
+"""Runs the command that a command line asks for, and ends with its exit code: the entry point of
+`fastovms`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Decodes image files to pixels, and refuses those of other formats, or with too many pixels."""
+"""Decodes image files to pixels, turned as their EXIF says, and refuses those of other formats, or
+with too many pixels."""
 
 from __future__ import annotations
 

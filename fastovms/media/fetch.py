@@ -1,4 +1,5 @@
-"""Fetches images from other servers: a small HTTP client that goes only where the operator lets it.
+"""Fetches images from other servers, through redirects: a small HTTP client that goes only where
+the operator lets it.
 
 `http.client` and its kin resolve a name when they connect, behind any check of its addresses. Here
 the address that was checked is the one that is connected to.

@@ -1,4 +1,5 @@
-"""Loads the images of requests: reads or fetches them, then decodes them."""
+"""Loads the images of requests, as many as `--max-images`: reads or fetches them, then decodes
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Refuses requests without a key, or at a time at which the server cannot serve them."""
+"""Refuses requests without a key (401), or at a time at which the server cannot serve them
+(503)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Runs the transactions of the state database, and keeps it within its bounds. It is synchronous: a
-thread of its own uses it."""
+"""Runs the transactions of the state database, and keeps it within its bounds: drops what is too
+old, too many or too large. It is synchronous: a thread of its own uses it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from pydantic import ValidationError
 
 from bench.pydantic_bodies import pydantic_model
-from fastovms.api.request.sampling import check_ranges
+from fastovms.api.request.common_fields import check_ranges
 from fastovms.api.wire.dialect import OPENAI
 from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest
 from fastovms.errors import InvalidField

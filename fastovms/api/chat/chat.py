@@ -15,7 +15,7 @@ from fastovms.api.generation.deltas import merged
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.ranking import best_samples
-from fastovms.api.request.sampling import is_streamed
+from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.token_report import num_values
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import ChatRequest

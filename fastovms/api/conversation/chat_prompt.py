@@ -1,5 +1,5 @@
-"""Makes the prompt that the model gets of a chat's messages: renders the template and encodes its
-text."""
+"""Makes the prompt that the model gets of a chat's messages: renders the template, which is told of
+`reasoning_effort`, and encodes its text."""
 
 from __future__ import annotations
 

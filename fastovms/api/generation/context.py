@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fastovms.api.generation.envelope import SYSTEM_FINGERPRINT, Envelope
+from fastovms.api.request.common_fields import is_streamed, request_id
 from fastovms.api.request.preparation import FieldNames, Preparation
-from fastovms.api.request.sampling import is_streamed, request_id
 from fastovms.api.request.typed_body import read_body
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader

@@ -17,9 +17,9 @@ from typing import Final, Self
 from fastovms.api.generation.cut_generation import failure
 from fastovms.api.generation.deltas import DeltaCallback, SampleDelta, Usage
 from fastovms.api.generation.submission import submit_all
+from fastovms.api.request.common_fields import Stopping
 from fastovms.api.request.generation_options import GenerationOptions
 from fastovms.api.request.prompt_task import PromptTask
-from fastovms.api.request.sampling import Stopping
 from fastovms.api.serving.served import ServedModel
 from fastovms.metrics import FinishedRequest
 from fastovms.params import (

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fastovms.api.generation.cut_generation import failure
 from fastovms.api.generation.submission import submit_all
-from fastovms.api.request.sampling import Queueing
+from fastovms.api.request.common_fields import Queueing
 from fastovms.backend import GenerationBackend
 from fastovms.params import (
     FinishReason,

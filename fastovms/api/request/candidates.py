@@ -1,4 +1,5 @@
-"""Decides how many texts are made for a prompt, how, and how many of them the client gets."""
+"""Reads `n`, `best_of` and the fields of beam search: how many texts are made for a prompt, how,
+and how many of them the client gets."""
 
 from __future__ import annotations
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from fastovms.api.request.audio_fields import check_audio_fields
 from fastovms.api.request.candidates import Candidates, candidates
-from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.prompts import Truncation
-from fastovms.api.request.sampling import (
+from fastovms.api.request.common_fields import (
     Queueing,
     Stopping,
     check_ranges,
@@ -18,6 +16,8 @@ from fastovms.api.request.sampling import (
     stopping,
     stream_options,
 )
+from fastovms.api.request.preparation import Preparation
+from fastovms.api.request.prompts import Truncation
 from fastovms.api.request.token_budget import TokenBudget, truncation
 from fastovms.api.request.token_report import TokenReport
 from fastovms.api.request.token_rules import TokenRules, token_rules

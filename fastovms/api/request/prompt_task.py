@@ -1,13 +1,14 @@
-"""Makes the prompts of a request into what the backend gets."""
+"""Makes the prompts of a request into what the backend gets, with `temperature`, `top_p`, `seed`
+and their like as the request, the model or the dialect says."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+from fastovms.api.request.common_fields import MAX_DRAFT_TOKENS, MAX_NGRAM_SIZE, is_streamed
 from fastovms.api.request.generation_options import GenerationOptions
 from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.sampling import MAX_DRAFT_TOKENS, MAX_NGRAM_SIZE, is_streamed
 from fastovms.api.request.token_budget import fit_max_tokens
 from fastovms.api.request.token_report import num_values
 from fastovms.api.request.token_rules import encode_bad_words

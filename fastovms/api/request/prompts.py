@@ -1,5 +1,5 @@
-"""Reads the prompts of a request in all their forms, encodes them, and checks that they fit the
-model."""
+"""Reads the prompts of a request in all their forms, encodes them, and refuses too many, and those
+that do not fit the model."""
 
 from __future__ import annotations
 

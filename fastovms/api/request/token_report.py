@@ -1,12 +1,12 @@
-"""Decides what an answer tells about its tokens."""
+"""Decides what an answer tells of its tokens: log probabilities, ids, and how tokens are named."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fastovms.api.request.common_fields import is_streamed, num_logprobs
 from fastovms.api.request.logprob_formats import TokenNames
 from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.sampling import is_streamed, num_logprobs
 from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS, ModelInfo

@@ -1,4 +1,5 @@
-"""Reads the fields that favour, forbid or end at certain tokens."""
+"""Reads the fields that favour, forbid or end at certain tokens: `logit_bias`, `bad_words`,
+`allowed_token_ids`, `stop_token_ids`."""
 
 from __future__ import annotations
 

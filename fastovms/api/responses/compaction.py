@@ -13,9 +13,9 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import SampleDelta, merged
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.request import offload
+from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.prompts import context_exceeded
-from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.responses.create import history_of, id_prefix, item_ids
 from fastovms.api.responses.input.input_items import Item, NewId

@@ -19,8 +19,8 @@ from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.ranking import best_samples
 from fastovms.api.request import offload
+from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.sampling import is_streamed
 from fastovms.api.responses.background import (
     BackgroundRun,
     ResponseOwner,

@@ -13,6 +13,7 @@ from fastovms.api.conversation.chat_task import ReadChat, chat_task, parser_make
 from fastovms.api.conversation.chat_tools import ToolUse, read_tools
 from fastovms.api.request import offload
 from fastovms.api.request.candidates import check_num_choices
+from fastovms.api.request.common_fields import num_logprobs
 from fastovms.api.request.generation_options import (
     GenerationOptions,
     check_numbers,
@@ -22,7 +23,6 @@ from fastovms.api.request.preparation import FieldNames, Preparation
 from fastovms.api.request.prompt_images import kept_images
 from fastovms.api.request.prompt_task import PromptTask
 from fastovms.api.request.prompts import Prompt
-from fastovms.api.request.sampling import num_logprobs
 from fastovms.api.request.token_budget import TokenBudget, token_budget
 from fastovms.api.request.token_report import token_report
 from fastovms.api.responses.input.dropped_messages import fitting

@@ -1,4 +1,5 @@
-"""Finds the model that a request names, with its tokenizer, chat format and limits."""
+"""Finds the model that a request names, by any of its names, or refuses with 404; with its
+tokenizer, chat format and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Turns exceptions into responses, in each dialect's form."""
+"""Turns exceptions into responses, in each dialect's form: the status, `code`, `param`, and the
+header `Retry-After`."""
 
 from __future__ import annotations
 

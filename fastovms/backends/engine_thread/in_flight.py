@@ -1,5 +1,5 @@
-"""Keeps track, on the event loop, of the requests that an engine has, and hands each its
-outputs."""
+"""Keeps track, on the event loop, of the requests that an engine has, and hands each its outputs;
+refuses one too many with 429."""
 
 from __future__ import annotations
 

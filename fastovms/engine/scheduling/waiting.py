@@ -1,4 +1,5 @@
-"""Keeps the sequences that wait to run, in the order in which they will."""
+"""Keeps the sequences that wait to run, in the order in which they will: by `priority`, then as
+they came."""
 
 from __future__ import annotations
 

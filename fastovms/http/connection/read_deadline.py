@@ -1,4 +1,5 @@
-"""Bounds how long a connection waits for what its client has begun to send, or might."""
+"""Bounds how long a connection may be idle, or take for a head or a body that its client has begun
+to send."""
 
 from __future__ import annotations
 

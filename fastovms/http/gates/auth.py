@@ -1,4 +1,4 @@
-"""Checks bearer keys (RFC 6750 2.1)."""
+"""Checks bearer keys (RFC 6750 2.1): 401 without one."""
 
 from __future__ import annotations
 

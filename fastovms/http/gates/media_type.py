@@ -1,4 +1,4 @@
-"""Refuses bodies in a form that no handler reads (RFC 9110 8.3, 8.4)."""
+"""Refuses bodies in a form that no handler reads, compressed ones too (RFC 9110 8.3, 8.4): 415."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parses requests from a connection's bytes, without a socket or a clock.
+"""Parses requests from a connection's bytes, without a socket or a clock, and refuses what is too
+large: 413, 414, 431.
 
 httptools reads the grammar; sizes are bounded here, and `head` has the checks that it leaves to its
 user.

@@ -1,4 +1,5 @@
-"""Decides from a request's head who answers it: the layer itself, a refusal, or a handler."""
+"""Decides from a request's head who answers it: the layer itself (404, 405, OPTIONS, CORS, below
+`--root-path`), a refusal, or a handler."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastovms.api.request.sampling import is_streamed
+from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.wire.body import show
 from fastovms.api.wire.client_ids import check_id

@@ -1,4 +1,5 @@
-"""Reads all items that a model is told for one request: those that came before, and the input."""
+"""Reads all items that a model is told for one request: those that came before, by
+`previous_response_id` or `conversation`, and the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Checks the generation fields of a request."""
+"""Checks the fields that every endpoint that generates has: ranges of numbers, `stop`,
+`stream_options`, `logprobs`, `priority`, `cache_salt`, `request_id`."""
 
 from __future__ import annotations
 

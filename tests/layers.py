@@ -45,6 +45,7 @@ RANKS = (
         "backends.images",
         "backends.model_files",
         "backends.trials",
+        "backends.xgrammar",
         "catalog",
         "engine.scheduling",
         "http.gates",

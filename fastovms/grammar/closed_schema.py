@@ -15,6 +15,7 @@ from itertools import product
 from typing import Any, Final
 
 from fastovms.grammar.finite_schema import Schema, parts_of, rewritten
+from fastovms.grammar.other_names import other_names
 from fastovms.grammar.schema_merging import merged
 from fastovms.json_types import resolve
 
@@ -266,14 +267,22 @@ class _Closing:
 
 def _closed_object(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns a schema that declares properties, for objects alone if it does not say what it is
-    for, and closed if it says nothing of other properties."""
+    for, and closed if it says nothing of other properties. Where there may be others, they are told
+    by a pattern that no declared name matches: compilers would let those come again, spelled with
+    escapes perhaps."""
     if schema.keys().isdisjoint(("type", "enum", "const")):
         schema = {"type": "object", **schema}
-    if not schema.keys().isdisjoint(("enum", "const", *_OTHERS)):
+    if not schema.keys().isdisjoint(("enum", "const", "patternProperties")):
+        return schema
+    others = schema.get("additionalProperties", False)
+    if "additionalProperties" in schema and others is False:
         return schema
     properties = dict(schema["properties"])
     required = schema.get("required")
     for name in required if isinstance(required, list) else ():
         if isinstance(name, str):
-            properties.setdefault(name, {})
-    return {**schema, "properties": properties, "additionalProperties": False}
+            properties.setdefault(name, others or {})
+    if others is not False and properties:
+        schema = {**schema, "patternProperties": {other_names(properties): others}}
+        others = False
+    return {**schema, "properties": properties, "additionalProperties": others}

@@ -95,10 +95,24 @@ def check_schema(schema: object) -> None:
             raise ValueError(f"type must be a string or a list of strings, not {shown}")
 
 
+def normal_schema(schema: object) -> object:
+    """Returns the schema as every compiler is to take it: closed, with nothing beside `anyOf`,
+    `oneOf` and `$ref`, and otherwise as `usable_schema` has it. It raises as that does."""
+    try:
+        check_schema(schema)
+        return _finite(closed_schema(schema) if isinstance(schema, dict) else schema, '"$ref"')
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
 def _usable(schema: object, source: str) -> object:
     check_schema(schema)
     if isinstance(schema, dict) and _MAY_DECLARE_PROPERTIES.search(source) is not None:
         schema = closed_schema(schema)
+    return _finite(schema, source)
+
+
+def _finite(schema: object, source: str) -> object:
     corrected = _corrected(schema)
     has_definitions = isinstance(corrected, Mapping) and "$defs" in corrected
     if not has_definitions and _NEEDS_A_SEARCH.search(source) is None:

@@ -52,7 +52,11 @@ REF = {"$ref": "#/$defs/Base"}
         ({"type": ["object", "null"], "properties": {"a": INTEGER}}, ["null", "{}"], ['{"b":1}']),
         (obj("a", "z"), ['{"z":null}', '{"a":1,"z":[]}'], ["{}", '{"z":1,"b":1}']),
         # What says something of other properties keeps its say.
-        (obj("a", additionalProperties=True), ['{"a":1,"b":"x"}'], ['{"a":1,"a":2}']),
+        (obj("a", additionalProperties=True), ['{"a":1,"b":"x"}'],
+         ['{"a":1,"a":2}', '{"b":1,"a":2}', r'{"a":1,"\u0061":2}']),
+        (obj("a", "z", additionalProperties=INTEGER), ['{"z":1}', '{"a":1,"z":2,"b":3}'],
+         ['{"a":1}', '{"z":1,"a":2}', '{"z":"x"}', '{"z":1,"z":1}']),
+        (obj("", additionalProperties=INTEGER), ['{"b":1}'], ['{"b":"x"}']),
         (obj("a", additionalProperties=INTEGER), ['{"b":1}'], ['{"b":"x"}', '{"a":1,"a":2}']),
         (obj("a", additionalProperties=False), ['{"a":1}'], ['{"b":1}']),
         (obj("a", patternProperties={"^x": INTEGER}), ['{"a":1,"x1":2,"b":"c"}'], ['{"xa":"b"}']),

@@ -20,12 +20,12 @@ from tests.vocabularies import vocabulary
             {
                 "type": "object",
                 "properties": {"format": {"format": "path"}, "b": {"format": "date"}},
-                "additionalProperties": True,
+                "additionalProperties": False,
             },
             {
                 "type": "object",
                 "properties": {"format": {}, "b": {"format": "date"}},
-                "additionalProperties": True,
+                "additionalProperties": False,
             },
         ),
         (

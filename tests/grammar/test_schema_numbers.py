@@ -56,7 +56,7 @@ def test_what_is_refused(schema: object, fault: str) -> None:
         {"minLength": 0, "maxLength": 2**32 - 1, "minItems": "5"},
         {
             "type": "object",
-            "additionalProperties": {},
+            "additionalProperties": False,
             "properties": {"minimum": {"type": "string"}, "const": {"type": "null"}},
         },
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,7 +10,9 @@ import openvino_genai as genai
 
 from fastovms.backends.genai.support import Assistance, num_assistant_tokens
 from fastovms.backends.genai.tag_translation import structural_tag
+from fastovms.backends.xgrammar.json_rules import json_rules
 from fastovms.engine.drafting.prompt_lookup import DEFAULT_MAX_NGRAM_SIZE
+from fastovms.grammar.schema_numbers import integer_of
 from fastovms.params import BeamSearch, EarlyStopping, Grammar, GrammarKind, SamplingParams
 
 _STOP_CRITERIA: Final[Mapping[EarlyStopping, Any]] = {
@@ -119,17 +122,19 @@ def structured_output(grammar: Grammar) -> genai.StructuredOutputConfig:
     config = genai.StructuredOutputConfig()
     if grammar.tree is not None or grammar.kind not in _MEMBERS:
         config.structural_tags_config = structural_tag(grammar)
+    elif grammar.kind is GrammarKind.JSON_SCHEMA:
+        config.grammar = json_rules(json.loads(grammar.source, parse_int=integer_of))
     elif grammar.kind is GrammarKind.JSON_OBJECT:
-        config.json_schema = '{"type": "object"}'
+        config.grammar = json_rules({"type": "object"})
     else:
         setattr(config, _MEMBERS[grammar.kind], grammar.source)
     return config
 
 
 _MEMBERS: Final[Mapping[GrammarKind, str]] = {
-    GrammarKind.JSON_SCHEMA: "json_schema",
-    GrammarKind.JSON_OBJECT: "json_schema",
+    GrammarKind.JSON_SCHEMA: "grammar",
+    GrammarKind.JSON_OBJECT: "grammar",
     GrammarKind.REGEX: "regex",
     GrammarKind.GRAMMAR: "grammar",
 }
-"""Where the configuration takes a source as it is."""
+"""Where the configuration takes a source as it is, or the rules that it stands for."""

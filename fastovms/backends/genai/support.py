@@ -85,7 +85,8 @@ def check_grammar(grammar: Grammar) -> None:
     if grammar.tree is None:
         return
     try:
-        structural_tag(grammar)
+        # What of a schema cannot be kept to is found out by its trial, too.
+        structural_tag(grammar, write_json=lambda *_: {"type": "json_schema"})
     except CannotTranslate as error:
         raise InvalidField(
             f"{grammar.param} {NOT_SUPPORTED}: it needs {error}", param=grammar.param

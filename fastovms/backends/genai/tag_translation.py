@@ -9,10 +9,12 @@ any text up to the tag behind it, and other such text is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fastovms import grammar_tree as tree
+from fastovms.backends.xgrammar.json_rules import json_rules
+from fastovms.grammar.json_schema import normal_schema
 from fastovms.grammar_tree import Node
 from fastovms.params import Grammar, GrammarKind
 
@@ -32,14 +34,25 @@ class CannotTranslate(ValueError):
     """The grammar has a part that structural tags do not."""
 
 
-def structural_tag(grammar: Grammar) -> str:
+WriteJson = Callable[[Any, bool], Format]
+"""Makes the format of a value of a JSON schema, in which there may be a blank after a colon and a
+comma or not."""
+
+
+def rules_of_json(schema: Any, has_blanks: bool) -> Format:
+    """Returns the format of a value of a schema, as llguidance would write it; it raises as
+    `json_rules` does. XGrammar's own `json_schema` allows other texts."""
+    return {"type": "grammar", "grammar": json_rules(schema, has_blanks=has_blanks)}
+
+
+def structural_tag(grammar: Grammar, *, write_json: WriteJson = rules_of_json) -> str:
     """Returns the structural tag, as JSON.
 
     Raises:
         CannotTranslate: the grammar has a part that structural tags do not.
         AttributeError, KeyError, TypeError, ValueError: it is malformed.
     """
-    found = _format(grammar.tree or tree.Answer(), grammar)
+    found = _format(grammar.tree or tree.Answer(), grammar, write_json)
     return json.dumps({"type": "structural_tag", "format": found})
 
 
@@ -59,30 +72,54 @@ def _text_without(texts: Sequence[str]) -> Format:
     return {"type": "any_text", "excludes": list(texts)}
 
 
-def _schema(schema: Any) -> Format:
-    if isinstance(schema, dict):
-        schema = {key: value for key, value in schema.items() if key != "x-guidance"}
-    return {"type": "json_schema", "json_schema": schema}
+def _answer(grammar: Grammar, write_json: WriteJson) -> Format:
+    source = grammar.source
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return write_json(json.loads(source), False)
+        case GrammarKind.JSON_OBJECT:
+            return write_json({"type": "object"}, False)
+        case GrammarKind.REGEX:
+            return _regex(source)
+        case GrammarKind.GRAMMAR:
+            return {"type": "grammar", "grammar": source}
+        case GrammarKind.CHOICE:
+            return _either([_const(text) for text in json.loads(source)])
+        case GrammarKind.STRUCTURAL_TAG:
+            format_: Format = _with_rules(json.loads(source), write_json)
+            return format_
+        case GrammarKind.CALLS:
+            raise ValueError("calls have no answer")
 
 
-_ANSWERS: Final[Mapping[GrammarKind, Callable[[str], Format]]] = {
-    GrammarKind.JSON_SCHEMA: lambda source: _schema(json.loads(source)),
-    GrammarKind.JSON_OBJECT: lambda source: _schema({"type": "object"}),
-    GrammarKind.REGEX: lambda source: {"type": "regex", "pattern": source},
-    GrammarKind.GRAMMAR: lambda source: {"type": "grammar", "grammar": source},
-    GrammarKind.CHOICE: lambda source: _either([_const(text) for text in json.loads(source)]),
-    GrammarKind.STRUCTURAL_TAG: json.loads,
-}
+_PARTS: Final = ("elements", "tags", "content")
+"""The members of formats that hold others."""
 
 
-def _format(node: Node, grammar: Grammar) -> Format:
+def _with_rules(value: Any, write_json: WriteJson) -> Any:
+    """Returns a client's format with the rules of its schemas in place of them. Arguments in
+    elements have their schemas closed."""
+    if isinstance(value, list):
+        return [_with_rules(item, write_json) for item in value]
+    if not isinstance(value, dict):
+        return value
+    is_json = value.get("type") == "json_schema"
+    if is_json and value.get("style", "json") == "json":
+        return write_json(value["json_schema"], False)
+    if is_json or value.get("type") == "qwen_xml_parameter":
+        return {**value, "json_schema": normal_schema(value["json_schema"])}
+    parts = {key: _with_rules(value[key], write_json) for key in _PARTS if key in value}
+    return {**value, **parts}
+
+
+def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
     match node:
         case tree.Literal(text) | tree.Tag(text):
             return _const(text)
         case tree.Until(tag):
             return _until(tag)
         case tree.FirstTag(cases, must_come):
-            rests = [_format(rest, grammar) for _, rest in cases]
+            rests = [_format(rest, grammar, write_json) for _, rest in cases]
             last: Format = rests[0].get("elements", rests)[-1]
             if not must_come and last["type"] == "triggered_tags":
                 # No choice may have both this and other text in it: what is free before it, too,
@@ -94,7 +131,7 @@ def _format(node: Node, grammar: Grammar) -> Format:
             without = [] if must_come else [_text_without([tag for tag, _ in cases])]
             return _either([*found, *without])
         case tree.TriggeredTag(tag, rest, once):
-            return _triggered(tag, _format(rest, grammar), stop_after_first=once)
+            return _triggered(tag, _format(rest, grammar, write_json), stop_after_first=once)
         case tree.Regex(pattern, (), ()):
             return _regex(pattern)
         case tree.Regex():
@@ -108,20 +145,22 @@ def _format(node: Node, grammar: Grammar) -> Format:
         case tree.TextBefore():
             raise CannotTranslate("text that is to match several expressions")
         case tree.Json(schema):
-            return _schema(json.loads(schema))
+            return write_json(json.loads(schema), True)
         case tree.Answer():
-            return _ANSWERS[grammar.kind](grammar.source)
+            return _answer(grammar, write_json)
         case tree.InOrder(items):
-            return _joined([_format(item, grammar) for item in items])
+            return _joined([_format(item, grammar, write_json) for item in items])
         case tree.OneOf(items):
-            return _either([_format(item, grammar) for item in items])
+            return _either([_format(item, grammar, write_json) for item in items])
         case tree.Repeat(item):
-            return _repeated(_format(item, grammar))
+            return _repeated(_format(item, grammar, write_json))
         case tree.Several(item, separator):
-            first = _format(item, grammar)
-            return _joined([first, _repeated(_joined([_format(separator, grammar), first]))])
+            first = _format(item, grammar, write_json)
+            return _joined(
+                [first, _repeated(_joined([_format(separator, grammar, write_json), first]))]
+            )
         case tree.Separated(items, separator):
-            formats = [_format(item, grammar) for item, _ in items]
+            formats = [_format(item, grammar, write_json) for item, _ in items]
             return _separated(formats, [is_required for _, is_required in items], separator)
 
 

@@ -93,8 +93,8 @@ def test_grammars():
     content = {"type": "json_schema", "json_schema": {"type": "object"}}
     tag = {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}
     cases = {
-        GrammarKind.JSON_SCHEMA: ("{}", "json_schema"),
-        GrammarKind.JSON_OBJECT: ("", "json_schema"),
+        GrammarKind.JSON_SCHEMA: ("{}", "grammar"),
+        GrammarKind.JSON_OBJECT: ("", "grammar"),
         GrammarKind.REGEX: ("a", "regex"),
         GrammarKind.GRAMMAR: ('root ::= "a"', "grammar"),
         GrammarKind.CHOICE: ('["a", "b"]', "structural_tags_config"),

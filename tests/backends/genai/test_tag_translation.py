@@ -15,6 +15,7 @@ from fastovms.backends.genai.tag_translation import (
     CannotTranslate,
     structural_tag,
 )
+from fastovms.backends.xgrammar.json_rules import json_rules
 from fastovms.config import DEMO_MODEL
 from fastovms.grammar_tree import (
     ANY_TEXT,
@@ -51,6 +52,21 @@ ANY = {"type": "any_text"}
 
 def const(text: str) -> dict[str, Any]:
     return {"type": "const_string", "value": text}
+
+
+def rules(schema: object, *, has_blanks: bool = False) -> dict[str, Any]:
+    return {"type": "grammar", "grammar": json_rules(schema, has_blanks=has_blanks)}
+
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+def schema_format(schema: object) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def tag(content: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tag", "begin": "<", "content": content, "end": ">"}
 
 
 def sequence(*items: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +124,7 @@ def calls(tree: Node) -> dict[str, Any]:
         (in_order(Until("<t>"), "a"), sequence(until("<t>"), const("a"))),
         (
             in_order(Json.of({"type": "string", "x-guidance": {"a": 1}}), "a"),
-            sequence({"type": "json_schema", "json_schema": {"type": "string"}}, const("a")),
+            sequence(rules({"type": "string"}, has_blanks=True), const("a")),
         ),
         (
             in_order("a", TriggeredTag("<t>", in_order("b", "c"), once=False)),
@@ -182,11 +198,20 @@ def test_what_has_no_words_there(tree, message):
 @pytest.mark.parametrize(
     ("kind", "source", "expected"),
     [
-        (GrammarKind.JSON_SCHEMA, '{"a": 1}', {"type": "json_schema", "json_schema": {"a": 1}}),
+        (GrammarKind.JSON_SCHEMA, '{"type": "null"}', rules({"type": "null"})),
+        (GrammarKind.JSON_OBJECT, "", rules({"type": "object"})),
         (
-            GrammarKind.JSON_OBJECT,
-            "",
-            {"type": "json_schema", "json_schema": {"type": "object"}},
+            GrammarKind.STRUCTURAL_TAG,
+            json.dumps(tag(either(schema_format(PERSON), schema_format(True)))),
+            tag(either(rules(PERSON), rules(True))),
+        ),
+        (
+            GrammarKind.STRUCTURAL_TAG,
+            json.dumps({"type": "qwen_xml_parameter", "json_schema": PERSON}),
+            {
+                "type": "qwen_xml_parameter",
+                "json_schema": {**PERSON, "additionalProperties": False},
+            },
         ),
         (GrammarKind.REGEX, "a+", {"type": "regex", "pattern": "a+"}),
         (GrammarKind.GRAMMAR, "root ::= x", {"type": "grammar", "grammar": "root ::= x"}),

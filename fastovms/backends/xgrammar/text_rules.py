@@ -1,0 +1,228 @@
+"""Writes the contents of JSON strings as expressions of XGrammar's EBNF: of any text, or of what a
+regular expression matches, each character as JSON spells it.
+
+XGrammar's own reader takes a pattern for the spelling itself: a dot in it matches the quote that
+ends the string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any, Final
+
+Ranges = list[tuple[int, int]]
+"""Code points from the first to the last of each pair, ascending."""
+
+_LAST: Final = 0x10FFFF
+_SURROGATES: Final = (0xD800, 0xDFFF)
+_ALL: Final[Ranges] = [(0, _SURROGATES[0] - 1), (_SURROGATES[1] + 1, _LAST)]
+_OF_ONE_LENGTH: Final[Sequence[Ranges]] = ([(0, 0x7FF)], [(0x800, 0xFFFF)], [(0x10000, _LAST)])
+_SHORT: Final = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
+_CONTROLS: Final = [*range(0x20), 0x7F]
+_QUOTED: Final = {ord('"'): r'"\\\""', ord("\\"): r'"\\\\"'}
+
+_DIGITS: Final[Ranges] = [(48, 57)]
+_WORD: Final[Ranges] = [(48, 57), (65, 90), (95, 95), (97, 122)]
+_SPACE: Final[Ranges] = [
+    (9, 13), (32, 32), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A),
+    (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000),
+]  # fmt: skip
+
+_PLAIN: Final = (
+    r"[ !#-\[\]-~\u0080-\u07ff]",
+    r"[\u0800-\ud7ff\ue000-\uffff]",
+    r"[\U00010000-\U0010ffff]",
+)
+"""What JSON spells as it is. Of `[^"]`, and of a class with characters of three bytes and of
+others, XGrammar makes one of which broken characters are."""
+
+ESCAPE: Final = r'"\\" (["\\bfnrt] | "u00" ([01] [0-9a-fA-F] | "7" [fF]))'
+"""What JSON spells otherwise."""
+
+NAME_ESCAPE: Final = r'"\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4})'
+"""The same in a name that no schema declares."""
+
+CHARACTER: Final = " | ".join((*_PLAIN, ESCAPE))
+"""Any one character of a string."""
+
+
+def rest_of_string(rule: str, escape: str) -> str:
+    """Returns an expression of any text and the quote that ends it, for the rule of this name. It
+    leads to itself: XGrammar knows beforehand which tokens such a rule allows, and looks at all of
+    them at each step within a repetition."""
+    return " | ".join((r'"\""', *(f"{one} {rule}" for one in (*_PLAIN, escape))))
+
+
+_NOT_SHARED: Final = re.compile(r"\[\[|&&|--|~~|\|\||\(\?[^:P]|\(\?P[^<]")
+"""What Python's reader takes in another way than llguidance's, or not at all."""
+
+
+class CannotWrite(ValueError):
+    """A schema says something for which there are no rules."""
+
+
+def quoted(text: str) -> str:
+    """Returns a text as a literal of EBNF."""
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def matching(pattern: str, character: str, *, whole: bool = False) -> str:
+    """Returns an expression of the texts in which a pattern is found.
+
+    Args:
+        character: the name of the rule that is any one character.
+        whole: whether the pattern is to match all of the text.
+
+    Raises:
+        CannotWrite: it has something that there is no expression of.
+    """
+    if _NOT_SHARED.search(pattern) is not None:
+        raise CannotWrite(_THIS)
+    try:
+        parsed = _parser.parse(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise CannotWrite(_THIS) from error
+    if parsed.state.flags & ~re.UNICODE:
+        raise CannotWrite(_THIS)
+    anything = "" if whole else f"{character}*"
+    return _found(list(parsed), anything, anything)
+
+
+_THIS: Final = "something in a pattern cannot be kept to"
+
+
+def _found(items: Sequence[Any], before: str, after: str) -> str:
+    """Returns an expression of a pattern, with what may stand around it where it has no anchor."""
+    items = list(items)
+    while items and _is_anchor(items[0], "AT_BEGINNING"):
+        before, items = "", items[1:]
+    while items and _is_anchor(items[-1], "AT_END"):
+        after, items = "", items[:-1]
+    if len(items) == 1:
+        name, value = str(items[0][0]), items[0][1]
+        if name == "BRANCH":
+            return _either(_found(branch, before, after) for branch in value[1])
+        if name == "SUBPATTERN" and not value[1] and not value[2]:
+            return _found(value[3], before, after)
+    return " ".join(filter(None, (before, _sequence(items), after))) or '""'
+
+
+def _is_anchor(item: Any, name: str) -> bool:
+    return str(item[0]) == "AT" and str(item[1]) == name
+
+
+def _either(expressions: Iterable[str]) -> str:
+    return f"({' | '.join(dict.fromkeys(expressions))})"
+
+
+def _sequence(items: Iterable[Any]) -> str:
+    return " ".join(_item(str(name), value) for name, value in items) or '""'
+
+
+def _item(name: str, value: Any) -> str:
+    match name:
+        case "LITERAL":
+            return _one_of([(value, value)])
+        case "NOT_LITERAL":
+            return _one_of(_without([(value, value)]))
+        case "ANY":
+            return _one_of(_without([(10, 10)]))
+        case "IN":
+            return _one_of(_ranges(value))
+        case "BRANCH":
+            return _either(map(_sequence, value[1]))
+        case "SUBPATTERN" if not value[1] and not value[2]:
+            return f"({_sequence(value[3])})"
+        case "MAX_REPEAT" | "MIN_REPEAT":
+            least, most, inner = int(value[0]), value[1], value[2]
+            highest = "" if str(most) == "MAXREPEAT" else int(most)
+            return f"({_sequence(inner)}){{{least},{highest}}}"
+        case _:
+            raise CannotWrite(_THIS)
+
+
+_CATEGORIES: Final = {"DIGIT": _DIGITS, "WORD": _WORD, "SPACE": _SPACE}
+
+
+def _ranges(members: Sequence[Any]) -> Ranges:
+    found: Ranges = []
+    for kind, value in members:
+        match str(kind):
+            case "LITERAL":
+                found.append((value, value))
+            case "RANGE":
+                found.append(value)
+            case "CATEGORY":
+                name = str(value).removeprefix("CATEGORY_")
+                ranges = _CATEGORIES[name.removeprefix("NOT_")]
+                found += _without(ranges) if name.startswith("NOT_") else ranges
+    is_negated = bool(members) and str(members[0][0]) == "NEGATE"
+    return _without(found) if is_negated else _merged(found)
+
+
+def _merged(ranges: Ranges) -> Ranges:
+    merged: Ranges = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+def _without(ranges: Ranges) -> Ranges:
+    found: Ranges = []
+    for first, last in _ALL:
+        low = first
+        for start, end in _merged(ranges):
+            if low < start <= last:
+                found.append((low, min(start - 1, last)))
+            low = max(low, end + 1)
+        if low <= last:
+            found.append((low, last))
+    return found
+
+
+def _one_of(ranges: Ranges) -> str:
+    """Returns an expression of one of some characters as JSON spells it."""
+    special = [*_CONTROLS, *_QUOTED]
+    barred = _merged([(code, code) for code in special])
+    plain = _common(ranges, _without(barred))
+    parts = []
+    for alike in _OF_ONE_LENGTH:
+        shown = [
+            f"{_escaped(chr(low))}-{_escaped(chr(high))}" for low, high in _common(plain, alike)
+        ]
+        if shown:
+            parts.append(f"[{''.join(shown)}]")
+    for code in special:
+        if any(low <= code <= high for low, high in ranges):
+            parts.append(_QUOTED.get(code) or _control(code))
+    if not parts:
+        raise CannotWrite(_THIS)
+    return parts[0] if len(parts) == 1 else f"({' | '.join(parts)})"
+
+
+def _common(first: Ranges, second: Ranges) -> Ranges:
+    return [
+        (max(low, start), min(high, end))
+        for low, high in first
+        for start, end in second
+        if max(low, start) <= min(high, end)
+    ]
+
+
+def _control(code: int) -> str:
+    high, low = f"{code >> 4:x}", f"{code & 15:x}"
+    digit = f'"{low}"' if low.isdigit() else f"[{low}{low.upper()}]"
+    spelled = f'"\\\\u00{high}" {digit}'
+    return f'("\\\\{_SHORT[code]}" | {spelled})' if code in _SHORT else f"({spelled})"
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character.isascii() and (character.isalnum() or character in " _:,{}"):
+        return character
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

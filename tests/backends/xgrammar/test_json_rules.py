@@ -1,0 +1,251 @@
+"""The pipeline's grammar of a schema allows what llguidance's does."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import openvino_genai as genai
+import pytest
+from llguidance import LLMatcher
+
+from fastovms.backends.xgrammar.json_rules import json_rules
+from fastovms.backends.xgrammar.text_rules import CannotWrite
+from fastovms.config import DEMO_MODEL
+from fastovms.grammar.finite_schema import Schema
+from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.params import Grammar, GrammarKind
+from tests.backends.xgrammar.repeating_pipeline import LENGTH, RepeatingPipeline
+
+NUM_SAMPLES = 4
+EOS = 2
+SPECIALS = {
+    token["id"] for token in json.loads((DEMO_MODEL / "tokenizer.json").read_text())["added_tokens"]
+} - {EOS}
+LIKELY = ['"'] * 5 + [
+    "}",
+    "}",
+    "]",
+    ",",
+    ":",
+    "{",
+    "[",
+    "1",
+    "2",
+    "9",
+    "0",
+    ".",
+    "-",
+    "a",
+    "e",
+    "T",
+]
+
+
+def obj(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*required], **more}
+
+
+S, I, N, B = ({"type": kind} for kind in ("string", "integer", "number", "boolean"))  # noqa: E741
+NULL = {"type": "null"}
+OPTIONAL = {"anyOf": [S, NULL], "default": None, "title": "Nickname"}
+PERSON = obj({"name": S, "age": I}, "name", "age")
+ADDRESS = obj({"street": S, "zip": {"type": "string", "pattern": r"^\d{5}$"}}, "street")
+
+SCHEMAS: dict[str, Schema] = {
+    # instructor and pydantic
+    "flat": PERSON,
+    "optional": obj({"name": S, "nickname": OPTIONAL, "age": I}, "name"),
+    "all optional": obj({"a": I, "b": S, "c": B}),
+    "last required": obj({"a": I, "b": S, "c": B}, "c"),
+    "nested": {"$defs": {"Address": ADDRESS}, **obj({"a": {"$ref": "#/$defs/Address"}}, "a")},
+    "list of models": {"$defs": {"P": PERSON}, **obj(
+        {"tasks": {"type": "array", "items": {"$ref": "#/$defs/P"}}}, "tasks")},
+    "recursive": {"$defs": {"Node": obj({"v": I, "next": {"anyOf": [
+        {"$ref": "#/$defs/Node"}, NULL], "default": None}}, "v")}, "$ref": "#/$defs/Node"},
+    "root of itself": obj({"n": I, "children": {"type": "array", "items": {"$ref": "#"}}}, "n"),
+    "enum": obj({"role": {"enum": ["admin", "user", "a/b", "é\n"], "type": "string"}}, "role"),
+    "literal": obj({"kind": {"const": "x", "title": "Kind"}, "n": {"const": 3}}, "kind"),
+    "enum of everything": {"enum": ["a", 1, 1.5, None, True, {"x": 1, "y": [2, {}]}, []]},
+    "constraints": obj({"age": {"type": "integer", "minimum": 0, "maximum": 120},
+                        "score": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+                        "name": {"type": "string", "minLength": 1, "maxLength": 9}}, "age"),
+    "exclusive": {"type": "array", "items": {"type": "integer", "exclusiveMinimum": 5}},
+    "negative": {"type": "array", "items": {"type": "number", "minimum": -7.25, "maximum": -0.5}},
+    "tuple": obj({"p": {"type": "array", "prefixItems": [N, N], "minItems": 2, "maxItems": 2}}),
+    "open tuple": {"type": "array", "prefixItems": [I, S], "items": B},
+    "old tuple": {"type": "array", "items": [I, S], "additionalItems": False, "minItems": 1},
+    "counted list": {"type": "array", "items": I, "minItems": 2, "maxItems": 3},
+    "dict": obj({"scores": {"type": "object", "additionalProperties": I}}, "scores"),
+    "union": obj({"v": {"anyOf": [I, S, {"type": "array", "items": I}]}}, "v"),
+    "types": obj({"v": {"type": ["integer", "null", "boolean"]}}, "v"),
+    "constrained types": {"type": ["integer", "string"], "minimum": 3, "maxLength": 2},
+    "discriminated": {"$defs": {"Cat": obj({"kind": {"const": "cat"}, "lives": I}, "kind"),
+                                "Dog": obj({"kind": {"const": "dog"}, "name": S}, "kind")},
+                      "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+                      "discriminator": {"propertyName": "kind"}},
+    "default of a reference": {"$defs": {"A": ADDRESS}, **obj(
+        {"a": {"allOf": [{"$ref": "#/$defs/A"}], "default": {}, "description": "where"}})},
+    "dates": obj({"at": {"type": "string", "format": "date-time"},
+                  "day": {"type": "string", "format": "date"}}, "at"),
+    "formats": {"anyOf": [{"type": "string", "format": name} for name in (
+        "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "path")]},
+    "any": obj({"payload": {}, "n": I}, "payload"),
+    "empty": {},
+    "no properties": obj({}),
+    "object": {"type": "object"},
+    "extra allowed": obj({"name": S, "na": I}, "name", additionalProperties=True),
+    "extra of a type": obj({"name": S}, "name", additionalProperties=I),
+    "extra forbidden": {**PERSON, "additionalProperties": False},
+    # LangChain, litellm, smolagents, Codex, OpenAI's agents
+    "tool": obj({"location": {"type": "string", "description": "City and state"},
+                 "unit": {"type": "string", "enum": ["c", "f"]}}, "location"),
+    "without a type": {"properties": {"query": S, "limit": I}, "required": ["query"]},
+    "shell": obj({"command": {"type": "array", "items": S}, "workdir": S, "timeout_ms": N},
+                 "command", additionalProperties=False),
+    "plan": obj({"plan": {"type": "array", "items": obj(
+        {"step": S, "status": {"type": "string", "enum": ["pending", "completed"]}},
+        "step", "status", additionalProperties=False)}}, "plan", additionalProperties=False),
+    "strict": obj({"a": {"type": ["string", "null"]}}, "a", additionalProperties=False),
+    "zod": {"$schema": "http://json-schema.org/draft-07/schema#",
+            **obj({"a": N, "b": {"anyOf": [S, {"type": "null"}]}}, "a")},
+    "nothing": {"type": "object", "properties": {}, "additionalProperties": False},
+    # Composed ones, as from OpenAPI
+    "all of": {"allOf": [PERSON, obj({"email": S}, "email")]},
+    "inherited": {"$defs": {"Base": PERSON}, "allOf": [{"$ref": "#/$defs/Base"}],
+                  **obj({"more": B}, "more")},
+    "one or the other": {**obj({"a": I, "b": I}),
+                         "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    "any of beside": {**obj({"id": I}, "id"), "anyOf": [obj({"a": S}, "a"), obj({"b": S}, "b")]},
+    "unevaluated": {"allOf": [obj({"a": I})], "unevaluatedProperties": B},
+    "required elsewhere": obj({"a": I}, "z"),
+    "counted names": {"type": "object", "additionalProperties": I, "minProperties": 1,
+                      "maxProperties": 2},
+    "patterns": obj({"a": {"type": "string", "pattern": "^[A-Z]{2,3}-[0-9]+(a|b)?$"},
+                     "b": {"type": "string", "pattern": "x.y"},
+                     "c": {"type": "string", "pattern": r'^[^a-z]"\\?\s|\w+$'}}),
+    "pattern of names": {"type": "object", "patternProperties": {"^x_[0-9]$": I},
+                         "additionalProperties": False},
+    "names to be spelled": obj({'q"': I, "back\\slash": I, "ü": I, "a\nb": I, "a/b": I}),
+}  # fmt: skip
+
+
+class _Compiler:
+    """llguidance's grammars on the vocabulary of the pipeline."""
+
+    def __init__(self) -> None:
+        text = (DEMO_MODEL / "tokenizer.json").read_text()
+        self._compiler = GrammarCompiler(text, vocab_size=1536, eos_token_ids=[EOS])
+
+    def matcher(self, grammar: Grammar) -> LLMatcher:
+        return self._compiler.compile(grammar).matcher.deep_copy()
+
+    def sample(self, grammar: Grammar, likely: list[int], rng: random.Random) -> list[int]:
+        """The tokens of a text, with the end token if it has ended."""
+        matcher = self.matcher(grammar)
+        found: list[int] = []
+        while len(found) < LENGTH - 2:
+            mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+            bits = np.unpackbits(mask, bitorder="little")
+            fitting = [token_id for token_id in likely if bits[token_id]]
+            some = fitting if fitting and rng.random() < 0.9 else np.flatnonzero(bits).tolist()
+            found.append(EOS if bits[EOS] and rng.random() < 0.5 else rng.choice(some))
+            if found[-1] == EOS:
+                break
+            matcher.consume_token(found[-1])
+        return found
+
+    def allowed(self, grammar: Grammar, token_ids: list[int]) -> list[int]:
+        """The tokens up to the first that the grammar does not allow."""
+        matcher = self.matcher(grammar)
+        count = matcher.validate_tokens(token_ids)
+        return token_ids[:count]
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> RepeatingPipeline:
+    return RepeatingPipeline()
+
+
+@pytest.fixture(scope="module")
+def compiler() -> _Compiler:
+    return _Compiler()
+
+
+def output(rules: str) -> genai.StructuredOutputConfig:
+    config = genai.StructuredOutputConfig()
+    config.grammar = rules
+    return config
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_each_allows_what_the_other_writes(
+    pipeline: RepeatingPipeline, compiler: _Compiler, name: str
+) -> None:
+    schema = SCHEMAS[name]
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+    rules = output(json_rules(schema))
+    decode = pipeline.tokenizer.decode
+    rng = random.Random(name)
+    likely = [pipeline.tokenizer.encode(word)[0] for word in LIKELY]
+    for _ in range(NUM_SAMPLES):
+        theirs = compiler.sample(grammar, likely, rng)
+        ended = theirs if theirs[-1] == EOS else [*theirs, EOS]
+        found = pipeline.allowed(rules, [t for t in theirs if t != EOS])
+        assert found == ended[: len(theirs)], (decode(theirs), decode(found))
+        ours = _without_specials(pipeline, rules, likely, rng)
+        found = compiler.allowed(grammar, ours)
+        assert found == ours, (decode(ours), decode(found))
+
+
+def _without_specials(
+    pipeline: RepeatingPipeline,
+    rules: genai.StructuredOutputConfig,
+    likely: list[int],
+    rng: random.Random,
+) -> list[int]:
+    """A sample of the pipeline's, which takes special tokens for their text."""
+    while True:
+        found = pipeline.sample(rules, rng.choices(likely, k=LENGTH), rng.randrange(2**32))
+        if not {*found} & SPECIALS:
+            return found
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "integer", "multipleOf": 5}, "multipleOf cannot be kept to"),
+        ({"type": "string", "pattern": "a", "maxLength": 5}, "beside another one or a length"),
+        ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "that hold at once"),
+        ({"type": "string", "pattern": r"(?i)a"}, "something in a pattern"),
+        ({"type": "string", "pattern": r"a\b"}, "something in a pattern"),
+        ({"type": "string", "pattern": "["}, "something in a pattern"),
+        ({"type": "object", "patternProperties": {"a": I}}, "patternProperties beside others"),
+        (obj({"a": I, "b": I}, "a", minProperties=2), "beside optional properties"),
+        ({"type": "object", "required": ["a"]}, "required without properties"),
+        ({"enum": ["a", "bc"], "maxLength": 1}, "enum or const beside other keywords"),
+    ],
+    ids=str,
+)
+def test_what_there_are_no_rules_for_is_named(schema: Schema, reason: str) -> None:
+    with pytest.raises(CannotWrite, match=reason):
+        json_rules(schema)
+
+
+@pytest.mark.parametrize("schema", [False, {"allOf": [S, I]}, {"type": "integer", "minimum": 5,
+                                                              "maximum": 4}])  # fmt: skip
+def test_what_nothing_satisfies(schema: Schema) -> None:
+    with pytest.raises(ValueError, match="nothing satisfies"):
+        json_rules(schema)
+
+
+def test_blanks_may_stand_where_they_are_asked_for(pipeline: RepeatingPipeline) -> None:
+    schema = obj({"a": {"type": "array", "items": I}, "b": I}, "a", "b")
+    loose, compact = '{"a": [1, 2],"b": 3}', '{"a":[1,2],"b":3}'
+    for has_blanks in (False, True):
+        rules = output(json_rules(schema, has_blanks=has_blanks))
+        assert pipeline.allows(rules, compact)
+        assert pipeline.allows(rules, loose) == has_blanks
+        assert not pipeline.allows(rules, '{"a":  [1],"b":3}')

@@ -1,0 +1,83 @@
+"""Patterns as JSON spells what they match."""
+
+from __future__ import annotations
+
+import openvino_genai as genai
+import pytest
+
+from fastovms.backends.xgrammar.text_rules import (
+    CHARACTER,
+    ESCAPE,
+    NAME_ESCAPE,
+    CannotWrite,
+    matching,
+    quoted,
+    rest_of_string,
+)
+from tests.backends.xgrammar.repeating_pipeline import RepeatingPipeline
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> RepeatingPipeline:
+    return RepeatingPipeline()
+
+
+def allows(pipeline: RepeatingPipeline, expression: str, text: str, *more_rules: str) -> bool:
+    config = genai.StructuredOutputConfig()
+    rules = [f'root ::= "<" {expression} ">"', f"char ::= {CHARACTER}", *more_rules]
+    config.grammar = "\n".join(rules)
+    return pipeline.allows(config, f"<{text}>")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched", "others"),
+    [
+        ("^a.c$", ["abc", r"a\"c", r"a\tc", r"a\u0001c", "aüc"], ["ac", 'a"c', r"a\nc", "xabc"]),
+        ("b+", ["b", "abbc", r"\nb\n"], ["", "a"]),
+        ("^a|b$", ["ax", "xb", "a", "b"], ["xa", "bx"]),
+        ("^(?:ab|c){2,3}$", ["abc", "cc", "ccab"], ["ab", "cccc"]),
+        (r"^[^a-z\d]\w\s?$", ["A_", r"\"9 ", r"B0\n"], ["a_", "A-", "A_x"]),
+        (r"^\D\S\W$", ["a--", r"é-\""], ["1--", "a -", "a-a"]),
+        (r"^\\\.\/$", [r"\\./"], ["./"]),
+        ("^x*?y??$", ["", "xx", "xy"], ["yy"]),
+        ("^$", [""], ["a"]),
+        ("^(?P<n>a)(b|)$", ["a", "ab"], ["b"]),
+    ],
+    ids=str,
+)
+def test_patterns(
+    pipeline: RepeatingPipeline, pattern: str, matched: list[str], others: list[str]
+) -> None:
+    expression = matching(pattern, "char")
+    assert [text for text in matched if not allows(pipeline, expression, text)] == []
+    assert [text for text in others if allows(pipeline, expression, text)] == []
+
+
+def test_a_pattern_of_the_whole_text(pipeline: RepeatingPipeline) -> None:
+    expression = matching("a|bc", "char", whole=True)
+    found = [text for text in ("a", "bc", "ab", "xa") if allows(pipeline, expression, text)]
+    assert found == ["a", "bc"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a(?=b)", r"\bx", "(a)\\1", "(?i)a", "[[:alpha:]]", "(", "a^b", "[]", r"\p{L}"]
+)
+def test_what_there_is_no_expression_of(pattern: str) -> None:
+    with pytest.raises(CannotWrite, match="something in a pattern"):
+        matching(pattern, "char")
+
+
+def test_any_text_up_to_the_quote(pipeline: RepeatingPipeline) -> None:
+    for escape, allowed in ((ESCAPE, False), (NAME_ESCAPE, True)):
+        rule = f"rest ::= {rest_of_string('rest', escape)}"
+        for text in (r"a\/", r"\u0061b"):
+            assert allows(pipeline, "rest", f'{text}"', rule) == allowed
+        for text in ("", "a b", r"\n\u001f", "é😀日", r"\\\""):
+            assert allows(pipeline, "rest", f'{text}"', rule), text
+        for text in ('"', "\\", "a\n", "\x7f"):
+            assert not allows(pipeline, "rest", f'{text}"', rule), text
+
+
+def test_texts(pipeline: RepeatingPipeline) -> None:
+    for text in ('a"b', "\\n", "é\n😀", "[a]-^", ""):
+        assert allows(pipeline, quoted(text), text), text

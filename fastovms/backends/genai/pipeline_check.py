@@ -22,11 +22,18 @@ def pipeline_comparison(model_dir: Path, model: ModelInfo) -> Comparison:
     return Comparison(
         "pipeline",
         "OpenVINO GenAI's pipeline",
-        (graph, weights),
+        (graph, weights, *_embeddings(model_dir, model)),
         partial(_difference, model_dir, model),
         weights_size=weights.stat().st_size,
         version=version("openvino-genai"),
     )
+
+
+def _embeddings(model_dir: Path, model: ModelInfo) -> list[Path]:
+    """Returns the files that make the inputs of a graph that takes no tokens."""
+    if not model.takes_images:
+        return []
+    return [model_dir / f"openvino_text_embeddings_model.{ending}" for ending in ("xml", "bin")]
 
 
 def _difference(model_dir: Path, model: ModelInfo) -> float:

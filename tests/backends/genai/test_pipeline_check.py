@@ -27,3 +27,14 @@ def test_a_process_that_crashes_says_nothing_of_the_model(monkeypatch: pytest.Mo
     monkeypatch.setattr(pipeline_check, "_PROCESS", "this")
     with pytest.raises(NotComparable, match="the process that does it has ended with code 0"):
         difference(DEMO_MODEL)
+
+
+def test_an_answer_holds_for_the_files_that_it_was_found_with() -> None:
+    language = pipeline_comparison(DEMO_MODEL, read_model_info(DEMO_MODEL))
+    assert {path.name for path in language.files} == {"openvino_model.xml", "openvino_model.bin"}
+    vision = pipeline_comparison(TINY_VLM, read_model_info(TINY_VLM))
+    assert {path.stem for path in vision.files} == {
+        "openvino_language_model",
+        "openvino_text_embeddings_model",
+    }
+    assert all(path.is_file() for path in vision.files)

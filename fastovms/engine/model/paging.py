@@ -20,6 +20,7 @@ from fastovms.engine.model.attention_masks import (
     UnknownMask,
     attentions_of,
 )
+from fastovms.engine.model.counted_positions import use_own_positions
 from fastovms.engine.model.long_rope import scale_by_sequence
 from fastovms.engine.model.state_inputs import is_state_table, name_inputs
 from fastovms.engine.model.step_inputs import StepInputs
@@ -118,6 +119,7 @@ def read_paged_graph(
         try:
             attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))
             _page(model)
+            use_own_positions(model)
             has_states = name_inputs(model)
             reason = why_not_wholly_paged(model) or _why_not_fed(model)
         except RuntimeError as error:

@@ -65,7 +65,7 @@ def test_the_demo_model():
         ("<start_function_call>call: <escape>", "functiongemma", None),
         ("<seed:tool_call>\n<function=x>\n<parameter=y> <seed:think>", "seed_oss", "seed_oss"),
         ('<minimax:tool_call> <invoke name="x"> <think>', "minimax_m2", "qwen3"),
-        ("]<]minimax[>[ <tool_call> <think>", "json", "qwen3"),
+        ("]<]minimax[>[ <tool_call> <think>", "minimax_m3", "qwen3"),
         ("<｜DSML｜function_calls> <｜Assistant｜> <think>", "deepseek_v32", "deepseek"),
         ('<｜tool_calls_begin｜> <steptml:invoke name="x">', "step3", None),
         ("<|tool_calls_section_begin|>", "kimi_k2", None),

@@ -37,6 +37,7 @@ from fastovms.text.tools.xml_formats.glm45 import GLM45
 from fastovms.text.tools.xml_formats.hunyuan_v3 import HUNYUAN_V3
 from fastovms.text.tools.xml_formats.minicpm5 import MINICPM5
 from fastovms.text.tools.xml_formats.minimax_m2 import MINIMAX_M2
+from fastovms.text.tools.xml_formats.minimax_m3 import MINIMAX_M3
 from fastovms.text.tools.xml_formats.onyx import ONYX
 from fastovms.text.tools.xml_formats.qwen3coder import QWEN3CODER
 from fastovms.text.tools.xml_formats.seed_oss import SEED_OSS
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 _BY_RANK: Final = (
-    PLAIN_JSON,
+    MINIMAX_M3,
     GPTOSS,
     ONYX,
     GEMMA4,
@@ -88,6 +89,7 @@ _BY_RANK: Final = (
     FUNCTIONARY_V31,
     HERMES3,
     LLAMA3,
+    PLAIN_JSON,
 )
 """The formats in the order in which a template is searched for their marks: what others have, too,
 comes last."""

@@ -33,7 +33,8 @@ FRAGMENTS = [
 ]  # fmt: skip
 CLOSERS = [
     '"', "}", "]", "}]", "}\n```", "</parameter>", "</param>", "</function>", "]]>",
-    "</arg_value>", "</atem:parameter>", "</steptml:parameter>", "</｜DSML｜parameter>", '<|"|>',
+    "]<]minimax[>[</query>", "</arg_value>", "</atem:parameter>", "</steptml:parameter>",
+    "</｜DSML｜parameter>", '<|"|>',
 ]  # fmt: skip
 ANY_FORMAT = pytest.mark.parametrize("tool_format", TOOL_FORMATS.values(), ids=lambda f: f.name)
 
@@ -89,6 +90,7 @@ def test_calls_that_the_model_chooses_follow_their_schemas(tool_format: ToolForm
         "functionary_v32": "now\n",
         "gptoss": "<|channel|>commentary to=functions.",
         "json": '{"name": "now", "arguments": ',
+        "minimax_m3": "]<]minimax[>[<tool_call>",
         "llama3": '{"name": "now", "parameters": ',
         "onyx": ' to=now<|message|><atem:function_calls>\n<atem:invoke name="now">',
         "phi4": "functools[",

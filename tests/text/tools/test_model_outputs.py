@@ -316,7 +316,31 @@ def olmo(*calls: Call) -> str:
     return f"<function_calls>\n{lines}\n</function_calls>"
 
 
+def marked(value: object) -> str:
+    """A value as elements within elements, each tag behind MiniMax M3's token."""
+    match value:
+        case dict() if value:
+            return "".join(tagged(key, item) for key, item in value.items())
+        case list() if value:
+            return "".join(tagged("item", item) for item in value)
+        case _:
+            return plain(value)
+
+
+def tagged(name: str, value: object) -> str:
+    return f"]<]minimax[>[<{name}>{marked(value)}]<]minimax[>[</{name}>"
+
+
+def minimax_m3(*calls: Call) -> str:
+    invokes = "\n".join(
+        f']<]minimax[>[<invoke name="{name}">{marked(a) if a else ""}]<]minimax[>[</invoke>'
+        for name, a in calls
+    )
+    return f"]<]minimax[>[<tool_call>\n{invokes}\n]<]minimax[>[</tool_call>"
+
+
 FAMILIES = {
+    "minimax_m3": minimax_m3,
     "apertus": lambda *calls: (
         f"<|tools_prefix|>{json.dumps([{n: a} for n, a in calls])}<|tools_suffix|>"
     ),

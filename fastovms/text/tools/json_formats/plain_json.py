@@ -53,5 +53,4 @@ PLAIN_JSON = ToolFormat(
     tags=(),
     parse=TaggedCalls(BLOCKS, read, bare=BEGINS, end_thoughts=False),
     grammar=grammar,
-    marks=(("]<]minimax[>[",),),  # MiniMax M3's elements within elements are not read
 )

@@ -1,0 +1,66 @@
+"""Uses `ChatOpenAI` of langchain-openai: texts, streams, tools, structured answers."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel, Field
+
+
+class Person(BaseModel):
+    """A person."""
+
+    name: Annotated[str, Field(max_length=20)]
+    age: int
+
+
+@tool
+def get_weather(city: str) -> str:
+    """Get the weather of a city."""
+    return f"sunny in {city}"
+
+
+def main(url: str, name: str) -> None:
+    model = ChatOpenAI(base_url=url, api_key="none", model=name, temperature=0, max_tokens=40)
+    answer = model.invoke("Hello")
+    assert answer.content
+    assert answer.usage_metadata["output_tokens"] <= 40
+
+    parts = list(model.stream("Hello", stream_usage=True))
+    assert "".join(part.content for part in parts) == answer.content
+    usages = [part.usage_metadata for part in parts if part.usage_metadata]
+    assert sum(usage["output_tokens"] for usage in usages) == answer.usage_metadata["output_tokens"]
+
+    for choice in ("required", "get_weather"):
+        bound = model.bind(max_tokens=200).bind_tools([get_weather], tool_choice=choice)
+        called = bound.invoke("The weather in Paris?")
+        (call,) = called.tool_calls
+        assert call["name"] == "get_weather", call
+        assert set(call["args"]) == {"city"}, call
+        streamed = None
+        for part in bound.stream("The weather in Paris?"):
+            streamed = part if streamed is None else streamed + part
+        assert streamed.tool_calls[0]["args"] == call["args"]
+        history = [
+            HumanMessage("The weather in Paris?"),
+            AIMessage("", tool_calls=[call]),
+            ToolMessage(get_weather.invoke(call["args"]), tool_call_id=call["id"]),
+        ]
+        assert model.bind_tools([get_weather]).invoke(history).response_metadata
+
+    for method in ("json_schema", "function_calling"):
+        person = ChatOpenAI(
+            base_url=url, api_key="none", model=name, temperature=1.3, max_tokens=400
+        ).with_structured_output(Person, method=method)
+        for _ in range(5):
+            assert isinstance(person.invoke("Who is it?"), Person)
+    some = model.bind(max_tokens=400).with_structured_output(None, method="json_mode")
+    assert isinstance(some.invoke("Some JSON"), dict | list | str | int | float | None)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,42 @@
+"""Uses outlines over OpenAI's client, once as OpenAI's and once as vLLM's server: schemas, choices,
+expressions, grammars."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Annotated, Literal
+
+import openai
+import outlines
+from outlines.types import CFG, Regex
+from pydantic import BaseModel, Field
+
+
+class Person(BaseModel):
+    name: Annotated[str, Field(max_length=20)]
+    age: int
+
+
+def main(url: str, name: str) -> None:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        for make in (outlines.from_openai, outlines.from_vllm):
+            model = make(client, name)
+            assert model("Hello", max_tokens=20)
+            made = model("Who is it?", Person, max_tokens=400, temperature=1.3)
+            assert set(json.loads(made)) == {"name", "age"}
+            assert "".join(model.stream("Hello", max_tokens=20, temperature=0)) == model(
+                "Hello", max_tokens=20, temperature=0
+            )
+        model = outlines.from_vllm(client, name)
+        assert model("Glad?", Literal["yes", "no"], max_tokens=300) in ("yes", "no")
+        assert re.fullmatch(
+            "[a-c]{3}-[0-9]{2}", model("Which?", Regex("[a-c]{3}-[0-9]{2}"), max_tokens=300)
+        )
+        grammar = 'start: "sum" WS NUMBER\nWS: " "\nNUMBER: /[0-9]{1,3}/\n'
+        assert re.fullmatch("sum [0-9]{1,3}", model("What?", CFG(grammar), max_tokens=300))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

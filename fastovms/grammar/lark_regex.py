@@ -140,7 +140,8 @@ class _Writer:
     def __init__(self, grammar: _Grammar) -> None:
         self._grammar = grammar
         self._written: dict[str, str] = {}
-        self._open: list[str] = []
+        self._open: set[str] = set()
+        self._depth = 0
         self._gap = ""
 
     def written(self) -> str:
@@ -158,30 +159,38 @@ class _Writer:
         tokens = self._grammar.bodies.get(name)
         if tokens is None:
             raise ValueError(f"there is no rule or terminal {name[:100]!r}")
-        if name in self._open or len(self._open) > _MAX_DEPTH:
+        if name in self._open:
             raise Irregular
-        self._open.append(name)
+        self._open.add(name)
         body = self._alternatives(iter(tokens), "", in_rule=_is_rule(name))
-        self._open.pop()
+        self._open.remove(name)
         self._written[name] = f"(?:{body})"
         return self._written[name]
 
     def _alternatives(self, tokens: Iterator[_Token], end: str, *, in_rule: bool) -> str:
         """Reads up to the mark that ends a group; "" = to the end of the tokens."""
-        parts = [""]
+        parts: list[str] = []
         last = ""
+        length = 0
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise Irregular
         for kind, text in tokens:
             if kind == "count":
                 if not last:
                     raise ValueError(f"{text!r} has nothing before it to repeat")
                 last = f"(?:{last}){_count(text)}"
                 continue
-            parts[-1] += last
+            parts.append(last)
+            length += len(last)
+            if length > MAX_LENGTH:
+                raise Irregular
             last = ""
-            if text == "|" and kind == "mark":
-                parts.append("")
-            elif text == end:
-                return _limited("|".join(parts))
+            if kind == "mark" and text in ("|", end):
+                if text == end:
+                    self._depth -= 1
+                    return _limited("".join(parts))
+                parts.append("|")
             elif text == "(":
                 last = f"(?:{self._alternatives(tokens, ')', in_rule=in_rule)})"
             elif text == "[":
@@ -190,10 +199,10 @@ class _Writer:
                 raise ValueError(f"{text!r} closes nothing")
             else:
                 last = self._atom(kind, text, in_rule=in_rule)
-            _limited(parts[-1])
         if end:
             raise ValueError(f"{end!r} is missing")
-        return _limited("|".join([*parts[:-1], parts[-1] + last]))
+        self._depth -= 1
+        return _limited("".join([*parts, last]))
 
     def _atom(self, kind: str, text: str, *, in_rule: bool) -> str:
         if kind == "name":

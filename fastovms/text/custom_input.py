@@ -63,29 +63,22 @@ class InputReader:
     are."""
 
     def __init__(self) -> None:
+        self._seen: list[str] = []
         self._rest = ""
-        self._is_open = False
+        self._before_text = list(_OPENING)
+        self._has_text = True
         self._is_told = False
-        self._others: list[str] = []
 
     def push(self, arguments: str) -> str:
         """Adds JSON text and returns what it brings of the call's text."""
         if self._is_told:
             return ""
-        if self._others:
-            self._others.append(arguments)
-            return ""
-        self._rest += arguments
-        if not self._is_open:
-            begin = _begin_of_text(self._rest)
-            if begin is None:
-                return ""
-            if begin < 0:
-                self._others.append(self._rest)
-                return ""
-            self._is_open = True
-            self._rest = self._rest[begin:]
-        return self._read()
+        if self._before_text:
+            self._seen.append(arguments)
+            self._open(arguments)
+        else:
+            self._rest += arguments
+        return "" if self._before_text else self._read()
 
     def finish(self, *, complete: bool) -> str:
         """Ends the arguments and returns the rest of the text.
@@ -93,9 +86,9 @@ class InputReader:
         Args:
             complete: whether they are all there.
         """
-        if self._is_open or not complete:
+        if not self._before_text or not complete:
             return ""
-        arguments = "".join(self._others) or self._rest
+        arguments = "".join(self._seen)
         try:
             read = json.loads(arguments)
         except (ValueError, RecursionError):
@@ -105,25 +98,26 @@ class InputReader:
         text = read.get(INPUT) if isinstance(read, Mapping) else None
         return _encodable(text) if isinstance(text, str) else arguments
 
+    def _open(self, arguments: str) -> None:
+        """Reads what stands before the text, unless something else does."""
+        if not self._has_text:
+            return
+        self._rest += arguments
+        while self._before_text:
+            part = self._before_text[0]
+            self._rest = self._rest.lstrip()
+            if not self._rest.startswith(part):
+                self._has_text = part.startswith(self._rest)
+                return
+            self._rest = self._rest.removeprefix(part)
+            self._before_text.pop(0)
+
     def _read(self) -> str:
         found = _WHOLE.match(self._rest)
         assert found is not None
         self._rest = self._rest[found.end() :]
         self._is_told = self._rest.startswith('"')
         return _encodable(json.loads(f'"{found[0]}"', strict=False))
-
-
-def _begin_of_text(arguments: str) -> int | None:
-    """Returns where the text begins in the arguments; -1 = nowhere at their beginning, None = that
-    is not yet certain."""
-    position = 0
-    for part in _OPENING:
-        while arguments[position : position + 1].isspace():
-            position += 1
-        if not arguments.startswith(part, position):
-            return None if part.startswith(arguments[position:]) else -1
-        position += len(part)
-    return position
 
 
 def _encodable(text: str) -> str:

@@ -48,6 +48,10 @@ CHANGE = "*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-a\n+b\n*** End P
         (r'start: "\n\"(*" /\//', ['\n"(*/'], ["/"]),
         ('start: e\ne: "(" e ")" | "x"', None, None),
         ('start: %json {"type": "object"}', None, None),
+        ("start: " + "(" * 5000 + '"a"' + ")" * 5000, None, None),
+        ("start: " + " | ".join(["a"] * 5000) + f'\na: "{"x" * 1000}"', None, None),
+        ("start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(1000)) + '\nr1000: "a"',
+         None, None),
         ('start: <|im_end|>', None, None),
         ('%llguidance {}\nstart: "a"', None, None),
         ("start: a a\n" + "\n".join(f"{x}: {y}~9 {y}" for x, y in zip("abcd", "bcde", strict=True))

@@ -4,6 +4,7 @@ function: that is what templates and formats of calls have."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,9 @@ MAX_NAME: Final = 256
 
 _SYNTAXES: Final = ("lark", "regex")
 _FORMATS: Final = ("text", "grammar")
+_REGEX_PART: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|.", re.DOTALL)
+"""A character of a regular expression, an escape or a class."""
+
 _ANY_TEXT: Final = "The input is free text."
 
 
@@ -178,8 +182,14 @@ def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place:
 
 
 def _without_anchors(expression: str) -> str:
-    """Returns an expression that is for the whole text without what says so."""
-    has_end = expression.endswith("$") and not expression.endswith("\\$")
-    if expression.startswith("^") and has_end and "|" not in expression:
-        return expression[1:-1]
-    return expression
+    """Returns an expression without the marks of the beginning and the end of the text, which is
+    matched as a whole in any case. Where alternatives stand beside each other, a mark is one
+    alternative's."""
+    depth = 0
+    for part in _REGEX_PART.findall(expression):
+        if part == "|" and not depth:
+            return expression
+        depth += {"(": 1, ")": -1}.get(part, 0)
+    if expression.endswith("$") and _REGEX_PART.findall(expression)[-1] == "$":
+        expression = expression[:-1]
+    return expression.removeprefix("^")

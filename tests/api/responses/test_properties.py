@@ -21,12 +21,15 @@ WORDS = st.sampled_from(
     ["", "x", "user", "assistant", "developer", "message", "function_call", "reasoning", "auto",
      "function_call_output", "item_reference", "input_text", "output_text", "summary_text", "low",
      "input_image", "text", "json_object", "json_schema", "function", "allowed_tools", "required",
-     "none", "incomplete", "completed", "web_search", "msg_1", "disabled", "flex", "\ud7ff\0"]
+     "none", "incomplete", "completed", "web_search", "msg_1",
+     "custom", "namespace", "custom_tool_call", "custom_tool_call_output", "compaction", "grammar",
+     "lark", "regex", "start: x", "disabled", "flex", "\ud7ff\0"]
 )  # fmt: skip
 KEYS = st.sampled_from(
     ["type", "role", "content", "text", "id", "call_id", "name", "arguments", "output", "summary",
      "status", "encrypted_content", "format", "schema", "strict", "verbosity", "effort", "tools",
-     "mode", "function", "parameters", "refusal", "image_url", "include_usage", "x"]
+     "mode", "function", "custom", "namespace", "input",
+     "definition", "syntax", "parameters", "refusal", "image_url", "include_usage", "x"]
 )  # fmt: skip
 NUMBERS = st.integers(-3, 3) | st.floats(-2, 2) | st.sampled_from([2**63, -(2**63), 10**40, 1e308])
 VALUES = st.recursive(
@@ -48,6 +51,8 @@ ITEMS = st.lists(
             "call_id": WORDS,
             "name": WORDS,
             "arguments": WORDS,
+            "input": WORDS,
+            "namespace": WORDS,
             "output": CONTENT,
             "summary": CONTENT,
             "status": WORDS,

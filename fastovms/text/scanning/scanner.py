@@ -123,7 +123,7 @@ class Scanner:
         Of two that begin at the same character the one given first counts. None: the text has
         ended without any.
         """
-        pattern = _any_of(tuple(tags))
+        pattern, first_characters = _any_of(tuple(tags))
         longest = max(map(len, tags))
         while True:
             if match := pattern.search(self._text, self._at):
@@ -132,7 +132,9 @@ class Scanner:
                 return self._advance(match.end())
             end = len(self._text)
             if not self.is_ended:
-                end -= _length_of_beginning(self._text[max(self._at, end - longest + 1) :], tags)
+                tail = self._text[max(self._at, end - longest + 1) :]
+                if not first_characters.isdisjoint(tail):
+                    end -= _length_of_beginning(tail, tags)
             if end > self._at:
                 emit(self._advance(end))
             if self.is_ended:
@@ -157,8 +159,9 @@ class Scanner:
 
 
 @lru_cache(maxsize=256)
-def _any_of(tags: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, tags)))
+def _any_of(tags: tuple[str, ...]) -> tuple[re.Pattern[str], frozenset[str]]:
+    """Returns an expression of the tags, and the characters that they begin with."""
+    return re.compile("|".join(map(re.escape, tags))), frozenset(tag[0] for tag in tags)
 
 
 def _length_of_beginning(text: str, tags: Sequence[str]) -> int:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llguidance import LLTokenizer
 
+from fastovms.grammar.grammar import GrammarCompiler
 from fastovms.text.custom_input import (
     CustomCallParser,
     InputReader,
     input_arguments,
     input_parameters,
 )
+from fastovms.text.output_grammar import call_grammar
+from fastovms.text.output_parser import output_parser
 from fastovms.text.scanning.output import (
     CallArguments,
     CallBegin,
@@ -22,6 +27,12 @@ from fastovms.text.scanning.output import (
     PlainParser,
     joined,
 )
+from fastovms.text.tools import TOOL_FORMATS, CallChoice, Tool
+from tests.grammar.test_grammar import generate
+from tests.paths import BYTE_LEVEL_TOKENIZER
+
+QUOTED = r'"[a-z]{2}\n\\[<>]"'
+"""An expression of a text that JSON writes with escapes."""
 
 
 def read(arguments: str, *, complete: bool = True, width: int = 1) -> str:
@@ -106,3 +117,24 @@ def test_only_calls_to_custom_tools_are_changed():
 def test_parameters():
     assert "pattern" not in input_parameters()["properties"]["input"]
     assert input_parameters("a|b")["properties"]["input"]["pattern"] == "^(?:a|b)$"
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    tokenizer_json = BYTE_LEVEL_TOKENIZER.read_text()
+    return GrammarCompiler(tokenizer_json, vocab_size=None, eos_token_ids=[0])
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_FORMATS))
+def test_every_format_keeps_the_text_to_its_expression(compiler, name):
+    tool_format, tool = TOOL_FORMATS[name], Tool("write", input_parameters(QUOTED))
+    choice = CallChoice([tool], required=True, parallel=False)
+    tokenizer = LLTokenizer(BYTE_LEVEL_TOKENIZER.read_text(), eos_token=0)
+    grammar = call_grammar(tool_format, None, choice, prompt="")
+    for seed in range(2):
+        text = generate(compiler, tokenizer, grammar, seed, use_forced=False)
+        new_parser = output_parser(tool_format, None, prompt="", tools=[tool])
+        parser = CustomCallParser(new_parser, {"write"})
+        found = joined([*parser.push(text), *parser.finish()])
+        [written] = [piece.text for piece in found if isinstance(piece, CallArguments)]
+        assert re.fullmatch(QUOTED, written), text

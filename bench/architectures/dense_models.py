@@ -49,7 +49,16 @@ DENSE_MODELS: Final[dict[str, Architecture]] = {
     ),
     "qwen3": Architecture("qwen3", {"head_dim": 16}),
     "gemma": Architecture("gemma", {"head_dim": 16}),
-    "gemma2, soft caps": Architecture(
+    "gemma2": Architecture(
+        "gemma2",
+        {
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "query_pre_attn_scalar": 16,
+            "attn_logit_softcapping": 50.0,
+        },
+    ),
+    "gemma2, stronger soft caps": Architecture(
         "gemma2",
         {
             "head_dim": 16,
@@ -57,7 +66,7 @@ DENSE_MODELS: Final[dict[str, Architecture]] = {
             "query_pre_attn_scalar": 16,
             "attn_logit_softcapping": 5.0,
         },
-        note="of 5, where real models have 50",
+        note="of 5, not 50",
     ),
     "gemma3": Architecture(
         "gemma3_text",

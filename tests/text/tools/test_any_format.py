@@ -36,6 +36,9 @@ CLOSERS = [
     "]<]minimax[>[</query>", "</arg_value>", "</atem:parameter>", "</steptml:parameter>",
     "</｜DSML｜parameter>", '<|"|>',
 ]  # fmt: skip
+ENDS = ["/｜DSML｜function_calls>", "/tool_call>"]
+"""Tags behind calls, from where they differ from those that begin the next."""
+
 ANY_FORMAT = pytest.mark.parametrize("tool_format", TOOL_FORMATS.values(), ids=lambda f: f.name)
 
 
@@ -77,7 +80,7 @@ def test_any_text_in_any_pieces(tool_format: ToolFormat, data: st.DataObject) ->
 
 @ANY_FORMAT
 def test_required_calls_follow_their_schemas(tool_format: ToolFormat) -> None:
-    check_walks(tool_format, SHOP, [*CLOSERS, *tool_format.tags])
+    check_walks(tool_format, SHOP, [*CLOSERS, *ENDS, *tool_format.tags])
 
 
 @ANY_FORMAT

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fastovms.errors import InvalidField
 from fastovms.grammar.gbnf import lark_rules
-from fastovms.grammar.grammar_cache import CompiledGrammar, GrammarCache
+from fastovms.grammar.grammar_cache import MAX_CACHED_BYTES, CompiledGrammar, GrammarCache
 from fastovms.grammar.grammar_time_budget import GrammarTimeBudget
 from fastovms.grammar.json_schema import usable_rules, usable_schema
 from fastovms.grammar.special_tokens import with_token_ids, without_names
@@ -31,10 +31,6 @@ from fastovms.params import Grammar, GrammarKind, Refusal
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
-
-MAX_CACHED_BYTES = 64 * 2**20
-"""The most bytes that compiled grammars may hold: one of a usual schema holds 0.2 MB, one of a
-hostile one up to 48 MB."""
 
 _MIN_BYTES = 64 * 2**10
 _BYTES_PER_CHARACTER = 64

@@ -11,6 +11,10 @@ from llguidance import LLMatcher
 
 from fastovms.params import Grammar
 
+MAX_CACHED_BYTES: Final = 64 * 2**20
+"""The most bytes that compiled grammars may hold: one of a usual schema holds 0.2 MB, one of a
+hostile one up to 48 MB."""
+
 _BYTES_PER_TOKEN: Final = 2048
 """What following a grammar adds to it, for each token: the states of its lexer are kept with it.
 This is the most; mostly nothing is added."""

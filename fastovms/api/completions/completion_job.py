@@ -1,4 +1,5 @@
-"""Checks every field of a completions request, and makes what runs it."""
+"""Checks every field of a completions request, refuses `suffix` and `echo` where they cannot be
+had, and makes what runs it."""
 
 from __future__ import annotations
 

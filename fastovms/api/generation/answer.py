@@ -1,4 +1,5 @@
-"""Runs a generation and sends its answer: whole, or as a stream."""
+"""Runs a generation and sends its answer: whole, or as a stream. Whatever fails before the first
+byte still gets a status of its own."""
 
 from __future__ import annotations
 

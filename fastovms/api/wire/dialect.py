@@ -1,4 +1,5 @@
-"""Holds every difference between the two dialects, in one frozen value per URL prefix."""
+"""Holds every difference between the two dialects, in one frozen value per URL prefix: ranges,
+defaults, statuses, names of members such as `reasoning_content`, what a stream begins with."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Keeps the requests of one connection that wait for their answers, in the order in which they
-came."""
+"""Keeps the requests of one connection that wait for their answers (pipelining), in the order in
+which they came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Converts responses to the records of the store, and back."""
+"""Converts responses to the records of the store, and back: those that a restart has interrupted
+come back as failed."""
 
 from __future__ import annotations
 

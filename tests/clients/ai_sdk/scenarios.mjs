@@ -5,6 +5,7 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, stepCountIs, streamText, tool } from "ai";
 import OpenAI from "openai";
+import { zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
 const baseURL = `${process.argv[2]}/v1`;
@@ -42,6 +43,42 @@ for (const [title, model] of Object.entries(models)) {
 }
 
 const client = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0 });
+const messages = [{ role: "user", content: prompt }];
+const settings = { model: name, messages, temperature: 0 };
+const chat = await client.chat.completions.create(settings);
+const chunks = [];
+const asked = { ...settings, stream: true, stream_options: { include_usage: true } };
+for await (const chunk of await client.chat.completions.create(asked)) chunks.push(chunk);
+const pieces = chunks.map((chunk) => chunk.choices[0]?.delta.content ?? "");
+assert.equal(pieces.join(""), chat.choices[0].message.content);
+assert.equal(chunks.at(-1).usage.completion_tokens, chat.usage.completion_tokens);
+const collected = await client.chat.completions.stream(settings).finalContent();
+assert.equal(collected, chat.choices[0].message.content);
+
+const Person = z.object({ name: z.string(), age: z.int() });
+const parsed = await client.chat.completions.parse({
+  ...settings,
+  messages: [{ role: "user", content: "Anna is 31 years old. Answer as JSON." }],
+  response_format: zodResponseFormat(Person, "person"),
+});
+assert.ok(Person.safeParse(parsed.choices[0].message.parsed).success);
+const runner = client.chat.completions.runTools({
+  ...settings,
+  tools: [
+    {
+      type: "function",
+      function: {
+        name: "get_weather",
+        description: "Get the current weather in a city",
+        parameters: z.toJSONSchema(z.object({ city: z.string() })),
+        parse: JSON.parse,
+        function: ({ city }) => JSON.stringify({ city, temperature: 18, condition: "sunny" }),
+      },
+    },
+  ],
+});
+assert.match(await runner.finalContent(), /18/);
+
 const day = { name: "day", format: { type: "grammar", syntax: "regex", definition: "[0-9]{4}" } };
 const response = await client.responses.create({
   model: name,

@@ -24,6 +24,12 @@ def get_weather(city: str) -> str:
     return f"sunny in {city}"
 
 
+@tool("get_weather")
+def temperature(city: str) -> str:
+    """Get the current weather in a city"""
+    return '{"temperature": 18, "condition": "sunny"}'
+
+
 def main(url: str, name: str) -> None:
     model = ChatOpenAI(base_url=url, api_key="none", model=name, temperature=0, max_tokens=40)
     answer = model.invoke("Hello")
@@ -34,6 +40,30 @@ def main(url: str, name: str) -> None:
     assert "".join(part.content for part in parts) == answer.content
     usages = [part.usage_metadata for part in parts if part.usage_metadata]
     assert sum(usage["output_tokens"] for usage in usages) == answer.usage_metadata["output_tokens"]
+
+    told = ChatOpenAI(base_url=url, api_key="none", model=name, logprobs=True, max_tokens=20)
+    answer = told.invoke("What is 7 + 5?")
+    tokens = answer.response_metadata["logprobs"]["content"]
+    assert "".join(token["token"] for token in tokens) == answer.content
+    several = ChatOpenAI(base_url=url, api_key="none", model=name, n=2, max_tokens=20)
+    assert len(several.generate([[HumanMessage("Hello")]]).generations[0]) == 2
+
+    for responses in (False, True):
+        bound = ChatOpenAI(
+            base_url=url, api_key="none", model=name, temperature=0, use_responses_api=responses
+        ).bind_tools([temperature])
+        history = [HumanMessage("What is the weather in Paris?")]
+        for _ in range(2):
+            said, *more = bound.stream(history)
+            for part in more:
+                said += part
+            history.append(said)
+            for call in said.tool_calls:
+                assert call["args"] == {"city": "Paris"}
+                result = temperature.invoke(call["args"])
+                history.append(ToolMessage(result, tool_call_id=call["id"]))
+        assert len(history) == 4
+        assert "18" in history[-1].text
 
     for choice in ("required", "get_weather"):
         bound = model.bind(max_tokens=200).bind_tools([get_weather], tool_choice=choice)

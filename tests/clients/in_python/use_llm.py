@@ -9,6 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+FUNCTION = """def get_weather(city: str) -> str:
+    'Get the current weather in a city'
+    return '{"temperature": 18, "condition": "sunny"}'
+"""
+
 
 def main(url: str, name: str) -> None:
     program = Path(sys.executable).parent / "llm"
@@ -36,6 +41,9 @@ def main(url: str, name: str) -> None:
         assert ask(*options, "--no-stream", "Hello") == streamed
         made = json.loads(ask("--schema", "name, age int", "-o", "max_tokens", "400", "A person"))
         assert set(made) == {"name", "age"}
+        question = ("-o", "temperature", "0", "What is the weather in Paris?")
+        for stream in ((), ("--no-stream",)):
+            assert "18" in ask("--functions", FUNCTION, *stream, *question)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.grammar_tree import Node
+
+GREEDY_TEMPERATURE: Final = 1e-5
+"""The temperature at and below which the likeliest token is taken: dividing by less only
+overflows."""
+
+MAX_DRAFT_TOKENS: Final = 32
+"""The most tokens of one draft, whoever makes it. Requests for more get as many."""
 
 
 class FinishReason(Enum):
@@ -98,7 +105,7 @@ class SamplingParams:
 
     Attributes:
         max_tokens: new tokens per sample; None = up to the model's context length.
-        temperature: 0 = greedy.
+        temperature: `GREEDY_TEMPERATURE` and below = greedy.
         top_p: 0 < top_p <= 1.
         top_k: 0 = off.
         min_p: tokens less likely than `min_p` times the likeliest are dropped; 0 <= min_p < 1.

@@ -1,4 +1,5 @@
-"""Checks that each image of a prompt stands in its text once, by openvino_genai's tags."""
+"""Knows openvino_genai's tags of images: refuses them where clients write them, and checks that
+each image stands in its prompt once."""
 
 from __future__ import annotations
 

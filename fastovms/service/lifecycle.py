@@ -1,5 +1,5 @@
-"""Runs a server from start to end: listens, loads, serves, obeys signals, and leaves without
-dropping what was accepted."""
+"""Runs a server from start to end: listens, loads, serves, obeys signals, feeds systemd's
+watchdog, and leaves without dropping what was accepted."""
 
 from __future__ import annotations
 

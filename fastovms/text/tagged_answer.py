@@ -1,4 +1,4 @@
-"""Reads answers in which tags mark calls and thoughts."""
+"""Reads answers in which tags mark calls and thoughts, and decides what a call in a thought is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks every field of a chat request, and makes what runs it."""
+"""Checks every field of a chat request, says what `echo` repeats, and makes what runs it."""
 
 from __future__ import annotations
 

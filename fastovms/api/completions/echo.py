@@ -1,4 +1,5 @@
-"""Puts the prompt before its text in an answer, with its tokens, where a request sets `echo`."""
+"""Puts the prompt before the text of a completion, with its tokens, where a request sets
+`echo`."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
 """Fields that the server does not act on, with the values (besides null) that ask for nothing. Any
 other value would change the answer, so it is refused rather than ignored."""
 
-MAX_DRAFT_TOKENS: Final = 32
 MAX_NGRAM_SIZE: Final = 16
 """The largest size that is used. Drafts never change a text, so that larger numbers may be lowered
 to what can still pay."""

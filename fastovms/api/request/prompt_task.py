@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from fastovms.api.request.common_fields import MAX_DRAFT_TOKENS, MAX_NGRAM_SIZE, is_streamed
+from fastovms.api.request.common_fields import MAX_NGRAM_SIZE, is_streamed
 from fastovms.api.request.generation_options import GenerationOptions
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.token_budget import fit_max_tokens
@@ -14,7 +14,7 @@ from fastovms.api.request.token_report import num_values
 from fastovms.api.request.token_rules import encode_bad_words
 from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.errors import FieldFault, InvalidField
-from fastovms.params import Grammar, SamplingParams, TextPrompt
+from fastovms.params import MAX_DRAFT_TOKENS, Grammar, SamplingParams, TextPrompt
 
 Number = TypeVar("Number", int, float)
 

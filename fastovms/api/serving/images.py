@@ -1,4 +1,5 @@
-"""Reads the parts of requests that bring images, and knows the tags that stand for them."""
+"""Reads the parts of requests that bring images, and finds a model's own tokens that stand for
+them."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 from fastovms.backends.genai.pipeline import CacheCapacity
 from fastovms.backends.genai.support import Assistance, num_assistant_tokens, token_budget
 from fastovms.config import EngineConfig
-from fastovms.engine.drafting.draft_policy import MAX_DRAFT_TOKENS
-from fastovms.params import GenerationRequest
+from fastovms.params import MAX_DRAFT_TOKENS, GenerationRequest
 
 _PIXELS_PER_TOKEN: Final = 28 * 28
 """How many pixels make a token in Qwen's models, which see images in their own sizes."""

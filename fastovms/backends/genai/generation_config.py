@@ -13,7 +13,14 @@ from fastovms.backends.genai.tag_translation import structural_tag
 from fastovms.backends.xgrammar.json_rules import json_rules
 from fastovms.engine.drafting.prompt_lookup import DEFAULT_MAX_NGRAM_SIZE
 from fastovms.grammar.schema_numbers import integer_of
-from fastovms.params import BeamSearch, EarlyStopping, Grammar, GrammarKind, SamplingParams
+from fastovms.params import (
+    GREEDY_TEMPERATURE,
+    BeamSearch,
+    EarlyStopping,
+    Grammar,
+    GrammarKind,
+    SamplingParams,
+)
 
 _STOP_CRITERIA: Final[Mapping[EarlyStopping, Any]] = {
     EarlyStopping.EARLY: genai.StopCriteria.EARLY,
@@ -53,7 +60,7 @@ def generation_config(
         return config
     config.frequency_penalty = params.frequency_penalty
     config.presence_penalty = params.presence_penalty
-    if params.temperature > 0:
+    if params.temperature > GREEDY_TEMPERATURE:
         _set_sampling(config, params, seed + index)
     if assistance:
         _set_assistance(config, params, assistance)

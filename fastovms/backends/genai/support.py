@@ -11,9 +11,9 @@ from fastovms.backends.genai.tag_translation import (
     structural_tag,
 )
 from fastovms.config import EngineConfig
-from fastovms.engine.drafting.draft_policy import DEFAULT_NUM_ASSISTANT_TOKENS, MAX_DRAFT_TOKENS
+from fastovms.engine.drafting.draft_policy import DEFAULT_NUM_ASSISTANT_TOKENS
 from fastovms.errors import InvalidField, RequestError
-from fastovms.params import Grammar, SamplingParams
+from fastovms.params import MAX_DRAFT_TOKENS, Grammar, SamplingParams
 
 logger = logging.getLogger(__name__)
 

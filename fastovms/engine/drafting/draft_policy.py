@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
-MAX_DRAFT_TOKENS = 32
-"""The most tokens of one draft, whoever makes it."""
 
 _MIN_AUTOMATIC_TOKENS = 2
 _MAX_AUTOMATIC_TOKENS = 8

@@ -6,10 +6,10 @@ from array import array
 
 from fastovms.backend_stats import EngineCounters
 from fastovms.engine.drafting.draft_model import DraftModel, WantedDraft
-from fastovms.engine.drafting.draft_policy import MAX_DRAFT_TOKENS
 from fastovms.engine.drafting.prompt_lookup import PromptLookup
 from fastovms.engine.drafting.sequence_drafters import SequenceDrafters
 from fastovms.engine.scheduling.sequence import Sequence
+from fastovms.params import MAX_DRAFT_TOKENS
 
 
 class Drafting:

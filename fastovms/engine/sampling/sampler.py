@@ -1,4 +1,5 @@
-"""Draws tokens from the rows of logits of a step."""
+"""Draws tokens from the rows of logits of a step, or takes the likeliest of each where a request is
+greedy."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from fastovms.engine.sampling.kernels import BROKEN, draw_rows, likeliest_of_row
 from fastovms.engine.scheduling.batch import SampledTokens
 from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.errors import BrokenLogits
+from fastovms.params import GREEDY_TEMPERATURE
 
 Drawn = int | Exception | None
 """What is drawn from a row of logits: a token id; the error that ends the row's request; or None as
@@ -26,10 +28,6 @@ The error is `BrokenLogits` where the model's own logits are no distribution (se
 `broken_logits.is_broken`). A row of which the request's settings have left no token is no error:
 there the text ends.
 """
-
-GREEDY_TEMPERATURE = 1e-5
-"""The temperature at and below which the likeliest token is taken: dividing by less only
-overflows."""
 
 _THREAD_BYTES = 2 * 1024 * 1024
 """Bytes of logits that are worth another thread: fewer are drawn from before it has begun."""

@@ -1,5 +1,5 @@
 """Decides what the next step computes: a token budget shared by running decodes, unfinished prompts
-and newcomers, in that order."""
+and newcomers, in that order, and who is preempted where blocks run out."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from tests.backends.genai.test_support import DRAFT, LOOKUP, UNLIMITED, config_o
     [
         ({}, {"do_sample": True, "temperature": 1.0, "rng_seed": 42, "max_new_tokens": 7}),
         ({"temperature": 0}, {"do_sample": False, "max_length": 100, "apply_chat_template": False}),
+        ({"temperature": 1e-6}, {"do_sample": False}),
         ({"top_k": 5, "top_p": 0.5, "min_p": 0.25}, {"top_k": 5, "top_p": 0.5, "min_p": 0.25}),
         ({"top_k": 0}, {"top_k": UNLIMITED}),
         ({"logprobs": None}, {"logprobs": 0}),

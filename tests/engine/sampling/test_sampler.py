@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from fastovms.engine.model.raw_logits import RawLogits
 from fastovms.engine.sampling import sampler as sampler_module
 from fastovms.engine.sampling.logits_processors import logits_processors
-from fastovms.engine.sampling.sampler import GREEDY_TEMPERATURE, Drawn, Sampler
+from fastovms.engine.sampling.sampler import Drawn, Sampler
 from fastovms.engine.scheduling.batch import SampledTokens
 from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup
-from fastovms.params import GenerationRequest, SamplingParams
+from fastovms.params import GREEDY_TEMPERATURE, GenerationRequest, SamplingParams
 from tests.engine.bf16 import as_bf16, bf16_bits
 
 Floats = NDArray[np.float32]

@@ -1,5 +1,5 @@
 """Reads all items that a model is told for one request: those that came before, by
-`previous_response_id` or `conversation`, and the input."""
+`previous_response_id` or `conversation`, and the input, with what an `item_reference` means."""
 
 from __future__ import annotations
 

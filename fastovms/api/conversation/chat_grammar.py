@@ -30,10 +30,12 @@ class Constraint(NamedTuple):
 
     Attributes:
         is_optional: whether it may be left out where no grammar can be made of it.
+        parts: grammars within it that may be at fault, each with its own field.
     """
 
     grammar: Grammar
     is_optional: bool = False
+    parts: Sequence[Grammar] = ()
 
 
 def constraint(
@@ -68,7 +70,8 @@ def constraint(
     if asked is not None and not tools.is_required:
         if calls is not None:
             _check_schemas(tools.tools)
-        return Constraint(answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls))
+        grammar = answer_grammar(asked, reasoning_format, prompt=prompt, calls=calls)
+        return Constraint(grammar, parts=tools.input_grammars)
     if calls is None:
         return None
     is_optional = not (tools.is_required or tools.is_strict)
@@ -81,7 +84,7 @@ def constraint(
             raise
         logger.info(_NOT_CONSTRAINED, error.message)
         return None
-    return Constraint(grammar, is_optional)
+    return Constraint(grammar, is_optional, tools.input_grammars)
 
 
 async def usable(
@@ -91,7 +94,7 @@ async def usable(
     use.
 
     Raises:
-        InvalidField: it cannot be used.
+        InvalidField: it cannot be used. Where a part of it cannot either, the error is that part's.
         BackendError: it cannot be made ready now.
     """
     if wanted is None:
@@ -100,6 +103,9 @@ async def usable(
         return await compile_grammar(wanted.grammar, request.model, request.client)
     except (InvalidField, BackendUnavailable) as error:
         if not wanted.is_optional:
+            if isinstance(error, InvalidField):
+                for part in wanted.parts:
+                    await compile_grammar(part, request.model, request.client)
             raise
         logger.info(_NOT_CONSTRAINED, error)
         return None

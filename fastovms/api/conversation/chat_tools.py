@@ -20,6 +20,7 @@ from fastovms.api.conversation.tool_targets import ToolTarget
 from fastovms.api.wire.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
+from fastovms.params import Grammar
 from fastovms.text.tools import CallChoice, Tool, ToolFormat
 
 MAX_TOOLS: Final = 1024
@@ -43,6 +44,7 @@ class ToolUse:
         is_legacy: whether the request has `functions`, and gets a `function_call`.
         skipped: tools that are passed over, in words for a warning.
         warnings: what cannot be done of the others.
+        input_grammars: what the texts of custom tools are enforced to be.
     """
 
     tools: Sequence[Tool] = ()
@@ -55,6 +57,7 @@ class ToolUse:
     is_legacy: bool = False
     skipped: Sequence[str] = ()
     warnings: Sequence[str] = ()
+    input_grammars: Sequence[Grammar] = ()
 
     @property
     def choice(self) -> CallChoice:
@@ -218,6 +221,7 @@ class _ToolReader:
             is_legacy=is_legacy,
             skipped=self._skipped,
             warnings=[tool.warning for tool in chosen if tool.warning],
+            input_grammars=[tool.input_grammar for tool in chosen if tool.input_grammar],
         )
 
     def _read_namespace(self, tool: Mapping[str, Any], place: str) -> None:

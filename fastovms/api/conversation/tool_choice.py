@@ -110,12 +110,17 @@ def _found(
     is_custom = kind == "custom"
     given, inner = members_of(choice, "custom" if is_custom else "function", place, flat=forms.flat)
     name, namespace = read_name(given, inner), given.get("namespace")
+    if namespace is not None and not isinstance(namespace, str):
+        inner = f"{inner}.namespace"
+        raise InvalidField(f"{inner} must be a string, not {show(namespace)}", param=inner)
     _check_any(tools, forms)
-    function = flat_name(name, namespace if isinstance(namespace, str) else None)
-    found = tools.get(function)
+    found = tools.get(flat_name(name, namespace))
     if found is None and namespace is None:
         # OpenAI's choices name no namespace.
         inside = [tool for tool in tools.values() if tool.target.name == name]
+        if len(inside) > 1 and forms.checks:
+            message = f"{place} names {show(name)}, which more than one namespace has"
+            raise InvalidField(f"{message}: {inner}.namespace must say which", param=place)
         found = inside[0] if len(inside) == 1 else None
     if found is not None and found.target.is_custom == is_custom:
         return [found.tool.name]

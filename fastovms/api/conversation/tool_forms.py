@@ -14,6 +14,7 @@ from fastovms.errors import InvalidField
 from fastovms.grammar.closed_schema import strict_schema
 from fastovms.grammar.finite_schema import Schema
 from fastovms.grammar.lark_regex import Irregular, lark_regex
+from fastovms.params import Grammar, GrammarKind
 from fastovms.text.custom_input import input_parameters
 from fastovms.text.tools import Tool
 
@@ -36,6 +37,7 @@ class OfferedTool(NamedTuple):
         target: what it is to the client.
         is_strict: whether its arguments have to follow its schema in any case.
         warning: what cannot be done of it; empty = nothing.
+        input_grammar: what the text of a custom tool is enforced to be; None = free.
     """
 
     tool: Tool
@@ -43,6 +45,7 @@ class OfferedTool(NamedTuple):
     target: ToolTarget
     is_strict: bool = False
     warning: str = ""
+    input_grammar: Grammar | None = None
 
 
 def read_function(
@@ -89,7 +92,8 @@ def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = N
         name = f"{place}.description"
         raise InvalidField(f"{name} must be a string, not {show(description)}", param=name)
     name = f"{place}.format"
-    words, pattern, warning = _format(custom.get("format"), name)
+    words, enforced, warning = _format(custom.get("format"), name)
+    pattern = None if enforced is None else enforced.source
     described = "\n\n".join(filter(None, (description, words)))
     shown = {
         "name": target.function,
@@ -97,7 +101,7 @@ def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = N
         "parameters": input_parameters(),
     }
     tool = Tool(target.function, input_parameters(pattern))
-    return OfferedTool(tool, shown, target, is_strict=pattern is not None, warning=warning)
+    return OfferedTool(tool, shown, target, pattern is not None, warning, enforced)
 
 
 def read_name(named: Mapping[str, Any], place: str) -> str:
@@ -109,7 +113,9 @@ def read_name(named: Mapping[str, Any], place: str) -> str:
     name = named.get("name")
     place = f"{place}.name"
     if not isinstance(name, str) or not name:
-        raise InvalidField(f"{place} must be a string, not {show(name)}", param=place)
+        raise InvalidField(
+            f"{place} must be a string that is not empty, not {show(name)}", param=place
+        )
     if len(name) > MAX_NAME:
         raise InvalidField(
             f"{place} must be at most {MAX_NAME} characters, not {len(name)}", param=place
@@ -144,7 +150,7 @@ def _check_arguments(kind: object, name: str) -> None:
         raise InvalidField(f'{name} must be "object", not {show(kind)}', param=name)
 
 
-def _format(form: object, place: str) -> tuple[str, str | None, str]:
+def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
     """Returns a format in words, as a regular expression, and what cannot be done of it."""
     if form is None:
         return _ANY_TEXT, None, ""
@@ -158,13 +164,18 @@ def _format(form: object, place: str) -> tuple[str, str | None, str]:
     place = f"{place}.definition"
     definition = grammar.get("definition")
     if not isinstance(definition, str) or not definition:
-        raise InvalidField(f"{place} must be a string, not {show(definition)}", param=place)
+        raise InvalidField(
+            f"{place} must be a string that is not empty, not {show(definition)}", param=place
+        )
     if syntax == "regex":
         words = f"The input must match this regular expression:\n{definition}"
-        return words, _without_anchors(definition), ""
+        try:
+            return words, Grammar(GrammarKind.REGEX, _without_anchors(definition), place), ""
+        except ValueError as error:
+            raise InvalidField(f"{place} cannot be used: {error}", param=place) from None
     words = f"The input must follow this Lark grammar:\n{definition}"
     try:
-        return words, lark_regex(definition), ""
+        return words, Grammar(GrammarKind.REGEX, lark_regex(definition), place), ""
     except ValueError as error:
         raise InvalidField(f"{place} cannot be used: {error}", param=place) from None
     except Irregular:
@@ -184,12 +195,20 @@ def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place:
 def _without_anchors(expression: str) -> str:
     """Returns an expression without the marks of the beginning and the end of the text, which is
     matched as a whole in any case. Where alternatives stand beside each other, a mark is one
-    alternative's."""
-    depth = 0
+    alternative's.
+
+    Raises:
+        ValueError: it closes a group that it has not opened, which would be that of whoever embeds
+            it.
+    """
+    depth, has_alternatives = 0, False
     for part in _REGEX_PART.findall(expression):
-        if part == "|" and not depth:
-            return expression
+        has_alternatives |= part == "|" and not depth
         depth += {"(": 1, ")": -1}.get(part, 0)
+        if depth < 0:
+            raise ValueError("unopened group")
+    if has_alternatives:
+        return expression
     if expression.endswith("$") and _REGEX_PART.findall(expression)[-1] == "$":
         expression = expression[:-1]
     return expression.removeprefix("^")

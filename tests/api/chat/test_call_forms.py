@@ -89,7 +89,7 @@ async def test_a_grammar_of_a_custom_tool_is_enforced(make, choice):
 async def test_a_grammar_of_a_custom_tool_that_is_no_grammar_is_a_fault(make):
     tools = [custom(format=grammar_format("bad", "regex"))]
     status, answer = await make().post(V1, {**BODY, "tools": tools})
-    assert (status, answer["error"]["param"]) == (400, "tools")
+    assert (status, answer["error"]["param"]) == (400, "tools[0].custom.format.grammar.definition")
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -18,7 +18,15 @@ from fastovms.api.wire.request_schemas import ChatRequest
 from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.metrics import GenerationMetrics
-from tests.api.chat_models import PARAMETERS, call_text, chat_model, tool, tool_choice
+from tests.api.chat_models import (
+    PARAMETERS,
+    call_text,
+    chat_model,
+    custom,
+    grammar_format,
+    tool,
+    tool_choice,
+)
 from tests.fakes import ByteTokenizer, FakeBackend
 from tests.vocabularies import vocabulary
 
@@ -144,6 +152,16 @@ async def test_what_cannot_be_compiled_now_may_go_free(monkeypatch):
     assert await usable(preparation(model, ChatRequest()), constraint_of(AUTO)) is None
     with pytest.raises(BackendUnavailable):
         await usable(preparation(model, ChatRequest()), constraint_of(REQUIRED))
+
+
+@pytest.mark.parametrize("fields", [{}, {"tool_choice": "required"}, FORMAT])
+@pytest.mark.parametrize("form", [grammar_format("(bad", "regex"), grammar_format("start: /(bad/")])
+async def test_a_format_at_fault_is_named(fields, form):
+    fine = custom("fine", format=grammar_format("a+", "regex"))
+    wanted = constraint_of({**fields, "tools": [tool(), fine, custom(format=form)]})
+    with pytest.raises(InvalidField, match=r"^tools\[2\]\.custom\.format\..*: bad regex") as e:
+        await usable(preparation(served(), ChatRequest()), wanted)
+    assert e.value.param == "tools[2].custom.format.grammar.definition"
 
 
 @pytest.mark.parametrize("fields", [REQUIRED, {**AUTO, **FORMAT}])

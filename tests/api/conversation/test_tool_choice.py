@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fastovms.api.conversation.chat_tools import read_functions, read_tools
@@ -22,7 +24,7 @@ TOOLS = [tool("look"), custom("write"), NAMESPACE]
 ALL = ["look", "write", "sums__add", "sums__explain"]
 
 
-def named(name: str, kind: str = "function", **members: str) -> dict:
+def named(name: str, kind: str = "function", **members: object) -> dict:
     return {"type": kind, "name": name, **members}
 
 
@@ -71,6 +73,22 @@ def test_choices_of_nothing(choice):
     with pytest.raises(InvalidField, match="not among the tools"):
         read_tools(TOOLS, choice, None, OPENAI, flat=True)
     assert read_tools(TOOLS, choice, None, OVMS, flat=True).tools == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (named("add"), 'tool_choice names "add", which more than one namespace has'),
+        (allowed(named("add")), 'tool_choice.tools[0] names "add", which more than one namespace'),
+        (named("add", namespace=5), "tool_choice.namespace must be a string, not 5"),
+        (named("look", namespace={}), "tool_choice.namespace must be a string, not {}"),
+        (named(""), 'tool_choice.name must be a string that is not empty, not ""'),
+    ],
+)
+def test_choices_at_fault(choice, message):
+    tools = [*TOOLS, {**NAMESPACE, "name": "more"}]
+    with pytest.raises(InvalidField, match=re.escape(message)):
+        read_tools(tools, choice, None, OPENAI, flat=True)
 
 
 def test_what_is_said_of_a_namespace_is_said_once():

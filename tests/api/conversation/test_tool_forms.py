@@ -6,6 +6,7 @@ import pytest
 
 from fastovms.api.conversation.tool_forms import read_custom, read_function
 from fastovms.api.conversation.tool_targets import ToolTarget
+from fastovms.errors import InvalidField
 from tests.api.chat_models import grammar_format
 
 NESTED = 'start: e\ne: "(" e ")" | "x"'
@@ -46,3 +47,19 @@ def test_a_custom_tool(form, words, pattern, is_enforced):
     assert read.tool.parameters["properties"]["input"].get("pattern") == pattern
     assert read.is_strict == (pattern is not None)
     assert ("tools[0].custom.format" in read.warning) == (not is_enforced)
+
+
+@pytest.mark.parametrize("expression", ["a)|(b", "a)", "[(])", r"(\))|(a))"])
+def test_an_expression_that_closes_what_it_has_not_opened(expression):
+    form = grammar_format(expression, "regex")
+    with pytest.raises(InvalidField, match=r"definition cannot be used: unopened group$") as error:
+        read_custom({"name": "write", "format": form}, "tools[0].custom")
+    assert error.value.param == "tools[0].custom.format.grammar.definition"
+
+
+@pytest.mark.parametrize("expression", ["(a)|(b)", r"a\)", "[)]", "[])]"])
+def test_an_expression_in_which_a_parenthesis_closes_nothing(expression):
+    form = grammar_format(expression, "regex")
+    read = read_custom({"name": "write", "format": form}, "tools[0].custom")
+    assert read.input_grammar is not None
+    assert read.input_grammar.source == expression

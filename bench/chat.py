@@ -129,7 +129,6 @@ async def seconds_a_token(
         ApiConfig(),
         lambda: f"{next(ids):032x}",
         time.time,
-        "bench",
         BodyReader(),
     )
     stream = CountingStream()

@@ -132,6 +132,7 @@ def _read_children(
         found.setdefault(child, []).append(value)
         yield from scan.space()
         if not (yield from scan.take(mark)):
+            scan.skip_cut(mark)
             return None
         if (yield from scan.take(f"</{name}>")):
             break

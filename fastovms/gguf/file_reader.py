@@ -30,6 +30,10 @@ _SCALARS: Final[Mapping[int, str]] = {
 }  # fmt: skip
 """The formats of `struct` by type."""
 
+_MAX_HEAD_BYTES: Final = 64 * 1024 * 1024
+"""The longest head that is read: four times that of a model with 262,000 tokens and 515,000 merges.
+A file that says more has counts that are wrong, and would take minutes and gigabytes to read."""
+
 _MAX_NESTING: Final = 4
 _MAX_DIMENSIONS: Final = 4
 _ALIGNMENT: Final = 32
@@ -93,12 +97,13 @@ class _Broken(Exception):
 
 
 class _HeadReader:
-    """Reads a head, and never more than the file has, whatever the file says."""
+    """Reads a head, and never more than the file has or `_MAX_HEAD_BYTES`, whatever the file
+    says."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         self._size = size
-        self._left = size
+        self._num_read = 0
 
     def read(self, path: Path) -> GgufFile:
         if self._take(4) != _MAGIC:
@@ -110,12 +115,14 @@ class _HeadReader:
         metadata: dict[str, Value] = {}
         for _ in range(int(self._unpack("Q"))):
             key = self._string()
+            if key in metadata:
+                raise _Broken(f"it has {key!r} twice")
             metadata[key] = self._value(int(self._unpack("I")))
         relative = [self._tensor() for _ in range(num_tensors)]
-        alignment = metadata.get("general.alignment")
-        if not isinstance(alignment, int) or alignment < 1:
-            alignment = _ALIGNMENT
-        start = math.ceil((self._size - self._left) / alignment) * alignment
+        alignment = metadata.get("general.alignment", _ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise _Broken(f"general.alignment must be a power of two, not {alignment}")
+        start = -(-self._num_read // alignment) * alignment
         tensors: dict[str, TensorInfo] = {}
         for info in relative:
             end = start + info.offset + info.num_bytes
@@ -141,14 +148,18 @@ class _HeadReader:
                 f"{name} is of type {known}, which is not read; read are "
                 + ", ".join(sorted(each.name for each in TENSOR_TYPES.values()))
             )
-        if not shape or shape[-1] % tensor_type.block_size:
+        if not math.prod(shape) or not shape:
+            raise _Broken(f"{name} is of shape {list(shape)}, without numbers")
+        if shape[-1] % tensor_type.block_size:
             raise _Broken(f"{name} has rows that are no multiple of {tensor_type.block_size}")
         return TensorInfo(name, shape, tensor_type, offset)
 
     def _take(self, size: int) -> bytes:
-        if size > self._left:
+        self._num_read += size
+        if self._num_read > self._size:
             raise _Broken("it ends too early")
-        self._left -= size
+        if self._num_read > _MAX_HEAD_BYTES:
+            raise _Broken(f"what it says of itself is longer than {_MAX_HEAD_BYTES} bytes")
         return self._file.read(size)
 
     def _unpack(self, form: str) -> int | float | bool:

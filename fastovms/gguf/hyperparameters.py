@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from fastovms.errors import ConfigurationError
@@ -20,6 +21,14 @@ _NEUTRAL: Final[Mapping[str, frozenset[Value | None]]] = {
     "pooling_type": frozenset({0}),
 }
 """Settings that must say nothing out of the ordinary, and their ordinary values."""
+
+_MAX_LAYERS: Final = 512
+"""As in llama.cpp (`LLAMA_MAX_LAYERS`)."""
+
+_MAX_WIDTH: Final = 2**20
+"""The most dimensions of all heads together."""
+
+_MAX_COUNT: Final = 2**31 - 1
 
 _IGNORED: Final = frozenset(
     {"vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "feed_forward_length"}
@@ -100,7 +109,7 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
     architecture = find_architecture(name)
     settings = _Settings(metadata, str(name))
     _check_kind(metadata)
-    num_layers = settings.count("block_count")
+    num_layers = settings.count("block_count", most=_MAX_LAYERS)
     hidden_size = settings.count("embedding_length")
     num_heads = settings.count("attention.head_count")
     num_kv_heads = settings.count("attention.head_count_kv", num_heads)
@@ -110,6 +119,10 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
     value_size = settings.count("attention.value_length", hidden_size // num_heads)
     if value_size != head_size:
         raise ConfigurationError(f"values have {value_size} dimensions and keys have {head_size}")
+    if num_heads * head_size > _MAX_WIDTH:
+        raise ConfigurationError(
+            f"{num_heads} heads of {head_size} dimensions have more than {_MAX_WIDTH} in all"
+        )
     context_length = settings.count("context_length")
     window = settings.count("attention.sliding_window", 0, least=0)
     if architecture.window_period is None and 0 < window < context_length:
@@ -133,7 +146,7 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
         window=window,
         windowed_layers=_windowed_layers(settings, architecture, num_layers, window),
         window_rope_base=(
-            settings.number("rope.freq_base_swa", 10_000.0)
+            settings.positive("rope.freq_base_swa", 10_000.0)
             if architecture.gives_windows_their_own_rotation
             else None
         ),
@@ -171,14 +184,14 @@ def _rope(
         raise ConfigurationError(f"rope.scaling.type {scaling} is not known")
     return RopeSettings(
         num_dimensions=num_dimensions,
-        base=settings.number("rope.freq_base", 10_000.0),
+        base=settings.positive("rope.freq_base", 10_000.0),
         scaling=scaling,
         factor=factor or 1.0,
         original_context=settings.count("rope.scaling.original_context_length", context_length),
-        attention_factor=settings.number("rope.scaling.attn_factor", 1.0)
-        * settings.number("rope.scaling.yarn_attn_factor", 1.0),
-        beta_fast=settings.number("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=settings.number("rope.scaling.yarn_beta_slow", 1.0),
+        attention_factor=settings.positive("rope.scaling.attn_factor", 1.0)
+        * settings.positive("rope.scaling.yarn_attn_factor", 1.0),
+        beta_fast=settings.positive("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=settings.positive("rope.scaling.yarn_beta_slow", 1.0),
         extrapolation=settings.number("rope.scaling.yarn_ext_factor", 1.0),
     )
 
@@ -216,22 +229,33 @@ class _Settings:
     def take(self, name: str, default: Value | None) -> Value | None:
         return self._left.pop(name, default)
 
-    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+    def count(
+        self, name: str, default: int | None = None, *, least: int = 1, most: int = _MAX_COUNT
+    ) -> int:
         """Returns an integer, or that of a list with one for each layer if all are the same."""
         value = self._left.pop(name, default)
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             value = value[0]
         if value is None:
             raise ConfigurationError(f"{self._prefix}{name} is missing")
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ConfigurationError(f"{self._prefix}{name} must be a count, not {value}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ConfigurationError(
+                f"{self._prefix}{name} must be a count of {least} to {most}, not {value}"
+            )
+        return value
+
+    def positive(self, name: str, default: float) -> float:
+        value = self.number(name, default)
+        if value == 0:
+            raise ConfigurationError(f"{self._prefix}{name} must be above 0")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
+        """Returns a finite number that is not negative."""
         value = self._left.pop(name, default)
         if value is None:
             raise ConfigurationError(f"{self._prefix}{name} is missing")
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < inf:
             raise ConfigurationError(f"{self._prefix}{name} must be a number, not {value}")
         return float(value)
 

@@ -112,8 +112,8 @@ def find_pre_tokenizer(name: object) -> PreTokenizer:
             "it names no tokenizer.ggml.pre, as files of before May 2024: it is not known how "
             "texts are cut into words"
         )
-    if name not in PRE_TOKENIZERS:
+    if not isinstance(name, str) or name not in PRE_TOKENIZERS:
         raise ConfigurationError(
             f"the pre-tokenizer {name} is not taken; those taken are {', '.join(PRE_TOKENIZERS)}"
         )
-    return PRE_TOKENIZERS[str(name)]
+    return PRE_TOKENIZERS[name]

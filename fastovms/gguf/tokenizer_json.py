@@ -132,6 +132,9 @@ def _byte_pairs(fields: TokenizerFields) -> dict[str, Any]:
     pre = find_pre_tokenizer(fields.pre)
     if not fields.merges:
         raise ConfigurationError("it holds no tokenizer.ggml.merges")
+    for merge in fields.merges:
+        if " " not in merge[1:]:
+            raise ConfigurationError(f"tokenizer.ggml.merges has {merge!r}, which is no pair")
     splits = [
         {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
         for each in pre.patterns

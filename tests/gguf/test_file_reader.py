@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastovms.errors import ConfigurationError
+from fastovms.gguf import file_reader
 from fastovms.gguf.file_reader import read_gguf
 from tests.gguf.raw_head import entry, head, string, tensor
 from tests.gguf.tiny_models import TinyModel, write_model
@@ -52,6 +53,9 @@ def test_tensors_are_found(tmp_path: Path) -> None:
         (head([entry("a", "text")])[:-1], "it ends too early"),
         (head([struct.pack("<Q", 1) + b"a" + struct.pack("<I", 99)]), "type 99 is not known"),
         (head([struct.pack("<Q", 2**63)]), "it ends too early"),
+        (head([entry("a", 1), entry("a", 1)]), "it has 'a' twice"),
+        (head([entry("general.alignment", 0)]), "general.alignment must be a power of two, not 0"),
+        (head([entry("general.alignment", "x")]), "general.alignment must be a power of two"),
         (head([struct.pack("<Q", 1) + b"a" + struct.pack("<IIQ", 9, 6, 2**62)]), "too early"),
         (head([struct.pack("<Q", 1) + b"a" + struct.pack("<IIQ", 9, 9, 1) * 9]), "not known|early"),
     ],
@@ -59,6 +63,25 @@ def test_tensors_are_found(tmp_path: Path) -> None:
 def test_a_broken_head_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "m.gguf").write_bytes(data)
     with pytest.raises(ConfigurationError, match=message):
+        read_gguf(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        string("a") + struct.pack("<IQ", 8, 2**32 - 60),  # a text
+        string("a") + struct.pack("<IIQ", 9, 4, 2**28),  # numbers
+        string("a") + struct.pack("<IIQ", 9, 8, 2**62),  # texts
+    ],
+)
+def test_a_head_of_gigabytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(file_reader, "_MAX_HEAD_BYTES", 2**16)
+    with (tmp_path / "m.gguf").open("wb") as file:
+        file.write(head([start]))
+        file.truncate(2**32)  # which takes no room on a disk
+    with pytest.raises(ConfigurationError, match="says of itself is longer than 65536 bytes"):
         read_gguf(tmp_path / "m.gguf")
 
 
@@ -80,7 +103,8 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, kind: Type) -> None:
         ([string("a") + struct.pack("<I", 5)], "a has 5 dimensions"),
         ([tensor("a", (2**63, 2**63), 0, 0)], "but a ends at"),
         ([tensor("a", (99,), 0, 2**63)], "but a ends at"),
-        ([tensor("a", (), 0, 0)], "a has rows that are no multiple of 1"),
+        ([tensor("a", (), 0, 0)], r"a is of shape \[\], without numbers"),
+        ([tensor("a", (0, 4), 0, 0)], r"a is of shape \[0, 4\], without numbers"),
         ([tensor("a", (33,), 2, 0)], "a has rows that are no multiple of 32"),
         ([tensor("a", (2,), 0, 0)] * 2 + [bytes(99)], "it has two tensors a"),
         ([tensor("a", (256,), 19, 0)], "a is of type IQ1_S, which is not read; read are BF16, F16"),

@@ -8,16 +8,17 @@ numbers beyond their bounds and declared names again, and takes no notice of sev
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 from fastovms.backends.xgrammar.number_rules import integers, numbers
 from fastovms.backends.xgrammar.string_formats import FORMATS
+from fastovms.backends.xgrammar.text_lengths import text_of_length
 from fastovms.backends.xgrammar.text_rules import (
     CHARACTER,
-    ESCAPE,
-    NAME_ESCAPE,
+    CHARACTERS,
+    NAME_CHARACTERS,
     CannotWrite,
     matching,
     quoted,
@@ -79,6 +80,11 @@ class _Writer:
 
     def _rule(self, name: str, expression: str) -> str:
         self._rules[name] = expression
+        return name
+
+    def _rule_once(self, name: str, expression: Callable[[], str]) -> str:
+        if name not in self._rules:
+            self._rule(name, expression())
         return name
 
     def _new_rule(self, expression: str) -> str:
@@ -202,20 +208,16 @@ class _Writer:
             raise CannotWrite(
                 "a pattern or format beside another one or a length cannot be kept to"
             )
-        character = self._character()
         if asked == ["pattern"]:
-            return self._new_rule(f'"\\"" {matching(schema["pattern"], character)} "\\""')
+            return self._new_rule(f'"\\"" {matching(schema["pattern"], self._character())} "\\""')
         if asked:
-            expression = matching(FORMATS[schema["format"]], character, whole=True)
+            expression = matching(FORMATS[schema["format"]], "", whole=True)
             return self._new_rule(f'"\\"" {expression} "\\""')
         if most is not None and least > most:
             raise _Nothing
-        if most is None:
-            rest = self._rule("text", rest_of_string("text", ESCAPE))
-            return f'"\\"" {f"{character}{{{least}}} " if least else ""}{rest}'
-        if most == 0:
-            return '"\\"\\""'
-        return self._new_rule(f'"\\"" {character}{{{least},{most}}} "\\""')
+        endless = self._rule("text", rest_of_string("text", CHARACTERS)) if most is None else ""
+        text = text_of_length(self._rule_once, least, most, endless)
+        return self._new_rule(f'"\\"" {text}')
 
     def _character(self) -> str:
         return self._rule("char", CHARACTER)
@@ -323,7 +325,7 @@ class _Writer:
                 name = f'{matching(pattern, self._character())} "\\""'
             else:
                 value = self._value(additional)
-                name = self._rule("name", rest_of_string("name", NAME_ESCAPE))
+                name = self._rule("name", rest_of_string("name", NAME_CHARACTERS))
         except _Nothing:
             return ""
         return self._new_rule(f'"\\"" {name} {self._colon} {value}')

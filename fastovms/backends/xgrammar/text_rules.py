@@ -38,21 +38,25 @@ _PLAIN: Final = (
 """What JSON spells as it is. Of `[^"]`, and of a class with characters of three bytes and of
 others, XGrammar makes one of which broken characters are."""
 
-ESCAPE: Final = r'"\\" (["\\bfnrt] | "u00" ([01] [0-9a-fA-F] | "7" [fF]))'
-"""What JSON spells otherwise."""
+CHARACTERS: Final = (*_PLAIN, r'"\\" ["\\bfnrt]', r'"\\u00" [01] [0-9a-fA-F]', r'"\\u007" [fF]')
+"""Any one character of a string: as it is, or as JSON spells it otherwise. None of them has a
+group, of which XGrammar would make a rule."""
 
-NAME_ESCAPE: Final = r'"\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4})'
+NAME_CHARACTERS: Final = (
+    *_PLAIN,
+    r'"\\" ["\\/bfnrt]',
+    r'"\\u" [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F]',
+)
 """The same in a name that no schema declares."""
 
-CHARACTER: Final = " | ".join((*_PLAIN, ESCAPE))
-"""Any one character of a string."""
+CHARACTER: Final = " | ".join(CHARACTERS)
 
 
-def rest_of_string(rule: str, escape: str) -> str:
-    """Returns an expression of any text and the quote that ends it, for the rule of this name. It
-    leads to itself: XGrammar knows beforehand which tokens such a rule allows, and looks at all of
-    them at each step within a repetition."""
-    return " | ".join((r'"\""', *(f"{one} {rule}" for one in (*_PLAIN, escape))))
+def rest_of_string(rule: str, characters: Iterable[str]) -> str:
+    """Returns an expression of any text of these characters and the quote that ends it, for the
+    rule of this name. It leads to itself: XGrammar knows beforehand which tokens such a rule
+    allows, and looks at all of them at each step within a repetition."""
+    return " | ".join((r'"\""', *(f"{one} {rule}" for one in characters)))
 
 
 _NOT_SHARED: Final = re.compile(r"\[\[|&&|--|~~|\|\||\(\?[^:P]|\(\?P[^<]")

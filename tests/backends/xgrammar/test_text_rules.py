@@ -7,8 +7,8 @@ import pytest
 
 from fastovms.backends.xgrammar.text_rules import (
     CHARACTER,
-    ESCAPE,
-    NAME_ESCAPE,
+    CHARACTERS,
+    NAME_CHARACTERS,
     CannotWrite,
     matching,
     quoted,
@@ -68,8 +68,8 @@ def test_what_there_is_no_expression_of(pattern: str) -> None:
 
 
 def test_any_text_up_to_the_quote(pipeline: RepeatingPipeline) -> None:
-    for escape, allowed in ((ESCAPE, False), (NAME_ESCAPE, True)):
-        rule = f"rest ::= {rest_of_string('rest', escape)}"
+    for characters, allowed in ((CHARACTERS, False), (NAME_CHARACTERS, True)):
+        rule = f"rest ::= {rest_of_string('rest', characters)}"
         for text in (r"a\/", r"\u0061b"):
             assert allows(pipeline, "rest", f'{text}"', rule) == allowed
         for text in ("", "a b", r"\n\u001f", "é😀日", r"\\\""):

@@ -91,6 +91,9 @@ def _allowed(choice: Mapping[str, Any], tools: Offered, forms: ChoiceForms) -> T
             continue
         names += _found(tool, place, tools, forms)
     _check_any(tools, forms)
+    if mode == "required" and not names and forms.checks:
+        message = f"{name} lists no tool that the model can call, though one is required"
+        raise InvalidField(message, param=name)
     return ToolChoice([] if mode == "none" else names, mode == "required")
 
 

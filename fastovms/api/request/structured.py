@@ -232,7 +232,10 @@ def _response_format(value: Mapping[str, Any] | None, names: FieldNames) -> Iter
             f"{field}.type must be one of text, {', '.join(_FORMATS)}, not {show(kind)}",
             param=f"{field}.type",
         )
-    yield read(value, names.json_schema if kind == "json_schema" else field)
+    name = names.json_schema if kind == "json_schema" else field
+    if kind == "json_schema" and "json_schema" not in value and "schema" in value:
+        value, name = {"json_schema": value}, field  # beside the type, as llama.cpp's server has it
+    yield read(value, name)
 
 
 def _format_json_object(value: Mapping[str, Any], field: str) -> Grammar:

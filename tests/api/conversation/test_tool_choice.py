@@ -83,12 +83,16 @@ def test_choices_of_nothing(choice):
         (named("add", namespace=5), "tool_choice.namespace must be a string, not 5"),
         (named("look", namespace={}), "tool_choice.namespace must be a string, not {}"),
         (named(""), 'tool_choice.name must be a string that is not empty, not ""'),
+        (
+            allowed({"type": "web_search"}, mode="required"),
+            "tool_choice.tools lists no tool that the model can call, though one is required",
+        ),
     ],
 )
 def test_choices_at_fault(choice, message):
     tools = [*TOOLS, {**NAMESPACE, "name": "more"}]
     with pytest.raises(InvalidField, match=re.escape(message)):
-        read_tools(tools, choice, None, OPENAI, flat=True)
+        read_tools(tools, choice, None, OPENAI, flat=True, skips_others=True)
 
 
 def test_what_is_said_of_a_namespace_is_said_once():

@@ -73,6 +73,8 @@ FORMAT = {"type": "sequence", "elements": [{"type": "const_string", "value": "a"
         ({"ebnf": 'root ::= "a"'}, GrammarKind.GRAMMAR, 'root ::= "a"'),
         ({"response_format": {"type": "json_object", "schema": SCHEMA}}, GrammarKind.JSON_SCHEMA,
          SCHEMA),
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, GrammarKind.JSON_SCHEMA,
+         SCHEMA),
         ({"response_format": {"type": "json_object", "schema": None}}, GrammarKind.JSON_OBJECT, ""),
         # Two that say the same.
         ({"structured_outputs": {"grammar": "start: A"}, "guided_grammar": "start: A"},

@@ -77,21 +77,27 @@ Row = Callable[[int, int], Floats]
 
 
 def _describe(row: Row, num_layers: int, max_model_len: int) -> ModelAttention:
-    """Reads the row of the last position, which sees most, and checks others against it."""
+    """Reads the rows of each layer."""
     last = max_model_len - 1
     layers: list[LayerAttention] = []
     max_len = None
     for layer in range(num_layers):
-        attention = _attention_of(row(layer, last))
-        if attention is None or not all(
-            _is_seen(row(layer, position), attention)
-            for position in _telling_positions(attention, last)
-        ):
-            attention = LayerAttention()
-            length = _agreed_len(partial(row, layer), last)
+        attention = _attention_up_to(partial(row, layer), last)
+        if attention is None:
+            attention, length = _longest(partial(row, layer), last)
             max_len = min(length, max_len or length)
         layers.append(attention)
     return ModelAttention(tuple(layers), max_len)
+
+
+def _attention_up_to(row: Callable[[int], Floats], last: int) -> LayerAttention | None:
+    """Reads the row of the last position, which sees most, and checks others against it. None: they
+    are of no one form."""
+    attention = _attention_of(row(last))
+    if attention is None:
+        return None
+    positions = _telling_positions(attention, last)
+    return attention if all(_is_seen(row(each), attention) for each in positions) else None
 
 
 def _attention_of(row: Floats) -> LayerAttention | None:
@@ -133,14 +139,19 @@ def _is_seen(row: Floats, attention: LayerAttention) -> bool:
     return bool(np.allclose(seen - seen[:, -1:], expected, rtol=0, atol=_TOLERANCE * scale))
 
 
-def _agreed_len(row: Callable[[int], Floats], last: int) -> int:
-    """Returns the length of the longest text in which every query sees all that is before it, and
-    nothing else."""
-    low, high = 0, last + 1
+def _longest(row: Callable[[int], Floats], last: int) -> tuple[LayerAttention, int]:
+    """Returns the attention of the longest text in which all queries have one, and the length of
+    that text. Those of chunks have one up to the first chunk's end; biases that are rounded to bf16
+    (Falcon's ALiBi) do up to position 256."""
+    low, high, found = 0, last, LayerAttention()
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _is_seen(row(middle), LayerAttention()) else (low, middle)
-    return low + 1
+        attention = _attention_up_to(row, middle)
+        if attention is None:
+            high = middle
+        else:
+            low, found = middle, attention
+    return found, low + 1
 
 
 class _Masks:

@@ -171,6 +171,6 @@ def test_what_is_left_never_ends_in_a_dead_end(parts: dict[str, Schema]) -> None
         assert "nothing satisfies it" in fault or "Unsatisfiable" in fault
         return
     ends = ["null", "1", "[]", "{}"]
-    # Members that end at once, behind their quotes: others would let texts grow faster than they end.
+    # Members that end at once, behind their quotes: others let texts grow faster than they end.
     members = [f'{name}":{end}' for name in "ab" for end in ends]
     json.loads(vocabulary().walk(grammar, [*ends, *members, "]", "}"], seed=0))

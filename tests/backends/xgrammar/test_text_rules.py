@@ -67,6 +67,21 @@ def test_what_there_is_no_expression_of(pattern: str) -> None:
         matching(pattern, "char")
 
 
+@pytest.mark.parametrize(
+    ("least", "more"),
+    [
+        ("^.{1,128}$", "^.{1,129}$"),
+        ("(ab){64}", "(ab){65}"),
+        ("^((a|b{3}){4}){8}", "^((a|b{3}){4}){9}"),
+        ("(a{100})|b{28,}", "(a{100})|b{29,}"),
+    ],
+)
+def test_counts_are_bounded(least: str, more: str) -> None:
+    matching(least, "char")
+    with pytest.raises(CannotWrite, match="counts of more than 128 characters in a pattern"):
+        matching(more, "char")
+
+
 def test_any_text_up_to_the_quote(pipeline: RepeatingPipeline) -> None:
     for characters, allowed in ((CHARACTERS, False), (NAME_CHARACTERS, True)):
         rule = f"rest ::= {rest_of_string('rest', characters)}"

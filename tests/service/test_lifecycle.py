@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -115,8 +114,16 @@ class Run:
         self.notes.append(f"drain more ({self.status.phase.name})")
 
 
+def send(number: signal.Signals) -> None:
+    """Calls the handler of a signal, as Python does when the signal comes. No real one is sent to
+    the process that runs all tests: whole servers get them in `tests/test_process.py`."""
+    handler = signal.getsignal(number)
+    assert callable(handler)
+    handler(number, None)
+
+
 def terminate() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
+    send(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +205,7 @@ async def test_what_can_be_is_reloaded(caplog: pytest.LogCaptureFixture) -> None
     def refuse() -> None:
         raise ConfigurationError("no such file")
 
-    run = Run(at_once=lambda: os.kill(os.getpid(), signal.SIGHUP))
+    run = Run(at_once=lambda: send(signal.SIGHUP))
     run.reloads = [refuse, lambda: reloaded.append("keys"), terminate]
     await run.run()
     assert reloaded == ["keys"]

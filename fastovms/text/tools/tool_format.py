@@ -83,6 +83,40 @@ def tagged_calls(choice: CallChoice, begin: str, rest: Node, between: str | Node
     return call if between is None or once else several(call, between)
 
 
+def read_begin(scan: Scanner, out: PieceCollector, begin: str, tag: str) -> Incremental[str]:
+    """Reads a call's tag behind the tag of all calls, which has been read.
+
+    Args:
+        begin: the tag of all calls.
+        tag: the call's.
+
+    Returns:
+        What was read, both tags included; "" = the call's tag is missing, and what was read is
+        content.
+    """
+    opening = begin + (yield from scan.space())
+    if not (yield from scan.take(tag)):
+        out.content(opening)
+        return ""
+    return opening + tag
+
+
+def read_next(scan: Scanner, out: PieceCollector, tag: str, end: str) -> Incremental[str]:
+    """Reads what follows a call: the next call's tag, or the tag behind all calls.
+
+    Returns:
+        What was read up to and with the next call's tag; "" = there is none. What is neither tag is
+        content.
+    """
+    space = yield from scan.space()
+    if (yield from scan.take(tag)):
+        return space + tag
+    if not (yield from scan.take(end)):
+        out.content(space)
+        scan.skip_cut(tag, end)
+    return ""
+
+
 def read_end(scan: Scanner, out: PieceCollector, tag: str) -> Incremental[None]:
     """Reads the tag behind a call, if it is there, or what there is of it at the end."""
     space = yield from scan.space()

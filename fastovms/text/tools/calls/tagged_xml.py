@@ -10,7 +10,13 @@ from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import XmlForm, read_call, xml_calls
-from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, tagged_calls
+from fastovms.text.tools.tool_format import (
+    TaggedCalls,
+    ToolFormat,
+    read_begin,
+    read_next,
+    tagged_calls,
+)
 
 
 def tagged_xml(
@@ -38,19 +44,9 @@ def tagged_xml(
         scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
     ) -> Incremental[None]:
         if opening == begin:
-            opening += yield from scan.space()
-            if not (yield from scan.take(function)):
-                out.content(opening)
-                return
-            opening += function
-        while (yield from read_call(scan, out, tools, form, opening)):
-            opening = yield from scan.space()
-            if not (yield from scan.take(function)):
-                if not (yield from scan.take(end)):
-                    out.content(opening)
-                    scan.skip_cut(function, end)
-                return
-            opening += function
+            opening = yield from read_begin(scan, out, begin, function)
+        while opening and (yield from read_call(scan, out, tools, form, opening)):
+            opening = yield from read_next(scan, out, function, end)
 
     def grammar(choice: CallChoice) -> Node:
         call = xml_calls(choice.tools, form)

@@ -14,7 +14,13 @@ from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.named_call import named_call, read_arguments
-from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, read_end, tagged_calls
+from fastovms.text.tools.tool_format import (
+    TaggedCalls,
+    ToolFormat,
+    read_begin,
+    read_end,
+    tagged_calls,
+)
 
 ALL_BEGIN, ALL_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 BEGIN, END = "<|tool_call_begin|>", "<|tool_call_end|>"
@@ -26,11 +32,9 @@ def read(
     scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
 ) -> Incremental[None]:
     if opening == ALL_BEGIN:
-        opening += yield from scan.space()
-        if not (yield from scan.take(BEGIN)):
-            out.content(opening)
+        opening = yield from read_begin(scan, out, ALL_BEGIN, BEGIN)
+        if not opening:
             return
-        opening += BEGIN
     pieces: list[str] = []
     tag = yield from scan.until((ARGUMENTS, BEGIN, END, ALL_END), pieces.append)
     called = "".join(pieces)

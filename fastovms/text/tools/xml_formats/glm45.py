@@ -35,13 +35,20 @@ TAGS = (BEGIN, END, *FORM.parameter, FORM.value, FORM.parameter_end)
 def read(
     scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
 ) -> Incremental[None]:
+    name = yield from read_name(scan)
+    yield from read_named_call(scan, out, tools, FORM, name, opening)
+
+
+def read_name(scan: Scanner) -> Incremental[str]:
+    """Reads a function's name, which ends before a line break or a tag. What it reads is
+    recorded."""
     scan.record()
     yield from scan.space()
     pieces: list[str] = []
-    tag = yield from scan.until(("\n", "<"), pieces.append)
-    if tag:
-        scan.put_back(tag)
-    yield from read_named_call(scan, out, tools, FORM, "".join(pieces).strip(), opening)
+    end = yield from scan.until(("\n", "<"), pieces.append)
+    if end:
+        scan.put_back(end)
+    return "".join(pieces).strip()
 
 
 def grammar(choice: CallChoice) -> Node:

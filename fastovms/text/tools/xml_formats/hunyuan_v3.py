@@ -17,7 +17,13 @@ from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import read_named_call, xml_arguments
-from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, read_end, tagged_calls
+from fastovms.text.tools.tool_format import (
+    TaggedCalls,
+    ToolFormat,
+    read_begin,
+    read_end,
+    tagged_calls,
+)
 from fastovms.text.tools.xml_formats import glm45
 
 ALL_BEGIN = "<tool_calls>"
@@ -29,19 +35,11 @@ def read(
     scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
 ) -> Incremental[None]:
     if opening == ALL_BEGIN:
-        opening += yield from scan.space()
-        if not (yield from scan.take(glm45.BEGIN)):
-            out.content(opening)
+        opening = yield from read_begin(scan, out, ALL_BEGIN, glm45.BEGIN)
+        if not opening:
             return
-        opening += glm45.BEGIN
-    scan.record()
-    yield from scan.space()
-    pieces: list[str] = []
-    tag = yield from scan.until(("\n", "<"), pieces.append)
-    if tag:
-        scan.put_back(tag)
+    name = yield from glm45.read_name(scan)
     yield from scan.take(SEPARATOR)
-    name = "".join(pieces).strip()
     if (yield from read_named_call(scan, out, tools, glm45.FORM, name, opening)):
         yield from read_end(scan, out, ALL_END)
 

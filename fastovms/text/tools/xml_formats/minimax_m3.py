@@ -14,7 +14,13 @@ from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.nested_elements import nested_elements, read_elements
-from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat, tagged_calls
+from fastovms.text.tools.tool_format import (
+    TaggedCalls,
+    ToolFormat,
+    read_begin,
+    read_next,
+    tagged_calls,
+)
 
 TOKEN = "]<]minimax[>["
 BEGIN, END = f"{TOKEN}<tool_call>", f"{TOKEN}</tool_call>"
@@ -26,19 +32,9 @@ def read(
     scan: Scanner, out: PieceCollector, tools: Sequence[Tool], opening: str
 ) -> Incremental[None]:
     if opening == BEGIN:
-        opening += yield from scan.space()
-        if not (yield from scan.take(INVOKE)):
-            out.content(opening)
-            return
-        opening += INVOKE
-    while (yield from _read_call(scan, out, tools, opening)):
-        opening = yield from scan.space()
-        if not (yield from scan.take(INVOKE)):
-            if not (yield from scan.take(END)):
-                out.content(opening)
-                scan.skip_cut(INVOKE, END)
-            return
-        opening += INVOKE
+        opening = yield from read_begin(scan, out, BEGIN, INVOKE)
+    while opening and (yield from _read_call(scan, out, tools, opening)):
+        opening = yield from read_next(scan, out, INVOKE, END)
 
 
 def _read_call(

@@ -20,7 +20,7 @@ from fastovms.text.scanning.incremental_parser import PieceCollector
 from fastovms.text.scanning.scanner import Incremental, Scanner
 from fastovms.text.scanning.tool import CallChoice, Tool
 from fastovms.text.tools.calls.xml_call import XmlForm, read_call, xml_calls
-from fastovms.text.tools.tool_format import ToolFormat, tagged_calls
+from fastovms.text.tools.tool_format import ToolFormat, read_begin, tagged_calls
 
 START, MESSAGE = "<|start|>", "<|message|>"
 END_MESSAGE, END_TURN = "<|eom|>", "<|eot|>"
@@ -57,12 +57,8 @@ def _read_call(
             return
         opening = found
         if found == BEGIN:
-            opening += yield from scan.space()
-            if not (yield from scan.take(invoke)):
-                out.content(opening)
-                continue
-            opening += invoke
-        while (yield from read_call(scan, out, tools, FORM, opening)):
+            opening = yield from read_begin(scan, out, BEGIN, invoke)
+        while opening and (yield from read_call(scan, out, tools, FORM, opening)):
             yield from scan.space()
             opening = invoke
             if not (yield from scan.take(invoke)):

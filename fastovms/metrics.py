@@ -141,6 +141,7 @@ class GenerationCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         stats = {model.model_name: model.stats() for model in self._models}
         yield self._info()
+        yield _cache_info(stats)
         yield from _families(BackendStats, stats)
         usage = {model_name: values.kv_cache_usage for model_name, values in stats.items()}
         yield _family(_KV_CACHE_USAGE, usage)
@@ -163,6 +164,21 @@ class GenerationCollector(Collector):
             for reason, count in model.finished.items():
                 finished.add_metric([model.model_name, reason], count)
         return finished
+
+
+def _cache_info(stats: Mapping[str, BackendStats]) -> Metric:
+    """Returns what balancers by prefix reckon with. `num_gpu_blocks` is vLLM's name of the number
+    of blocks, by which its dashboards and llm-d's router know it."""
+    info = GaugeMetricFamily(f"{_PREFIX}cache_config_info", "1, with the size of the KV cache")
+    for model_name, values in stats.items():
+        labels = {
+            "model_name": model_name,
+            "block_size": str(values.block_size),
+            "num_blocks": str(values.num_blocks),
+            "num_gpu_blocks": str(values.num_blocks),
+        }
+        info.add_sample(info.name, labels, 1.0)
+    return info
 
 
 def _families(statistics: type, of_models: Mapping[str, object]) -> Iterable[Metric]:

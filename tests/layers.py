@@ -6,6 +6,7 @@ FOUNDATION = frozenset(
     {
         "backend",
         "backend_stats",
+        "cgroup",
         "config",
         "disk_cache",
         "errors",

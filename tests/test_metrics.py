@@ -12,9 +12,9 @@ from fastovms.backend_stats import BackendStats, EngineCounters, GrammarStats
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.series import Histogram, series_of
 
-NOT_EXPORTED = {"num_steps", "num_blocks", "num_free_blocks", "step_allowance"}
-"""`step_seconds` counts the steps, `kv_cache_usage_perc` tells of the blocks, and only the watch
-needs the allowance."""
+NOT_EXPORTED = {"num_steps", "block_size", "num_blocks", "num_free_blocks", "step_allowance"}
+"""`step_seconds` counts the steps, `kv_cache_usage_perc` and `cache_config_info` tell of the
+blocks, and only the watch needs the allowance."""
 
 
 def numbered(statistics: type, first: int) -> dict[str, int]:
@@ -70,3 +70,14 @@ def test_a_histogram_that_has_not_begun_is_an_empty_one() -> None:
     registry.register(GenerationCollector([GenerationMetrics("m", BackendStats)]))
     assert registry.get_sample_value("fastovms_step_seconds_count", {"model_name": "m"}) == 0
     assert registry.get_sample_value("fastovms_kv_cache_usage_perc", {"model_name": "m"}) == 0
+
+
+def test_the_size_of_the_cache_is_told_in_our_words_and_in_those_of_vllm() -> None:
+    labels = {
+        "model_name": "m",
+        "block_size": str(STATS.block_size),
+        "num_blocks": str(STATS.num_blocks),
+        "num_gpu_blocks": str(STATS.num_blocks),
+    }
+    assert STATS.block_size != STATS.num_blocks
+    assert scraped().get_sample_value("fastovms_cache_config_info", labels) == 1

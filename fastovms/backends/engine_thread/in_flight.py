@@ -64,6 +64,7 @@ class RequestsInFlight:
     Args:
         max_num_waiting: how many samples may wait to run.
         abort: ends a request whose listener has failed.
+        stats: those of an engine that has not begun.
     """
 
     def __init__(
@@ -72,12 +73,13 @@ class RequestsInFlight:
         max_num_waiting: int,
         abort: Callable[[str], None],
         clock: Callable[[], float],
+        stats: BackendStats | None = None,
     ) -> None:
         self._max_num_waiting = max_num_waiting
         self._abort = abort
         self._clock = clock
         self._requests: dict[str, _Request] = {}
-        self._stats = BackendStats()
+        self._stats = stats or BackendStats()
         self._num_submitted = 0
         self._num_received = 0
         self._step_seconds: Histogram | None = None

@@ -60,6 +60,7 @@ class GenaiBackend:
 
     Args:
         peer: the process, which has loaded the model.
+        stats: what it counts before it begins.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class GenaiBackend:
         config: EngineConfig,
         grammars: GuardedGrammars,
         clock: Callable[[], float] = time.perf_counter,
+        stats: BackendStats | None = None,
     ) -> None:
         self._peer = peer
         self._model = model
@@ -80,7 +82,10 @@ class GenaiBackend:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._requests = RequestsInFlight(
-            max_num_waiting=config.max_num_queued_requests, abort=self.abort, clock=clock
+            max_num_waiting=config.max_num_queued_requests,
+            abort=self.abort,
+            clock=clock,
+            stats=stats,
         )
         self._failure: str | None = None
         self._closing = False
@@ -122,7 +127,7 @@ class GenaiBackend:
             if config.enable_prefix_caching and not has_prefix_cache(config):
                 logger.warning("the genai backend has no prefix cache beside a draft model")
             model = fit_cache(model, answer.model.max_model_len)
-            return cls(process, model, config, grammars)
+            return cls(process, model, config, grammars, stats=answer.stats)
         process.connection.close()
         process.wait()
         raise ConfigurationError(answer.reason)

@@ -15,7 +15,7 @@ from fastovms.backends.model_files.required_files import weights_file
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, exact_properties
 from fastovms.engine.model.device_memory import FREE_MEMORY_SHARE, GIB
-from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is_gpu
+from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is_gpu, share_of_cpu
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import ConfigurationError
 
@@ -107,7 +107,9 @@ def _load(model_dir: Path, config: EngineConfig, device: str, **cache: int) -> P
     if config.enable_prompt_lookup:
         properties["prompt_lookup"] = True
     if config.draft_model is not None:
-        properties["draft_model"] = genai.draft_model(str(config.draft_model), device)
+        properties["draft_model"] = genai.draft_model(
+            str(config.draft_model), device, **_share_of(device)
+        )
     pipeline: Pipeline = genai.ContinuousBatchingPipeline(model_dir, scheduler, device, properties)
     _warm_up(pipeline, Assistance.of(config))
     return pipeline
@@ -120,15 +122,19 @@ def properties_of(config: EngineConfig, device: str, *, weights_size: int) -> di
     Args:
         weights_size: size in bytes of the part of the model that generates the text.
     """
-    given = config.plugin_config
+    given = {**_share_of(device), **config.plugin_config}
     is_exact = config.precision == "exact" or given.get(_KV_PRECISION) == "f32"
     is_small = weights_size <= EXACT_WEIGHTS_SIZE and given.get(_KV_PRECISION) != "bf16"
     if not is_exact and not (is_cpu(device) and is_small):
-        return dict(given)
+        return given
     properties = exact_properties(device, given)
     if is_cpu(device) and properties[_PRECISION] == "f32":
         properties.setdefault(_KV_PRECISION, "f32")
     return properties
+
+
+def _share_of(device: str) -> dict[str, object]:
+    return share_of_cpu() if is_cpu(device) else {}
 
 
 def _warm_up(pipeline: Pipeline, assistance: Assistance) -> None:

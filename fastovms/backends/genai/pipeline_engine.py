@@ -173,6 +173,7 @@ class PipelineEngine:
         return BackendStats(
             num_running=sum(run.need.num_seqs for run in self._running),
             num_waiting=sum(len(run.indices) for run in self._waiting),
+            block_size=self._capacity.block_size,
             num_blocks=num_blocks,
             num_free_blocks=num_free_blocks,
             counters=replace(self._counters),

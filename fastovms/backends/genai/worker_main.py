@@ -55,7 +55,7 @@ def serve(connection: Connection[Any, Any]) -> None:
         capacity,
         on_images=lambda num_images: send(connection, EncodingImages(num_images)),
     )
-    send(connection, PipelineLoaded(model))
+    send(connection, PipelineLoaded(model, engine.stats()))
     run(engine, connection)
 
 

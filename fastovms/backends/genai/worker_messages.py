@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastovms.backend_stats import BackendStats
 from fastovms.config import EngineConfig
 from fastovms.params import ModelInfo
 
@@ -28,9 +29,15 @@ class LoadPipeline:
 
 @dataclass(frozen=True, slots=True)
 class PipelineLoaded:
-    """The answer to `LoadPipeline`: the model with the context that its cache can hold."""
+    """The answer to `LoadPipeline`.
+
+    Attributes:
+        model: with the context that its cache can hold.
+        stats: those of a pipeline that has not begun, with the size of its cache.
+    """
 
     model: ModelInfo
+    stats: BackendStats
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Set
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import openvino as ov
 
+from fastovms.cgroup import num_usable_cpus
 from fastovms.config import DEFAULT_TOKEN_BUDGET, EngineConfig
 from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.engine.model import tuning
@@ -225,7 +225,7 @@ def _key(config: EngineConfig, files: ExportedModel) -> str:
         ov.get_version(),
         files.device,
         str(core.get_property(files.device, "FULL_DEVICE_NAME")),
-        len(os.sched_getaffinity(0)),
+        num_usable_cpus(),
         [choice.name for choice in files.choices],
         {name: str(value) for name, value in config.plugin_config.items()},
     )

@@ -93,7 +93,10 @@ class PagedBackend:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._requests = RequestsInFlight(
-            max_num_waiting=config.max_num_queued_requests, abort=self.abort, clock=clock
+            max_num_waiting=config.max_num_queued_requests,
+            abort=self.abort,
+            clock=clock,
+            stats=self._take_stats(),
         )
         self._failure: str | None = None
         self._closing = False
@@ -342,6 +345,7 @@ class PagedBackend:
             num_running=len(engine.scheduler.running),
             num_waiting=len(engine.scheduler.waiting),
             counters=replace(engine.counters),
+            block_size=engine.blocks.block_size,
             num_blocks=engine.blocks.num_blocks,
             num_free_blocks=engine.blocks.num_free_blocks,
         )

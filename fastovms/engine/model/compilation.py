@@ -30,7 +30,7 @@ import numpy as np
 import openvino as ov
 from openvino.preprocess import PrePostProcessor
 
-from fastovms.engine.model.devices import is_cpu
+from fastovms.engine.model.devices import is_cpu, share_of_cpu
 from fastovms.engine.model.fusion import fuse_projections
 from fastovms.engine.model.paging import reason_of
 from fastovms.engine.model.step_inputs import StepInputs
@@ -174,7 +174,7 @@ def possible_precisions(
     if not is_cpu(device):
         given = exact_properties(device, properties) if exact else properties
         return _of_one("", given, KV_CACHE_PRECISIONS)
-    properties = {_PREPARED_KERNELS: MAX_PREPARED_KERNELS, **properties}
+    properties = {_PREPARED_KERNELS: MAX_PREPARED_KERNELS, **share_of_cpu(), **properties}
     if (
         properties.get(_KV_PRECISION) == "bf16"
     ):  # the CPU takes such a cache only where it computes in bf16

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fastovms.cgroup import memory_left
+
 GIB = 1024**3
 MIB = 1024**2
 
@@ -12,22 +14,13 @@ FREE_MEMORY_SHARE = 0.5
 """The share of the memory free at start that the KV cache may take. The rest is for activations,
 prompts and other programs."""
 
-_CGROUP = Path("/sys/fs/cgroup")
 
-
-def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
+def available_memory(root: Path = Path("/")) -> int:
     """Returns the bytes that this process can still take: what the kernel can free, within the
-    limit of the container (cgroup v2) if there is one."""
-    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    available = int(fields["MemAvailable"].split()[0]) * 1024
-    try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        used = (cgroup / "memory.current").read_text().strip()
-    except OSError:
-        return available
-    if limit == "max":
-        return available
-    return max(0, min(available, int(limit) - int(used)))
+    limit of the container if there is one."""
+    meminfo = (root / "proc/meminfo").read_text()
+    fields = dict(line.split(":", 1) for line in meminfo.splitlines())
+    return int(min(int(fields["MemAvailable"].split()[0]) * 1024, memory_left(root)))
 
 
 def num_cache_blocks(

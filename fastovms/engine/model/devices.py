@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import openvino as ov
 
+from fastovms.cgroup import num_usable_cpus
 from fastovms.engine.model.device_memory import available_memory
 from fastovms.errors import ConfigurationError
 
@@ -36,6 +38,23 @@ def is_cpu(device: str) -> bool:
 
 def is_gpu(device: str) -> bool:
     return device == "GPU" or device.startswith("GPU.")
+
+
+def share_of_cpu(num_cpus: int | None = None) -> dict[str, object]:
+    """Returns OpenVINO's properties for a CPU of which this process may take less than it sees;
+    none where it may take all.
+
+    OpenVINO 2026.4 heeds affinity, but no quota: it starts a thread for each core, which use the
+    quota up early in every period (100 ms) and then stall together. Threads are not pinned,
+    because the containers of one machine would all pin theirs to its first cores.
+
+    Args:
+        num_cpus: how many may compute at once; None = as `num_usable_cpus` says.
+    """
+    num_cpus = num_cpus or num_usable_cpus()
+    if num_cpus >= len(os.sched_getaffinity(0)):
+        return {}
+    return {"INFERENCE_NUM_THREADS": num_cpus, "ENABLE_CPU_PINNING": False}
 
 
 def device_memory(core: ov.Core, device: str) -> int:

@@ -3,7 +3,6 @@ greedy."""
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.cgroup import num_usable_cpus
 from fastovms.engine.model.raw_logits import Floats, RawLogits, as_bits, copy_float32
 from fastovms.engine.sampling.kernels import BROKEN, draw_rows, likeliest_of_rows
 from fastovms.engine.scheduling.batch import SampledTokens
@@ -53,7 +53,7 @@ class Sampler:
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
-        self._num_threads = min(num_threads or len(os.sched_getaffinity(0)), _MAX_THREADS)
+        self._num_threads = min(num_threads or num_usable_cpus(), _MAX_THREADS)
         # The calling thread is one. The others start when there is work for them.
         self._others = ThreadPoolExecutor(max(1, self._num_threads - 1), "sampler")
         self._copies: Floats = np.empty((0, 0), np.float32)

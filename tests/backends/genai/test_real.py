@@ -319,6 +319,8 @@ async def test_a_small_cache_shortens_the_context(caplog: pytest.LogCaptureFixtu
     backend = compile_backend(TINY_VLM, read_model_info(TINY_VLM), config)(2**30)
     assert isinstance(backend, GenaiBackend)
     assert 64 <= backend.model.max_model_len < 2048
+    stats = backend.stats()  # before the first step
+    assert stats.block_size * stats.num_blocks >= backend.model.max_model_len
     assert "context length reduced" in caplog.text
     backend._peer.kill()
     backend._peer.connection.close()

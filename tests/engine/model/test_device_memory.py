@@ -10,6 +10,7 @@ from fastovms.engine.model.device_memory import (
     num_cache_blocks,
     share_memory,
 )
+from tests.fake_cgroup import write_cgroup2
 
 
 @pytest.mark.parametrize(
@@ -25,12 +26,12 @@ from fastovms.engine.model.device_memory import (
 def test_available_memory(
     tmp_path: Path, limit: str | None, used: str | None, expected: int
 ) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text(f"MemTotal:  9 kB\nMemAvailable:  {4 * GIB // 1024} kB\n")
     if limit is not None and used is not None:
-        (tmp_path / "memory.max").write_text(limit + "\n")
-        (tmp_path / "memory.current").write_text(used + "\n")
-    assert available_memory(meminfo, tmp_path) == expected
+        write_cgroup2(tmp_path, {"memory.max": limit, "memory.current": used})
+    (tmp_path / "proc").mkdir(exist_ok=True)
+    meminfo = f"MemTotal:  9 kB\nMemAvailable:  {4 * GIB // 1024} kB\n"
+    (tmp_path / "proc/meminfo").write_text(meminfo)
+    assert available_memory(tmp_path) == expected
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
+import numpy as np
+import openvino as ov
 import pytest
+from openvino import opset13
 
 from fastovms.engine.model import devices
-from fastovms.engine.model.devices import device_memory, find_device
+from fastovms.engine.model.compilation import possible_precisions
+from fastovms.engine.model.devices import device_memory, find_device, share_of_cpu
 from fastovms.errors import ConfigurationError
 
 MIB = 1024**2
@@ -71,3 +76,32 @@ def test_memory_is_that_of_the_device(
 ) -> None:
     monkeypatch.setattr(devices, "available_memory", lambda: 500 * MIB)
     assert device_memory(FakeCore(kind=kind), device) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("num_usable", "expected"),
+    [(4, {}), (1, {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False})],
+)
+def test_openvino_is_told_of_a_quota(
+    monkeypatch: pytest.MonkeyPatch, num_usable: int, expected: dict[str, object]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert share_of_cpu(num_usable) == expected
+
+
+@pytest.mark.parametrize("asked", [None, 2])
+def test_openvino_computes_with_as_many_threads_as_the_quota_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, asked: int | None
+) -> None:
+    """OpenVINO's own answer, of a model with the properties of a quota of one processor."""
+    monkeypatch.setattr(devices, "num_usable_cpus", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    given = {} if asked is None else {"INFERENCE_NUM_THREADS": asked}
+    [precisions, *_] = possible_precisions(
+        ov.Core(), "CPU", given, exact=True, weights_size=0, group_size=32, available=MIB
+    )
+    a = opset13.parameter([2], np.float32)
+    model = ov.Model([opset13.relu(a)], [a])
+    compiled = ov.Core().compile_model(model, "CPU", dict(precisions.large))
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == (asked or 1)
+    assert compiled.get_property("ENABLE_CPU_PINNING") is False

@@ -1,0 +1,99 @@
+"""Finds what the control groups (cgroups) of this process let it take of processors and memory.
+
+Both versions of cgroups are read, wherever they are mounted. A limit holds for all groups below the
+one that has it, so the tightest of this process's own group and of those above it counts, as far as
+a container sees them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path("/")
+
+
+def num_usable_cpus(root: Path = _ROOT) -> int:
+    """Returns how many threads are worth to compute at once: one for each processor that this
+    process may run on, and no more than its quota keeps busy.
+
+    A part of a processor counts as one, as in Java and .NET: a quota of 1.5 would be used to two
+    thirds only, otherwise. Two threads then stall for a quarter of the time, which whole quotas
+    spare them. With a quota of 1, two threads of OpenVINO multiplied 0.80 as often as one, and the
+    slowest hundredth took 26 ms in place of 4; with a quota of 0.5, 0.77 as often.
+    """
+    return max(1, math.ceil(min(len(os.sched_getaffinity(0)), cpu_quota(root))))
+
+
+def cpu_quota(root: Path = _ROOT) -> float:
+    """Returns how many processors' time this process may take, such as 1.5; infinite = no limit."""
+    return min(map(_cpu_quota_of, _groups("cpu", root)), default=math.inf)
+
+
+def memory_left(root: Path = _ROOT) -> float:
+    """Returns how many bytes this process may take besides what it has; infinite = no limit."""
+    return min(map(_memory_left_in, _groups("memory", root)), default=math.inf)
+
+
+def _cpu_quota_of(group: Path) -> float:
+    match _words(group / "cpu.max"):  # version 2
+        case [quota, period] if quota != "max":
+            return int(quota) / int(period)
+    match _words(group / "cpu.cfs_quota_us"), _words(group / "cpu.cfs_period_us"):
+        case [quota], [period] if int(quota) > 0:  # -1 = no limit
+            return int(quota) / int(period)
+    return math.inf
+
+
+def _memory_left_in(group: Path) -> float:
+    for limit_file, usage_file, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        match _words(group / limit_file), _words(group / usage_file):
+            case [limit], [usage] if limit != "max":
+                # Files that were read and are not in use are counted as taken, but are dropped
+                # before the limit hurts. The kubelet leaves them out as well.
+                statistics = _words(group / "memory.stat")
+                named = dict(zip(statistics[::2], statistics[1::2], strict=False))
+                return max(0, int(limit) - int(usage) + int(named.get(cached, 0)))
+    return math.inf
+
+
+def _groups(controller: str, root: Path) -> Iterator[Path]:
+    """Yields the directories of the groups that this process is in, and of those above them, in
+    each hierarchy that may have the limits of `controller`."""
+    memberships = {}
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        memberships.update(dict.fromkeys(controllers.split(","), path))
+    for line in _lines(root / "proc/self/mountinfo"):
+        # See proc_pid_mountinfo(5): what is mounted, then where; behind the dash its type and the
+        # options of its file system, of which the controllers are some.
+        fields, _, file_system = line.partition(" - ")
+        mounted, mount_point = fields.split()[3:5]
+        kind, *_, options = file_system.split()
+        name = {"cgroup": controller, "cgroup2": ""}.get(kind)
+        if name is None or name not in memberships or (name and name not in options.split(",")):
+            continue
+        top = root / mount_point.lstrip("/")
+        path = memberships[name]
+        # A container may see its own group mounted, and yet be told the group's path on the host.
+        is_below = path == mounted or path.startswith(mounted.rstrip("/") + "/")
+        below = path.removeprefix(mounted).strip("/") if is_below else ""
+        group = top / below
+        yield from (group, *(above for above in group.parents if above.is_relative_to(top)))
+
+
+def _words(file: Path) -> list[str]:
+    return " ".join(_lines(file)).split()
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:  # there is no such limit, or no cgroups at all
+        return []

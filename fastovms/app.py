@@ -57,7 +57,7 @@ from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.memory_trimmer import MemoryTrimmer
 from fastovms.service.ovms_metrics import OvmsMetrics
 from fastovms.settings import ModelSource
-from fastovms.state.location import open_store
+from fastovms.state.opening.opening import open_store
 from fastovms.state.state_metrics import StateCollector
 
 _SWITCH_INTERVAL: Final = 0.0005

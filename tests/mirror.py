@@ -31,7 +31,7 @@ WHOLE_PIECES = {
     "http/test_clients.py": "a server whose clients leave, stall or flood",
     "http/test_drain.py": "a server that ends",
     "http/test_security.py": "a server with its gates",
-    "state/test_database_bounds.py": "a database at its limits",
+    "state/sqlite/test_database_bounds.py": "a database at its limits",
     "text/test_detection.py": "all formats, found from templates",
     "text/tools/test_any_format.py": "all formats of calls, given random texts",
     "text/tools/test_model_outputs.py": "all formats of calls, given what models write",

@@ -16,7 +16,7 @@ from fastovms.cli.aliases import normalize
 from fastovms.cli.flags import add_flags, read_flags
 from fastovms.config import HttpConfig, ServiceConfig
 from fastovms.disk_cache import cache_root
-from fastovms.state.location import default_directory
+from fastovms.state.sqlite.location import default_directory
 
 UNITS = Path(__file__).parents[1] / "systemd"
 SERVICES = ("fastovms.service", "fastovms@.service")

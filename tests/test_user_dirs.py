@@ -11,7 +11,7 @@ import pytest
 from fastovms.catalog.hub import model_root
 from fastovms.disk_cache import cache_root
 from fastovms.engine.sampling.jit import kernel_cache
-from fastovms.state.location import default_directory
+from fastovms.state.sqlite.location import default_directory
 from fastovms.user_dirs import user_directory
 
 

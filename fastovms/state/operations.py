@@ -30,24 +30,25 @@ class Operations:
     ) -> None:
         tables = self._tables
         tables.delete(tenant, ObjectKind.RESPONSE, response.id)
-        key = tables.insert(
+        tables.insert(
             tenant,
             ObjectKind.RESPONSE,
             response.id,
             response.body,
+            [(ItemOrigin.INPUT, response.input), (ItemOrigin.OUTPUT, response.output)],
             progress=response.progress,
             previous_id=response.previous_id,
             events=response.events,
         )
-        tables.append(key, response.input, ItemOrigin.INPUT)
-        tables.append(key, response.output, ItemOrigin.OUTPUT)
         if conversation_id is not None:
             self.add_items(tenant, conversation_id, [*response.input, *response.output])
 
     def finish_response(
         self, tenant: str, response: StoredResponse, conversation_id: str | None
     ) -> bool:
-        row = self._tables.find(tenant, ObjectKind.RESPONSE, response.id, "progress")
+        row = self._tables.find(
+            tenant, ObjectKind.RESPONSE, response.id, "progress", for_change=True
+        )
         if row is None or row[0] != ResponseProgress.RUNNING:
             return False
         self.add_response(tenant, response, conversation_id)
@@ -60,7 +61,7 @@ class Operations:
         key, body, progress = cast("tuple[int, bytes, int]", row)
         self._tables.note_use([key])
         return FoundResponse(
-            body, self._tables.items(key, ItemOrigin.OUTPUT), ResponseProgress(progress)
+            body, self._tables.items.of(key, ItemOrigin.OUTPUT), ResponseProgress(progress)
         )
 
     def response_events(self, tenant: str, id: str) -> bytes | None:
@@ -71,34 +72,14 @@ class Operations:
         return self._tables.delete(tenant, ObjectKind.RESPONSE, id)
 
     def response_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
-        turns: list[Sequence[StoredItem]] = []
-        keys: list[int] = []
-        is_whole = True
-        missing_id: str | None = None
-        head = ResponseProgress.FINISHED
-        next_id: str | None = id
-        while next_id is not None:
-            row = self._tables.find(
-                tenant, ObjectKind.RESPONSE, next_id, "key, previous_id, progress"
-            )
-            if row is None:
-                missing_id = next_id
-                break
-            key, previous_id, progress = cast("tuple[int, str | None, int]", row)
-            if not keys:
-                head = ResponseProgress(progress)
-            keys.append(key)
-            if is_whole:
-                turn = self._tables.newest_items(key, max_bytes)
-                is_whole = turn.is_whole
-                max_bytes -= sum(len(item.body) for item in turn.items)
-                turns.append(turn.items)
-            next_id = previous_id
-        if not keys:
+        chain = self._tables.chain(tenant, id)
+        if not chain:
             return None
+        keys = [link.key for link in chain]
         self._tables.note_use(keys)
-        items = [item for turn_items in reversed(turns) for item in turn_items]
-        return EarlierItems(items, is_whole, missing_id, head)
+        return self._tables.items.newest(keys, max_bytes)._replace(
+            missing_id=chain[-1].previous_id, progress=chain[0].progress
+        )
 
     def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
         return self._page(tenant, ObjectKind.RESPONSE, id, page)
@@ -108,8 +89,8 @@ class Operations:
     def add_conversation(
         self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
     ) -> None:
-        key = self._tables.insert(tenant, ObjectKind.CONVERSATION, id, body)
-        self._tables.append(key, items, ItemOrigin.INPUT)
+        turns = [(ItemOrigin.INPUT, items)]
+        self._tables.insert(tenant, ObjectKind.CONVERSATION, id, body, turns)
 
     def find_conversation(self, tenant: str, id: str) -> bytes | None:
         row = self._tables.find(tenant, ObjectKind.CONVERSATION, id, "key, body")
@@ -120,7 +101,7 @@ class Operations:
         return body
 
     def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
-        key = self._key(tenant, ObjectKind.CONVERSATION, id)
+        key = self._key(tenant, ObjectKind.CONVERSATION, id, for_change=True)
         if key is None:
             return False
         self._tables.replace_body(key, body)
@@ -130,39 +111,41 @@ class Operations:
         return self._tables.delete(tenant, ObjectKind.CONVERSATION, id)
 
     def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool:
-        key = self._key(tenant, ObjectKind.CONVERSATION, id)
+        key = self._key(tenant, ObjectKind.CONVERSATION, id, for_change=True)
         if key is None:
             return False
-        self._tables.append(key, items, ItemOrigin.INPUT)
+        self._tables.append(key, items)
         return True
 
     def conversation_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
         key = self._key(tenant, ObjectKind.CONVERSATION, id)
-        return None if key is None else self._tables.newest_items(key, max_bytes)
+        return None if key is None else self._tables.items.newest([key], max_bytes)
 
     def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
         return self._page(tenant, ObjectKind.CONVERSATION, id, page)
 
     def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None:
         key = self._key(tenant, ObjectKind.CONVERSATION, id)
-        return None if key is None else self._tables.find_item(key, item_id)
+        return None if key is None else self._tables.items.find(key, item_id)
 
     def delete_item(self, tenant: str, id: str, item_id: str) -> bool:
-        key = self._key(tenant, ObjectKind.CONVERSATION, id)
+        key = self._key(tenant, ObjectKind.CONVERSATION, id, for_change=True)
         return key is not None and self._tables.delete_item(key, item_id)
 
     # Items of either
 
     def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
-        return self._tables.find_items(tenant, item_ids)
+        return self._tables.items.find_all(tenant, item_ids)
 
     def _page(self, tenant: str, kind: ObjectKind, id: str, page: Page) -> ItemPage | None:
         key = self._key(tenant, kind, id)
-        return None if key is None else self._tables.page(key, page)
+        return None if key is None else self._tables.items.page(key, page)
 
-    def _key(self, tenant: str, kind: ObjectKind, id: str) -> int | None:
+    def _key(
+        self, tenant: str, kind: ObjectKind, id: str, *, for_change: bool = False
+    ) -> int | None:
         """Returns the key of an object, and takes note that it is used."""
-        row = self._tables.find(tenant, kind, id, "key")
+        row = self._tables.find(tenant, kind, id, "key", for_change=for_change)
         if row is None:
             return None
         key = cast("int", row[0])

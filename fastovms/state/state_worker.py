@@ -1,5 +1,4 @@
-"""Uses the state database on a thread of its own, and carries operations from and to the event
-loop.
+"""Uses state databases on threads of their own, and carries operations from and to the event loop.
 
 What is asked while a transaction runs goes into the next one together: the more there is to do, the
 fewer commits are made for it.
@@ -9,25 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar, cast
 
 from fastovms.errors import StateFailed
-from fastovms.state.database import Database, Operation, OperationOutcome
-from fastovms.state.disk_return import DiskReturn
 from fastovms.state.operations import Operations
-from fastovms.state.tables import Totals
+from fastovms.state.state_database import Operation, OperationOutcome, StateDatabase
 
 logger = logging.getLogger(__name__)
 
 _MAX_BATCH: Final = 256
 """How many operations one transaction may have."""
-
-_MAX_WAIT: Final = 3600.0
-"""Seconds after which the thread looks for what is too old, at the latest."""
 
 _RETRY: Final = 10.0
 """Seconds after which housekeeping that failed, such as an eviction, is tried again."""
@@ -41,10 +35,11 @@ class _QueuedOperation(NamedTuple):
 
 
 class StateWorker:
-    """Runs operations in order.
+    """Runs operations in the order in which they are asked for: one transaction after the other
+    where there is one database, several at once where several lead to the same state.
 
     Args:
-        disk_return: moves the state to the disk, if it is in memory only until that can be had.
+        databases: each gets a thread.
         max_queued: how many operations may wait; who asks for more waits with them.
         timeout: seconds that an operation may take with its wait, before it counts as failed.
 
@@ -54,14 +49,11 @@ class StateWorker:
 
     def __init__(
         self,
-        database: Database,
-        disk_return: DiskReturn | None = None,
+        databases: Sequence[StateDatabase],
         *,
         max_queued: int,
         timeout: float,
     ) -> None:
-        self._database = database
-        self._disk_return = disk_return
         self._timeout = timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._room = asyncio.Semaphore(max_queued)
@@ -70,23 +62,12 @@ class StateWorker:
         self._closing = False
         self._is_stuck = False
         self.num_failures = 0
-        self._thread = threading.Thread(target=self._run, name="state", daemon=True)
-        self._thread.start()
-
-    @property
-    def totals(self) -> Totals:
-        return self._database.totals
-
-    @property
-    def is_on_disk(self) -> bool:
-        return self._database.is_on_disk
-
-    @property
-    def wants_disk(self) -> str | None:
-        """Returns why the state is in memory though it belongs on the disk; None = it is where it
-        belongs."""
-        disk_return = self._disk_return
-        return None if disk_return is None else disk_return.reason
+        self._threads = [
+            threading.Thread(target=self._run, args=[database], name="state", daemon=True)
+            for database in databases
+        ]
+        for thread in self._threads:
+            thread.start()
 
     async def run(self, operation: Callable[[Operations], T]) -> T:
         """Runs an operation, and returns what it returned once its transaction has been committed.
@@ -110,12 +91,17 @@ class StateWorker:
             ) from None
 
     async def close(self) -> None:
-        """Ends the thread when its queue is empty, and closes the database. It does not wait for a
-        disk that hangs."""
+        """Ends the threads when the queue is empty, and closes the databases. It does not wait for
+        one that hangs."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        await asyncio.to_thread(self._thread.join, self._timeout)
+            self._changed.notify_all()
+        await asyncio.to_thread(self._join)
+
+    def _join(self) -> None:
+        ends_at = time.monotonic() + self._timeout
+        for thread in self._threads:
+            thread.join(max(0.0, ends_at - time.monotonic()))
 
     def _enqueue(self, operation: Operation) -> asyncio.Future[object]:
         if self._loop is None:
@@ -141,15 +127,15 @@ class StateWorker:
             else:
                 job.future.set_exception(error)
 
-    # The thread
+    # The threads
 
-    def _run(self) -> None:
+    def _run(self, database: StateDatabase) -> None:
         try:
-            while (jobs := self._take(self._keep_house())) is not None:
-                if jobs and not self._report(jobs, self._transact(jobs)):
+            while (jobs := self._take(self._keep_house(database))) is not None:
+                if jobs and not self._report(jobs, self._transact(database, jobs)):
                     return
         finally:
-            self._database.close()
+            database.close()
 
     def _take(self, wait: float) -> list[_QueuedOperation] | None:
         """Returns the next jobs; none when `wait` seconds have passed; None at the end."""
@@ -159,11 +145,14 @@ class StateWorker:
                 return None
             return [self._jobs.popleft() for _ in range(min(len(self._jobs), _MAX_BATCH))]
 
-    def _transact(self, jobs: list[_QueuedOperation]) -> list[OperationOutcome]:
-        outcomes = self._database.transact([job.operation for job in jobs])
+    def _transact(
+        self, database: StateDatabase, jobs: list[_QueuedOperation]
+    ) -> list[OperationOutcome]:
+        outcomes = database.transact([job.operation for job in jobs])
         failures = [error for _, error in outcomes if isinstance(error, StateFailed)]
         if failures:
-            self.num_failures += len(failures)
+            with self._changed:
+                self.num_failures += len(failures)
             logger.error("%d of %d operations: %s", len(failures), len(jobs), failures[0])
         return outcomes
 
@@ -177,41 +166,16 @@ class StateWorker:
             return False
         return True
 
-    def _keep_house(self) -> float:
+    def _keep_house(self, database: StateDatabase) -> float:
         """Does what is due though nobody has asked for it. Whatever fails there, operations go on.
 
         Returns:
             The seconds after which to do so again.
         """
         try:
-            return min(self._return_to_disk(), self._evict())
-        except sqlite3.Error as error:
-            logger.error("nothing is evicted from the state: %s", error)
+            return database.keep_house()
+        except StateFailed as error:
+            logger.error("the state is not kept within its bounds: %s", error)
         except Exception:
             logger.exception("the state is not kept within its bounds")
         return _RETRY
-
-    def _return_to_disk(self) -> float:
-        """Tries to move the state to the disk if it is due. Returns the seconds after which to try
-        again."""
-        if self._disk_return is None:
-            return _MAX_WAIT
-        if seconds := self._disk_return.seconds_left():
-            return seconds
-        database = self._disk_return.attempt(self._database)
-        if database is None:
-            return self._disk_return.seconds_left()
-        memory, self._database, self._disk_return = self._database, database, None
-        memory.close()
-        return _MAX_WAIT
-
-    def _evict(self) -> float:
-        """Evicts what is due. Returns the seconds after which to try again.
-
-        Raises:
-            sqlite3.Error: nothing is evicted.
-        """
-        if self._database.evict():
-            return 0.0
-        expiry = self._database.seconds_to_expiry()
-        return _MAX_WAIT if expiry is None else min(expiry, _MAX_WAIT)

@@ -25,8 +25,9 @@ from fastovms.http.routing.messages import Response
 from fastovms.http.routing.router import Match, Router
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.params import ModelInfo
-from fastovms.state.database import Database, StateBounds
-from fastovms.state.sqlite_store import SqliteStore
+from fastovms.state.sqlite.database import Database
+from fastovms.state.state_database import StateBounds
+from fastovms.state.threaded_store import ThreadedStore
 from tests.api.described import check_answer, check_events, check_taken
 from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, Script, make_request, model_info
 
@@ -147,7 +148,7 @@ async def make_state():
     states = []
 
     def make(*, max_runs: int = 10, max_bytes: int = 10**12) -> ResponsesState:
-        store = SqliteStore(Database(":memory:", StateBounds(1e9, 10**9, max_bytes), time.time))
+        store = ThreadedStore(Database(":memory:", StateBounds(1e9, 10**9, max_bytes), time.time))
         states.append(ResponsesState(store, BackgroundRuns(max_runs)))
         return states[-1]
 

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from fastovms.state.database import Database, StateBounds
+from fastovms.state.sqlite.database import Database
+from fastovms.state.state_database import StateBounds
 
 UNBOUNDED = StateBounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
 

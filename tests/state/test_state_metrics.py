@@ -6,14 +6,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fastovms.errors import StateFailed
-from fastovms.state.sqlite_store import SqliteStore
 from fastovms.state.state_metrics import StateCollector
 from fastovms.state.store import StoredItem
+from fastovms.state.threaded_store import ThreadedStore
 
 
 async def test_what_is_kept_is_exported(make_database, tmp_path):
     database = make_database(path=str(tmp_path / "state.db"))
-    store = SqliteStore(database)
+    store = ThreadedStore(database)
     registry = CollectorRegistry()
     registry.register(StateCollector(store.stats, lambda: 3))
 

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 
 import pytest
 
 from fastovms.errors import StateFailed
-from fastovms.state.database import StateBounds
+from fastovms.state.sqlite.database import StateBounds
 from fastovms.state.state_worker import StateWorker
 from tests.state.conftest import UNBOUNDED
 
@@ -38,7 +37,7 @@ async def start(make_database):
 
     def make(bounds: StateBounds = UNBOUNDED, *, max_queued: int = 100, timeout: float = 30.0):
         database = make_database(bounds)
-        worker = StateWorker(database, max_queued=max_queued, timeout=timeout)
+        worker = StateWorker([database], max_queued=max_queued, timeout=timeout)
         workers.append(worker)
         return worker, database
 
@@ -135,14 +134,14 @@ async def test_a_transaction_that_fails_in_an_unexpected_way_fails_its_operation
     assert await worker.run(find("b")) == b"{}"
 
 
-@pytest.mark.parametrize("error", [RuntimeError, sqlite3.OperationalError])
+@pytest.mark.parametrize("error", [RuntimeError, StateFailed])
 async def test_housekeeping_that_fails_does_not_end_the_work(start, monkeypatch, caplog, error):
     worker, database = start()
 
     def fail():
         raise error("no eviction today")
 
-    monkeypatch.setattr(database, "evict", fail)
+    monkeypatch.setattr(database, "keep_house", fail)
     await worker.run(add("a"))
     assert await worker.run(find("a")) == b"{}"
     assert "no eviction today" in caplog.text
@@ -210,16 +209,16 @@ async def test_close_does_not_wait_for_a_disk_that_hangs(start):
     with pytest.raises(StateFailed):
         await worker.run(gate)
     await worker.close()
-    assert worker._thread.is_alive()
+    assert worker._threads[0].is_alive()
     gate.opened.set()
-    worker._thread.join()
+    worker._threads[0].join()
 
 
 def test_a_loop_that_has_ended_ends_the_thread(make_database):
     gate = Gate()
 
     async def leave() -> StateWorker:
-        worker = StateWorker(make_database(), max_queued=1, timeout=30.0)
+        worker = StateWorker([make_database()], max_queued=1, timeout=30.0)
         asked = asyncio.ensure_future(worker.run(gate))
         await asyncio.to_thread(gate.entered.wait)
         asked.cancel()
@@ -227,8 +226,8 @@ def test_a_loop_that_has_ended_ends_the_thread(make_database):
 
     worker = asyncio.run(leave())
     gate.opened.set()
-    worker._thread.join(10.0)
-    assert not worker._thread.is_alive()
+    worker._threads[0].join(10.0)
+    assert not worker._threads[0].is_alive()
 
 
 async def test_close_without_a_thread(start):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastovms.state.database import Database
+from fastovms.state.sqlite.database import Database
 from fastovms.state.store import EarlierItems, FoundResponse, StoredItem, StoredResponse
 
 

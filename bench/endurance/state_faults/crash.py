@@ -21,7 +21,7 @@ from bench.endurance.json_client import LOST
 from bench.endurance.server import ServerUnderTest, server_under_test
 from bench.endurance.state_faults.power_cut import UNBOUNDED, cut_everywhere, record_store
 from bench.endurance.state_faults.state_client import Refused, StateClient
-from fastovms.state.database import Database
+from fastovms.state.sqlite.database import Database
 
 _NUM_CLIENTS: Final = 12
 _SHARE_WHILE_STARTING: Final = 0.15

@@ -22,9 +22,10 @@ from bench.endurance.state_faults.simulated_disk import LOSSES, MEMORY, Simulate
 from bench.endurance.state_faults.sqlite_vfs import FileChange, watched_files
 from bench.endurance.state_faults.state_workload import Client, Contents, Step, find
 from fastovms.config import StateConfig
-from fastovms.state.database import Database, StateBounds
-from fastovms.state.location import open_store
-from fastovms.state.sqlite_store import SqliteStore
+from fastovms.state.opening.opening import open_store
+from fastovms.state.sqlite.database import Database
+from fastovms.state.state_database import StateBounds
+from fastovms.state.threaded_store import ThreadedStore
 
 UNBOUNDED: Final = StateBounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
 _FILE: Final = "state.db"
@@ -172,11 +173,11 @@ def _faults(path: Path, promises: Sequence[Promise], results: CutResults) -> lis
     except (AssertionError, sqlite3.Error) as error:
         database.close()
         return [f"it contradicts itself: {error!r}"]
-    return asyncio.run(_broken_promises(SqliteStore(database), promises, results))
+    return asyncio.run(_broken_promises(ThreadedStore(database), promises, results))
 
 
 async def _broken_promises(
-    store: SqliteStore, promises: Sequence[Promise], results: CutResults
+    store: ThreadedStore, promises: Sequence[Promise], results: CutResults
 ) -> list[str]:
     faults: list[str] = []
     num_found = 0

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, NamedTuple
 
-from fastovms.state.sqlite_store import SqliteStore
 from fastovms.state.store import Page, ResponseProgress, StateStore, StoredItem, StoredResponse
 
 TENANT: Final = "tenant"
@@ -57,7 +56,7 @@ class Client:
         self._new_id = map(f"{number}-{{}}".format, itertools.count()).__next__
         self.contents: Contents = {}
 
-    async def step(self, store: SqliteStore) -> None:
+    async def step(self, store: StateStore) -> None:
         choices = [self._add, self._add] if len(self.contents) < _MAX_OBJECTS else []
         if any(kept.progress is ResponseProgress.RUNNING for kept in self.contents.values()):
             choices += [self._finish] * 3
@@ -79,7 +78,7 @@ class Client:
 
     # What it may do: each returns the operation, and what it changes; None = gone
 
-    def _add(self, store: SqliteStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
+    def _add(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
         id = self._new_id()
         items = self._items()
         if self._random.random() < 0.3:
@@ -96,7 +95,7 @@ class Client:
         operation = store.add_response(TENANT, _stored(id, kept), conversation_id=conversation_id)
         return operation, {id: kept, **self._appended(conversation_id, kept)}
 
-    def _finish(self, store: SqliteStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
+    def _finish(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
         running = [
             id for id, kept in self.contents.items() if kept.progress is ResponseProgress.RUNNING
         ]
@@ -114,27 +113,27 @@ class Client:
         )
         return operation, {id: kept, **self._appended(conversation_id, kept)}
 
-    def _add_items(self, store: SqliteStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
+    def _add_items(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
         id = self._random.choice(self._conversations())
         kept = self.contents[id]
         items = self._items()
         after = replace(kept, input=kept.input + items)
         return store.add_items(TENANT, id, items), {id: after}
 
-    def _delete_item(self, store: SqliteStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
+    def _delete_item(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
         id = self._random.choice(self._conversations())
         kept = self.contents[id]
         item_id = self._random.choice([item.id for item in kept.input] or ["none"])
         left = tuple(item for item in kept.input if item.id != item_id)
         return store.delete_item(TENANT, id, item_id), {id: replace(kept, input=left)}
 
-    def _update(self, store: SqliteStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
+    def _update(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
         id = self._random.choice(self._conversations())
         body = self._text()
         operation = store.update_conversation(TENANT, id, body)
         return operation, {id: replace(self.contents[id], body=body)}
 
-    def _delete(self, store: SqliteStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
+    def _delete(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
         id = self._random.choice(list(self.contents))
         is_response = self.contents[id].progress is not None
         delete = store.delete_response if is_response else store.delete_conversation

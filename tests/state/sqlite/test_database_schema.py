@@ -8,9 +8,10 @@ import time
 import pytest
 
 from fastovms.errors import ConfigurationError
-from fastovms.state.database import Database, StateBounds
+from fastovms.state.sqlite.database import Database
+from fastovms.state.state_database import StateBounds
 from fastovms.state.store import StoredItem, StoredResponse
-from tests.state.test_location import open_at
+from tests.state.sqlite.test_location import open_at
 
 
 async def test_a_file_without_checksums_gets_them(tmp_path):

@@ -1,4 +1,4 @@
-"""Chooses and locks the directory of the state, and opens the store there."""
+"""Chooses and locks the directory of the state, and opens the database there."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Final
 
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
-from fastovms.state.database import IN_MEMORY, Database, StateBounds
-from fastovms.state.disk_return import DiskReturn, UnusableFile
-from fastovms.state.sqlite_store import SqliteStore
-from fastovms.state.store import StateStore
+from fastovms.state.sqlite.database import IN_MEMORY, Database
+from fastovms.state.sqlite.disk_return import DiskReturn, UnusableFile
+from fastovms.state.sqlite.memory_fallback import MemoryFallback
+from fastovms.state.state_database import StateBounds, StateDatabase
 from fastovms.state.tables import Clock
 from fastovms.user_dirs import NOWHERE, user_directory
 
@@ -37,8 +37,10 @@ _WRONG_CHOICES: Final = (
 full, read-only (as after an error), not permitted, or of a kind that takes no directories."""
 
 
-def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> StateStore | None:
-    """Returns the store that the operator chose; None = nothing is to be kept.
+def open_location(
+    config: StateConfig, bounds: StateBounds, environ: Mapping[str, str], clock: Clock
+) -> StateDatabase:
+    """Returns the database in the directory that the operator chose.
 
     Where nobody chose a directory and the usual one cannot be had, as when another server uses it,
     or where the disk is full, read-only or broken, the state is kept in memory, with a warning,
@@ -48,15 +50,12 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
         ConfigurationError: the directory that was chosen cannot be one, is another server's, or has
             a state of another version.
     """
-    if not config.enable_store:
-        return None
-    bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)
     if config.state_dir == IN_MEMORY:
-        return SqliteStore(Database(IN_MEMORY, bounds, clock))
+        return Database(IN_MEMORY, bounds, clock)
     directory = Path(config.state_dir or default_directory(environ))
     open_file = partial(_open_file, directory, bounds, clock)
     try:
-        return SqliteStore(open_file())
+        return open_file()
     except UnusableFile as error:
         if config.state_dir is not None and not error.is_fault:
             raise ConfigurationError(f"cannot keep the state in {directory}: {error}") from None
@@ -67,7 +66,7 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
             error,
         )
         memory = Database(IN_MEMORY, bounds, clock)
-        return SqliteStore(memory, DiskReturn(open_file, str(error)))
+        return MemoryFallback(memory, DiskReturn(open_file, str(error)))
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:

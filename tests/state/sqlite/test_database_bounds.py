@@ -7,8 +7,9 @@ import sqlite3
 import pytest
 
 from fastovms.errors import StateFailed
-from fastovms.state.database import Database, StateBounds
 from fastovms.state.operations import Operations
+from fastovms.state.sqlite.database import Database
+from fastovms.state.state_database import StateBounds
 from fastovms.state.store import ResponseProgress, StoredResponse, UnknownCursor
 from fastovms.state.tables import Tables
 from tests.state.conftest import UNBOUNDED

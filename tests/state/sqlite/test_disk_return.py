@@ -4,8 +4,8 @@ import sqlite3
 
 import pytest
 
-from fastovms.state.database import Database
-from fastovms.state.disk_return import DiskReturn, UnusableFile
+from fastovms.state.sqlite.database import Database
+from fastovms.state.sqlite.disk_return import DiskReturn, UnusableFile
 from fastovms.state.store import ResponseProgress, StoredItem, StoredResponse
 from tests.state.conftest import Clock
 from tests.state.transactions import add, do, items

@@ -12,7 +12,8 @@ import pytest
 
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
-from fastovms.state.location import default_directory, open_store
+from fastovms.state.opening.opening import open_store
+from fastovms.state.sqlite.location import default_directory
 from fastovms.state.store import StoredItem
 
 
@@ -45,10 +46,6 @@ async def test_the_state_is_there_again(tmp_path):
     for path in (tmp_path / "new" / "state").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     await store.close()
-
-
-def test_nothing_is_kept():
-    assert open_store(StateConfig(enable_store=False), {}, time.time) is None
 
 
 async def test_in_memory(tmp_path, monkeypatch):
@@ -111,7 +108,7 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
 )
 async def test_a_disk_that_fails_stops_nobody(tmp_path, monkeypatch, caplog, place, error, starts):
     calls = []
-    owner, _, name = f"fastovms.state.location.{place}".rpartition(".")
+    owner, _, name = f"fastovms.state.sqlite.location.{place}".rpartition(".")
     usual = getattr(pydoc.locate(owner), name)
 
     def fail_once(*args, **keywords):
@@ -135,7 +132,7 @@ async def test_a_disk_that_fails_stops_nobody(tmp_path, monkeypatch, caplog, pla
 
 
 async def test_a_disk_that_can_be_had_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("fastovms.state.disk_return._FIRST_DELAY", 0.01)
+    monkeypatch.setattr("fastovms.state.sqlite.disk_return._FIRST_DELAY", 0.01)
     (tmp_path / "state").symlink_to("/sys")  # nobody may write there, root neither
     store = open_at(tmp_path / "state")
     await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"text")])
@@ -156,7 +153,7 @@ async def test_a_disk_that_can_be_had_again(tmp_path, monkeypatch):
 async def test_a_store_takes_the_usual_directory_when_another_server_leaves_it(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("fastovms.state.disk_return._FIRST_DELAY", 0.01)
+    monkeypatch.setattr("fastovms.state.sqlite.disk_return._FIRST_DELAY", 0.01)
     environ = {"STATE_DIRECTORY": str(tmp_path)}
     first, second = open_at(None, environ), open_at(None, environ)
     await first.add_conversation("t", "first", b"{}", [])
@@ -221,7 +218,7 @@ async def test_damage_on_a_disk_that_cannot_be_written(tmp_path, caplog, monkeyp
 
     monkeypatch.setattr("pathlib.Path.replace", fail)
     with pytest.raises(StateFailed, match="page 7"):
-        await store._run(find_damage)
+        await store._read(find_damage)
     assert "cannot be set aside" in caplog.text
     assert await store.find_conversation("t", "c") is None, "it goes on"
     await store.close()

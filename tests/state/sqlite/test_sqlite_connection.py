@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.state.database import primary_code
-from fastovms.state.sqlite_connection import StateConnection
+from fastovms.state.sqlite.database import primary_code
+from fastovms.state.sqlite.sqlite_connection import StateConnection
 
 NAME = "objects_of_the_test"
 NO_TEXT = b"\xc4\x41" * (len(NAME) // 2) + b"\xff"

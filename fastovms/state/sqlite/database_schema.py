@@ -7,7 +7,7 @@ import sqlite3
 from typing import Final
 
 from fastovms.state.seal import LENGTH, seal
-from fastovms.state.sqlite_connection import open_connection
+from fastovms.state.sqlite.sqlite_connection import open_connection
 
 VERSION: Final = 2
 """The version of the schema, as `PRAGMA user_version` has it."""

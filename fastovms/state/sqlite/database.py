@@ -7,12 +7,13 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastovms.errors import StateFailed, description_of
-from fastovms.state.database_schema import open_database
 from fastovms.state.operations import Operations
-from fastovms.state.tables import Clock, Tables, Totals
+from fastovms.state.sqlite.database_schema import open_database
+from fastovms.state.state_database import Operation, OperationOutcome, StateBounds
+from fastovms.state.tables import COLUMNS, Clock, Tables, Totals
 
 logger = logging.getLogger(__name__)
 
@@ -24,22 +25,8 @@ IN_MEMORY: Final = ":memory:"
 
 _DAMAGES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
-Operation = Callable[[Operations], object]
-
-
-class StateBounds(NamedTuple):
-    """What may be kept: seconds since the last use, objects, bytes."""
-
-    max_age: float
-    max_count: int
-    max_bytes: int
-
-
-class OperationOutcome(NamedTuple):
-    """What an operation returned, or why it changed nothing."""
-
-    result: object = None
-    error: Exception | None = None
+_MAX_WAIT: Final = 3600.0
+"""Seconds after which to look for what is too old, at the latest."""
 
 
 def primary_code(error: sqlite3.Error) -> int:
@@ -82,6 +69,7 @@ class Database:
         try:
             self._tables = Tables(self._connection, clock, bounds.max_bytes)
             self._tables.interrupt_running()
+            self._totals = self._tables.count()
         except BaseException:
             self._connection.close()
             raise
@@ -89,7 +77,11 @@ class Database:
 
     @property
     def totals(self) -> Totals:
-        return self._tables.totals
+        return self._totals
+
+    @property
+    def trouble(self) -> str:
+        return ""
 
     def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
         """Runs operations in one transaction, and raises nothing. One that raises leaves the
@@ -106,6 +98,20 @@ class Database:
         self._write_uses()
         return outcomes
 
+    def keep_house(self) -> float:
+        """Evicts a few objects, where that is due. Returns the seconds after which to do so again.
+
+        Raises:
+            StateFailed: nothing is evicted.
+        """
+        try:
+            if self.evict():
+                return 0.0
+            expiry = self.seconds_to_expiry()
+        except sqlite3.Error as error:
+            raise StateFailed(f"nothing is evicted: {error}") from error
+        return _MAX_WAIT if expiry is None else min(expiry, _MAX_WAIT)
+
     def evict(self) -> bool:
         """Evicts a few objects, where that is due. Returns whether more are.
 
@@ -114,39 +120,54 @@ class Database:
         """
         if not self._is_due():
             return False
-        max_age, max_count, max_bytes = self._bounds
-        oldest_kept = self._clock() - max_age
-        count, num_bytes = self._tables.totals
-        sizes: dict[int, int] = {}
-        for key, size, used_at in self._tables.oldest(_MAX_EVICTED):
-            if count <= max_count and num_bytes <= max_bytes and used_at > oldest_kept:
-                break
-            sizes[key] = size
-            count -= 1
-            num_bytes -= size
         with self._transaction():
+            oldest = self._tables.oldest(_MAX_EVICTED)
+            sizes = self._bounds.evictable(self._totals, oldest, self._clock())
             self._tables.delete_keys(sizes)
         return bool(sizes) and self._is_due()
 
     def seconds_to_expiry(self) -> float | None:
         """Returns the seconds until the next object is too old; None = there is none."""
-        oldest = self._tables.oldest_use()
-        if oldest is None:
-            return None
-        return max(0.0, oldest + self._bounds.max_age - self._clock())
+        return self._bounds.seconds_to_expiry(self._tables.oldest_use(), self._clock())
 
     def add_all(self, other: Database) -> None:
-        """Adds everything that the other database keeps, in place of what has the same id here.
+        """Adds everything that the other database keeps; an object takes the place of one with its
+        id.
 
         Raises:
             sqlite3.Error: nothing is added.
         """
+        read = other._connection.execute
+        add = self._connection.executemany
         with self._transaction():
-            self._tables.add_all(other._tables)
+            [last] = self._connection.execute(
+                "SELECT coalesce(max(key), 0) FROM objects"
+            ).fetchone()
+            add(
+                "DELETE FROM objects WHERE tenant = ? AND kind = ? AND id = ?",
+                read("SELECT tenant, kind, id FROM objects"),
+            )
+            add(
+                f"INSERT INTO objects (key, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                read(f"SELECT key + ?, {COLUMNS} FROM objects", (last,)),
+            )
+            # In the order in which they were added, by which the newest one of an id is found.
+            add(
+                "INSERT INTO items VALUES (?, ?, ?, ?, ?)",
+                read(
+                    "SELECT object + ?, position, side, id, body FROM items ORDER BY rowid",
+                    (last,),
+                ),
+            )
+            totals = self._tables.count()
+        self._totals = totals
 
     def check(self) -> None:
         """Raises AssertionError when what is kept contradicts itself. It reads everything."""
-        self._tables.check()
+        assert self._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert self._connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert self._totals == self._tables.count()
+        assert self._tables.wrong_sizes() == []
 
     def close(self) -> None:
         self._connection.close()
@@ -166,7 +187,7 @@ class Database:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Commits what is done within it, or nothing where that raises."""
-        totals = self._tables.totals
+        self._tables.growth = Totals()
         try:
             self._connection.execute("BEGIN")
             yield
@@ -174,10 +195,10 @@ class Database:
         except BaseException as error:
             if isinstance(error, sqlite3.Error):
                 self._note_damage(error)
-            self._tables.totals = totals
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
+        self._totals = self._totals.plus(*self._tables.growth)
 
     def _attempt(self, operation: Operation) -> OperationOutcome:
         """Runs one operation, and returns its outcome.
@@ -185,14 +206,14 @@ class Database:
         Raises:
             sqlite3.Error: SQLite has ended the whole transaction, as for a full disk.
         """
-        totals = self._tables.totals
+        growth = self._tables.growth
         self._connection.execute("SAVEPOINT operation")
         try:
             result = operation(self._operations)
         except Exception as error:
             if not self._connection.in_transaction:
                 raise
-            self._tables.totals = totals
+            self._tables.growth = growth
             self._connection.execute("ROLLBACK TO operation")
             self._connection.execute("RELEASE operation")
             if isinstance(error, sqlite3.Error):
@@ -208,8 +229,4 @@ class Database:
             on_damage(error)
 
     def _is_due(self) -> bool:
-        count, num_bytes = self._tables.totals
-        if count > self._bounds.max_count or num_bytes > self._bounds.max_bytes:
-            return True
-        seconds = self.seconds_to_expiry()
-        return seconds is not None and seconds <= 0.0
+        return self._bounds.is_exceeded(self._totals, self._tables.oldest_use(), self._clock())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fastovms.errors import description_of
-from fastovms.state.database import Database
+from fastovms.state.sqlite.database import Database
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from fastovms.state.operations import Operations
-from fastovms.state.sqlite_store import SqliteStore
 from fastovms.state.store import StateStats
+from fastovms.state.threaded_store import ThreadedStore
 
 OPERATIONS = [
     name for name, _ in inspect.getmembers(Operations, inspect.isfunction) if name[0] != "_"
@@ -27,12 +27,13 @@ class Recorder:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 async def test_every_operation_gets_its_arguments(make_database, monkeypatch, name: str) -> None:
-    store, recorder = SqliteStore(make_database()), Recorder()
+    store, recorder = ThreadedStore(make_database()), Recorder()
 
     async def run(operation):
         operation(recorder)
 
-    monkeypatch.setattr(store, "_run", run)
+    monkeypatch.setattr(store, "_read", run)
+    monkeypatch.setattr(store, "_write", run)
     method = getattr(store, name)
     parameters = inspect.signature(method).parameters.values()
     positional = [object() for each in parameters if each.kind is not each.KEYWORD_ONLY]
@@ -43,7 +44,7 @@ async def test_every_operation_gets_its_arguments(make_database, monkeypatch, na
 
 
 async def test_what_is_kept_and_where(make_database, tmp_path) -> None:
-    store = SqliteStore(make_database(path=str(tmp_path / "state.db")))
+    store = ThreadedStore(make_database(path=str(tmp_path / "state.db")))
     await store.add_conversation("t", "c", b"{}", [])
     stats = store.stats()
     assert stats == StateStats(1, stats.num_bytes, num_failures=0, is_on_disk=True)

@@ -1,0 +1,1 @@
+"""Opens the store that the operator chose."""

@@ -1,0 +1,24 @@
+"""Opens the store that the operator chose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastovms.config import StateConfig
+from fastovms.state.sqlite.location import open_location
+from fastovms.state.state_database import StateBounds
+from fastovms.state.store import StateStore
+from fastovms.state.tables import Clock
+from fastovms.state.threaded_store import ThreadedStore
+
+
+def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> StateStore | None:
+    """Returns the store that the operator chose; None = nothing is to be kept.
+
+    Raises:
+        ConfigurationError: it cannot be one.
+    """
+    if not config.enable_store:
+        return None
+    bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)
+    return ThreadedStore(open_location(config, bounds, environ, clock))

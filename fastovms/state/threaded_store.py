@@ -1,0 +1,124 @@
+"""Implements `StateStore` by databases on threads of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from fastovms.state.state_database import StateDatabase
+from fastovms.state.state_worker import StateWorker
+from fastovms.state.store import (
+    EarlierItems,
+    FoundResponse,
+    ItemPage,
+    Page,
+    StateStats,
+    StoredItem,
+    StoredResponse,
+)
+
+
+class ThreadedStore:
+    """Implements `StateStore`. Operations that only read have threads of their own where there are
+    databases for them, and do not wait for those that write.
+
+    Args:
+        database: where to write, and to read unless there are `readers`.
+        more: further ones that lead to the same state.
+        readers: those that lead to the same state, to read from.
+        max_queued: how many operations may wait; who asks for more waits with them.
+        timeout: seconds that an operation may take, its wait included.
+    """
+
+    def __init__(
+        self,
+        database: StateDatabase,
+        *more: StateDatabase,
+        readers: Sequence[StateDatabase] = (),
+        max_queued: int = 1024,
+        timeout: float = 30.0,
+    ) -> None:
+        self._database = database
+        start = partial(StateWorker, max_queued=max_queued, timeout=timeout)
+        writing = start([database, *more])
+        reading = start(readers) if readers else writing
+        self._workers = {writing, reading}
+        self._write = writing.run
+        self._read = reading.run
+
+    def stats(self) -> StateStats:
+        return StateStats(
+            *self._database.totals,
+            num_failures=sum(worker.num_failures for worker in self._workers),
+            is_on_disk=self._database.is_on_disk,
+        )
+
+    def trouble(self) -> str:
+        return self._database.trouble
+
+    async def add_response(
+        self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
+    ) -> None:
+        await self._write(lambda state: state.add_response(tenant, response, conversation_id))
+
+    async def finish_response(
+        self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
+    ) -> bool:
+        return await self._write(
+            lambda state: state.finish_response(tenant, response, conversation_id)
+        )
+
+    async def find_response(self, tenant: str, id: str) -> FoundResponse | None:
+        return await self._read(lambda state: state.find_response(tenant, id))
+
+    async def response_events(self, tenant: str, id: str) -> bytes | None:
+        return await self._read(lambda state: state.response_events(tenant, id))
+
+    async def delete_response(self, tenant: str, id: str) -> bool:
+        return await self._write(lambda state: state.delete_response(tenant, id))
+
+    async def response_context(
+        self, tenant: str, id: str, *, max_bytes: int
+    ) -> EarlierItems | None:
+        return await self._read(lambda state: state.response_context(tenant, id, max_bytes))
+
+    async def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
+        return await self._read(lambda state: state.list_input(tenant, id, page))
+
+    async def add_conversation(
+        self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
+    ) -> None:
+        await self._write(lambda state: state.add_conversation(tenant, id, body, items))
+
+    async def find_conversation(self, tenant: str, id: str) -> bytes | None:
+        return await self._read(lambda state: state.find_conversation(tenant, id))
+
+    async def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
+        return await self._write(lambda state: state.update_conversation(tenant, id, body))
+
+    async def delete_conversation(self, tenant: str, id: str) -> bool:
+        return await self._write(lambda state: state.delete_conversation(tenant, id))
+
+    async def add_items(self, tenant: str, id: str, items: Sequence[StoredItem]) -> bool:
+        return await self._write(lambda state: state.add_items(tenant, id, items))
+
+    async def conversation_context(
+        self, tenant: str, id: str, *, max_bytes: int
+    ) -> EarlierItems | None:
+        return await self._read(lambda state: state.conversation_context(tenant, id, max_bytes))
+
+    async def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
+        return await self._read(lambda state: state.list_items(tenant, id, page))
+
+    async def find_item(self, tenant: str, id: str, item_id: str) -> bytes | None:
+        return await self._read(lambda state: state.find_item(tenant, id, item_id))
+
+    async def delete_item(self, tenant: str, id: str, item_id: str) -> bool:
+        return await self._write(lambda state: state.delete_item(tenant, id, item_id))
+
+    async def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
+        return await self._read(lambda state: state.find_items(tenant, item_ids))
+
+    async def close(self) -> None:
+        for worker in self._workers:
+            await worker.close()

@@ -208,6 +208,7 @@ class ApiConfig:
             hundred bytes while the answer is made.
         max_grammar_length: characters of a schema, an expression or other grammar.
         max_pending_chars: text that waits for a client which does not read its stream.
+        per_request_metrics: answers of one sample tell how long it took.
     """
 
     max_prompts: int = 1024
@@ -218,6 +219,7 @@ class ApiConfig:
     max_total_logprobs: int = 5_000_000
     max_grammar_length: int = 256 * 1024
     max_pending_chars: int = 1024 * 1024
+    per_request_metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True)

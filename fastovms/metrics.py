@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from fastovms.backend_stats import STEP_BUCKETS, BackendStats
 from fastovms.series import Gauge, Histogram, Series, series_of
+from fastovms.timings import SampleTimings
 
 _PREFIX: Final = "fastovms_"
 _FIRST_TOKEN_BUCKETS: Final = (
@@ -49,6 +50,8 @@ class FinishedRequest(NamedTuple):
         num_prompt_tokens, num_generated_tokens: as its usage counts them.
         n: how many samples each prompt has.
         max_tokens: the limit of each sample; None = as many as the context holds.
+        timings: of each sample of which they are known.
+        longest: for each prompt, the tokens of its longest sample.
     """
 
     seconds: float
@@ -57,6 +60,8 @@ class FinishedRequest(NamedTuple):
     num_generated_tokens: int
     n: int
     max_tokens: int | None
+    timings: Sequence[SampleTimings] = ()
+    longest: Sequence[int] = ()
 
 
 def _histogram(name: str, text: str, buckets: tuple[float, ...]) -> Series:
@@ -81,6 +86,22 @@ class GenerationMetrics:
     request_queue_time: Annotated[
         Histogram, _histogram("request_queue_time_seconds", "Waiting to run", _REQUEST_BUCKETS)
     ]
+    request_prefill_time: Annotated[
+        Histogram,
+        _histogram("request_prefill_time_seconds", "Run to first token", _REQUEST_BUCKETS),
+    ]
+    request_decode_time: Annotated[
+        Histogram,
+        _histogram("request_decode_time_seconds", "First token to last", _REQUEST_BUCKETS),
+    ]
+    request_time_per_output_token: Annotated[
+        Histogram,
+        _histogram(
+            "request_time_per_output_token_seconds",
+            "Mean of a sample's times between tokens",
+            STEP_BUCKETS,
+        ),
+    ]
     e2e_request_latency: Annotated[
         Histogram,
         _histogram("e2e_request_latency_seconds", "Request to last token", _REQUEST_BUCKETS),
@@ -91,6 +112,14 @@ class GenerationMetrics:
     request_generation_tokens: Annotated[
         Histogram,
         _histogram("request_generation_tokens", "Tokens generated a request", _NUMBER_BUCKETS),
+    ]
+    request_max_num_generation_tokens: Annotated[
+        Histogram,
+        _histogram(
+            "request_max_num_generation_tokens",
+            "Tokens of a prompt's longest sample",
+            _NUMBER_BUCKETS,
+        ),
     ]
     request_params_n: Annotated[
         Histogram, _histogram("request_params_n", "Samples a prompt", _SAMPLE_BUCKETS)
@@ -125,6 +154,13 @@ class GenerationMetrics:
         self.request_params_n.observe(request.n)
         if request.max_tokens is not None:
             self.request_params_max_tokens.observe(request.max_tokens)
+        for num_tokens in request.longest:
+            self.request_max_num_generation_tokens.observe(num_tokens)
+        for timings in request.timings:
+            self.request_prefill_time.observe(timings.prefill)
+            self.request_decode_time.observe(timings.decode)
+            if timings.per_token is not None:
+                self.request_time_per_output_token.observe(timings.per_token)
 
 
 _KV_CACHE_USAGE: Final = Gauge(

@@ -264,6 +264,7 @@ class GenerationOutput:
         refusal: set when the request itself is to blame for the `ERROR`.
         num_prompt_tokens: those of the images included, where `prompt_token_ids` does not say; on
             the sample's last output only.
+        num_accepted_tokens: how many of the new tokens were drafted, where the backend knows it.
     """
 
     index: int
@@ -278,6 +279,7 @@ class GenerationOutput:
     error: str | None = None
     refusal: Refusal | None = None
     num_prompt_tokens: int | None = None
+    num_accepted_tokens: int = 0
 
 
 class EngineOutput(NamedTuple):

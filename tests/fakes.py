@@ -110,6 +110,8 @@ class FakeBackend:
         fail_after: number of steps after which the samples end with an error.
         refusal: told of every request in its first step, when set.
         num_prompt_tokens: told with the last output of every sample.
+        queue_time: told with the first output of every sample.
+        num_accepted_tokens: told with every output.
         paused: steps are not run while set.
         max_num_waiting: samples; with so many waiting `submit` refuses more.
     """
@@ -132,6 +134,8 @@ class FakeBackend:
         self.fail_after: int | None = None
         self.refusal: Refusal | None = None
         self.num_prompt_tokens: int | None = None
+        self.queue_time: float | None = None
+        self.num_accepted_tokens = 0
         self.paused = False
         self.max_num_waiting = 1_000_000
         self.failure: str | None = None
@@ -254,6 +258,8 @@ class FakeBackend:
             num_cached_tokens=0 if params.prompt_logprobs is not None else self.num_cached_tokens,
             stop_token_id=stop_token_id,
             num_prompt_tokens=None if finish_reason is None else self.num_prompt_tokens,
+            queue_time=None if start else self.queue_time,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
         if params.logprobs is not None:
             told = tokens if stop_token_id is None else [*tokens, stop_token_id]

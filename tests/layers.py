@@ -20,6 +20,7 @@ FOUNDATION = frozenset(
         "quoting",
         "series",
         "settings",
+        "timings",
         "user_dirs",
     }
 )

@@ -16,6 +16,7 @@ WHOLE_PIECES = {
     "api/test_fields.py": "all endpoints, given right values",
     "api/test_hostile_json.py": "all endpoints, given hostile bodies",
     "api/test_log_fields.py": "all endpoints, and what the access log is told",
+    "api/test_per_request_metrics.py": "all endpoints, and the time that answers tell of",
     "api/test_properties.py": "all endpoints, given random bodies",
     "backends/genai/test_real.py": "the backend over the real pipeline",
     "backends/test_contract.py": "every backend, against one contract",

@@ -310,6 +310,7 @@ def test_request_ids_and_the_access_log(server, log_path):
     usage = json.loads(answer.body)["usage"]
     for name in ("prompt_tokens", "completion_tokens"):
         assert line[name] == usage[name] > 0
+    assert line["cached_tokens"] == usage["prompt_tokens_details"]["cached_tokens"]
     assert 0 <= line["queue_ms"] <= line["first_token_ms"] <= line["duration_ms"]
     assert lines["mine-2"]["cut"] is True
     assert made in lines

@@ -136,6 +136,8 @@ OPERATION_FLAGS: Final = (
     Flag("--access-log-file", SERVICE.access_log_file, "FILE", path,
          "append it to a file of its own, opened anew on SIGHUP (default: where the log goes)",
          shows_default=False),
+    Flag("--enable-per-request-metrics", API.per_request_metrics, "", None,
+         "answers tell how long they took, in metrics beside usage, as vLLM's do"),
     Flag("--ovms-metrics", SERVICE.ovms_metrics, "", None,
          "export the ovms_requests_* counters of OpenVINO Model Server too"),
 )  # fmt: skip

@@ -329,6 +329,7 @@ class Engine:
             num_generated_tokens=num_generated,
             num_cached_tokens=sequence.num_cached_tokens,
             logprobs=logprobs,
+            num_accepted_tokens=num_new - 1,
         )
         if finish_reason is FinishReason.STOP:
             last = token_ids.pop()

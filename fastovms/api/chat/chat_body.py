@@ -10,7 +10,7 @@ from typing import Any
 from fastovms.api.chat.call_forms import Call
 from fastovms.api.chat.message_form import ChatMessageForm
 from fastovms.api.generation.deltas import SampleDelta, Usage
-from fastovms.api.generation.envelope import Envelope, usage_body
+from fastovms.api.generation.envelope import Envelope, closing_members
 from fastovms.api.request.logprob_formats import chat_logprobs, prompt_logprobs_body
 from fastovms.api.request.token_report import TokenReport
 from fastovms.api.wire.dialect import Dialect
@@ -75,7 +75,7 @@ def chat_body(
     return {
         **envelope.members("chat.completion"),
         "choices": choices,
-        "usage": usage_body(usage),
+        **closing_members(usage),
         **prompt.members(report),
     }
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fastovms.api.completions.echo import Echo
 from fastovms.api.generation.deltas import SampleDelta, Usage
-from fastovms.api.generation.envelope import Envelope, usage_body
+from fastovms.api.generation.envelope import Envelope, closing_members
 from fastovms.api.request.logprob_formats import LogprobArrays, logprob_arrays, prompt_logprobs_body
 from fastovms.api.request.token_report import TokenReport
 from fastovms.api.wire.dialect import Dialect
@@ -54,7 +54,7 @@ def completion_body(
     return {
         **envelope.members("text_completion"),
         "choices": choices,
-        "usage": usage_body(usage),
+        **closing_members(usage),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from fastovms.params import FinishReason
 from fastovms.text.scanning.output import TEXT_PIECES, Piece, joined
 from fastovms.text.tokens.tracking import TextToken
+from fastovms.timings import SampleTimings
 
 _TOKEN_COST: Final = 256
 _CALL_COST: Final = 256
@@ -66,17 +67,19 @@ def merged(deltas: Sequence[SampleDelta]) -> SampleDelta:
 
 
 class Usage(NamedTuple):
-    """The tokens that a request has cost so far; a prompt counts once, however often it is sampled.
+    """What a request has cost so far; a prompt counts once, however often it is sampled.
 
     Attributes:
         reasoning_tokens: how many of the completion tokens are reasoning; None where the text is
             not parsed.
+        timings: how long its one sample took; None where the answer is not to tell it.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     reasoning_tokens: int | None = None
+    timings: SampleTimings | None = None
 
 
 DeltaCallback = Callable[[SampleDelta], None]

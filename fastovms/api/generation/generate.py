@@ -16,12 +16,12 @@ from typing import Final, Self
 
 from fastovms.api.generation.cut_generation import failure
 from fastovms.api.generation.deltas import DeltaCallback, SampleDelta, Usage
+from fastovms.api.generation.progress import Clock, RequestProgress, SampleProgress
 from fastovms.api.generation.submission import submit_all
 from fastovms.api.request.common_fields import Stopping
 from fastovms.api.request.generation_options import GenerationOptions
 from fastovms.api.request.prompt_task import PromptTask
 from fastovms.api.serving.served import ServedModel
-from fastovms.metrics import FinishedRequest
 from fastovms.params import (
     FinishReason,
     GenerationOutput,
@@ -34,20 +34,18 @@ from fastovms.text.tokens.detokenizer import LocatingDetokenizer
 from fastovms.text.tokens.stop import completes_stop
 from fastovms.text.tokens.tracking import Measure, TextToken, TrackingDetokenizer
 
-Clock = Callable[[], float]
-
-
 _FAILED: Final = (FinishReason.ERROR, FinishReason.ABORT)
 
 
 class _Sample:
-    __slots__ = ("finish_reason", "last_token_at", "num_tokens", "text", "tracking")
+    __slots__ = ("finish_reason", "progress", "text", "tracking")
 
-    def __init__(self, text: TextStream, tracking: TrackingDetokenizer | None) -> None:
+    def __init__(
+        self, text: TextStream, tracking: TrackingDetokenizer | None, progress: SampleProgress
+    ) -> None:
         self.text = text
         self.tracking = tracking
-        self.num_tokens = 0
-        self.last_token_at: float | None = None
+        self.progress = progress
         self.finish_reason: FinishReason | None = None
 
 
@@ -75,8 +73,7 @@ class TextGeneration:
     ) -> None:
         """
         Args:
-            log_fields: always hold the tokens counted so far: whoever cancels a request reads them
-                at once.
+            log_fields: what the access log tells of the request; see `RequestProgress`.
             measure: the unit in which the offsets of tokens count.
             new_parser: makes the parser of one sample's text; None = the text goes on with the
                 prompt's, instead of beginning a new one.
@@ -104,28 +101,26 @@ class TextGeneration:
             for position, task in enumerate(tasks)
         ]
         self._includes_stop = stopping.include
+        self._progress = RequestProgress(
+            model.metrics,
+            log_fields,
+            [len(task.token_ids) for task in tasks],
+            tasks[0].params,
+            clock,
+        )
         self._samples = [
             _new_sample(
                 new_detokenizer(),
                 stopping,
                 measure if options.needs_tokens else None,
                 None if new_parser is None else new_parser(),
+                progress,
             )
-            for task in tasks
-            for _ in range(task.params.n)
+            for progress in self._progress.samples
         ]
         self.prompt_logprobs: list[Sequence[TokenLogprobs | None]] = [() for _ in tasks]
-        self._num_prompt_tokens = [len(task.token_ids) for task in tasks]
-        self._num_completion_tokens = 0
-        self._num_cached = [0] * len(tasks)
-        self._is_scored = False
-        self._metrics = model.metrics
-        self._log_fields = log_fields
-        log_fields["prompt_tokens"] = sum(self._num_prompt_tokens)
-        log_fields["completion_tokens"] = 0
+        self._tells_timings = options.report.has_timings
         self._on_delta: DeltaCallback | None = None
-        self._clock = clock
-        self._started_at = clock()
         self._num_unfinished = len(self._samples)
         self._done: asyncio.Future[None] | None = None
 
@@ -146,29 +141,31 @@ class TextGeneration:
 
     @property
     def usage(self) -> Usage:
+        progress = self._progress
+        # Those of several samples are not the request's.
+        tells_timings = self._tells_timings and len(self._samples) == 1
         return Usage(
-            sum(self._num_prompt_tokens),
-            self._num_completion_tokens,
-            sum(self._num_cached),
+            sum(progress.num_prompt_tokens),
+            progress.num_completion_tokens,
+            sum(progress.num_cached_tokens),
             sum(s.text.num_reasoning_tokens for s in self._samples) if self._parses else None,
+            progress.timings(progress.samples[0]) if tells_timings else None,
         )
 
     def usage_of(self, choice: int) -> Usage:
         """Returns the usage of one sample with its prompt."""
-        position = choice // (len(self._samples) // len(self._requests))
         sample = self._samples[choice]
+        position = sample.progress.position
         return Usage(
-            self._num_prompt_tokens[position],
-            sample.num_tokens,
-            self._num_cached[position],
+            self._progress.num_prompt_tokens[position],
+            sample.progress.num_tokens,
+            self._progress.num_cached_tokens[position],
             sample.text.num_reasoning_tokens if self._parses else None,
         )
 
     def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
-        """Takes over each prompt's cached tokens from the time when the same request scored it:
-        what that has put into the cache is no saving."""
-        self._num_cached = list(num_cached_tokens)
-        self._is_scored = True
+        """Takes over each prompt's cached tokens; see `RequestProgress`."""
+        self._progress.note_scored(num_cached_tokens)
 
     async def run(self, on_delta: DeltaCallback) -> None:
         """Submits the prompts and returns when every sample is finished. It raises as `submit` and
@@ -189,6 +186,7 @@ class TextGeneration:
         self._on_delta = on_delta
         self._done = asyncio.get_running_loop().create_future()
         n = self._requests[0].params.n
+        self._progress.note_submitted()
         submit_all(
             self._backend,
             [
@@ -225,14 +223,6 @@ class TextGeneration:
         finish_reason = output.finish_reason
         if finish_reason is not None and finish_reason in _FAILED:
             raise failure(output)
-        if output.queue_time is not None:
-            self._metrics.request_queue_time.observe(output.queue_time)
-            self._log_fields.setdefault("queue_ms", round(output.queue_time * 1000, 1))
-        if not self._is_scored:
-            self._num_cached[position] = output.num_cached_tokens
-        if output.num_prompt_tokens is not None:
-            self._num_prompt_tokens[position] = output.num_prompt_tokens
-            self._log_fields["prompt_tokens"] = sum(self._num_prompt_tokens)
         if output.prompt_logprobs:
             self.prompt_logprobs[position] = output.prompt_logprobs
         token_ids = output.token_ids
@@ -262,7 +252,7 @@ class TextGeneration:
             if tracking is not None:
                 parsed = text
             text = ""  # the pieces hold it
-        self._count(sample, num_tokens - sample.num_tokens)
+        self._progress.note_output(sample.progress, output, num_tokens)
         sample.finish_reason = finish_reason
         if finish_reason is not None:
             self._num_unfinished -= 1
@@ -276,35 +266,8 @@ class TextGeneration:
         )
         if not self._num_unfinished:
             # Not after `await self._done`: a client that has its last event may be gone by then.
-            self._metrics.request_finished(self._finished())
+            self._progress.finish([s.finish_reason for s in self._samples if s.finish_reason])
             self._done.set_result(None)
-
-    def _finished(self) -> FinishedRequest:
-        params = self._requests[0].params
-        return FinishedRequest(
-            seconds=self._clock() - self._started_at,
-            finish_reasons=[s.finish_reason.value for s in self._samples if s.finish_reason],
-            num_prompt_tokens=sum(self._num_prompt_tokens),
-            num_generated_tokens=self._num_completion_tokens,
-            n=params.n,
-            max_tokens=params.max_tokens,
-        )
-
-    def _count(self, sample: _Sample, num_new: int) -> None:
-        if num_new <= 0:
-            return
-        sample.num_tokens += num_new
-        self._num_completion_tokens += num_new
-        self._log_fields["completion_tokens"] = self._num_completion_tokens
-        now = self._clock()
-        if sample.last_token_at is None:
-            elapsed = now - self._started_at
-            self._metrics.time_to_first_token.observe(elapsed)
-            self._log_fields.setdefault("first_token_ms", round(elapsed * 1000, 1))
-        else:
-            elapsed = now - sample.last_token_at
-            self._metrics.inter_token_latency.observe(elapsed / num_new, num_new)
-        sample.last_token_at = now
 
 
 def _new_sample(
@@ -312,6 +275,7 @@ def _new_sample(
     stopping: Stopping,
     track: Measure | None,
     parser: OutputParser | None,
+    progress: SampleProgress,
 ) -> _Sample:
     tracking = None if track is None else TrackingDetokenizer(detokenizer, track)
     text = TextStream(
@@ -321,4 +285,4 @@ def _new_sample(
         min_tokens=stopping.min_tokens,
         parser=parser,
     )
-    return _Sample(text, tracking)
+    return _Sample(text, tracking, progress)

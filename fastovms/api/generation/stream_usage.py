@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import orjson
 
-from fastovms.api.generation.envelope import usage_body
+from fastovms.api.generation.envelope import closing_members, usage_body
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.wire.request_schemas import StreamOptions
 from fastovms.api.wire.sse_frames import END
@@ -37,13 +37,13 @@ class StreamUsage:
         return b',"usage":' + orjson.dumps(usage_body(self._generation.usage_of(choice)))
 
     def last_frame(self, head: bytes) -> bytes:
-        """Returns the frame that tells the usage of all choices, and has none of them itself;
-        nothing where no frame is to.
+        """Returns the frame that tells the usage of all choices, and perhaps how long it took, and
+        has none of them itself; nothing where no frame is to.
 
         Args:
             head: the frame up to the bracket that opens its choices.
         """
         if not self._is_told:
             return b""
-        usage = orjson.dumps(usage_body(self._generation.usage))
-        return head + b'],"usage":' + usage + b"}" + END
+        members = orjson.dumps(closing_members(self._generation.usage))
+        return head + b"]," + members[1:] + END

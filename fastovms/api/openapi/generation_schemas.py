@@ -37,6 +37,16 @@ class TokenUsage(AnswerSchema, kw_only=True):
     completion_tokens_details: ReasoningTokens | UnsetType = UNSET
 
 
+class RequestMetrics(AnswerSchema, kw_only=True):
+    """How long an answer took, in vLLM's form; with `--enable-per-request-metrics` only."""
+
+    time_to_first_token_ms: float
+    generation_time_ms: float
+    queue_time_ms: float
+    mean_itl_ms: float | None
+    tokens_per_second: float | None
+
+
 class PromptLogprob(AnswerSchema, kw_only=True):
     """The log probability of a token of the prompt, in vLLM's form."""
 
@@ -81,6 +91,7 @@ class Completion(AnswerSchema, kw_only=True):
     system_fingerprint: str | UnsetType = UNSET
     choices: list[CompletionChoice]
     usage: TokenUsage
+    metrics: RequestMetrics | UnsetType = UNSET
 
 
 class CompletionChunk(AnswerSchema, kw_only=True):
@@ -93,6 +104,7 @@ class CompletionChunk(AnswerSchema, kw_only=True):
     system_fingerprint: str | UnsetType = UNSET
     choices: list[CompletionChoice]
     usage: TokenUsage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
 
 
 class TopLogprob(AnswerSchema, kw_only=True):
@@ -205,6 +217,7 @@ class ChatCompletion(AnswerSchema, kw_only=True):
     system_fingerprint: str | UnsetType = UNSET
     choices: list[ChatChoice]
     usage: TokenUsage
+    metrics: RequestMetrics | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
@@ -220,5 +233,6 @@ class ChatCompletionChunk(AnswerSchema, kw_only=True):
     system_fingerprint: str | UnsetType = UNSET
     choices: list[ChatChunkChoice]
     usage: TokenUsage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET

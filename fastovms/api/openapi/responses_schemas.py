@@ -11,6 +11,7 @@ from fastovms.api.openapi.generation_schemas import (
     AnswerSchema,
     CachedTokens,
     ReasoningTokens,
+    RequestMetrics,
     TokenLogprob,
 )
 
@@ -206,6 +207,7 @@ class ResponseObject(AnswerSchema, kw_only=True):
     error: ResponseFailure | None
     incomplete_details: IncompleteDetails | None
     usage: ResponseUsage | None
+    metrics: RequestMetrics | UnsetType = UNSET
     output: list[ConversationItem]
     background: bool
     conversation: ConversationReference | None

@@ -1,4 +1,5 @@
-"""Decides what an answer tells of its tokens: log probabilities, ids, and how tokens are named."""
+"""Decides what an answer tells of its tokens: log probabilities, ids, times, and how tokens are
+named."""
 
 from __future__ import annotations
 
@@ -14,18 +15,20 @@ from fastovms.params import ALL_LOGPROBS, ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class TokenReport:
-    """What a choice tells about its tokens, apart from their text.
+    """What an answer tells about its tokens, apart from their text.
 
     Attributes:
         num_logprobs: how many top log probabilities of each token; None = no `logprobs` object.
         num_prompt_logprobs: the same for vLLM's `prompt_logprobs`.
         has_token_ids: whether those of the prompt and of the text are told.
+        has_timings: whether the answer tells how long it took.
     """
 
     num_logprobs: int | None
     num_prompt_logprobs: int | None
     has_token_ids: bool
     names: TokenNames
+    has_timings: bool = False
 
     @property
     def needs_tokens(self) -> bool:
@@ -55,7 +58,13 @@ def token_report(request: Preparation[GenerationFields], logprobs: int | None) -
     names = TokenNames(
         request.model.tokenizer.token_bytes, as_ids=body.return_tokens_as_token_ids is True
     )
-    return TokenReport(logprobs, prompt_logprobs, body.return_token_ids is True, names)
+    return TokenReport(
+        logprobs,
+        prompt_logprobs,
+        body.return_token_ids is True,
+        names,
+        has_timings=config.per_request_metrics,
+    )
 
 
 def num_values(num_top: int | None, model: ModelInfo) -> int:

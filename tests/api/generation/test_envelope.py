@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fastovms.api.generation.deltas import Usage
-from fastovms.api.generation.envelope import Envelope, usage_body
+from fastovms.api.generation.envelope import Envelope, closing_members, usage_body
 from fastovms.api.wire.dialect import OPENAI, OVMS, Dialect
+from fastovms.timings import SampleTimings
 
 COMMON = {"object": "kind", "created": 5, "model": "m"}
 
@@ -30,3 +31,18 @@ def test_reasoning_is_counted_where_it_is_told_apart(reasoning: int | None) -> N
         "total_tokens": 7,
         "prompt_tokens_details": {"cached_tokens": 1},
     }
+
+
+def test_timings_are_told_in_milliseconds_beside_usage() -> None:
+    usage = Usage(3, 5, 1, None, SampleTimings(0.002, 0.25, 1.0, 5))
+    assert closing_members(usage) == {
+        "usage": usage_body(usage),
+        "metrics": {
+            "time_to_first_token_ms": 250.0,
+            "generation_time_ms": 1000.0,
+            "queue_time_ms": 2.0,
+            "mean_itl_ms": 250.0,
+            "tokens_per_second": 4.0,
+        },
+    }
+    assert set(closing_members(Usage(3, 5, 1))) == {"usage"}

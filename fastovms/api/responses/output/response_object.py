@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastovms.api.generation.deltas import Usage
+from fastovms.api.generation.envelope import metrics_member
 from fastovms.api.responses.input.input_items import Item
 from fastovms.params import FinishReason
 
@@ -45,6 +46,7 @@ class ResponseStatus:
             "error": self.error,
             "incomplete_details": None if reason is None else {"reason": reason},
             "usage": None if self.usage is None else usage_body(self.usage),
+            **metrics_member(None if self.usage is None else self.usage.timings),
         }
 
 

@@ -1,0 +1,156 @@
+"""Counts and times what one request generates, and tells the metrics and the access log of it as it
+happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fastovms.metrics import FinishedRequest, GenerationMetrics
+from fastovms.params import FinishReason, GenerationOutput, SamplingParams
+from fastovms.timings import SampleTimings
+
+Clock = Callable[[], float]
+
+
+class SampleProgress:
+    """The tokens of one sample so far.
+
+    Attributes:
+        position: which of the request's prompts it continues.
+        num_tokens: how many there are, as usage counts them.
+        first_token_at, last_token_at: seconds on the clock; None = there is none yet.
+    """
+
+    __slots__ = ("first_token_at", "last_token_at", "num_tokens", "position")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.num_tokens = 0
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+
+
+class RequestProgress:
+    """The tokens of one request so far, and when they came.
+
+    Attributes:
+        samples: those of the first prompt, those of the next, ...
+        num_prompt_tokens, num_cached_tokens: of each prompt.
+        started_at: seconds on the clock.
+    """
+
+    def __init__(
+        self,
+        metrics: GenerationMetrics,
+        log_fields: dict[str, object],
+        num_prompt_tokens: Sequence[int],
+        params: SamplingParams,
+        clock: Clock,
+    ) -> None:
+        """
+        Args:
+            log_fields: always hold the tokens counted so far: whoever cancels a request reads them
+                at once.
+            params: those of each prompt.
+        """
+        self._metrics = metrics
+        self._log_fields = log_fields
+        self._clock = clock
+        self._params = params
+        self.num_prompt_tokens = list(num_prompt_tokens)
+        self.num_cached_tokens = [0 for _ in num_prompt_tokens]
+        self._is_scored = False
+        self.num_completion_tokens = 0
+        self._num_accepted_tokens = 0
+        self.samples = [
+            SampleProgress(position)
+            for position in range(len(num_prompt_tokens))
+            for _ in range(params.n)
+        ]
+        self._queue_times: list[float | None] = [None for _ in num_prompt_tokens]
+        self.started_at = self._submitted_at = clock()
+        log_fields["prompt_tokens"] = sum(num_prompt_tokens)
+        log_fields["cached_tokens"] = 0
+        log_fields["completion_tokens"] = 0
+
+    def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
+        """Takes over each prompt's cached tokens from the time when the same request scored it:
+        what that has put into the cache is no saving."""
+        self.num_cached_tokens = list(num_cached_tokens)
+        self._log_fields["cached_tokens"] = sum(num_cached_tokens)
+        self._is_scored = True
+
+    def note_submitted(self) -> None:
+        """Takes note that the prompts begin to wait."""
+        self._submitted_at = self._clock()
+
+    def note_output(
+        self, sample: SampleProgress, output: GenerationOutput, num_tokens: int
+    ) -> None:
+        """Takes note of an output of a sample.
+
+        Args:
+            num_tokens: how many the sample now has.
+        """
+        position = sample.position
+        if output.queue_time is not None:
+            self._queue_times[position] = output.queue_time
+            self._metrics.request_queue_time.observe(output.queue_time)
+            self._log_fields.setdefault("queue_ms", round(output.queue_time * 1000, 1))
+        num_cached = output.num_cached_tokens
+        if num_cached != self.num_cached_tokens[position] and not self._is_scored:
+            self.num_cached_tokens[position] = num_cached
+            self._log_fields["cached_tokens"] = sum(self.num_cached_tokens)
+        if output.num_prompt_tokens is not None:
+            self.num_prompt_tokens[position] = output.num_prompt_tokens
+            self._log_fields["prompt_tokens"] = sum(self.num_prompt_tokens)
+        if output.num_accepted_tokens:
+            self._num_accepted_tokens += output.num_accepted_tokens
+            self._log_fields["accepted_draft_tokens"] = self._num_accepted_tokens
+        num_new = num_tokens - sample.num_tokens
+        if num_new <= 0:
+            return
+        sample.num_tokens = num_tokens
+        self.num_completion_tokens += num_new
+        self._log_fields["completion_tokens"] = self.num_completion_tokens
+        now = self._clock()
+        if sample.last_token_at is None:
+            sample.first_token_at = now
+            elapsed = now - self.started_at
+            self._metrics.time_to_first_token.observe(elapsed)
+            self._log_fields.setdefault("first_token_ms", round(elapsed * 1000, 1))
+        else:
+            elapsed = now - sample.last_token_at
+            self._metrics.inter_token_latency.observe(elapsed / num_new, num_new)
+        sample.last_token_at = now
+
+    def timings(self, sample: SampleProgress) -> SampleTimings | None:
+        """Returns the phases of a sample; None where it has no token, or nothing tells how long it
+        waited."""
+        queue, first_at, last_at = (
+            self._queue_times[sample.position],
+            sample.first_token_at,
+            sample.last_token_at,
+        )
+        if queue is None or first_at is None or last_at is None:
+            return None
+        prefill = max(first_at - self._submitted_at - queue, 0.0)
+        return SampleTimings(queue, prefill, last_at - first_at, sample.num_tokens)
+
+    def finish(self, reasons: Sequence[FinishReason]) -> None:
+        """Tells the metrics that all samples have ended, each for its reason."""
+        n = self._params.n
+        by_prompt = [self.samples[first : first + n] for first in range(0, len(self.samples), n)]
+        timings = map(self.timings, self.samples)
+        self._metrics.request_finished(
+            FinishedRequest(
+                seconds=self._clock() - self.started_at,
+                finish_reasons=[reason.value for reason in reasons],
+                num_prompt_tokens=sum(self.num_prompt_tokens),
+                num_generated_tokens=self.num_completion_tokens,
+                n=n,
+                max_tokens=self._params.max_tokens,
+                timings=[each for each in timings if each is not None],
+                longest=[max(sample.num_tokens for sample in samples) for samples in by_prompt],
+            )
+        )

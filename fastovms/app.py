@@ -25,6 +25,7 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.openapi.docs_routes import DocsRoutes, add_docs_routes
 from fastovms.api.openapi.document import openapi_document
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
+from fastovms.api.responses.lease_keeper import LeaseKeeper
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader
@@ -160,6 +161,7 @@ async def _run(
     runs = BackgroundRuns(config.state.max_background)
     store = open_store(config.state, os.environ, time.time)
     state = None if store is None else ResponsesState(store, runs)
+    keeper = None if store is None else LeaseKeeper(store, runs)
     if store is not None:
         registry.register(StateCollector(store.stats, lambda: runs.num_running))
     loop = asyncio.get_running_loop()
@@ -172,6 +174,8 @@ async def _run(
     def on_loaded(models: ServedModels) -> None:
         loop_watch.start(loop)  # until now a model was loaded, and nobody was served
         trimmer.start(loop)
+        if keeper is not None:
+            keeper.start()
         registry.register(GenerationCollector([model.metrics for model in models]))
         add_model_routes(router, _context(config, models, bodies), state)
         if config.security.enable_docs:
@@ -212,6 +216,8 @@ async def _run(
         trimmer.stop()
         bodies.close()
         await runs.drain(_LAST_WRITES)
+        if keeper is not None:
+            await keeper.close()
         if store is not None:
             await store.close()
 

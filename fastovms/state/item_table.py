@@ -17,7 +17,7 @@ from fastovms.state.store import (
 )
 
 OVERHEAD: Final = 256
-"""The bytes that an object or an item takes beside its texts, about."""
+"""The bytes that an object, an item or a pack of events takes beside its texts, about."""
 
 _COLUMNS: Final = "object, position, side, id, body"
 _NUM_COLUMNS: Final = 5

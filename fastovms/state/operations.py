@@ -3,34 +3,53 @@ transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+from fastovms.errors import StateFailed
+from fastovms.state.running_responses import ONLY_REPLICA, Replica, RunningResponses
 from fastovms.state.store import (
     EarlierItems,
+    EventPack,
+    FoundEvents,
     FoundResponse,
     ItemOrigin,
     ItemPage,
+    OwnedResponse,
     Page,
+    ResponseKey,
     ResponseProgress,
     StoredItem,
     StoredResponse,
 )
 from fastovms.state.tables import ObjectKind, Tables
+from fastovms.state.watchers import response_topic
 
 
 class Operations:
-    def __init__(self, tables: Tables) -> None:
+    """The operations of one replica.
+
+    Args:
+        notify: tells the replicas that wait for a topic once the transaction is committed.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        replica: Replica = ONLY_REPLICA,
+        notify: Callable[[str], None] = lambda topic: None,
+    ) -> None:
         self._tables = tables
+        self._running = RunningResponses(tables, replica)
+        self._notify = notify
 
     # Responses
 
     def add_response(
         self, tenant: str, response: StoredResponse, conversation_id: str | None
-    ) -> None:
+    ) -> bool:
         tables = self._tables
-        tables.delete(tenant, ObjectKind.RESPONSE, response.id)
-        tables.insert(
+        key = tables.insert(
             tenant,
             ObjectKind.RESPONSE,
             response.id,
@@ -40,18 +59,22 @@ class Operations:
             previous_id=response.previous_id,
             events=response.events,
         )
+        if key is None:
+            return False
+        if response.progress is ResponseProgress.RUNNING:
+            self._running.start(key)
         if conversation_id is not None:
             self.add_items(tenant, conversation_id, [*response.input, *response.output])
+        return True
 
     def finish_response(
         self, tenant: str, response: StoredResponse, conversation_id: str | None
     ) -> bool:
-        row = self._tables.find(
-            tenant, ObjectKind.RESPONSE, response.id, "progress", for_change=True
-        )
-        if row is None or row[0] != ResponseProgress.RUNNING:
+        if self._key_of_own(tenant, response.id) is None:
             return False
+        self._tables.delete(tenant, ObjectKind.RESPONSE, response.id)
         self.add_response(tenant, response, conversation_id)
+        self._notify(response_topic(tenant, response.id))
         return True
 
     def find_response(self, tenant: str, id: str) -> FoundResponse | None:
@@ -64,11 +87,14 @@ class Operations:
             body, self._tables.items.of(key, ItemOrigin.OUTPUT), ResponseProgress(progress)
         )
 
-    def response_events(self, tenant: str, id: str) -> bytes | None:
-        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "events")
-        return None if row is None else cast("bytes | None", row[0])
-
     def delete_response(self, tenant: str, id: str) -> bool:
+        key = self._key_for_change(tenant, id)
+        if key is None:
+            return False
+        owner = self._running.end(key)
+        if owner is not None:
+            self._notify(owner)
+            self._notify(response_topic(tenant, id))
         return self._tables.delete(tenant, ObjectKind.RESPONSE, id)
 
     def response_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
@@ -84,13 +110,56 @@ class Operations:
     def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
         return self._page(tenant, ObjectKind.RESPONSE, id, page)
 
+    # Responses that run
+
+    def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
+        key = self._key_of_own(tenant, id)
+        if key is None:
+            return False
+        self._running.add_events(key, pack)
+        self._notify(response_topic(tenant, id))
+        return True
+
+    def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
+        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, progress, events")
+        if row is None:
+            return None
+        key, progress, events = cast("tuple[int, int, bytes | None]", row)
+        found = FoundEvents(ResponseProgress(progress), [])
+        if events is not None:
+            return found._replace(packs=[EventPack(0, events)])
+        return found._replace(packs=self._running.events(key, start))
+
+    def request_cancel(self, tenant: str, id: str) -> bool:
+        key = self._key_for_change(tenant, id)
+        owner = None if key is None else self._running.request_cancel(key)
+        if owner is None:
+            return False
+        self._notify(owner)
+        return True
+
+    def renew_leases(self) -> Sequence[OwnedResponse]:
+        return self._running.renew()
+
+    def give_up(self, keys: Sequence[ResponseKey]) -> None:
+        for tenant, id in keys:
+            key = self._key_for_change(tenant, id)
+            if key is not None and self._running.interrupt_own(key):
+                self._notify(response_topic(tenant, id))
+
+    def interrupt_expired(self) -> None:
+        for tenant, id in self._running.interrupt_expired():
+            self._notify(response_topic(tenant, id))
+
     # Conversations
 
     def add_conversation(
         self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]
     ) -> None:
         turns = [(ItemOrigin.INPUT, items)]
-        self._tables.insert(tenant, ObjectKind.CONVERSATION, id, body, turns)
+        key = self._tables.insert(tenant, ObjectKind.CONVERSATION, id, body, turns)
+        if key is None:
+            raise StateFailed(f"there is a conversation with the id '{id}' already")
 
     def find_conversation(self, tenant: str, id: str) -> bytes | None:
         row = self._tables.find(tenant, ObjectKind.CONVERSATION, id, "key, body")
@@ -136,6 +205,16 @@ class Operations:
 
     def find_items(self, tenant: str, item_ids: Sequence[str]) -> Mapping[str, bytes]:
         return self._tables.items.find_all(tenant, item_ids)
+
+    def _key_for_change(self, tenant: str, id: str) -> int | None:
+        """Returns the key of a response that is about to be changed, which is not a use of it."""
+        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key", for_change=True)
+        return None if row is None else cast("int", row[0])
+
+    def _key_of_own(self, tenant: str, id: str) -> int | None:
+        """Returns the key of a response that runs on this replica."""
+        key = self._key_for_change(tenant, id)
+        return key if key is not None and self._running.owns(key) else None
 
     def _page(self, tenant: str, kind: ObjectKind, id: str, page: Page) -> ItemPage | None:
         key = self._key(tenant, kind, id)

@@ -3,14 +3,20 @@
 Objects are JSON texts that the store does not read, with items in an order. Each belongs to a
 tenant, and is not there for any other. An operation that changes something returns when the change
 will survive the process.
+
+Several replicas may use one store. A response that runs is then owned by the replica that runs it,
+for as long as that renews its lease; the others follow it by what the store is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
+
+from fastovms.state.watchers import Watch
 
 
 class StoredItem(NamedTuple):
@@ -22,7 +28,8 @@ class StoredItem(NamedTuple):
 
 
 class ResponseProgress(IntEnum):
-    """How far a response has come. INTERRUPTED = it was RUNNING when a process ended."""
+    """How far a response has come. INTERRUPTED = it was RUNNING when its process ended, or when its
+    lease expired."""
 
     RUNNING = 0
     FINISHED = 1
@@ -62,6 +69,38 @@ class FoundResponse(NamedTuple):
     body: bytes
     output: Sequence[StoredItem]
     progress: ResponseProgress
+
+
+class ResponseKey(NamedTuple):
+    """What a response is found by."""
+
+    tenant: str
+    id: str
+
+
+class OwnedResponse(NamedTuple):
+    """A response that this replica runs, and whether it is to be cancelled."""
+
+    key: ResponseKey
+    cancel_requested: bool
+
+
+class EventPack(NamedTuple):
+    """Some events of a stream, in whatever form the API likes.
+
+    Attributes:
+        first: number of the first of them.
+    """
+
+    first: int
+    data: bytes
+
+
+class FoundEvents(NamedTuple):
+    """Events of a response, in their order, and how far it has come."""
+
+    progress: ResponseProgress
+    packs: Sequence[EventPack]
 
 
 class EarlierItems(NamedTuple):
@@ -130,19 +169,17 @@ class StateStore(Protocol):
 
     async def add_response(
         self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
-    ) -> None:
-        """Adds it, in place of an older one of the same id. Its items are appended to the
-        conversation as well, if that is still there."""
+    ) -> bool:
+        """Adds it, and its items to the conversation as well, if that is still there. One that is
+        RUNNING becomes this replica's. False = there is one with its id already."""
 
     async def finish_response(
         self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
     ) -> bool:
-        """Does what `add_response` does, in place of one that was added as RUNNING and has not been
-        deleted."""
+        """Does what `add_response` does, in place of one that runs on this replica. False = none
+        does: it was deleted, or its lease has expired."""
 
     async def find_response(self, tenant: str, id: str) -> FoundResponse | None: ...
-
-    async def response_events(self, tenant: str, id: str) -> bytes | None: ...
 
     async def delete_response(self, tenant: str, id: str) -> bool: ...
 
@@ -158,6 +195,40 @@ class StateStore(Protocol):
         Raises:
             UnknownCursor: `page.after` is none of the items.
         """
+
+    # Responses that run
+
+    @property
+    def lease(self) -> float | None:
+        """Returns for how many seconds a response stays this replica's when it does not renew its
+        lease; None = no other replica uses the store, and leases do not expire."""
+
+    async def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
+        """Adds events of a response that runs on this replica, in place of a pack with the same
+        first number. False = it does not, as for `finish_response`."""
+
+    async def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
+        """Returns the packs that have events from number `start` on. The first pack may begin
+        before it, and there is at most one that has none of them."""
+
+    async def request_cancel(self, tenant: str, id: str) -> bool:
+        """Has the replica that runs a response cancel it. False = it runs nowhere."""
+
+    async def renew_leases(self) -> Sequence[OwnedResponse]:
+        """Renews the leases of all responses that this replica owns, and returns these."""
+
+    async def give_up(self, keys: Sequence[ResponseKey]) -> None:
+        """Makes responses INTERRUPTED that this replica owns."""
+
+    async def interrupt_expired(self) -> None:
+        """Makes responses INTERRUPTED whose leases have expired, whoever owns them."""
+
+    def watch_response(self, tenant: str, id: str) -> AbstractContextManager[Watch]:
+        """Watches, in a `with` statement, for changes of a response by other replicas. Some may be
+        missed, so look again after a second at the latest."""
+
+    def watch_cancels(self) -> AbstractContextManager[Watch]:
+        """Watches likewise for requests to cancel what this replica owns, or for its loss."""
 
     # Conversations
 

@@ -70,6 +70,7 @@ class Tables:
         locks: how others are kept from rows that are about to be changed.
 
     Attributes:
+        execute: runs a statement.
         items: the rows of items. What changes them here counts them too.
         growth: how much there is more than when it was last set.
     """
@@ -81,10 +82,10 @@ class Tables:
         max_object: int,
         locks: RowLocks = RowLocks(),  # noqa: B008
     ) -> None:
-        self._execute = connection.execute
+        self.execute = self._execute = connection.execute
         self._clock = clock
         self._max_object = max_object
-        self._locks = locks
+        self.locks = locks
         self._used: set[int] = set()
         self.items = ItemTable(connection)
         self.growth = Totals()
@@ -96,7 +97,7 @@ class Tables:
     ) -> Row | None:
         """Returns columns of an object. One that is found for a change is locked until the
         transaction ends."""
-        lock = self._locks.wait if for_change else ""
+        lock = self.locks.wait if for_change else ""
         row: Row | None = self._execute(
             f"SELECT {columns} FROM objects WHERE tenant = ? AND kind = ? AND id = ? {lock}",
             (tenant, kind, id),
@@ -135,17 +136,23 @@ class Tables:
         progress: ResponseProgress = ResponseProgress.FINISHED,
         previous_id: str | None = None,
         events: bytes | None = None,
-    ) -> None:
-        """Inserts an object with its items."""
+    ) -> int | None:
+        """Inserts an object with its items, and returns its key; None = there is one with its id
+        already, and nothing is changed."""
         body, events = seal(body), seal(events)
         size = OVERHEAD + len(body) + len(events or b"") + _size(turns)
         self._check_size(size)
-        [key] = self._execute(
-            f"INSERT INTO objects ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING key",
+        row = self._execute(
+            f"INSERT INTO objects ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (tenant, kind, id) DO NOTHING RETURNING key",
             (tenant, kind, id, progress, previous_id, body, events, size, self._clock()),
         ).fetchone()
+        if row is None:
+            return None
+        key = int(row[0])
         self.items.add(key, 0, turns)
         self.growth = self.growth.plus(1, size)
+        return key
 
     def replace_body(self, key: int, body: bytes) -> None:
         [length] = self._execute(
@@ -153,7 +160,7 @@ class Tables:
         ).fetchone()
         body = seal(body)
         self._execute("UPDATE objects SET body = ? WHERE key = ?", (body, key))
-        self._grow(key, len(body) - length)
+        self.grow(key, len(body) - length)
 
     def delete(self, tenant: str, kind: ObjectKind, id: str) -> bool:
         row = self._execute(
@@ -168,12 +175,12 @@ class Tables:
     def append(self, key: int, items: Sequence[StoredItem]) -> None:
         """Appends items to an object that was found for a change."""
         turns = [(ItemOrigin.INPUT, items)]
-        self._grow(key, _size(turns))
+        self.grow(key, _size(turns))
         self.items.add(key, self.items.next_position(key), turns)
 
     def delete_item(self, key: int, item_id: str) -> bool:
         lengths = self.items.delete(key, item_id)
-        self._grow(key, -sum(length + OVERHEAD for length in lengths))
+        self.grow(key, -sum(length + OVERHEAD for length in lengths))
         return bool(lengths)
 
     def note_use(self, keys: Iterable[int]) -> None:
@@ -191,7 +198,7 @@ class Tables:
         for some in slices(keys, MAX_VARIABLES - 2):
             self._execute(
                 "UPDATE objects SET used_at = ? WHERE key IN (SELECT key FROM objects "
-                f"WHERE used_at < ? AND key IN ({marks(some)}) {self._locks.skip})",
+                f"WHERE used_at < ? AND key IN ({marks(some)}) {self.locks.skip})",
                 (now, now - _USE_INTERVAL, *some),
             )
 
@@ -207,7 +214,7 @@ class Tables:
         that somebody else is about to change are left out."""
         rows = self._execute(
             "SELECT key, size, used_at FROM objects WHERE progress <> 0 "
-            f"ORDER BY used_at LIMIT ? {self._locks.skip}",
+            f"ORDER BY used_at LIMIT ? {self.locks.skip}",
             (limit,),
         ).fetchall()
         return [OldObject(*row) for row in rows]
@@ -225,6 +232,7 @@ class Tables:
             "UPDATE objects SET progress = ? WHERE progress = ?",
             (ResponseProgress.INTERRUPTED, ResponseProgress.RUNNING),
         )
+        self._execute("DELETE FROM runs")
 
     def count(self) -> Totals:
         """Counts what is kept, from the rows, all of which it reads."""
@@ -237,12 +245,22 @@ class Tables:
         """Returns the ids of objects whose size is not that of their texts. It reads all rows."""
         rows = self._execute(
             "SELECT id FROM objects WHERE size <> ? + length(body) + coalesce(length(events), 0) "
-            "+ coalesce((SELECT sum(length(body) + ?) FROM items WHERE object = key), 0)",
-            (OVERHEAD, OVERHEAD),
+            "+ coalesce((SELECT sum(length(body) + ?) FROM items WHERE object = key), 0) "
+            "+ coalesce((SELECT sum(length(data) + ?) FROM event_packs WHERE object = key), 0)",
+            (OVERHEAD, OVERHEAD, OVERHEAD),
         )
         return [id for (id,) in rows.fetchall()]
 
-    def _grow(self, key: int, num_bytes: int) -> None:
+    def wrong_progress(self) -> list[str]:
+        """Returns the ids of objects that run though nobody owns them, or the reverse."""
+        rows = self._execute(
+            "SELECT id FROM objects WHERE (progress = ?) <> (key IN (SELECT object FROM runs))",
+            (ResponseProgress.RUNNING,),
+        )
+        return [id for (id,) in rows.fetchall()]
+
+    def grow(self, key: int, num_bytes: int) -> None:
+        """Counts the bytes by which an object has become larger, or smaller."""
         if not num_bytes:
             return
         [size] = self._execute(

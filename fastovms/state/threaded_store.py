@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
+from fastovms.state.running_responses import ONLY_REPLICA, Replica
 from fastovms.state.state_database import StateDatabase
 from fastovms.state.state_worker import StateWorker
 from fastovms.state.store import (
     EarlierItems,
+    EventPack,
+    FoundEvents,
     FoundResponse,
     ItemPage,
+    OwnedResponse,
     Page,
+    ResponseKey,
     StateStats,
     StoredItem,
     StoredResponse,
 )
+from fastovms.state.watchers import Watch, Watchers, response_topic
 
 
 class ThreadedStore:
@@ -26,6 +33,8 @@ class ThreadedStore:
         database: where to write, and to read unless there are `readers`.
         more: further ones that lead to the same state.
         readers: those that lead to the same state, to read from.
+        replica: what the databases know this process as.
+        watchers: whom changes by other replicas wake, if there are others.
         max_queued: how many operations may wait; who asks for more waits with them.
         timeout: seconds that an operation may take, its wait included.
     """
@@ -35,6 +44,8 @@ class ThreadedStore:
         database: StateDatabase,
         *more: StateDatabase,
         readers: Sequence[StateDatabase] = (),
+        replica: Replica = ONLY_REPLICA,
+        watchers: Watchers | None = None,
         max_queued: int = 1024,
         timeout: float = 30.0,
     ) -> None:
@@ -45,6 +56,8 @@ class ThreadedStore:
         self._workers = {writing, reading}
         self._write = writing.run
         self._read = reading.run
+        self._replica = replica
+        self._watchers = watchers or Watchers()
 
     def stats(self) -> StateStats:
         return StateStats(
@@ -58,8 +71,10 @@ class ThreadedStore:
 
     async def add_response(
         self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
-    ) -> None:
-        await self._write(lambda state: state.add_response(tenant, response, conversation_id))
+    ) -> bool:
+        return await self._write(
+            lambda state: state.add_response(tenant, response, conversation_id)
+        )
 
     async def finish_response(
         self, tenant: str, response: StoredResponse, *, conversation_id: str | None = None
@@ -71,9 +86,6 @@ class ThreadedStore:
     async def find_response(self, tenant: str, id: str) -> FoundResponse | None:
         return await self._read(lambda state: state.find_response(tenant, id))
 
-    async def response_events(self, tenant: str, id: str) -> bytes | None:
-        return await self._read(lambda state: state.response_events(tenant, id))
-
     async def delete_response(self, tenant: str, id: str) -> bool:
         return await self._write(lambda state: state.delete_response(tenant, id))
 
@@ -84,6 +96,34 @@ class ThreadedStore:
 
     async def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
         return await self._read(lambda state: state.list_input(tenant, id, page))
+
+    @property
+    def lease(self) -> float | None:
+        return None if self._replica is ONLY_REPLICA else self._replica.lease
+
+    async def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
+        return await self._write(lambda state: state.add_events(tenant, id, pack))
+
+    async def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
+        return await self._read(lambda state: state.find_events(tenant, id, start))
+
+    async def request_cancel(self, tenant: str, id: str) -> bool:
+        return await self._write(lambda state: state.request_cancel(tenant, id))
+
+    async def renew_leases(self) -> Sequence[OwnedResponse]:
+        return await self._write(lambda state: state.renew_leases())
+
+    async def give_up(self, keys: Sequence[ResponseKey]) -> None:
+        await self._write(lambda state: state.give_up(keys))
+
+    async def interrupt_expired(self) -> None:
+        await self._write(lambda state: state.interrupt_expired())
+
+    def watch_response(self, tenant: str, id: str) -> AbstractContextManager[Watch]:
+        return self._watchers.watch(response_topic(tenant, id))
+
+    def watch_cancels(self) -> AbstractContextManager[Watch]:
+        return self._watchers.watch(self._replica.id)
 
     async def add_conversation(
         self, tenant: str, id: str, body: bytes, items: Sequence[StoredItem]

@@ -45,6 +45,7 @@ class Api:
         chat: ChatModel,
         state: ResponsesState | None,
         images: ImageInput | None,
+        first_id: int,
     ) -> None:
         self.backend = backend
         self.registry = CollectorRegistry()
@@ -52,7 +53,7 @@ class Api:
         self.registry.register(GenerationCollector([self.metrics]))
         model = ServedModel(backend, tokenizer, self.metrics, limits, chat, images=images)
         models = ServedModels([model])
-        ids = count()
+        ids = count(first_id)
         self.router = Router()
         add_model_routes(
             self.router,
@@ -122,6 +123,7 @@ def make_api() -> Callable[..., Api]:
         chat: ChatModel | None = None,
         state: ResponsesState | None = None,
         images: ImageInput | None = None,
+        first_id: int = 0,
     ) -> Api:
         if isinstance(script, str):
             tokens = list(script.encode())
@@ -137,6 +139,7 @@ def make_api() -> Callable[..., Api]:
             chat or ChatModel(),
             state,
             images,
+            first_id,
         )
 
     return make

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fastovms.state.store import (
+    EventPack,
+    FoundEvents,
     FoundResponse,
     Page,
     ResponseProgress,
@@ -74,20 +76,23 @@ def test_a_running_response_is_finished_once(make_database):
     assert do(database, lambda state: state.finish_response("t", done, None)) is True
     assert do(database, lambda state: state.finish_response("t", done, None)) is False
     assert find(database, "a") == FoundResponse(b'{"done":1}', [], ResponseProgress.FINISHED)
-    assert do(database, lambda state: state.response_events("t", "a")) == b"events"
-    assert do(database, lambda state: state.response_events("t", "b")) is None
+    found = do(database, lambda state: state.find_events("t", "a", 3))
+    assert found == FoundEvents(ResponseProgress.FINISHED, [EventPack(0, b"events")])
+    assert do(database, lambda state: state.find_events("t", "b", 0)) is None
     do(database, lambda state: state.delete_response("t", "a"))
     assert do(database, lambda state: state.finish_response("t", done, None)) is False
     database.check()
 
 
-def test_a_response_takes_the_place_of_an_older_one_with_its_id(make_database):
+def test_the_first_of_two_responses_with_one_id_is_kept(make_database):
     database = make_database()
+    do(database, lambda state: state.add_conversation("t", "c", b"", []))
     add(database, "a")
-    add(database, "b", "a")
-    do(database, lambda state: state.add_response("t", StoredResponse("a", b"new"), None))
-    assert find(database, "a") == FoundResponse(b"new", [], ResponseProgress.FINISHED)
-    assert database.totals.num_objects == 2
+    other = StoredResponse("a", b"new", items("new"))
+    assert do(database, lambda state: state.add_response("t", other, "c")) is False
+    assert find(database, "a").body == b"{}"
+    assert do(database, lambda state: state.conversation_context("t", "c", 100)).items == []
+    assert do(database, lambda state: state.add_response("other", other, None)) is True
     database.check()
 
 
@@ -96,7 +101,8 @@ def test_a_conversation_grows_with_its_responses(make_database):
     do(database, lambda state: state.add_conversation("t", "c", b"one", items("first")))
     response = StoredResponse("r", b"{}", items("in"), items("out"))
     do(database, lambda state: state.add_response("t", response, "c"))
-    do(database, lambda state: state.add_response("t", response, "gone"))
+    other = StoredResponse("s", b"{}", items("other"))
+    assert do(database, lambda state: state.add_response("t", other, "gone")) is True
     found = do(database, lambda state: state.conversation_context("t", "c", 10**6))
     assert ids(found) == ["first", "in", "out"]
     assert do(database, lambda state: state.update_conversation("t", "c", b"longer")) is True

@@ -54,7 +54,7 @@ async def test_results_come_in_order(start):
 async def test_an_error_reaches_who_asked(start):
     worker, _ = start()
     await worker.run(add("a"))
-    with pytest.raises(StateFailed, match="UNIQUE"):
+    with pytest.raises(StateFailed, match="already"):
         await worker.run(add("a"))
     with pytest.raises(ZeroDivisionError):
         await worker.run(lambda state: 1 // 0)

@@ -168,7 +168,9 @@ async def find(store: StateStore, id: str) -> Kept | None:
     if response is not None:
         page = await store.list_input(TENANT, id, _EVERYTHING)
         assert page is not None
-        events = await store.response_events(TENANT, id)
+        found = await store.find_events(TENANT, id, 0)
+        assert found is not None
+        events = b"".join(pack.data for pack in found.packs) or None
         return Kept(
             response.body, tuple(page.items), tuple(response.output), response.progress, events
         )

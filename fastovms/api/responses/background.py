@@ -7,20 +7,38 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
+
+import orjson
 
 from fastovms.api.generation.deltas import SampleDelta
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.stored.event_log import EventLog
-from fastovms.api.responses.stored.records import to_record
+from fastovms.api.responses.stored.event_writer import write_events
+from fastovms.api.responses.stored.records import from_record, to_record
 from fastovms.errors import InvalidField, Overloaded, StateFailed, TooLarge
-from fastovms.state.store import ResponseProgress, StateStore, StoredItem, StoredResponse
+from fastovms.state.store import (
+    ResponseKey,
+    ResponseProgress,
+    StateStore,
+    StoredItem,
+    StoredResponse,
+)
 
 logger = logging.getLogger(__name__)
 
 
+_LOST: Final = "it is no longer this replica's, which could not renew its lease"
+
+_RETRY: Final = 1.0
+_PATIENCE: Final = 300.0
+"""Seconds after which it is tried again to keep a response, and after which no more, while the
+store that replicas share cannot be had."""
+
+
 @dataclass(frozen=True, slots=True)
-class ResponseOwner:
+class KeptFor:
     """The tenant that a response belongs to, and the conversation that it adds to."""
 
     tenant: str
@@ -39,18 +57,22 @@ class BackgroundRun:
         run: ResponseRun,
         generation: TextGeneration,
         input: Sequence[StoredItem],
-        owner: ResponseOwner,
+        kept_for: KeptFor,
         store: StateStore,
     ) -> None:
         self.log = EventLog()
         self._run = run
         self._generation = generation
         self._input = input
-        self._owner = owner
+        self._kept_for = kept_for
         self._store = store
         loop = asyncio.get_running_loop()
         self._accepted: asyncio.Future[None] = loop.create_future()
-        self._cancelled: asyncio.Future[None] = loop.create_future()
+        self._stopped: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def key(self) -> ResponseKey:
+        return ResponseKey(self._kept_for.tenant, self.id)
 
     @property
     def id(self) -> str:
@@ -76,11 +98,17 @@ class BackgroundRun:
         self.log.append(self._run.take_events())
         self._generation.submit(self._on_delta)
 
+    @property
+    def is_leased(self) -> bool:
+        """Whether the store has it as running on this replica, as far as that is known here."""
+        accepted = self._accepted
+        return accepted.done() and accepted.exception() is None and not self.has_ended
+
     async def accepted(self) -> None:
         """Returns once the response is kept, so that a restart will not forget it.
 
         Raises:
-            StateFailed, TooLarge: it is not kept, and does not run.
+            StateFailed, TooLarge, InvalidField: it is not kept, and does not run.
         """
         await asyncio.shield(self._accepted)
 
@@ -88,26 +116,40 @@ class BackgroundRun:
         """Stops it, unless it has ended. `drive` then keeps it as cancelled."""
         if not self.has_ended:
             self._run.cancel()
-            self._cancelled.set_result(None)
+            self._stopped.set_result(None)
+
+    def lose(self) -> None:
+        """Stops it, unless it has ended, because it is no longer this replica's."""
+        if not self.has_ended:
+            self._run.fail(StateFailed(_LOST))
+            self._stopped.set_result(None)
 
     async def drive(self) -> None:
         """Runs what was submitted to its end."""
         with self._generation:
             try:
-                await self._store.add_response(
-                    self._owner.tenant, self._record(ResponseProgress.RUNNING)
-                )
-            except (StateFailed, TooLarge) as error:
+                if not await self._store.add_response(
+                    self._kept_for.tenant, self._record(ResponseProgress.RUNNING)
+                ):
+                    raise id_is_taken(self.id)
+            except (StateFailed, TooLarge, InvalidField) as error:
                 self._accepted.set_exception(error)
                 self._accepted.exception()  # retrieved, so that asyncio does not complain about it
                 return
             self._accepted.set_result(None)
-            await self._finished()
+            writing = asyncio.ensure_future(
+                write_events(self.log, self._store, self.key, self.lose)
+            )
+            try:
+                await self._finished()
+            finally:
+                writing.cancel()
+                await asyncio.wait((writing,))
         await self._keep()
 
     async def _finished(self) -> None:
         finished = asyncio.ensure_future(self._generation.finished())
-        await asyncio.wait((finished, self._cancelled), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((finished, self._stopped), return_when=asyncio.FIRST_COMPLETED)
         if not finished.done():
             finished.cancel()
         elif isinstance(error := finished.exception(), Exception) and not self.has_ended:
@@ -117,17 +159,49 @@ class BackgroundRun:
         run = self._run
         run.end()
         last = run.take_events()
-        owner = self._owner
+        record = self._record(ResponseProgress.FINISHED, events=self.log.dump(last))
         try:
-            await self._store.finish_response(
-                owner.tenant,
-                self._record(ResponseProgress.FINISHED, events=self.log.dump(last)),
-                conversation_id=owner.conversation_id if run.status.is_answer else None,
-            )
+            if not await self._finish(record):
+                last = await self._what_is_kept(last)
         except (StateFailed, TooLarge) as error:
             logger.error("response %s is lost: %s", self.id, error)
         finally:
             self.log.append(last, closes=True)
+
+    async def _what_is_kept(self, last: list[bytes]) -> list[bytes]:
+        """Returns the last events of a response that is no longer this replica's: `last`, unless
+        the others have it as interrupted.
+
+        Raises:
+            StateFailed: nothing is known of it.
+        """
+        kept = await self._store.find_response(*self.key)
+        if kept is None or kept.progress is not ResponseProgress.INTERRUPTED:
+            return last
+        logger.error("response %s is lost: %s", self.id, _LOST)
+        return self._run.interrupted_events(orjson.loads(from_record(kept)), self.log.num_events)
+
+    async def _finish(self, record: StoredResponse) -> bool:
+        """Keeps the response as finished. Where replicas share a store, it waits for one that is
+        gone: another replica cannot tell how the response has ended.
+
+        Returns:
+            Whether the response was still this replica's.
+        """
+        tenant, conversation_id = self._kept_for.tenant, self._kept_for.conversation_id
+        loop = asyncio.get_running_loop()
+        gives_up_at = loop.time() + (0.0 if self._store.lease is None else _PATIENCE)
+        while True:
+            try:
+                return await self._store.finish_response(
+                    tenant,
+                    record,
+                    conversation_id=conversation_id if self._run.status.is_answer else None,
+                )
+            except StateFailed:
+                if loop.time() >= gives_up_at:
+                    raise
+            await asyncio.sleep(_RETRY)
 
     def _on_delta(self, delta: SampleDelta) -> None:
         if self.has_ended:
@@ -157,7 +231,7 @@ class BackgroundRuns:
 
     def __init__(self, max_runs: int) -> None:
         self._max_runs = max_runs
-        self._runs: dict[tuple[str, str], BackgroundRun] = {}
+        self._runs: dict[ResponseKey, BackgroundRun] = {}
         self._tasks: dict[BackgroundRun, asyncio.Task[None]] = {}
 
     @property
@@ -169,7 +243,7 @@ class BackgroundRuns:
         if len(self._tasks) >= self._max_runs:
             raise Overloaded(f"{self._max_runs} responses run in the background already")
 
-    def start(self, tenant: str, run: BackgroundRun) -> None:
+    def start(self, run: BackgroundRun) -> None:
         """Starts a run. It raises as `BackgroundRun.submit` does, too.
 
         Raises:
@@ -177,7 +251,7 @@ class BackgroundRuns:
             InvalidField: another response has the id.
         """
         self.check_room()
-        key = tenant, run.id
+        key = run.key
         if key in self._runs:
             raise id_is_taken(run.id)
         run.submit()
@@ -194,7 +268,11 @@ class BackgroundRuns:
         task.add_done_callback(end)
 
     def find(self, tenant: str, id: str) -> BackgroundRun | None:
-        return self._runs.get((tenant, id))
+        return self._runs.get(ResponseKey(tenant, id))
+
+    def leased(self) -> list[BackgroundRun]:
+        """Returns those that the store has as running on this replica."""
+        return [run for run in self._runs.values() if run.is_leased]
 
     async def cancel(self, run: BackgroundRun) -> None:
         """Cancels a run, and returns when it is kept as cancelled, or as what it had become."""

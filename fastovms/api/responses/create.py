@@ -23,7 +23,7 @@ from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.responses.background import (
     BackgroundRun,
-    ResponseOwner,
+    KeptFor,
     ResponsesState,
     id_is_taken,
 )
@@ -40,7 +40,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import log_fields_of
 from fastovms.api.wire.sse_frames import DONE
 from fastovms.api.wire.warning_header import passed_over, warning_headers
-from fastovms.errors import StateFailed, TooLarge
+from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.state.store import StoredItem
 
@@ -199,7 +199,10 @@ class Responses:
         if failure is not None:
             task.request.log_fields.update(log_fields_of(failure))
             run.fail(failure)
-        await self._keep(task)
+        try:
+            await self._keep(task)
+        except InvalidField as error:
+            run.fail(error)
         run.end()
         stream.finish(rest + b"".join(run.take_events()) + DONE)
 
@@ -209,10 +212,10 @@ class Responses:
             task.run,
             task.generation,
             await task.input_items(),
-            ResponseOwner(tenant, fields.conversation_id),
+            KeptFor(tenant, fields.conversation_id),
             state.store,
         )
-        state.runs.start(tenant, background)
+        state.runs.start(background)
         body = orjson.dumps(background.body())
         await background.accepted()
         if not task.streams:
@@ -222,7 +225,11 @@ class Responses:
 
     async def _keep(self, task: _Task) -> None:
         """Keeps a response. Whoever gets an answer gets it also when it cannot be kept; it then
-        says so."""
+        says so.
+
+        Raises:
+            InvalidField: another replica has taken the id meanwhile.
+        """
         fields, run, state = task.fields, task.run, self._state
         conversation_id = fields.conversation_id if run.status.is_answer else None
         if state is None or not (fields.store or conversation_id):
@@ -231,7 +238,10 @@ class Responses:
         record = to_record(run.form, run.status, await task.input_items(), run.output.items)
         try:
             if fields.store:
-                await state.store.add_response(tenant, record, conversation_id=conversation_id)
+                if not await state.store.add_response(
+                    tenant, record, conversation_id=conversation_id
+                ):
+                    raise id_is_taken(record.id)
             elif conversation_id:
                 items = [*record.input, *record.output]
                 await state.store.add_items(tenant, conversation_id, items)

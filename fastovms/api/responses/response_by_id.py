@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import orjson
 
-from fastovms.api.responses.background import BackgroundRun, ResponsesState
-from fastovms.api.responses.output.events import interrupted_events
+from fastovms.api.request import offload
+from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.lease_keeper import cancel_elsewhere
 from fastovms.api.responses.stored.event_log import EventLog
+from fastovms.api.responses.stored.history import item_cost
+from fastovms.api.responses.stored.kept_stream import stream_kept
 from fastovms.api.responses.stored.list_page import list_body
 from fastovms.api.responses.stored.missing import found, not_found
 from fastovms.api.responses.stored.query import Query
-from fastovms.api.responses.stored.records import from_record
+from fastovms.api.responses.stored.records import from_record, running_body
 from fastovms.api.responses.stored.replay import replay
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
-from fastovms.state.store import UnknownCursor
+from fastovms.state.store import ResponseProgress, UnknownCursor
 
 
 class StoredResponses:
@@ -32,8 +35,11 @@ class StoredResponses:
         last = query.number("starting_after", 0)
         if query.flag("stream"):
             start = 0 if last is None else last + 1
-            log = await self._log(state, request.tenant, id, start, dialect)
-            await replay(request, log, start, dialect)
+            run = state.runs.find(request.tenant, id)
+            if run is None:
+                await stream_kept(request, state.store, id, start, dialect)
+            else:
+                await replay(request, run.log, start, dialect)
             return None
         if last is not None:
             raise InvalidField(
@@ -52,6 +58,8 @@ class StoredResponses:
         run = state.runs.find(request.tenant, id)
         if run is not None:
             await state.runs.cancel(run)
+        else:
+            await cancel_elsewhere(state.store, request.tenant, id)
         if not await state.store.delete_response(request.tenant, id):
             raise not_found("Response", id)
         return Response(200, orjson.dumps({"id": id, "object": "response", "deleted": True}))
@@ -70,6 +78,7 @@ class StoredResponses:
             await state.runs.cancel(run)
             body = orjson.dumps(run.body())
         else:
+            await cancel_elsewhere(state.store, request.tenant, id)
             body = await self._body(state, request.tenant, id)
         response = orjson.loads(body)
         if response["status"] == "cancelled":
@@ -89,32 +98,17 @@ class StoredResponses:
             ) from None
         return Response(200, list_body(found(items, "Response", id)))
 
-    async def _log(
-        self, state: ResponsesState, tenant: str, id: str, start: int, dialect: Dialect
-    ) -> EventLog:
-        """Returns the event log of a response.
-
-        Args:
-            start: number of the first event that is asked for.
-        """
-        run: BackgroundRun | None = state.runs.find(tenant, id)
-        if run is not None:
-            return run.log
-        events = await state.store.response_events(tenant, id)
-        if events is not None:
-            return EventLog.load(events)
-        response = orjson.loads(await self._body(state, tenant, id))
-        if not response["background"]:
-            raise InvalidField(
-                "stream: only responses that run in the background can be streamed again",
-                param="stream",
-            )
-        log = EventLog(start)
-        log.append(interrupted_events(response, start, dialect), closes=True)
-        return log
-
     async def _body(self, state: ResponsesState, tenant: str, id: str) -> bytes:
-        return from_record(found(await state.store.find_response(tenant, id), "Response", id))
+        """Returns the response object of a response that does not run here, as JSON."""
+        store = state.store
+        kept = found(await store.find_response(tenant, id), "Response", id)
+        if kept.progress is not ResponseProgress.RUNNING or store.lease is None:
+            return from_record(kept)
+        log = EventLog()
+        events = await store.find_events(tenant, id, 0)
+        for pack in () if events is None else events.packs:
+            log.extend(pack)
+        return await offload.run(lambda: running_body(kept, log), item_cost(log.num_bytes))
 
     def _find(self, request: Request) -> tuple[ResponsesState, str]:
         id = request.path_params["id"]

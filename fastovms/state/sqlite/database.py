@@ -66,6 +66,7 @@ class Database:
         self._clock = clock
         self.is_on_disk = path != IN_MEMORY
         self._connection = open_database(path)
+        self._connection.create_function("unix_time", 0, clock)
         try:
             self._tables = Tables(self._connection, clock, bounds.max_bytes)
             self._tables.interrupt_running()
@@ -159,6 +160,14 @@ class Database:
                     (last,),
                 ),
             )
+            add(
+                "INSERT INTO runs VALUES (?, ?, ?, ?)",
+                read("SELECT object + ?, owner, lease_until, cancel_requested FROM runs", (last,)),
+            )
+            add(
+                "INSERT INTO event_packs VALUES (?, ?, ?)",
+                read("SELECT object + ?, first, data FROM event_packs", (last,)),
+            )
             totals = self._tables.count()
         self._totals = totals
 
@@ -168,6 +177,7 @@ class Database:
         assert self._connection.execute("PRAGMA foreign_key_check").fetchall() == []
         assert self._totals == self._tables.count()
         assert self._tables.wrong_sizes() == []
+        assert self._tables.wrong_progress() == []
 
     def close(self) -> None:
         self._connection.close()

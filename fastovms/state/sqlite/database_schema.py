@@ -9,8 +9,25 @@ from typing import Final
 from fastovms.state.seal import LENGTH, seal
 from fastovms.state.sqlite.sqlite_connection import open_connection
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of the schema, as `PRAGMA user_version` has it."""
+
+_RUNNING: Final = """
+CREATE TABLE runs (
+    object INTEGER PRIMARY KEY REFERENCES objects ON DELETE CASCADE,
+    owner TEXT NOT NULL,
+    lease_until REAL NOT NULL,
+    cancel_requested INTEGER NOT NULL
+) STRICT;
+CREATE TABLE event_packs (
+    object INTEGER NOT NULL REFERENCES objects ON DELETE CASCADE,
+    first INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (object, first)
+) STRICT, WITHOUT ROWID;
+"""
+"""The tables of responses that run: who runs them, and what their streams have told so far. Once
+they are finished, `objects.events` has all of it."""
 
 _SCHEMA: Final = f"""
 BEGIN;
@@ -37,6 +54,7 @@ CREATE TABLE items (
     UNIQUE (object, position)
 ) STRICT;
 CREATE INDEX items_by_id ON items (id);
+{_RUNNING}
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
@@ -50,10 +68,19 @@ UPDATE objects SET
         1 + (events IS NOT NULL) + (SELECT count(*) FROM items WHERE object = key)
     );
 UPDATE items SET body = seal(body);
-PRAGMA user_version = {VERSION};
+PRAGMA user_version = 2;
 COMMIT;
 """
-"""Makes a database of this version out of one of version 1, in which texts had no checksums."""
+"""Makes a database of version 2 out of one of version 1, in which texts had no checksums."""
+
+_ADD_RUNNING: Final = f"""
+BEGIN;
+UPDATE objects SET progress = 2 WHERE progress = 0;
+{_RUNNING}
+PRAGMA user_version = 3;
+COMMIT;
+"""
+"""Makes a database of version 3 out of one of version 2, in which nobody owned what was running."""
 
 
 def open_database(path: str) -> sqlite3.Connection:
@@ -72,11 +99,15 @@ def open_database(path: str) -> sqlite3.Connection:
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
+    """Makes the tables, or those of this version out of those of an older one."""
     [version] = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
         connection.executescript(_SCHEMA)
-    elif version == 1:
+        return
+    if not 1 <= version <= VERSION:
+        raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")
+    if version == 1:
         connection.create_function("seal", 1, seal)
         connection.executescript(_SEAL_ALL)
-    elif version != VERSION:
-        raise sqlite3.NotSupportedError(f"its format is {version}, not {VERSION}")
+    if version <= 2:
+        connection.executescript(_ADD_RUNNING)

@@ -8,9 +8,16 @@ from typing import Any
 import orjson
 import pytest
 
+from fastovms.api.responses.background import BackgroundRuns, ResponsesState
+from fastovms.api.responses.lease_keeper import LeaseKeeper
+from fastovms.api.responses.stored import event_writer
 from fastovms.http.routing.messages import Response
+from fastovms.state.sqlite.database import Database
+from fastovms.state.state_database import StateBounds
 from tests.api.chat_models import PARAMETERS, chat_model
 from tests.fakes import FakeStream, model_info
+from tests.replicas import LEASE, ReplicaStore, SharedState
+from tests.state.conftest import Clock
 
 V1 = "/v1/responses"
 V3 = "/v3/responses"
@@ -28,6 +35,66 @@ def make(make_api, make_state) -> Callable[..., Any]:
         return make_api(script, model=model, chat=chat or chat_model(), **options)
 
     return make_responses
+
+
+def paused(make, script: str = "Hello!", *, num_steps: int = 3, **options):
+    """An API whose model makes a few steps and waits."""
+    api = make(script, **options)
+    api.steps_left = num_steps
+    step = api.backend.step
+
+    def limited() -> None:
+        api.steps_left -= 1
+        api.backend.paused = api.steps_left < 0
+        step()
+
+    api.backend.step = limited
+    return api
+
+
+def resume(api, num_steps: int = 1_000_000) -> None:
+    api.steps_left = num_steps
+    api.backend.step()
+
+
+class Replica:
+    """One of several servers that share a state.
+
+    Attributes:
+        api: its routes, over a model that makes as many steps as `api.steps_left` says.
+    """
+
+    def __init__(self, make: Callable[..., Any], store: ReplicaStore, clock: Clock) -> None:
+        self.store = store
+        self.runs = BackgroundRuns(10)
+        self.state = ResponsesState(store, self.runs)
+        self.keeper = LeaseKeeper(store, self.runs, clock)
+        first_id = int(store._replica.id, 16) << 64
+        self.api = paused(make, num_steps=0, state=self.state, first_id=first_id)
+
+    async def renew(self) -> None:
+        await self.keeper.renew(LEASE)
+
+
+@pytest.fixture
+async def make_replicas(make, monkeypatch):
+    """Makes replicas, which renew their leases when a test tells them to. Returns them, and the
+    clock of all."""
+    monkeypatch.setattr(event_writer, "SHARED_INTERVAL", 0.0)
+    clock = Clock()
+    shared = SharedState(Database(":memory:", StateBounds(1e9, 10**9, 10**12), clock))
+    replicas = []
+
+    def make_some(*ids: str) -> tuple[list[Replica], Clock]:
+        replicas.extend(Replica(make, shared.replica(id), clock) for id in ids)
+        return replicas, clock
+
+    yield make_some
+    for replica in replicas:
+        replica.store.error = None
+        resume(replica.api)
+        await replica.runs.drain(10)
+    await shared.close()
 
 
 async def ask(api, method: str, path: str, body: object = None, *, tenant: str = ""):

@@ -11,7 +11,7 @@ import pytest
 from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.errors import StateFailed
 from fastovms.state.store import ResponseProgress, StoredResponse
-from tests.api.responses.conftest import ask
+from tests.api.responses.conftest import ask, paused, resume
 from tests.api.responses.events import check, kinds
 from tests.fakes import FakeStream
 
@@ -40,26 +40,6 @@ async def wait_for(api, id: str, *statuses: str) -> dict:
         if body["status"] in statuses:
             return body
     raise AssertionError(f"still {body['status']}")
-
-
-def paused(make, script: str = "Hello!", *, num_steps: int = 3, **options):
-    """An API whose model makes a few steps and waits."""
-    api = make(script, **options)
-    api.steps_left = num_steps
-    step = api.backend.step
-
-    def limited() -> None:
-        api.steps_left -= 1
-        api.backend.paused = api.steps_left < 0
-        step()
-
-    api.backend.step = limited
-    return api
-
-
-def resume(api, num_steps: int = 1_000_000) -> None:
-    api.steps_left = num_steps
-    api.backend.step()
 
 
 async def test_it_is_queued_then_in_progress_then_done(make):

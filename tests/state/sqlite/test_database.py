@@ -69,10 +69,13 @@ def test_random_operations(make_database, clock, seed, tmp_path):
                     progress=rng.choice([ResponseProgress.RUNNING, ResponseProgress.FINISHED]),
                 )
                 conversation_id = rng.choice([None, id])
-                do(
+                added = do(
                     database,
                     lambda s, t=tenant, r=response, c=conversation_id: s.add_response(t, r, c),
                 )
+                assert added == ((tenant, id) not in model.responses)
+                if not added:
+                    continue
                 model.responses[tenant, id] = response
                 if known is not None and conversation_id is not None:
                     known += [*response.input, *response.output]

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from dataclasses import replace
 
 import pytest
 
 from fastovms.errors import ConfigurationError
 from fastovms.state.sqlite.database import Database
 from fastovms.state.state_database import StateBounds
-from fastovms.state.store import StoredItem, StoredResponse
+from fastovms.state.store import EventPack, ResponseProgress, StoredItem, StoredResponse
 from tests.state.sqlite.test_location import open_at
 
 
-async def test_a_file_without_checksums_gets_them(tmp_path):
+async def test_a_file_of_version_1_gets_checksums_and_the_tables_of_running_responses(tmp_path):
     store = open_at(tmp_path)
     response = StoredResponse(
         "r", b"{}", [StoredItem("i", b"in")], [StoredItem("o", b"out")], events=b"events"
     )
     await store.add_conversation("t", "c", b"{}", [StoredItem("i", b"")])
     await store.add_response("t", response, conversation_id="c")
+    running = StoredResponse("running", b"{}", progress=ResponseProgress.RUNNING)
+    await store.add_response("t", running)
     await store.close()
     connection = sqlite3.connect(tmp_path / "state.db")
     for statement in (
@@ -29,6 +32,9 @@ async def test_a_file_without_checksums_gets_them(tmp_path):
         "UPDATE objects SET body = substr(body, 1, length(body) - 4), "
         "events = substr(events, 1, length(events) - 4)",
         "UPDATE items SET body = substr(body, 1, length(body) - 4)",
+        "UPDATE objects SET progress = 0 WHERE id = 'running'",
+        "DROP TABLE runs",
+        "DROP TABLE event_packs",
         "PRAGMA user_version = 1",
     ):
         connection.execute(statement)
@@ -36,8 +42,12 @@ async def test_a_file_without_checksums_gets_them(tmp_path):
     connection.close()
     store = open_at(tmp_path)
     found = await store.find_response("t", "r")
+    left = await store.find_response("t", "running")
+    assert left.progress is ResponseProgress.INTERRUPTED
+    assert await store.add_response("t", replace(running, id="new"))
+    assert await store.add_events("t", "new", EventPack(0, b"events"))
     assert (found.body, found.output) == (response.body, response.output)
-    assert await store.response_events("t", "r") == b"events"
+    assert (await store.find_events("t", "r", 0)).packs == [(0, b"events")]
     context = await store.conversation_context("t", "c", max_bytes=1000)
     assert context.items == [StoredItem("i", b""), *response.input, *response.output]
     await store.close()
@@ -49,5 +59,5 @@ async def test_a_file_of_another_version_is_left_alone(tmp_path):
     connection = sqlite3.connect(tmp_path / "state.db")
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(ConfigurationError, match="its format is 99, not 2"):
+    with pytest.raises(ConfigurationError, match="its format is 99, not 3"):
         open_at(tmp_path)

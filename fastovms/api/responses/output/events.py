@@ -134,6 +134,10 @@ class ResponseRun:
         """Takes note that the store has failed."""
         self.form = self.form.not_kept()
 
+    def interrupted_events(self, response: Mapping[str, Any], start: int) -> list[bytes]:
+        """Returns what `interrupted_events` does, in this response's dialect."""
+        return interrupted_events(response, start, self._dialect)
+
     def body(self) -> dict[str, object]:
         """Returns the response as of now."""
         return self.form.body(self.status, self.output.snapshot())

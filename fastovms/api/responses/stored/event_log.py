@@ -5,18 +5,19 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import sub
 from typing import Final
 
-from fastovms.api.wire.sse_frames import END
+from fastovms.api.wire.sse_frames import END, split_frame
+from fastovms.state.store import EventPack
 
 _FRAMES_SIZE: Final = 64 * 1024
 """How many bytes of frames are compressed together: events of one kind are much alike."""
 
 _LEVEL: Final = 1
 _HEADER: Final = struct.Struct(">II")
-"""What stands before each piece of a dumped log: how many frames it has, and how many bytes."""
+"""What stands before each piece of packed frames: how many it has, and in how many bytes."""
 
 
 class EventLog:
@@ -42,6 +43,11 @@ class EventLog:
     def num_events(self) -> int:
         return self._open_start + len(self._open)
 
+    @property
+    def num_bytes(self) -> int:
+        """The bytes that it takes, most of them compressed."""
+        return sum(map(len, self._packs)) + self._open_size
+
     def append(self, frames: Sequence[bytes], *, closes: bool = False) -> None:
         """Adds frames and tells those who listen."""
         for frame in frames:
@@ -61,6 +67,14 @@ class EventLog:
         frames = zlib.decompress(self._packs[index]).split(END)
         return [frame + END for frame in frames[start - self._starts[index] : -1]]
 
+    def events(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the name and the JSON of every event. They have names."""
+        number = self._starts[0] if self._starts else self._open_start
+        while number < self.num_events:
+            frames = self.read(number)
+            yield from map(split_frame, frames)
+            number += len(frames)
+
     def listen(self, key: object, listener: Callable[[], None]) -> None:
         """Calls `listener` whenever there is more, until `forget` is called with the key."""
         self._listeners[key] = listener
@@ -68,36 +82,44 @@ class EventLog:
     def forget(self, key: object) -> None:
         self._listeners.pop(key, None)
 
+    def extend(self, pack: EventPack) -> None:
+        """Adds what a pack, or a whole log that was dumped, has beyond this log. Those who listen
+        are not told. It is not for logs that have been appended to.
+
+        Raises:
+            ValueError: events between are missing.
+        """
+        number, data = pack
+        position = 0
+        while position < len(data):
+            num_events, length = _HEADER.unpack_from(data, position)
+            position += _HEADER.size
+            if number > self._open_start:
+                raise ValueError(f"there are no events from {self._open_start} to {number}")
+            if number + num_events > self._open_start:
+                self._starts.append(number)
+                self._packs.append(data[position : position + length])
+                self._open_start = number + num_events
+            number += num_events
+            position += length
+
+    def close(self) -> None:
+        """Takes note that there will be no more, and tells those who listen of what there is."""
+        self.append([], closes=True)
+
     def dump(self, last: Sequence[bytes]) -> bytes:
-        """Returns all of it, for `load`.
+        """Returns all of it, for `extend`.
 
         Args:
             last: further frames, at its end.
         """
         ends = [*self._starts[1:], self._open_start]
-        rest = [*self._open, *last]
         return b"".join(
-            _HEADER.pack(num_events, len(pack)) + pack
-            for num_events, pack in [
-                *zip(map(sub, ends, self._starts), self._packs, strict=True),
-                (len(rest), _compress(rest)),
+            [
+                *map(_piece, map(sub, ends, self._starts), self._packs),
+                pack_frames([*self._open, *last]),
             ]
         )
-
-    @classmethod
-    def load(cls, dumped: bytes) -> EventLog:
-        """Returns the log that was dumped, closed."""
-        log = cls()
-        position = 0
-        while position < len(dumped):
-            num_events, length = _HEADER.unpack_from(dumped, position)
-            position += _HEADER.size
-            log._starts.append(log._open_start)
-            log._packs.append(dumped[position : position + length])
-            log._open_start += num_events
-            position += length
-        log.is_closed = True
-        return log
 
     def _seal(self) -> None:
         self._starts.append(self._open_start)
@@ -105,6 +127,15 @@ class EventLog:
         self._open_start += len(self._open)
         self._open = []
         self._open_size = 0
+
+
+def pack_frames(frames: Sequence[bytes]) -> bytes:
+    """Returns frames as `EventLog.extend` takes them."""
+    return _piece(len(frames), _compress(frames))
+
+
+def _piece(num_events: int, compressed: bytes) -> bytes:
+    return _HEADER.pack(num_events, len(compressed)) + compressed
 
 
 def _compress(frames: Iterable[bytes]) -> bytes:

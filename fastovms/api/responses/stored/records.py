@@ -1,5 +1,5 @@
-"""Converts responses to the records of the store, and back: those that a restart has interrupted
-come back as failed."""
+"""Converts responses to the records of the store, and back: those that nobody runs any more come
+back as failed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ import orjson
 
 from fastovms.api.responses.input.input_items import Item
 from fastovms.api.responses.output.response_object import ResponseForm, ResponseStatus, failed
+from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.state.store import FoundResponse, ResponseProgress, StoredItem, StoredResponse
 
 _UNFINISHED: Final[Mapping[ResponseProgress, ResponseStatus]] = {
     ResponseProgress.INTERRUPTED: failed("the server was stopped before the response was finished"),
-    # A response that still runs is found in memory and never read from the store.
+    # One that runs on this replica is found in memory and never read from the store.
     ResponseProgress.RUNNING: failed("the response could not be kept when it was finished"),
 }
+
+_IN_PROGRESS: Final = b"response.in_progress"
+_ITEM_DONE: Final = b"response.output_item.done"
 
 
 def to_items(items: Iterable[Item]) -> list[StoredItem]:
@@ -44,7 +48,7 @@ def to_record(
 
 
 def from_record(found: FoundResponse) -> bytes:
-    """Returns the response object, as JSON. One that is stored as running does so no longer: it has
+    """Returns the response object, as JSON. One that is stored as running, but runs nowhere, has
     failed."""
     body = found.body
     unfinished = _UNFINISHED.get(found.progress)
@@ -52,3 +56,15 @@ def from_record(found: FoundResponse) -> bytes:
         body = orjson.dumps({**orjson.loads(body), **unfinished.members()})
     output = b",".join(item.body for item in found.output)
     return body[:-1] + b',"output":[' + output + b"]}"
+
+
+def running_body(found: FoundResponse, log: EventLog) -> bytes:
+    """Returns the response object of a response that another replica runs, as JSON, by the events
+    that are known of it: its status, and the items that are complete."""
+    status, output = "queued", []
+    for name, event in log.events():
+        if name == _IN_PROGRESS:
+            status = "in_progress"
+        elif name == _ITEM_DONE:
+            output.append(orjson.loads(event)["item"])
+    return orjson.dumps({**orjson.loads(found.body), "status": status, "output": output})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.api.responses.stored.event_log import EventLog
+from fastovms.api.responses.stored.event_log import EventLog, pack_frames
+from fastovms.state.store import EventPack
 
 FRAMES = st.lists(st.binary(max_size=20).map(lambda data: b"data: %b\n\n" % data.hex().encode()))
 
@@ -19,8 +21,8 @@ def test_the_log_gives_back_what_it_was_given(batches, last, start):
     frames = [frame for batch in batches for frame in batch]
     assert log.num_events == len(frames)
     assert read_all(log, start) == frames[start:]
-    loaded = EventLog.load(log.dump(last))
-    assert loaded.is_closed
+    loaded = EventLog()
+    loaded.extend(EventPack(0, log.dump(last)))
     assert read_all(loaded, start) == [*frames, *last][start:]
 
 
@@ -31,7 +33,10 @@ def test_a_long_log_is_compressed():
         log.append([frame])
     assert sum(map(len, log._packs)) < sum(map(len, frames)) / 5
     assert read_all(log, 0) == frames
-    assert read_all(EventLog.load(log.dump([])), 49_990) == frames[49_990:]
+    loaded = EventLog(49_990)
+    loaded.extend(EventPack(0, log.dump([])))
+    assert loaded.num_bytes < 64 * 1024
+    assert read_all(loaded, 49_990) == frames[49_990:]
 
 
 def read_all(log: EventLog, start: int) -> list[bytes]:
@@ -41,6 +46,32 @@ def read_all(log: EventLog, start: int) -> list[bytes]:
         assert some
         frames += some
     return frames
+
+
+def pack(start: int, end: int) -> EventPack:
+    frames = [b"data: %d\n\n" % number for number in range(start, end)]
+    return EventPack(start, pack_frames(frames))
+
+
+@given(st.integers(0, 12), st.lists(st.integers(1, 5), min_size=1, max_size=5))
+def test_a_log_takes_packs_that_overlap(start, lengths):
+    """As a follower reads them while the last one is still written in place of a shorter one."""
+    log, position = EventLog(start), 0
+    for length in lengths:
+        for shorter in range(1, length + 1):
+            log.extend(pack(position, position + shorter))
+        position += length
+    expected = [b"data: %d\n\n" % number for number in range(start, position)]
+    assert read_all(log, start) == expected
+    log.append([b"data: end\n\n"], closes=True)
+    assert read_all(log, start) == [*expected, b"data: end\n\n"]
+
+
+def test_a_log_has_no_gaps():
+    log = EventLog()
+    log.extend(pack(0, 2))
+    with pytest.raises(ValueError, match="from 2 to 3"):
+        log.extend(pack(3, 4))
 
 
 def test_listeners_are_told_until_they_are_forgotten():

@@ -6,15 +6,13 @@ import asyncio
 
 import pytest
 
-from tests.api.responses.conftest import ask
+from tests.api.responses.conftest import ask, paused, resume
 from tests.api.responses.events import check
 from tests.api.responses.test_background import (
     BODY,
     V1,
     V3,
-    paused,
     replayed,
-    resume,
     start,
     wait_for,
 )

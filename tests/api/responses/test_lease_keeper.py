@@ -1,0 +1,260 @@
+"""Several replicas: who runs a response, who cancels it, and what follows when its replica is
+gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fastovms.errors import StateFailed
+from tests.api.responses.conftest import ask, resume
+from tests.api.responses.test_background import BODY, V1, get, replayed, start, wait_for
+from tests.fakes import FakeStream
+from tests.replicas import LEASE
+
+
+async def running(replica) -> str:
+    """Starts a response that has made some text."""
+    resume(replica.api, 0)
+    id = await start(replica.api)
+    resume(replica.api, 3)
+    await wait_for(replica.api, id, "in_progress")
+    return id
+
+
+async def until_told(replica, id: str, status: str) -> dict:
+    """What a replica tells of a response that runs elsewhere, once it tells this status."""
+    async with asyncio.timeout(10):
+        while (body := await get(replica.api, id))["status"] != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    return body
+
+
+async def test_another_replica_tells_what_is_known(make_replicas):
+    (a, b), _ = make_replicas("a", "b")
+    id = await start(a.api)
+    told = await get(b.api, id)
+    assert (told["status"], told["output"], told["error"]) == ("queued", [], None)
+    resume(a.api, 3)
+    told = await until_told(b, id, "in_progress")
+    assert told == {**await get(a.api, id), "output": told["output"]}
+    resume(a.api)
+    assert await until_told(b, id, "completed") == await get(a.api, id)
+
+
+async def test_what_runs_elsewhere_is_not_continued_yet(make_replicas):
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    body = {"model": "fake", "input": "B", "previous_response_id": id}
+    status, answer = await ask(b.api, "POST", V1, body)
+    assert (status, answer["error"]["param"]) == (400, "previous_response_id")
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+async def test_another_replica_cancels(make_replicas, method):
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    place = f"{V1}/{id}"
+    asking = asyncio.ensure_future(
+        ask(b.api, method, f"{place}/cancel" if method == "POST" else place)
+    )
+    await asyncio.sleep(0.01)
+    assert not asking.done()
+    await a.renew()
+    status, body = await asking
+    assert status == 200
+    assert a.api.backend.aborted
+    if method == "POST":
+        assert body["status"] == "cancelled"
+        assert body == await get(a.api, id) == await get(b.api, id)
+        assert await ask(b.api, "POST", f"{place}/cancel") == (200, body)
+    else:
+        assert body["deleted"] is True
+        for replica in (a, b):
+            assert (await ask(replica.api, "GET", place))[0] == 404
+
+
+async def test_a_cancel_wakes_the_owner(make_replicas):
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    a.keeper.start()
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(0.9):  # before it looks by itself
+        status, body = await ask(b.api, "POST", f"{V1}/{id}/cancel")
+    assert (status, body["status"]) == (200, "cancelled")
+    await a.keeper.close()
+
+
+async def test_the_response_of_a_replica_that_is_gone_has_failed(make_replicas):
+    (a, b), clock = make_replicas("a", "b")
+    id = await running(a)
+    follower = asyncio.ensure_future(replayed(b.api, id))
+    cancel = asyncio.ensure_future(ask(b.api, "POST", f"{V1}/{id}/cancel"))
+    for _ in range(int(LEASE) + 1):
+        await b.renew()
+        assert (await get(b.api, id))["status"] == "in_progress"
+        clock.now += 1
+    await b.renew()
+    status, body = await cancel
+    assert status == 400
+    assert "it is failed" in body["error"]["message"]
+    body = await get(b.api, id)
+    assert body["error"]["message"] == "the server was stopped before the response was finished"
+    events = await follower
+    assert [event["type"] for event in events[-3:-1]] == ["error", "response.failed"]
+    assert events[-2]["response"] == body
+    # It was only slow.
+    await a.renew()
+    assert (await get(a.api, id))["status"] == "failed"
+    assert a.api.backend.aborted
+
+
+async def test_an_outage_makes_nobody_fail(make_replicas):
+    (a, b), clock = make_replicas("a", "b")
+    id = await running(a)
+    for _ in range(20):
+        await a.renew()
+        await b.renew()
+        clock.now += 1
+    for replica in (a, b):
+        replica.store.error = StateFailed("gone")
+    for _ in range(20):
+        await a.renew()
+        await b.renew()
+        clock.now += 1
+    b.store.error = None
+    for _ in range(int(LEASE) - 2):
+        await b.renew()
+        clock.now += 1
+    a.store.error = None
+    await a.renew()
+    for _ in range(20):
+        await b.renew()
+        await a.renew()
+        clock.now += 1
+    resume(a.api)
+    assert await until_told(b, id, "completed")
+
+
+async def test_a_replica_that_was_stopped_for_a_while_does_not_end_others(make_replicas):
+    (a, b), clock = make_replicas("a", "b")
+    id = await running(a)
+    for _ in range(20):
+        await a.renew()
+        await b.renew()
+        clock.now += 1
+    clock.now += 3 * LEASE  # both were, and a begins again a little later
+    await b.renew()
+    await a.renew()
+    resume(a.api)
+    assert await until_told(b, id, "completed")
+
+
+async def test_what_is_deleted_elsewhere_does_not_go_on(make_replicas):
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    assert await b.store.delete_response("", id)
+    await a.renew()
+    await a.runs.drain(10)
+    assert a.api.backend.aborted
+    assert (await ask(a.api, "GET", f"{V1}/{id}"))[0] == 404
+
+
+async def test_what_cannot_be_kept_is_kept_when_the_store_is_back(make_replicas, monkeypatch):
+    monkeypatch.setattr("fastovms.api.responses.background._RETRY", 0.001)
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    follower = asyncio.ensure_future(replayed(a.api, id))
+    a.store.error = StateFailed("gone")
+    resume(a.api)
+    await asyncio.sleep(0.02)
+    assert not follower.done()
+    a.store.error = None
+    events = await follower
+    assert events[-2]["type"] == "response.completed"
+    assert await get(b.api, id) == events[-2]["response"]
+
+
+async def test_what_has_no_owner_any_more_is_given_up(make_replicas, monkeypatch):
+    monkeypatch.setattr("fastovms.api.responses.background._PATIENCE", 0.0)
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    a.store.error = StateFailed("gone")
+    resume(a.api)
+    await a.runs.drain(10)
+    a.store.error = None
+    assert (await get(b.api, id))["status"] in ("queued", "in_progress")
+    await a.renew()
+    assert (await get(b.api, id))["status"] == "failed"
+
+
+async def test_a_replica_that_ends_gives_up_what_it_runs(make_replicas):
+    (a, b), _ = make_replicas("a", "b")
+    id = await running(a)
+    a.keeper.start()
+    await a.keeper.close()
+    assert (await get(b.api, id))["status"] == "failed"
+
+
+async def test_a_response_ends_as_the_others_tell_it(make_replicas):
+    (a, b), clock = make_replicas("a", "b")
+    id = await running(a)
+    follower = asyncio.ensure_future(replayed(a.api, id))
+    clock.now += LEASE + 1
+    await b.store.interrupt_expired()
+    resume(a.api)
+    events = await follower
+    assert events[-2]["type"] == "response.failed"
+    assert events[-2]["response"] == await get(b.api, id)
+    assert [event["sequence_number"] for event in events[:-1]] == list(range(len(events) - 1))
+
+
+@pytest.mark.parametrize("in_background", [True, False])
+async def test_one_of_two_replicas_gets_an_id(make_replicas, in_background):
+    (a, b), _ = make_replicas("a", "b")
+    body = {**BODY, "background": in_background, "request_id": "mine"}
+    for replica in (a, b):
+        resume(replica.api)
+    answers = await asyncio.gather(
+        *(ask(replica.api, "POST", V1, body, tenant="me") for replica in (a, b))
+    )
+    assert sorted(status for status, _ in answers) == [200, 400]
+    [refused] = [answer for status, answer in answers if status == 400]
+    assert refused["error"]["param"] == "request_id"
+    for replica in (a, b):
+        assert (await ask(replica.api, "GET", f"{V1}/resp_mine", tenant="me"))[0] == 200
+
+
+async def test_a_stream_whose_id_another_replica_has_taken_fails(make_replicas):
+    (a, b), _ = make_replicas("a", "b")
+    body = {"model": "fake", "input": "Hi", "request_id": "mine", "stream": True}
+    stream = FakeStream()
+    task = asyncio.ensure_future(a.api.call("POST", V1, body, stream))
+    await a.api.backend.received.wait()
+    resume(b.api)
+    assert (await ask(b.api, "POST", V1, {**body, "stream": False}))[0] == 200
+    resume(a.api)
+    await task
+    assert stream.events[-2]["type"] == "response.failed"
+    assert "resp_mine" in stream.events[-2]["response"]["error"]["message"]
+
+
+async def test_a_conversation_gets_the_turns_of_both_replicas(make_replicas):
+    (a, b), _ = make_replicas("a", "b")
+    _, conversation = await ask(a.api, "POST", "/v1/conversations", {})
+    id = conversation["id"]
+    for replica in (a, b):
+        resume(replica.api)
+    body = {"model": "fake", "conversation": id}
+    answers = await asyncio.gather(
+        *(
+            ask(replica.api, "POST", V1, {**body, "input": f"{number}"})
+            for number in range(5)
+            for replica in (a, b)
+        )
+    )
+    assert [status for status, _ in answers] == [200] * 10
+    _, page = await ask(b.api, "GET", f"/v1/conversations/{id}/items?order=asc&limit=100")
+    assert [item["role"] for item in page["data"]] == ["user", "assistant"] * 10
+    assert len({item["id"] for item in page["data"]}) == 20

@@ -1,0 +1,226 @@
+"""Responses that run: who owns them, until when, and what is kept of their events."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fastovms.errors import TooLarge
+from fastovms.state.operations import Operations
+from fastovms.state.running_responses import Replica
+from fastovms.state.sqlite.database import Database
+from fastovms.state.store import (
+    EventPack,
+    OwnedResponse,
+    ResponseKey,
+    ResponseProgress,
+    StoredResponse,
+)
+from fastovms.state.watchers import response_topic
+from tests.state.conftest import UNBOUNDED, Clock
+from tests.state.transactions import do, find
+
+LEASE = 8.0
+RUNNING = StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING)
+KEY = ResponseKey("t", "r")
+TOPIC = response_topic(*KEY)
+
+
+class Side:
+    """What one replica asks of a database.
+
+    Attributes:
+        told: the topics that the last operation has notified.
+    """
+
+    def __init__(self, database: Database, id: str) -> None:
+        self._database = database
+        self._replica = Replica(id, LEASE)
+        self.told: list[str] = []
+
+    def __getattr__(self, name: str):
+        def operate(*arguments):
+            self.told = []
+            return do(
+                self._database,
+                lambda state: getattr(
+                    Operations(state._tables, self._replica, self.told.append), name
+                )(*arguments),
+            )
+
+        return operate
+
+
+@pytest.fixture
+def database(make_database) -> Database:
+    return make_database()
+
+
+@pytest.fixture
+def a(database) -> Side:
+    side = Side(database, "a")
+    assert side.add_response("t", RUNNING, None) is True
+    return side
+
+
+@pytest.fixture
+def b(database) -> Side:
+    return Side(database, "b")
+
+
+def test_a_response_runs_on_one_replica(a, b, database):
+    assert a.renew_leases() == [OwnedResponse(KEY, False)]
+    assert b.renew_leases() == []
+    assert b.add_response("t", RUNNING, None) is False
+    assert b.finish_response("t", StoredResponse("r", b"b"), None) is False
+    assert a.finish_response("t", StoredResponse("r", b"a"), None) is True
+    assert a.told == [TOPIC]
+    assert a.finish_response("t", StoredResponse("r", b"a"), None) is False
+    assert b.find_response("t", "r").body == b"a"
+    assert a.renew_leases() == []
+    database.check()
+
+
+def test_a_cancel_reaches_its_owner(a, b):
+    assert b.request_cancel("other", "r") is False
+    assert b.request_cancel("t", "r") is True
+    assert b.told == ["a"]
+    assert a.renew_leases() == [OwnedResponse(KEY, True)]
+    a.finish_response("t", StoredResponse("r", b""), None)
+    assert b.request_cancel("t", "r") is False
+
+
+def test_an_owner_is_told_of_a_deletion(a, b, database):
+    assert b.delete_response("t", "r") is True
+    assert b.told == ["a", TOPIC]
+    assert a.renew_leases() == []
+    assert a.add_events("t", "r", EventPack(0, b"x")) is False
+    database.check()
+
+
+def test_a_lease_expires_unless_it_is_renewed(a, b, clock, database):
+    for _ in range(3):
+        clock.now += LEASE - 1
+        a.renew_leases()
+        b.interrupt_expired()
+        assert b.told == []
+    clock.now += LEASE + 1
+    assert a.renew_leases() == [OwnedResponse(KEY, False)], "it comes back in time, if late"
+    clock.now += LEASE + 1
+    b.interrupt_expired()
+    assert b.told == [TOPIC]
+    assert find(database, "r").progress is ResponseProgress.INTERRUPTED
+    assert a.renew_leases() == []
+    assert a.finish_response("t", StoredResponse("r", b""), None) is False
+    database.check()
+
+
+def test_a_replica_gives_up_what_is_its_own(a, b, database):
+    b.give_up([KEY])
+    assert find(database, "r").progress is ResponseProgress.RUNNING
+    a.give_up([ResponseKey("t", "none"), KEY])
+    assert a.told == [TOPIC]
+    assert find(database, "r").progress is ResponseProgress.INTERRUPTED
+    database.check()
+
+
+def test_events_are_kept_as_they_come(a, b, database):
+    packs = [EventPack(0, b"01"), EventPack(2, b"2"), EventPack(3, b"345")]
+    assert b.add_events("t", "r", packs[0]) is False
+    for pack in packs:
+        assert a.add_events("t", "r", pack) is True
+        assert a.told == [TOPIC]
+    database.check()
+    for start, first in [(0, 0), (1, 0), (2, 1), (3, 2), (5, 2), (99, 2)]:
+        found = b.find_events("t", "r", start)
+        assert found == (ResponseProgress.RUNNING, packs[first:])
+    assert b.find_events("other", "r", 0) is None
+    longer = EventPack(3, b"3456")
+    assert a.add_events("t", "r", longer) is True, "it was not known whether the last one is kept"
+    assert b.find_events("t", "r", 3).packs == [longer]
+    database.check()
+    a.give_up([KEY])
+    assert b.find_events("t", "r", 2) == (ResponseProgress.INTERRUPTED, [packs[1], longer])
+
+
+def test_the_events_of_a_finished_response_take_the_place_of_those_so_far(a, b, database):
+    a.add_events("t", "r", EventPack(0, b"x" * 1000))
+    a.finish_response("t", StoredResponse("r", b"", events=b"all"), None)
+    assert b.find_events("t", "r", 7) == (ResponseProgress.FINISHED, [EventPack(0, b"all")])
+    assert database.totals.num_bytes < 1000
+    database.check()
+    b.delete_response("t", "r")
+    assert database.totals == (0, 0)
+
+
+def test_events_count_as_a_part_of_their_response(make_database):
+    database = make_database(UNBOUNDED._replace(max_bytes=2000))
+    a = Side(database, "a")
+    a.add_response("t", RUNNING, None)
+    a.add_events("t", "r", EventPack(0, b"x" * 1000))
+    totals = database.totals
+    with pytest.raises(TooLarge, match="2000"):
+        a.add_events("t", "r", EventPack(1, b"x" * 1000))
+    assert database.totals == totals
+    assert database.evict() is False
+    database.check()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_operations_of_two_replicas(database: Database, clock: Clock, seed: int):
+    """Against a plain model: whose each response is, until when, and how many events it has."""
+    rng = random.Random(seed)
+    sides = {name: Side(database, name) for name in "ab"}
+    running: dict[str, tuple[str, float, int, bool]] = {}
+    ended: dict[str, ResponseProgress] = {}
+    for _ in range(400):
+        name, id = rng.choice("ab"), str(rng.randrange(6))
+        side = sides[name]
+        clock.now += rng.choice([0, 0, 1, 3])
+        owner, until, num_events, is_cancelled = running.get(id, ("", 0.0, 0, False))
+        match rng.randrange(8):
+            case 0 | 1:
+                is_new = id not in running and id not in ended
+                assert (
+                    side.add_response(
+                        "t", StoredResponse(id, b"{}", progress=RUNNING.progress), None
+                    )
+                    == is_new
+                )
+                if is_new:
+                    running[id] = name, clock.now + LEASE, 0, False
+            case 2:
+                assert side.finish_response("t", StoredResponse(id, b"{}"), None) == (owner == name)
+                if owner == name:
+                    del running[id]
+                    ended[id] = ResponseProgress.FINISHED
+            case 3:
+                pack = EventPack(num_events, b"x")
+                assert side.add_events("t", id, pack) == (owner == name)
+                if owner == name:
+                    running[id] = owner, until, num_events + 1, is_cancelled
+            case 4:
+                assert side.request_cancel("t", id) == (id in running)
+                if id in running:
+                    running[id] = owner, until, num_events, True
+            case 5:
+                own = {key: run for key, run in running.items() if run[0] == name}
+                found = {key.id: cancel for key, cancel in side.renew_leases()}
+                assert found == {key: cancel for key, (*_, cancel) in own.items()}
+                for key, (_, _, events, cancel) in own.items():
+                    running[key] = name, clock.now + LEASE, events, cancel
+            case 6:
+                side.interrupt_expired()
+                for key in [key for key, run in running.items() if run[1] < clock.now]:
+                    del running[key]
+                    ended[key] = ResponseProgress.INTERRUPTED
+            case 7:
+                assert side.delete_response("t", id) == (id in running or id in ended)
+                running.pop(id, None)
+                ended.pop(id, None)
+        for key, run in running.items():
+            found = side.find_events("t", key, 0)
+            assert (found.progress, len(found.packs)) == (ResponseProgress.RUNNING, run[2])
+        assert {key: side.find_events("t", key, 0).progress for key in ended} == ended
+    database.check()

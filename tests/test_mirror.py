@@ -12,7 +12,7 @@ from tests.mirror import WHOLE_PIECES
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
 PACKAGE = REPOSITORY / "fastovms"
-OTHERS = ("bench", "clients", "docs")
+OTHERS = ("bench", "clients", "deploy", "docs")
 """Folders beside the package that have rooms in `tests/` too."""
 
 MODULES = sorted(

@@ -6,9 +6,9 @@ import asyncio
 import gc
 import json
 import os
+import secrets
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -246,7 +246,7 @@ def _context(config: ServerConfig, models: ServedModels, bodies: BodyReader) -> 
     return ApiContext(
         models,
         config.api,
-        new_id=lambda: uuid.uuid4().hex,
+        new_id=lambda: secrets.token_hex(16),
         unix_time=time.time,
         bodies=bodies,
     )

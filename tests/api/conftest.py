@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 
 import orjson
@@ -21,7 +21,7 @@ from fastovms.api.serving.images import ImageInput
 from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.config import ApiConfig, ModelLimits
-from fastovms.http.routing.messages import Response
+from fastovms.http.routing.messages import Headers, Response
 from fastovms.http.routing.router import Match, Router
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.params import ModelInfo
@@ -78,6 +78,7 @@ class Api:
         stream: FakeStream | None = None,
         *,
         tenant: str = "",
+        headers: Mapping[str, str] | None = None,
     ) -> Response | None:
         raw_path, _, query = path.partition("?")
         match = self.router.match(method, raw_path)
@@ -85,6 +86,7 @@ class Api:
         request = make_request(raw_path, body, method=method, stream=stream)
         request.query = query
         request.tenant = tenant
+        request.headers = Headers((headers or {}).items())
         request.path_params = match.path_params
         answer = match.handler(request)
         response = await answer if inspect.isawaitable(answer) else answer

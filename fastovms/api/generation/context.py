@@ -26,7 +26,7 @@ class ApiContext:
     """What handlers need beside a request.
 
     Attributes:
-        new_id: makes unique ids of 32 hexadecimal digits.
+        new_id: makes unique ids of 32 random hexadecimal digits.
     """
 
     models: ServedModels

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request import offload
+from fastovms.api.responses.affinity import with_affinity
 from fastovms.api.responses.background import ResponsesState
 from fastovms.api.responses.create import item_ids
 from fastovms.api.responses.input.input_items import ItemRules, distinct, read_items
@@ -49,7 +50,8 @@ class Conversations:
         asked = await self._bodies.read(request, ConversationRequest, default=b"{}")
         metadata = read_metadata(asked.metadata)
         items, headers = await self._items(asked.items or (), request, dialect)
-        id = item_ids(self._context, dialect)("conv")
+        digits = with_affinity(self._context.new_id(), request.headers)
+        id = f"conv{dialect.responses.id_separator}{digits}"
         body = orjson.dumps(
             {
                 "id": id,

@@ -21,6 +21,7 @@ from fastovms.api.generation.ranking import best_samples
 from fastovms.api.request import offload
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.preparation import Preparation
+from fastovms.api.responses.affinity import with_affinity
 from fastovms.api.responses.background import (
     BackgroundRun,
     KeptFor,
@@ -90,7 +91,8 @@ class Responses:
             state.runs.check_room()
         history = await history_of(context, state, preparation, fields, request.tenant)
         job = await prepare(preparation, fields, history)
-        new_id = context.new_id()
+        continued = fields.conversation_id or fields.previous_id
+        new_id = with_affinity(context.new_id(), request.headers, continued)
         envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
         if state is not None and fields.store and body.request_id is not None:
             await _check_free(state, request.tenant, envelope.id)

@@ -97,8 +97,12 @@ async def make_replicas(make, monkeypatch):
     await shared.close()
 
 
-async def ask(api, method: str, path: str, body: object = None, *, tenant: str = ""):
-    """Status and body of an answer that is not streamed."""
-    response = await api.call(method, path, body, FakeStream(), tenant=tenant)
+async def ask(api, method: str, path: str, body: object = None, **context):
+    """Status and body of an answer that is not streamed.
+
+    Args:
+        context: the tenant and the headers, if there are any.
+    """
+    response = await api.call(method, path, body, FakeStream(), **context)
     assert isinstance(response, Response)
     return response.status, orjson.loads(response.body)

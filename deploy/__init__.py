@@ -1,0 +1,1 @@
+"""How many servers are run as one."""

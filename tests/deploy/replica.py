@@ -1,0 +1,111 @@
+"""Servers that stand for replicas behind a balancer: they tell what they were asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import orjson
+
+from fastovms.config import HttpConfig
+from fastovms.http import HttpServer, Request, Response, Router
+
+FULL = Response(503, b'{"error": {"message": "full"}}', headers=(("Retry-After", "7"),))
+
+
+class Replica:
+    """What one replica is asked, and how it answers.
+
+    `/stream` sends what is put on `frames`, None ends it. `/slow` waits for `release`. What else is
+    asked is answered with the name of the replica and the fields of the request.
+
+    Attributes:
+        requests: but for probes.
+        is_full: it answers with 503.
+        arrivals: gets this replica each time that `/stream` or `/slow` is asked.
+        cancelled: is set when a client leaves a stream.
+    """
+
+    def __init__(self, name: str, arrivals: asyncio.Queue[Replica]) -> None:
+        self.name = name
+        self.arrivals = arrivals
+        self.is_ready = True
+        self.is_full = False
+        self.requests: list[Request] = []
+        self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.release = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.address = ""
+        router = Router()
+        router.add("GET", "/ready", self._ready)
+        router.add("GET", "/stream", self._stream)
+        router.add("POST", "/slow", self._slow)
+        for method in ("GET", "POST"):
+            router.add(method, "/", self._answer)
+            router.add(method, "/{rest:path}", self._answer)
+        self._router = router
+        self._server: HttpServer | None = None
+
+    async def start(self, address: str = "127.0.0.1:0") -> None:
+        host, _, port = address.rpartition(":")
+        config = HttpConfig(host=host, port=int(port), close_timeout=0.1, drain_grace=0.1)
+        self._server = HttpServer(config, self._router, render_error=_render_error)
+        await self._server.start()
+        self.address = self._server.addresses[0].removeprefix("http://")
+
+    async def kill(self) -> None:
+        """Ends it as a crash does: connections are reset."""
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+
+    def _ready(self, request: Request) -> Response:
+        return Response(200 if self.is_ready else 503)
+
+    def _answer(self, request: Request) -> Response:
+        self.requests.append(request)
+        if self.is_full:
+            return FULL
+        seen = {
+            "replica": self.name,
+            "headers": dict(request.headers),
+            "length": len(request.body),
+        }
+        return Response(200, orjson.dumps(seen))
+
+    async def _slow(self, request: Request) -> Response:
+        self.requests.append(request)
+        self.arrivals.put_nowait(self)
+        await self.release.wait()
+        return Response(200, orjson.dumps({"replica": self.name}))
+
+    async def _stream(self, request: Request) -> None:
+        self.requests.append(request)
+        stream = request.stream()
+        self.arrivals.put_nowait(self)
+        try:
+            while (frame := await self.frames.get()) is not None:
+                stream.send(frame)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        stream.finish()
+
+
+@asynccontextmanager
+async def replicas(*names: str) -> AsyncIterator[list[Replica]]:
+    """Runs a replica of each name. They have one queue of arrivals."""
+    arrivals: asyncio.Queue[Replica] = asyncio.Queue()
+    running = [Replica(name, arrivals) for name in names]
+    try:
+        for replica in running:
+            await replica.start()
+        yield running
+    finally:
+        for replica in running:
+            await replica.kill()
+
+
+def _render_error(path: str, status: int, message: str) -> Response:
+    return Response(status, orjson.dumps({"error": message}))

@@ -258,6 +258,9 @@ class StateConfig:
     Attributes:
         enable_store: keep anything at all.
         state_dir: directory; ":memory:" = until the process ends, None = systemd's or the user's.
+        state_url: of a PostgreSQL database that other servers may share, in place of a directory.
+        password_file: the password for it; None = systemd's credential, or wherever libpq finds it.
+        num_connections: to that database.
         max_age: seconds since the last use.
         max_objects: responses and conversations.
         max_bytes: the bytes of all of them with their items.
@@ -266,6 +269,9 @@ class StateConfig:
 
     enable_store: bool = True
     state_dir: str | None = None
+    state_url: str | None = field(default=None, repr=False)
+    password_file: Path | None = None
+    num_connections: int = 4
     max_age: float = 30 * 24 * 3600.0
     max_objects: int = 100_000
     max_bytes: int = 512 * 1024 * 1024

@@ -52,6 +52,7 @@ RANKS = (
         "engine.scheduling",
         "http.gates",
         "http.parsing",
+        "state.postgres",
         "state.sqlite",
         "text.tools",
     },

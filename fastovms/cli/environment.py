@@ -1,4 +1,5 @@
-"""Reads the environment in which Runpod's vLLM worker finds its configuration.
+"""Reads the environment in which Runpod's vLLM worker finds its configuration, and the URL of the
+state.
 
 Flags go before it. A variable that is empty counts as not set, as in the worker.
 """
@@ -15,6 +16,7 @@ from fastovms.cli.flag_types import (
     integer,
     model_length,
     path,
+    postgres_url,
     reader_of,
     root_path,
     template,
@@ -24,7 +26,17 @@ from fastovms.cli.flags import FLAGS
 from fastovms.cli.unused_flags import VLLM_FLAGS
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.options import OVMS_OPTIONS
-from fastovms.settings import API, CHAT, ENGINE, HTTP, REPOSITORY, SOURCE, ConfigField, Settings
+from fastovms.settings import (
+    API,
+    CHAT,
+    ENGINE,
+    HTTP,
+    REPOSITORY,
+    SOURCE,
+    STATE,
+    ConfigField,
+    Settings,
+)
 
 
 class Variable(NamedTuple):
@@ -73,6 +85,7 @@ VARIABLES: Final = (
     Variable("REASONING_PARSER", CHAT.reasoning_parser, _flag("--reasoning-parser")),
     Variable("RESPONSE_ROLE", CHAT.response_role, text),
     Variable("OPENAI_RESPONSE_ROLE", CHAT.response_role, text),
+    Variable("FASTOVMS_STATE_URL", STATE.state_url, postgres_url),
     *(
         Variable(option.variable, option.field, reader_of(option.kind))
         for option in OVMS_OPTIONS

@@ -44,6 +44,13 @@ def path(value: str) -> Path:
     return Path(text(value))
 
 
+def postgres_url(value: str) -> str:
+    """Reads the URL of a PostgreSQL database. It may have a password in it, and is not quoted."""
+    if not value.startswith(("postgresql://", "postgres://")):
+        raise argparse.ArgumentTypeError("must begin with postgresql://")
+    return value
+
+
 def root_path(value: str) -> str:
     """Reads a path in front of paths, without the slash at its end; "/" = none."""
     if not re.fullmatch(r"(/[^/?#\s]+)*/?", value, re.ASCII):

@@ -13,6 +13,7 @@ from fastovms.cli.flag_types import (
     names,
     number,
     path,
+    postgres_url,
     root_path,
     show_mode,
     show_size,
@@ -148,6 +149,15 @@ STATE_FLAGS: Final = (
     Flag("--state-dir", STATE.state_dir, "DIR", text,
          "directory for them; :memory: keeps them until the end only (default: $STATE_DIRECTORY, "
          "else $XDG_STATE_HOME/fastovms)", shows_default=False),
+    Flag("--state-url", STATE.state_url, "URL", postgres_url,
+         "PostgreSQL database for them, which several servers may share: "
+         "postgresql://USER@HOST/DATABASE, with libpq's parameters (default: the environment's "
+         "FASTOVMS_STATE_URL, else a directory)", shows_default=False),
+    Flag("--state-password-file", STATE.password_file, "FILE", path,
+         "file with the password for it, read again at each connection (default: systemd's "
+         "credential state-password, else what libpq finds)", shows_default=False),
+    Flag("--state-connections", STATE.num_connections, "N", integer(2, 64),
+         "connections to it; half of them only read"),
     Flag("--state-max-age", STATE.max_age, "SECONDS", _some_seconds,
          "since their last use, then they are deleted"),
     Flag("--state-max-objects", STATE.max_objects, "N", integer(1),

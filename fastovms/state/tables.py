@@ -67,25 +67,20 @@ class Tables:
     Args:
         clock: tells unix time in seconds.
         max_object: the most bytes of one object with its items.
-        locks: how others are kept from rows that are about to be changed.
 
     Attributes:
         execute: runs a statement.
+        locks: how others are kept from rows that are about to be changed.
         items: the rows of items. What changes them here counts them too.
         growth: how much there is more than when it was last set.
     """
 
-    def __init__(
-        self,
-        connection: SqlConnection,
-        clock: Clock,
-        max_object: int,
-        locks: RowLocks = RowLocks(),  # noqa: B008
-    ) -> None:
+    locks = RowLocks()
+
+    def __init__(self, connection: SqlConnection, clock: Clock, max_object: int) -> None:
         self.execute = self._execute = connection.execute
         self._clock = clock
         self._max_object = max_object
-        self.locks = locks
         self._used: set[int] = set()
         self.items = ItemTable(connection)
         self.growth = Totals()

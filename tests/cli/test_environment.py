@@ -13,7 +13,7 @@ from fastovms.cli.environment import (
 )
 from fastovms.cli.flags import FLAGS
 from fastovms.errors import ConfigurationError
-from fastovms.settings import CHAT, ENGINE, HTTP, REPOSITORY, SOURCE
+from fastovms.settings import CHAT, ENGINE, HTTP, REPOSITORY, SOURCE, STATE
 
 
 def test_runpods_variables():
@@ -32,6 +32,7 @@ def test_runpods_variables():
         "REASONING_PARSER": "qwen3",
         "OPENAI_RESPONSE_ROLE": "model",
         "CUSTOM_CHAT_TEMPLATE": "{{ messages }}",
+        "FASTOVMS_STATE_URL": "postgresql://db/state",
         "PATH": "/bin",
     }
     assert read_environment(environ).given == {
@@ -46,6 +47,7 @@ def test_runpods_variables():
         CHAT.reasoning_parser: "qwen3",
         CHAT.response_role: "model",
         CHAT.chat_template: "{{ messages }}",
+        STATE.state_url: "postgresql://db/state",
     }
     assert [line.split()[0] for line in unused_variables(environ)] == ["RAW_OPENAI_OUTPUT"]
 

@@ -53,8 +53,8 @@ class Side:
 
 
 @pytest.fixture
-def database(make_database) -> Database:
-    return make_database()
+def database(make_sqlite) -> Database:
+    return make_sqlite()
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_the_events_of_a_finished_response_take_the_place_of_those_so_far(a, b, 
     assert database.totals == (0, 0)
 
 
-def test_events_count_as_a_part_of_their_response(make_database):
-    database = make_database(UNBOUNDED._replace(max_bytes=2000))
+def test_events_count_as_a_part_of_their_response(make_sqlite):
+    database = make_sqlite(UNBOUNDED._replace(max_bytes=2000))
     a = Side(database, "a")
     a.add_response("t", RUNNING, None)
     a.add_events("t", "r", EventPack(0, b"x" * 1000))

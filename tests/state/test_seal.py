@@ -39,9 +39,9 @@ READS = {
 
 
 @pytest.mark.parametrize("read", READS)
-def test_whatever_a_disk_has_changed_is_no_answer(make_database, tmp_path, read):
+def test_whatever_a_disk_has_changed_is_no_answer(make_sqlite, tmp_path, read):
     path = str(tmp_path / "state.db")
-    database = make_database(path=path)
+    database = make_sqlite(path=path)
     item = StoredItem("i", b"text")
     response = StoredResponse("r", b"{}", [], [], events=b"events")
     do(database, lambda state: state.add_response("t", response, None))

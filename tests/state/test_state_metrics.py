@@ -11,8 +11,8 @@ from fastovms.state.store import StoredItem
 from fastovms.state.threaded_store import ThreadedStore
 
 
-async def test_what_is_kept_is_exported(make_database, tmp_path):
-    database = make_database(path=str(tmp_path / "state.db"))
+async def test_what_is_kept_is_exported(make_sqlite, tmp_path):
+    database = make_sqlite(path=str(tmp_path / "state.db"))
     store = ThreadedStore(database)
     registry = CollectorRegistry()
     registry.register(StateCollector(store.stats, lambda: 3))

@@ -32,11 +32,11 @@ def find(id: str):
 
 
 @pytest.fixture
-async def start(make_database):
+async def start(make_sqlite):
     workers = []
 
     def make(bounds: StateBounds = UNBOUNDED, *, max_queued: int = 100, timeout: float = 30.0):
-        database = make_database(bounds)
+        database = make_sqlite(bounds)
         worker = StateWorker([database], max_queued=max_queued, timeout=timeout)
         workers.append(worker)
         return worker, database
@@ -214,11 +214,11 @@ async def test_close_does_not_wait_for_a_disk_that_hangs(start):
     worker._threads[0].join()
 
 
-def test_a_loop_that_has_ended_ends_the_thread(make_database):
+def test_a_loop_that_has_ended_ends_the_thread(make_sqlite):
     gate = Gate()
 
     async def leave() -> StateWorker:
-        worker = StateWorker([make_database()], max_queued=1, timeout=30.0)
+        worker = StateWorker([make_sqlite()], max_queued=1, timeout=30.0)
         asked = asyncio.ensure_future(worker.run(gate))
         await asyncio.to_thread(gate.entered.wait)
         asked.cancel()

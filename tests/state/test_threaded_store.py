@@ -26,8 +26,8 @@ class Recorder:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_every_operation_gets_its_arguments(make_database, monkeypatch, name: str) -> None:
-    store, recorder = ThreadedStore(make_database()), Recorder()
+async def test_every_operation_gets_its_arguments(make_sqlite, monkeypatch, name: str) -> None:
+    store, recorder = ThreadedStore(make_sqlite()), Recorder()
 
     async def run(operation):
         operation(recorder)
@@ -43,8 +43,8 @@ async def test_every_operation_gets_its_arguments(make_database, monkeypatch, na
     await store.close()
 
 
-async def test_what_is_kept_and_where(make_database, tmp_path) -> None:
-    store = ThreadedStore(make_database(path=str(tmp_path / "state.db")))
+async def test_what_is_kept_and_where(make_sqlite, tmp_path) -> None:
+    store = ThreadedStore(make_sqlite(path=str(tmp_path / "state.db")))
     await store.add_conversation("t", "c", b"{}", [])
     stats = store.stats()
     assert stats == StateStats(1, stats.num_bytes, num_failures=0, is_on_disk=True)

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import sys
 import time
 
+import pytest
+
 from fastovms.config import StateConfig
+from fastovms.errors import ConfigurationError
 from fastovms.state.opening.opening import open_store
 
 
@@ -15,3 +19,17 @@ async def test_a_directory(tmp_path):
     assert store.stats().is_on_disk
     await store.close()
     assert (tmp_path / "state.db").exists()
+
+
+def test_two_places():
+    config = StateConfig(state_dir="/a", state_url="postgresql://b")
+    with pytest.raises(ConfigurationError, match="--state-url and --state-dir"):
+        open_store(config, {}, time.time)
+
+
+def test_without_the_extra(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fastovms.state.postgres.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'fastovms\[postgres\]'"):
+        open_store(StateConfig(state_url="postgresql://b"), {}, time.time)

@@ -1,17 +1,16 @@
-"""A state database: random operations on it, and what a process leaves behind."""
+"""What a process leaves behind, and what a disk has no room for."""
 
 from __future__ import annotations
 
-import random
+import sqlite3
 
 import pytest
 
-from fastovms.state.store import (
-    ResponseProgress,
-    StoredItem,
-    StoredResponse,
-)
-from tests.state.transactions import add, context, do, find, ids, items
+from fastovms.errors import StateFailed
+from fastovms.state.store import ResponseProgress, StoredResponse
+from fastovms.state.tables import Tables
+from tests.state.conftest import UNBOUNDED
+from tests.state.transactions import add, context, do, find, ids
 
 
 def test_a_response_that_a_process_left_running_is_interrupted(make_database, tmp_path):
@@ -20,95 +19,57 @@ def test_a_response_that_a_process_left_running_is_interrupted(make_database, tm
     assert find(make_database(path=path), "a").progress is ResponseProgress.INTERRUPTED
 
 
-# Everything, against a plain model
+def test_an_eviction_that_fails_leaves_no_transaction_open(make_database, monkeypatch):
+    database = make_database(UNBOUNDED._replace(max_count=1))
+    for id in ("a", "b"):
+        add(database, id)
+    with monkeypatch.context() as failing:
+        failing.setattr(Tables, "delete_keys", lambda *_: [][0])
+        with pytest.raises(IndexError):
+            database.evict()
+    add(database, "c")
+    while database.evict():
+        continue
+    assert [find(database, id) is not None for id in "abc"] == [False, False, True]
+    database.check()
 
 
-class Model:
-    """What the database should hold: objects by (kind, tenant, id)."""
+def test_a_full_disk_fails_what_it_has_no_room_for(make_database, tmp_path):
+    database = make_database(path=str(tmp_path / "state.db"))
+    add(database, "a")
+    connection: sqlite3.Connection = database._connection
+    connection.execute("PRAGMA max_page_count = 20")
+    big = StoredResponse("big", b"x" * 1_000_000)
+    outcomes = database.transact(
+        [
+            lambda state: state.add_conversation("t", "c", b"{}", []),
+            lambda state: state.add_response("t", big, None),
+            lambda state: state.find_response("t", "a"),
+        ]
+    )
+    assert [type(error) for _, error in outcomes] == [type(None), StateFailed, type(None)]
+    assert outcomes[-1].result is not None
+    assert do(database, lambda state: state.find_conversation("t", "c")) == b"{}"
+    assert find(database, "big") is None
+    connection.execute("PRAGMA max_page_count = 100000")
+    do(database, lambda state: state.add_response("t", big, None))
+    database.check()
 
-    def __init__(self) -> None:
-        self.responses: dict[tuple[str, str], StoredResponse] = {}
-        self.conversations: dict[tuple[str, str], list[StoredItem]] = {}
 
-    def chain(self, tenant: str, id: str) -> list[str]:
-        turns = []
-        next_id: str | None = id
-        while next_id is not None and (tenant, next_id) in self.responses:
-            response = self.responses[tenant, next_id]
-            turns.append([item.id for item in (*response.input, *response.output)])
-            next_id = response.previous_id
-        return [item for turn in reversed(turns) for item in turn]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_random_operations(make_database, clock, seed, tmp_path):
-    rng = random.Random(seed)
-    path = str(tmp_path / "state.db")
-    database = make_database(path=path)
-    model = Model()
-
-    def pick() -> tuple[str, str]:
-        return rng.choice("tu"), str(rng.randrange(12))
-
-    def some_items() -> list[StoredItem]:
-        return items(*(str(rng.randrange(1000)) for _ in range(rng.randrange(4))))
-
-    for number in range(500):
-        tenant, id = pick()
-        clock.now += rng.randrange(100)
-        known = model.conversations.get((tenant, id))
-        match rng.randrange(8):
-            case 0 | 1:
-                parents = [key[1] for key in model.responses if key[0] == tenant and key[1] < id]
-                response = StoredResponse(
-                    id,
-                    b"x" * rng.randrange(3000),
-                    some_items(),
-                    some_items(),
-                    previous_id=rng.choice([None, *parents]),
-                    progress=rng.choice([ResponseProgress.RUNNING, ResponseProgress.FINISHED]),
-                )
-                conversation_id = rng.choice([None, id])
-                added = do(
-                    database,
-                    lambda s, t=tenant, r=response, c=conversation_id: s.add_response(t, r, c),
-                )
-                assert added == ((tenant, id) not in model.responses)
-                if not added:
-                    continue
-                model.responses[tenant, id] = response
-                if known is not None and conversation_id is not None:
-                    known += [*response.input, *response.output]
-            case 2:
-                deleted = do(database, lambda s, t=tenant, i=id: s.delete_response(t, i))
-                assert deleted == (model.responses.pop((tenant, id), None) is not None)
-            case 3:
-                new = some_items()
-                if known is None:
-                    do(
-                        database,
-                        lambda s, t=tenant, i=id, n=new: s.add_conversation(t, i, b"{}", n),
-                    )
-                    model.conversations[tenant, id] = new
-                else:
-                    do(database, lambda s, t=tenant, i=id, n=new: s.add_items(t, i, n))
-                    known += new
-            case 4:
-                item_id = str(rng.randrange(1000))
-                do(
-                    database,
-                    lambda s, t=tenant, i=id, x=item_id: s.delete_item(t, i, x),
-                )
-                if known is not None:
-                    known[:] = [item for item in known if item.id != item_id]
-            case 5:
-                found = context(database, id, tenant=tenant)
-                assert (ids(found) if found else []) == model.chain(tenant, id)
-            case 6:
-                found = do(database, lambda s, t=tenant, i=id: s.conversation_context(t, i, 10**6))
-                assert (None if found is None else list(found.items)) == known
-            case 7 if number % 10 == 0:
-                database.close()
-                database = make_database(path=path)
-    assert database.totals.num_objects == len(model.responses) + len(model.conversations)
+def test_what_is_read_needs_no_room_on_the_disk(make_database, tmp_path, clock):
+    database = make_database(path=str(tmp_path / "state.db"))
+    add(database, "a")
+    add(database, "b", "a")
+    clock.now += 1000
+    connection: sqlite3.Connection = database._connection
+    connection.execute("PRAGMA query_only = ON")
+    assert ids(context(database, "b")) == ["a-in", "a-out", "b-in", "b-out"]
+    assert find(database, "a") is not None
+    with pytest.raises(StateFailed):
+        do(database, lambda state: state.delete_response("t", "a"))
+    connection.execute("PRAGMA query_only = OFF")
+    assert database.seconds_to_expiry() == 1e9 - 1000
+    assert find(database, "a") is not None
+    assert find(database, "b") is not None
+    assert database.seconds_to_expiry() == 1e9
     database.check()

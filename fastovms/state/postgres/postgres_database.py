@@ -1,0 +1,288 @@
+"""Runs the transactions of one thread on a PostgreSQL database, which other threads and other
+servers use too, and keeps it within its bounds."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import psycopg
+from psycopg import errors
+
+from fastovms.errors import StateFailed
+from fastovms.state.operations import Operations
+from fastovms.state.postgres.database_link import DatabaseLink
+from fastovms.state.postgres.postgres_connection import PostgresSession, Unreachable
+from fastovms.state.postgres.shared_tables import SharedTables
+from fastovms.state.running_responses import ONLY_REPLICA, Replica
+from fastovms.state.state_database import Operation, OperationOutcome, StateBounds
+from fastovms.state.tables import Clock, Totals
+
+EVICTION_LOCK: Final = 0x6661_7374_0002
+"""The number of the advisory lock that the one server has which evicts."""
+
+_MAX_EVICTED: Final = 128
+"""How many objects one transaction evicts."""
+
+_MAX_ATTEMPTS: Final = 5
+"""How often an operation is tried that others get in the way of."""
+
+_IN_THE_WAY: Final = (errors.DeadlockDetected, errors.SerializationFailure)
+
+_PAUSE: Final = 0.05
+"""Seconds before an operation is tried again that others got in the way of; each time that much
+longer."""
+
+_MAX_WAIT: Final = 30.0
+"""Seconds after which to look how much others have added, at the latest."""
+
+_MIN_WAIT: Final = 0.05
+"""Seconds after which to look again whether the database can be reached, at the earliest."""
+
+_TURN: Final = 1.0
+"""Seconds after which to look again whether anything is left to evict when another server has its
+turn."""
+
+
+class _ConnectionLost(Exception):
+    """The connection was lost, and nothing was committed."""
+
+
+class _Connected(NamedTuple):
+    """A session, and what works on it."""
+
+    session: PostgresSession
+    tables: SharedTables
+    operations: Operations
+
+
+class PostgresDatabase:
+    """Implements `StateDatabase` on a connection of its own.
+
+    Args:
+        link: what it shares with other threads.
+        clock: tells unix time in seconds, as other servers' clocks do.
+        only_reads: whether its operations change nothing. They all see one state, and wait for
+            nobody who writes.
+        replica: what the database knows this process as.
+    """
+
+    def __init__(
+        self,
+        link: DatabaseLink,
+        bounds: StateBounds,
+        clock: Clock,
+        *,
+        only_reads: bool = False,
+        replica: Replica = ONLY_REPLICA,
+    ) -> None:
+        self._link = link
+        self._bounds = bounds
+        self._clock = clock
+        self._only_reads = only_reads
+        self._replica = replica
+        self._connected: _Connected | None = None
+
+    @property
+    def is_on_disk(self) -> bool:
+        return not self._link.trouble
+
+    @property
+    def totals(self) -> Totals:
+        return self._link.totals
+
+    @property
+    def trouble(self) -> str:
+        trouble = self._link.trouble
+        return f"responses are not stored: {trouble}" if trouble else ""
+
+    def connect(self) -> _Connected:
+        """Returns the connection, a new one if there is none.
+
+        Raises:
+            Unreachable: none can be had.
+        """
+        if self._connected is None:
+            self._use(self._link.connect())
+        assert self._connected is not None
+        return self._connected
+
+    def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
+        """Runs operations in one transaction, and raises nothing. Where one of them raises, or
+        others are in the way, nothing of it is kept, and each gets a transaction of its own."""
+        try:
+            return self._transact(operations)
+        except Unreachable as error:
+            reason = f"the state cannot be had: {error}"
+            return [OperationOutcome(error=StateFailed(reason)) for _ in operations]
+        except Exception as error:
+            if len(operations) > 1:
+                return [self.transact([operation])[0] for operation in operations]
+            if isinstance(error, psycopg.Error | _ConnectionLost):
+                error = StateFailed(f"the state cannot be read or written: {_reason(error)}")
+            return [OperationOutcome(error=error)]
+
+    def keep_house(self) -> float:
+        """Connects again if that is due, writes down which objects were used, and evicts a few
+        where that is due. Returns the seconds after which to do so again.
+
+        Raises:
+            StateFailed: nothing is evicted.
+        """
+        try:
+            if self._link.trouble and not self._connect_again():
+                return max(_MIN_WAIT, self._link.seconds_left())
+            self._write_uses()
+            if self._only_reads:
+                return _MAX_WAIT
+            if self.evict():
+                return 0.0
+            expiry = self.seconds_to_expiry()
+        except Unreachable:
+            return max(_MIN_WAIT, self._link.seconds_left())
+        except (psycopg.Error, _ConnectionLost) as error:
+            raise StateFailed(f"nothing is evicted: {_reason(error)}") from error
+        return _MAX_WAIT if expiry is None else min(max(expiry, _TURN), _MAX_WAIT)
+
+    def evict(self) -> bool:
+        """Evicts a few objects, where that is due and no other server does so. Returns whether more
+        are.
+
+        Raises:
+            psycopg.Error, Unreachable: nothing is evicted.
+        """
+        if not self._is_due():
+            return False
+        with self._transaction() as (session, tables, _):
+            [has_turn] = session.execute(
+                "SELECT pg_try_advisory_xact_lock(?)", (EVICTION_LOCK,)
+            ).fetchone()
+            if not has_turn:
+                return False
+            totals = tables.sum_slots()
+            sizes = self._bounds.evictable(totals, tables.oldest(_MAX_EVICTED), self._clock())
+            tables.delete_keys(sizes)
+        return bool(sizes) and self._is_due()
+
+    def seconds_to_expiry(self) -> float | None:
+        """Returns the seconds until the next object is too old; None = there is none.
+
+        Raises:
+            psycopg.Error, Unreachable: it cannot be known.
+        """
+        with self._transaction(only_reads=True) as (_, tables, _):
+            return self._bounds.seconds_to_expiry(tables.oldest_use(), self._clock())
+
+    def check(self) -> None:
+        """Raises AssertionError when what is kept contradicts itself. It reads everything."""
+        with self._transaction(only_reads=True) as (_, tables, _):
+            assert tables.sum_slots() == tables.count()
+            assert tables.wrong_sizes() == []
+            assert tables.wrong_progress() == []
+
+    def close(self) -> None:
+        self._disconnect()
+
+    def _transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
+        for number in range(1, _MAX_ATTEMPTS):
+            try:
+                return self._transact_once(operations)
+            except _ConnectionLost:
+                if number > 1:
+                    raise
+            except _IN_THE_WAY:
+                if len(operations) > 1:
+                    raise
+                # Whoever waited for this one goes first, or both would meet again.
+                time.sleep(random.uniform(0.5, 1.0) * _PAUSE * number)
+        return self._transact_once(operations)
+
+    def _transact_once(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
+        with self._transaction(only_reads=self._only_reads) as connected:
+            return [self._run(operation, connected.operations) for operation in operations]
+
+    def _run(self, operation: Operation, operations: Operations) -> OperationOutcome:
+        try:
+            return OperationOutcome(operation(operations))
+        except psycopg.Error:
+            raise
+        except Exception as error:
+            if not self._only_reads:
+                raise  # it may have changed something
+            return OperationOutcome(error=error)
+
+    @contextmanager
+    def _transaction(self, *, only_reads: bool = False) -> Iterator[_Connected]:
+        """Commits what is done within it, or nothing where that raises.
+
+        Raises:
+            Unreachable: there is no connection; or it was lost during the commit, and nobody knows
+                whether anything is kept.
+            _ConnectionLost: nothing is kept.
+        """
+        connected = self.connect()
+        session, tables, _ = connected
+        tables.growth = Totals()
+        try:
+            session.begin(only_reads=only_reads)
+            yield connected
+            tables.write_growth()
+        except BaseException as error:
+            session.rollback()
+            if isinstance(error, errors.ReadOnlySqlTransaction):
+                session.close()  # another server is the primary now
+            if session.is_lost:
+                self._disconnect()
+                if isinstance(error, psycopg.Error):
+                    raise _ConnectionLost(_reason(error)) from error
+            raise
+        try:
+            session.commit()
+        except psycopg.Error as error:
+            session.rollback()
+            if not session.is_lost:
+                raise
+            self._disconnect()
+            if only_reads:
+                raise _ConnectionLost(_reason(error)) from error
+            raise Unreachable(
+                f"the connection was lost during a commit, and what it wrote may be kept or not: "
+                f"{_reason(error)}"
+            ) from error
+        self._link.add(tables.growth)
+
+    def _connect_again(self) -> bool:
+        """Returns whether the database can be reached again."""
+        session = self._link.try_again()
+        if session is not None:
+            self._disconnect()
+            self._use(session)
+        return session is not None
+
+    def _use(self, session: PostgresSession) -> None:
+        tables = SharedTables(session, self._clock, self._bounds.max_bytes)
+        self._connected = _Connected(session, tables, Operations(tables, self._replica))
+
+    def _disconnect(self) -> None:
+        if self._connected is not None:
+            self._connected.session.close()
+        self._connected = None
+
+    def _write_uses(self) -> None:
+        """Writes down which objects were used. What was used on a lost connection is not noted."""
+        if self._connected is not None and self._connected.tables.has_uses:
+            with self._transaction() as (_, tables, _):
+                tables.write_uses()
+
+    def _is_due(self) -> bool:
+        with self._transaction(only_reads=True) as (_, tables, _):
+            totals, oldest_use = tables.sum_slots(), tables.oldest_use()
+        self._link.totals = totals
+        return self._bounds.is_exceeded(totals, oldest_use, self._clock())
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,99 @@
+"""Says where the PostgreSQL server is, and with which password to come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+from fastovms.errors import ConfigurationError, StateFailed
+
+_CREDENTIAL: Final = "state-password"
+"""The name of the password among systemd's credentials."""
+
+_DEFAULTS: Final = {
+    "application_name": "fastovms",
+    "connect_timeout": "3",
+    # A host that has gone without a word is noticed while nothing is sent, and while something is.
+    "keepalives_idle": "10",
+    "keepalives_interval": "3",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "8000",
+}
+"""Parameters of libpq (PostgreSQL documentation, 32.1.2) that the URL may set otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """A database of a PostgreSQL server.
+
+    Attributes:
+        parameters: what libpq is told, without the password of a file.
+        password_file: where the password is; None = wherever libpq finds it.
+    """
+
+    parameters: Mapping[str, str] = field(repr=False)
+    password_file: Path | None = None
+
+    def connection_parameters(self) -> dict[str, str]:
+        """Returns what libpq is told. The file is read each time: passwords change.
+
+        Raises:
+            StateFailed: the file cannot be read.
+        """
+        if self.password_file is None:
+            return dict(self.parameters)
+        try:
+            password = self.password_file.read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StateFailed(f"the password cannot be read: {error}") from None
+        return {**self.parameters, "password": password}
+
+    def __str__(self) -> str:
+        """The address without any password."""
+        host, name = self.parameters.get("host", "localhost"), self.parameters.get("dbname", "")
+        return f"postgresql://{host}/{name}"
+
+
+def read_address(url: str, password_file: Path | None, environ: Mapping[str, str]) -> ServerAddress:
+    """Reads a URL as libpq has it (PostgreSQL documentation, 32.1.1.2).
+
+    The password is that of the file, else systemd's credential `state-password`, else what the URL
+    has or libpq finds.
+
+    Raises:
+        ConfigurationError: it is none, or the file cannot be read.
+    """
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        given = conninfo_to_dict(url)
+    except ProgrammingError as error:
+        # libpq's reason quotes the URL.
+        reason = "" if may_have_password(url) else f": {' '.join(str(error).split())}"
+        raise ConfigurationError(f"--state-url is no URL that libpq understands{reason}") from None
+    parameters = {**_DEFAULTS, **{name: str(value) for name, value in given.items()}}
+    address = ServerAddress(parameters, password_file or _credential(environ))
+    try:
+        address.connection_parameters()
+    except StateFailed as error:
+        raise ConfigurationError(str(error)) from None
+    return address
+
+
+def may_have_password(url: str) -> bool:
+    """Returns whether anything in the URL may be a password."""
+    try:
+        parts = urlsplit(url)
+        return ":" in parts.netloc.rpartition("@")[0] or "password" in parse_qs(parts.query)
+    except ValueError:
+        return True
+
+
+def _credential(environ: Mapping[str, str]) -> Path | None:
+    directory = environ.get("CREDENTIALS_DIRECTORY")
+    path = Path(directory, _CREDENTIAL) if directory else None
+    return path if path is not None and path.exists() else None

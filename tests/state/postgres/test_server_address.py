@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from fastovms.errors import ConfigurationError, StateFailed
+from fastovms.state.postgres.server_address import may_have_password, read_address
+
+
+def test_what_libpq_is_told():
+    address = read_address("postgresql://me@db:6432/state?sslmode=verify-full&options=x", None, {})
+    told = address.connection_parameters()
+    given = {"user": "me", "host": "db", "port": "6432", "dbname": "state", "options": "x"}
+    assert (given | {"sslmode": "verify-full", "connect_timeout": "3"}).items() <= told.items()
+    assert int(told["tcp_user_timeout"]) > 0
+
+
+def test_the_url_goes_before_what_is_told_by_default():
+    address = read_address("postgres://db/?connect_timeout=9", None, {})
+    assert address.connection_parameters()["connect_timeout"] == "9"
+
+
+def test_where_the_password_is(tmp_path):
+    file, credential = tmp_path / "file", tmp_path / "state-password"
+    url = "postgresql://me:one@db/state"
+    assert read_address(url, None, {}).connection_parameters()["password"] == "one"
+    credential.write_text("two\n")
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    assert read_address(url, None, environ).connection_parameters()["password"] == "two"
+    file.write_text("three")
+    address = read_address(url, file, environ)
+    assert address.connection_parameters()["password"] == "three"
+    file.write_text("four\n")
+    assert address.connection_parameters()["password"] == "four"
+    file.unlink()
+    with pytest.raises(StateFailed, match="No such file"):
+        address.connection_parameters()
+    with pytest.raises(ConfigurationError, match="the password cannot be read"):
+        read_address(url, file, environ)
+    assert "password" not in read_address("postgresql://db", None, {}).connection_parameters()
+
+
+def test_no_address_shows_a_password(tmp_path):
+    for url in ("postgresql://me:secret@db/state", "postgresql://db/state?password=secret"):
+        address = read_address(url, None, {})
+        assert str(address) == "postgresql://db/state"
+        assert "secret" not in repr(address)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql://db/state?sslmod=x", 'invalid URI query parameter: "sslmod"'),
+        ("postgresql://me:secret@db/state?sslmod=x", "no URL that libpq understands$"),
+        ("postgresql://db/?password=secret&sslmod=x", "no URL that libpq understands$"),
+        ("postgresql://me:secret@[::1/state", "no URL that libpq understands$"),
+    ],
+)
+def test_a_url_that_is_none(url, reason):
+    with pytest.raises(ConfigurationError, match=reason) as raised:
+        read_address(url, None, {})
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "may_have"),
+    [
+        ("postgresql://db:5432/state", False),
+        ("postgresql://me@[::1]:5432/state?sslmode=require", False),
+        ("postgresql://me:secret@db/state", True),
+        ("postgresql://db/state?password=secret", True),
+        ("postgresql://[::1/state", True),
+    ],
+)
+def test_what_may_have_a_password(url, may_have):
+    assert may_have_password(url) is may_have

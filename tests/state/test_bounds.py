@@ -1,0 +1,104 @@
+"""What every state database drives out, takes back and refuses."""
+
+from __future__ import annotations
+
+from fastovms.errors import StateFailed
+from fastovms.state.operations import Operations
+from fastovms.state.state_database import StateBounds, StateDatabase
+from fastovms.state.store import ResponseProgress, StoredResponse, UnknownCursor
+from tests.state.conftest import UNBOUNDED
+from tests.state.transactions import add, context, do, find, items
+
+# Bounds
+
+
+def evict_all(database: StateDatabase) -> None:
+    while not database.keep_house():
+        continue
+
+
+def test_the_least_recently_used_go_when_there_are_too_many(make_database, clock):
+    database = make_database(UNBOUNDED._replace(max_count=2))
+    for id in ("a", "b", "c"):
+        clock.now += 100
+        add(database, id)
+    clock.now += 100
+    context(database, "a")
+    evict_all(database)
+    assert [find(database, id) is not None for id in "abc"] == [True, False, True]
+    database.check()
+
+
+def test_the_oldest_go_when_they_are_too_large(make_database, clock):
+    database = make_database(UNBOUNDED._replace(max_bytes=5000))
+    for number in range(10):
+        clock.now += 1
+        body = b"x" * 1000
+        response = StoredResponse(str(number), body, progress=ResponseProgress.FINISHED)
+        do(database, lambda state, response=response: state.add_response("t", response, None))
+        evict_all(database)
+        assert database.totals.num_bytes <= 5000
+    assert find(database, "9") is not None
+    assert find(database, "5") is None
+
+
+def test_what_is_too_old_goes(make_database, clock):
+    database = make_database(UNBOUNDED._replace(max_age=1000))
+    assert database.seconds_to_expiry() is None
+    add(database, "a")
+    clock.now += 600
+    add(database, "b")
+    assert database.seconds_to_expiry() == 400
+    assert database.keep_house() > 0
+    clock.now += 400
+    evict_all(database)
+    assert find(database, "a") is None
+    assert database.seconds_to_expiry() == 600
+
+
+def test_a_running_response_stays(make_database, clock):
+    database = make_database(StateBounds(max_age=1, max_count=0, max_bytes=1000))
+    add(database, "a", progress=ResponseProgress.RUNNING)
+    clock.now += 100
+    assert database.keep_house() > 0
+    assert find(database, "a") is not None
+
+
+def test_many_are_evicted_a_few_at_a_time(make_database, clock):
+    database = make_database(UNBOUNDED._replace(max_age=1))
+    for number in range(150):
+        add(database, str(number))
+    clock.now += 10
+    assert database.keep_house() == 0
+    assert 0 < database.totals.num_objects < 150
+    evict_all(database)
+    assert database.totals == (0, 0)
+
+
+# Transactions
+
+
+def test_an_operation_that_fails_changes_nothing_and_spoils_no_other(make_database):
+    database = make_database()
+
+    def fail(state: Operations) -> None:
+        state.add_conversation("t", "c", b"{}", items("i"))
+        raise UnknownCursor("x")
+
+    outcomes = database.transact(
+        [
+            lambda state: state.add_conversation("t", "a", b"{}", []),
+            fail,
+            lambda state: state.add_conversation("t", "a", b"{}", []),  # the id is taken
+            lambda state: state.find_conversation("t", "a"),
+        ]
+    )
+    assert [type(error) for _, error in outcomes] == [
+        type(None),
+        UnknownCursor,
+        StateFailed,
+        type(None),
+    ]
+    assert outcomes[-1].result == b"{}"
+    assert database.totals.num_objects == 1
+    database.check()

@@ -52,6 +52,7 @@ RANKS = (
         "engine.scheduling",
         "http.gates",
         "http.parsing",
+        "ray_serve",
         "state.postgres",
         "state.sqlite",
         "text.tools",

@@ -1,0 +1,30 @@
+"""Runs a command in place of this process, which is killed when its parent ends.
+
+python -m fastovms.ray_serve.dies_with_parent PARENT_PID COMMAND [ARGUMENT ...]
+
+Ray kills an actor without asking it, and what the actor had started must not live on with the
+processors and the memory that Ray then gives to others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main(argv: list[str]) -> None:
+    """Takes the process id of the parent and the command. The signal that prctl(2) asks for stays
+    asked for across execve; a parent that ended before it was asked for is told by its id."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(argv[1]):
+        sys.exit("the process that asked for this one has ended")
+    os.execvp(argv[2], argv[2:])
+
+
+if __name__ == "__main__":
+    main(sys.argv)

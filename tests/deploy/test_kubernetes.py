@@ -18,7 +18,13 @@ from fastovms.backend_stats import BackendStats
 from fastovms.cli.environment import IGNORED, VARIABLES, read_environment
 from fastovms.cli.flags import read_flags
 from fastovms.cli.parser import parse
-from fastovms.config import HttpConfig, RepositoryConfig, SecurityConfig, ServiceConfig
+from fastovms.config import (
+    HttpConfig,
+    RepositoryConfig,
+    SecurityConfig,
+    ServiceConfig,
+    StateConfig,
+)
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.settings import Settings
 from tests.deploy.manifests import (
@@ -289,10 +295,13 @@ def test_secrets_have_the_keys_that_are_asked_for(name: str) -> None:
         for volume in pod["volumes"]:
             if "secret" in volume and volume["name"] == "secrets":
                 assert volume["secret"]["secretName"] == example["metadata"]["name"]
-        file = set_.section(SecurityConfig).api_key_file
-        if file is not None:
-            assert (str(file.parent), file.name) == (SECRETS, file.name)
-            assert file.name in given
+        for file in (
+            set_.section(SecurityConfig).api_key_file,
+            set_.section(StateConfig).password_file,
+        ):
+            if file is not None:
+                assert str(file.parent) == SECRETS
+                assert file.name in given
     for monitor in of_kind(resources, "PodMonitor"):
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
             credentials = endpoint["authorization"]["credentials"]
@@ -300,3 +309,12 @@ def test_secrets_have_the_keys_that_are_asked_for(name: str) -> None:
             assert credentials["key"] in given
             keys = example["stringData"]["api-keys"].split()
             assert example["stringData"][credentials["key"]] in keys
+
+
+def test_replicas_share_one_state() -> None:
+    for name in ("replicas", "autoscaled-hpa", "autoscaled-keda"):
+        resources = overlay(name)
+        [(_, _, given)] = servers(resources)
+        state = given.section(StateConfig)
+        assert state.state_url is not None
+        assert state.password_file is not None

@@ -20,10 +20,12 @@ from urllib.request import urlopen
 
 import uvloop
 
-from bench.client import Target, completion, run_load
 from bench.prober import Latencies, probing
 from bench.process import server_process, two_cores
 from bench.report import machine, table
+from bench.streams import completion, run_streams
+from fastovms.client.target import Target
+from fastovms.load_test.load_run import LoadRequest
 
 _NULL_SERVER = ("-m", "bench.null_server", "--step", "0.02")
 _SERVER = ("-m", "fastovms", "serve", "--access-log", "off", "--cache-size", "0.5")
@@ -47,7 +49,7 @@ def measure_idle(num_idle: int, num_streams: int, num_tokens: int, num_runs: int
         alone: list[float] = []
         beside: list[float] = []
         memory: list[float] = []
-        runner.run(run_load(target, bodies))
+        runner.run(run_streams(target, bodies))
         for _ in range(num_runs):
             before = _resident_memory(url)
             alone += _gaps(runner, target, bodies)
@@ -122,18 +124,18 @@ async def _connect_idle(target: Target, number: int) -> list[asyncio.Transport]:
 
 
 async def _run_after(
-    seconds: float, target: Target, bodies: list[dict[str, object]], paths: Sequence[str]
+    seconds: float, target: Target, bodies: list[LoadRequest], paths: Sequence[str]
 ) -> Latencies:
     """Probes while the load runs, but for its first seconds, in which the streams begin."""
-    load = asyncio.ensure_future(run_load(target, bodies))
+    load = asyncio.ensure_future(run_streams(target, bodies))
     await asyncio.sleep(seconds)
     with probing(target.host, target.port, paths) as latencies:
         await load
     return latencies
 
 
-def _gaps(runner: asyncio.Runner, target: Target, bodies: list[dict[str, object]]) -> list[float]:
-    load = runner.run(run_load(target, bodies))
+def _gaps(runner: asyncio.Runner, target: Target, bodies: list[LoadRequest]) -> list[float]:
+    load = runner.run(run_streams(target, bodies))
     return [gap for timeline in load.timelines for gap in timeline.gaps]
 
 

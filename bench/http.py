@@ -17,18 +17,20 @@ from collections.abc import Callable
 
 import uvloop
 
-from bench.client import Load, Target, completion, run_load
 from bench.process import server_process, two_cores
 from bench.report import machine, median, table
 from bench.room_profile import measure_rooms
+from bench.streams import completion, run_streams
 from bench.whole_requests import measure_requests
+from fastovms.client.target import Target
+from fastovms.load_test.timeline import Load
 
 NULL_SERVER = ("-m", "bench.null_server")
 
 
 def measure_sse(num_streams: int, num_tokens: int, num_runs: int) -> None:
-    """Streams as fast as both sides can. Frames are fewer than tokens where the client was too
-    slow to read them one by one."""
+    """Streams as fast as both sides can. Frames are those that bring text, of which there are fewer
+    than tokens where the client was too slow to read them one by one."""
     server_core, client_core = two_cores()
     bodies = [completion("null", [1], num_tokens) for _ in range(num_streams)]
     with (
@@ -39,7 +41,7 @@ def measure_sse(num_streams: int, num_tokens: int, num_runs: int) -> None:
         target = Target.from_url(f"{url}/v1")
         loads: list[Load] = []
         for number in range(-1, num_runs):
-            load = runner.run(run_load(target, bodies))
+            load = runner.run(run_streams(target, bodies))
             if load.num_tokens != num_streams * num_tokens:
                 raise SystemExit(f"{load.num_tokens} tokens, not {num_streams * num_tokens}")
             if number >= 0:

@@ -26,15 +26,15 @@ import openvino as ov
 import openvino_genai
 import uvloop
 
-from bench.client import Load, Target, Timeline, completion, run_load
 from bench.process import ServerProcess, server_process
 from bench.report import machine, median, ratio, table
+from bench.streams import completion, run_streams
+from fastovms.client.target import Target
+from fastovms.load_test.data_sets import RANDOM_TOKEN_IDS
+from fastovms.load_test.timeline import Load, Timeline
 
 Prompts = list[list[int]]
 Engine = Callable[[Prompts, int], Load]
-
-RANDOM_TOKEN_IDS = range(5, 400)
-"""Ids that every vocabulary has."""
 
 
 class Server:
@@ -46,8 +46,8 @@ class Server:
         self._runner = runner
 
     def __call__(self, prompts: Prompts, num_output_tokens: int) -> Load:
-        bodies = [completion(self._model, prompt, num_output_tokens) for prompt in prompts]
-        return self._runner.run(run_load(self._target, bodies))
+        requests = [completion(self._model, prompt, num_output_tokens) for prompt in prompts]
+        return self._runner.run(run_streams(self._target, requests))
 
 
 class Genai:
@@ -65,7 +65,7 @@ class Genai:
         config.ignore_eos = True
         config.do_sample = False
         start = time.perf_counter()
-        timelines = [Timeline(started=start) for _ in prompts]
+        timelines = [Timeline(start, completion_tokens=0) for _ in prompts]
         handles = []
         for prompt in prompts:
             token_ids = ov.Tensor(np.array([prompt], dtype=np.int64))
@@ -78,7 +78,7 @@ class Genai:
                 while handle.can_read():
                     (output,) = handle.read().values()
                     timeline.arrivals.append(now)
-                    timeline.num_tokens += len(output.generated_ids)
+                    timeline.completion_tokens = timeline.num_tokens + len(output.generated_ids)
         return Load(time.perf_counter() - start, timelines)
 
 

@@ -31,6 +31,7 @@ from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.backend_stats import BackendStats
+from fastovms.cli.bench_command import BENCH_GROUPS
 from fastovms.cli.environment import VARIABLES
 from fastovms.cli.flag import Flag
 from fastovms.cli.flags import GROUPS
@@ -79,6 +80,10 @@ def flags_page() -> str:
             f"## {title[0].upper()}{title[1:]}",
             _table(("Flag", "Default", "Meaning"), rows),
         ]
+    parts += ["## Bench", _help_of("bench")]
+    for title, flags in BENCH_GROUPS.items():
+        rows = [_flag_row(flag, ()) for flag in flags]
+        parts += [f"### Bench: {title}", _table(("Flag", "Default", "Meaning"), rows)]
     return _page(parts)
 
 
@@ -96,7 +101,8 @@ def _help_of(*command: str) -> str:
         else:
             os.environ["COLUMNS"] = width
     text = printed.getvalue()
-    ends = [end for title in GROUPS if (end := text.find(f"\n{title}:\n")) >= 0]
+    groups = (*GROUPS, *BENCH_GROUPS)
+    ends = [end for title in groups if (end := text.find(f"\n{title}:\n")) >= 0]
     return f"```text\n{text[: min(ends, default=len(text))].strip()}\n```"
 
 

@@ -31,6 +31,7 @@ RANKS = (
     {
         "backends.engine_thread",
         "backends.processes",
+        "client",
         "engine.model",
         "gguf",
         "grammar",
@@ -52,6 +53,7 @@ RANKS = (
         "engine.scheduling",
         "http.gates",
         "http.parsing",
+        "load_test",
         "ray_serve",
         "state.postgres",
         "state.sqlite",

@@ -35,7 +35,8 @@ _ADDRESSES: Final = frozenset(("--host", "--rest-bind-address", "--listen", "--u
 SERVE: Final = "serve"
 PULL: Final = "pull"
 TUNE: Final = "tune"
-_FIRST_WORDS: Final = (SERVE, PULL, TUNE, "-h", "--help", "--version")
+BENCH: Final = "bench"
+_FIRST_WORDS: Final = (SERVE, PULL, TUNE, BENCH, "-h", "--help", "--version")
 """What a line begins with that is not one of `serve` without its name."""
 
 _SWITCHES: Final = frozenset(

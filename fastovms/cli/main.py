@@ -17,7 +17,8 @@ from typing import Final, NoReturn
 
 from fastovms import __version__
 from fastovms.catalog.hub import Repository, is_model_id, model_root
-from fastovms.cli.aliases import PULL, TUNE
+from fastovms.cli.aliases import BENCH, PULL, TUNE
+from fastovms.cli.bench_command import run_bench
 from fastovms.cli.config_edit import add_model, list_models, remove_model
 from fastovms.cli.configure import HELD_FLAGS, write_graph
 from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
@@ -25,6 +26,7 @@ from fastovms.cli.flags import read_flags
 from fastovms.cli.model_choice import chosen_models, source_model
 from fastovms.cli.parser import USAGE_ERROR, parse
 from fastovms.cli.unused_flags import unused_flags
+from fastovms.client.request_failed import RequestFailed
 from fastovms.config import (
     ApiConfig,
     EngineConfig,
@@ -98,15 +100,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv, extra)
         settings = read_environment(environ) | read_flags(arguments)
         command = _command(arguments)
-        command(arguments, settings)
+        return command(arguments, settings) or 0
     except _Stopped as stopped:
         # A server ends so in order; any other command is left undone.
         return 0 if command is _serve else stopped.exit_code
     except ConfigurationError as error:
         return _complain(error, USAGE_ERROR)
-    except EngineFailed as error:
+    except (EngineFailed, RequestFailed) as error:
         return _complain(error, _FAILURE)
-    return 0
 
 
 def _complain(error: Exception, code: int) -> int:
@@ -114,8 +115,8 @@ def _complain(error: Exception, code: int) -> int:
     return code
 
 
-Command = Callable[[argparse.Namespace, Settings], None]
-"""Runs a command, given the arguments and all settings."""
+Command = Callable[[argparse.Namespace, Settings], int | None]
+"""Runs a command, given the arguments and all settings. It returns the exit code; None = 0."""
 
 
 def _command(arguments: argparse.Namespace) -> Command:
@@ -124,6 +125,8 @@ def _command(arguments: argparse.Namespace) -> Command:
         return _pull
     if arguments.command == TUNE:
         return _tune
+    if arguments.command == BENCH:
+        return _bench
     if arguments.pull:
         return _pull_for_ovms
     if arguments.list_models:
@@ -196,6 +199,10 @@ def _tune(arguments: argparse.Namespace, settings: Settings) -> None:
     logging.basicConfig(level="WARNING", format="%(message)s")
     source = ModelSource(arguments.model, settings=settings.only(*MODEL_SECTIONS))
     print(tune(source, settings.section(RepositoryConfig)), flush=True)
+
+
+def _bench(arguments: argparse.Namespace, settings: Settings) -> int:
+    return run_bench(arguments)
 
 
 def _list_models(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from fastovms import __version__
-from fastovms.cli.aliases import MODES, PULL, SERVE, TUNE, normalize
+from fastovms.cli.aliases import BENCH, MODES, PULL, SERVE, TUNE, normalize
+from fastovms.cli.bench_command import add_bench
 from fastovms.cli.flag_types import path, text
 from fastovms.cli.flags import ENGINE_GROUP, HUB_GROUP, add_flags
 from fastovms.cli.unused_flags import add_foreign_flags
@@ -48,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands.add_parser)
     _add_pull(commands.add_parser)
     _add_tune(commands.add_parser)
+    add_bench(commands.add_parser, BENCH)
     return parser
 
 

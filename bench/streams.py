@@ -1,0 +1,48 @@
+"""Streams of completions at once, all of which must succeed: the load of the benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from fastovms.client.http_client import HttpClient
+from fastovms.client.target import Target
+from fastovms.load_test.load_run import LoadRequest, run_load
+from fastovms.load_test.timeline import Load
+
+
+def completion(model: str, prompt_token_ids: list[int], num_output_tokens: int) -> LoadRequest:
+    """A greedy request that runs to its last token."""
+    body = {
+        "model": model,
+        "prompt": prompt_token_ids,
+        "max_tokens": num_output_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return LoadRequest("/completions", orjson.dumps(body))
+
+
+async def run_streams(target: Target, requests: Sequence[LoadRequest]) -> Load:
+    """Sends every request at once, each on a connection of its own, and reads them to the end.
+
+    Args:
+        requests: with paths below the target's.
+
+    Raises:
+        RequestFailed: of the first stream that did not end as it should.
+    """
+    client = HttpClient(target)
+    try:
+        load = await run_load(
+            client, [request._replace(path=target.path + request.path) for request in requests]
+        )
+    finally:
+        await client.close()
+    for timeline in load.timelines:
+        if timeline.failure is not None:
+            raise timeline.failure
+    return load

@@ -1,0 +1,1 @@
+"""Puts load on an OpenAI-compatible server and tells how it fares: `fastovms bench`."""

@@ -32,6 +32,8 @@ WHOLE_PIECES = {
     "http/test_clients.py": "a server whose clients leave, stall or flood",
     "http/test_drain.py": "a server that ends",
     "http/test_security.py": "a server with its gates",
+    "state/postgres/test_faults.py": "a store whose database fails",
+    "state/postgres/test_replicas.py": "several stores on one database",
     "state/test_bounds.py": "every database, at its limits",
     "state/test_random_operations.py": "every database, against a model",
     "text/test_detection.py": "all formats, found from templates",

@@ -14,9 +14,6 @@ from pathlib import Path
 
 import psycopg
 
-_USER = "nobody"
-"""Who runs the server where the tests are run by root, which PostgreSQL refuses to serve."""
-
 
 class PostgresServer:
     """A server on the loopback with a directory of its own."""
@@ -28,10 +25,10 @@ class PostgresServer:
         self._bin = Path(spec.origin).with_name("pginstall18") / "bin"
         self._root = Path(tempfile.mkdtemp(prefix="fastovms-pg-"))
         self._data = self._root / "data"
-        self._user = _USER if os.geteuid() == 0 else None
+        self._user = server_user()
         if self._user is not None:
             shutil.chown(self._root, self._user)
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         # The processes of a test are killed, its machine is not: nothing need be on the disk.
         initdb = ["initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-D", self._data]
@@ -102,7 +99,13 @@ class PostgresServer:
         )
 
 
-def _free_port() -> int:
+def server_user() -> str | None:
+    """Returns who is to run a database server: not root, whom such servers refuse; None = the user
+    of the tests."""
+    return "nobody" if os.geteuid() == 0 else None
+
+
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -61,6 +61,7 @@ class StateWorker:
         self._jobs: deque[_QueuedOperation] = deque()
         self._closing = False
         self._is_stuck = False
+        self._last_failure = ""
         self.num_failures = 0
         self._threads = [
             threading.Thread(target=self._run, args=[database], name="state", daemon=True)
@@ -150,10 +151,12 @@ class StateWorker:
     ) -> list[OperationOutcome]:
         outcomes = database.transact([job.operation for job in jobs])
         failures = [error for _, error in outcomes if isinstance(error, StateFailed)]
-        if failures:
-            with self._changed:
-                self.num_failures += len(failures)
-            logger.error("%d of %d operations: %s", len(failures), len(jobs), failures[0])
+        reason = str(failures[0]) if failures else ""
+        with self._changed:
+            self.num_failures += len(failures)
+            is_new, self._last_failure = reason != self._last_failure, reason
+        if reason and is_new:  # not once a request, as long as a disk or a database is gone
+            logger.error("%d of %d operations: %s", len(failures), len(jobs), reason)
         return outcomes
 
     def _report(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> bool:

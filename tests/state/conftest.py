@@ -64,7 +64,8 @@ def test_database(request: pytest.FixtureRequest) -> Iterator[str]:
     name = f"fastovms_test_{os.getpid()}"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-        yield make_conninfo(url, dbname=name)
+    yield make_conninfo(url, dbname=name)
+    with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 

@@ -107,7 +107,7 @@ class DatabaseLink:
     def _note(self, reason: str) -> None:
         with self._changed:
             if reason != self.trouble:
-                logger.warning("the state in %s cannot be had: %s", self._address, reason)
+                logger.warning("responses are not stored: %s: %s", self._address, reason)
             self.trouble = reason
             # Servers that lost the same database do not all come back at the same moment.
             self._due_at = self._clock() + self._delay * random.uniform(0.5, 1.0)

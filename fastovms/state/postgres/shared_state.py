@@ -57,7 +57,7 @@ def open_shared_state(
     except OtherVersion as error:
         raise ConfigurationError(f"cannot keep the state in {address}: {error}") from None
     except Unreachable:
-        logger.warning("responses are not stored until %s can be reached", address)
+        pass  # the link has said so
     return ThreadedStore(
         *databases[::2], readers=databases[1::2], replica=replica, timeout=_TIMEOUT
     )

@@ -37,7 +37,9 @@ def test_attempts_become_rare(nowhere, caplog):
         assert link.try_again() is None
     assert 0.1 < delays[0] <= 0.25
     assert 5 <= delays[-1] <= 10
-    assert caplog.text.count("cannot be had") == 1, "the same reason is not told again and again"
+    assert caplog.text.count("responses are not stored") == 1, (
+        "the same reason is not told again and again"
+    )
     assert link.num_connects == 0
 
 

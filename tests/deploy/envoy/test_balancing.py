@@ -256,6 +256,8 @@ async def test_a_killed_replica(two):
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         assert json_of(answer)["error"]["type"] == "server_error"
         assert other.requests == []
+    large = chat("Hi", file="x" * 5_000_000)
+    assert (await ask(two.port, "POST", CHATS, large, x_session_id="s")).status == 200
     assert await two.names(20, "s") == {other.name}
     await home.start(address)
     await two.wait_for_healthy(2)

@@ -1,0 +1,322 @@
+"""The configuration in the real HAProxy, before fakes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fastovms.config import HttpConfig
+from tests.deploy.client import DEADLINE, ask, connected, json_of
+from tests.deploy.replica import Replica, replicas
+from tests.paths import ROOT
+
+CONFIGURATION = ROOT / "deploy/haproxy/haproxy.cfg"
+TLS = ROOT / "tests/http/tls"
+CHATS = "/v1/chat/completions"
+ID = "resp_0a1b2c3d" + "e" * 24
+
+HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/local/sbin:/usr/sbin")
+
+pytestmark = pytest.mark.skipif(
+    HAPROXY is None, reason="HAProxy is missing: apt-get install haproxy"
+)
+
+
+class Fleet(NamedTuple):
+    """Replicas behind a HAProxy that clients reach at `port`."""
+
+    port: int
+    replicas: list[Replica]
+    log: Path
+
+    @property
+    def num_asked(self) -> list[int]:
+        return [len(replica.requests) for replica in self.replicas]
+
+    async def arrival(self) -> Replica:
+        """Waits for a request to `/stream` or `/slow`; returns the replica that it has reached."""
+        async with asyncio.timeout(DEADLINE):
+            return await self.replicas[0].arrivals.get()
+
+    async def names(self, count: int, session: str) -> set[str]:
+        """Asks so often in one session, over one connection: HAProxy is then done with a request
+        before the next one comes. Returns the names of the replicas that answer."""
+        async with connected(self.port) as client:
+            answers = [
+                await client.ask("POST", CHATS, b"{}", x_session_id=session) for _ in range(count)
+            ]
+        assert {answer.status for answer in answers} == {200}
+        return {json_of(answer)["replica"] for answer in answers}
+
+    async def key(self, path: str, body: object, **headers: str) -> str | None:
+        """Returns the key with which a replica is asked."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        answer = await ask(self.port, "POST", path, data, **headers)
+        key: str | None = json_of(answer)["headers"].get("x-fastovms-affinity")
+        return key
+
+    async def wait_until_down(self, replica: Replica) -> None:
+        """Returns when requests of a session of the replica's go elsewhere."""
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                answer = await ask(self.port, "POST", CHATS, b"{}", x_session_id="s")
+                if answer.status == 503 or json_of(answer)["replica"] != replica.name:
+                    return
+                await asyncio.sleep(0.05)
+
+
+def configuration(bind: str, addresses: list[str]) -> str:
+    """The file, for these addresses."""
+    kept = re.sub(r"^    server .*\n", "", CONFIGURATION.read_text(), flags=re.MULTILINE)
+    servers = "".join(f"    server {n} {address}\n" for n, address in enumerate(addresses))
+    return re.sub(r"^    bind \S+", f"    bind {bind}", kept, flags=re.MULTILINE) + servers
+
+
+@contextmanager
+def running_haproxy(folder: Path, listener: socket.socket) -> Iterator[Path]:
+    """Runs it with the folder's file; yields its log."""
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(HAPROXY), "-db", "-f", str(folder / "haproxy.cfg")],
+            pass_fds=(listener.fileno(),),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield log
+        assert process.poll() is None, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@asynccontextmanager
+async def fleet(folder: Path, *names: str, tls: bool = False) -> AsyncIterator[Fleet]:
+    certificate = folder / "fastovms.pem"
+    certificate.write_text("".join((TLS / f"first.{end}").read_text() for end in ("crt", "key")))
+    async with replicas(*names) as running:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            addresses = [replica.address for replica in running]
+            text = configuration(f"fd@{listener.fileno()}", addresses)
+            if not tls:
+                text = text.replace("ssl crt /etc/haproxy/fastovms.pem alpn h2,http/1.1", "")
+            text = text.replace("/etc/haproxy/fastovms.pem", str(certificate))
+            (folder / "haproxy.cfg").write_text(text)
+            with running_haproxy(folder, listener) as log:
+                yield Fleet(listener.getsockname()[1], running, log)
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with fleet(tmp_path, "a") as running:
+        yield running
+
+
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with fleet(tmp_path, "a", "b") as running:
+        yield running
+
+
+def chat(*texts: str, **members: object) -> dict[str, object]:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
+    return {"model": "m", "messages": messages, **members}
+
+
+def crc(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+# Affinity
+
+
+async def test_the_keys(one):
+    with_id = {"x": {"user": "no"}, "previous_response_id": ID, "user": "u"}
+    for path, body, session, expected in [
+        ("/v1/responses", with_id, "s", "0a1b2c3d"),
+        ("/v1/responses", {"conversation": ID.replace("resp", "conv")}, "s", "0a1b2c3d"),
+        ("/v1/responses", {"conversation": {"id": "conv_x"}}, "s", crc("conv_x")),
+        (f"/v1/responses/{ID}/cancel", b"", "", "0a1b2c3d"),
+        ("/v1/conversations/conv_x/items", {"items": []}, "", crc("conv_x")),
+        (CHATS, {"prompt_cache_key": "k", "user": "u"}, "s", crc("k")),
+        (CHATS, {"user": "u"}, "s", crc("s")),
+        (CHATS, {"user": "u"}, "", crc("u")),
+        (CHATS, {"prompt": "x" * 600}, "", crc("x" * 512)),
+        (CHATS, {"input": "x" * 5000}, "", crc("x" * 4096)),
+        (CHATS, {"model": "m"}, "", None),
+        (CHATS, {}, "", None),
+        (CHATS, b"no JSON", "", None),
+        (CHATS, b'{"user": "u', "", None),
+        ("/v1/responses", {"input": [{"role": "user", "content": "Hi"}]}, "", crc("Hi")),
+        ("/v1/responses", {"input": [{"content": [{"text": "Hi"}]}]}, "", crc("Hi")),
+        (CHATS, {"messages": [{"content": [{"text": "Hi"}], "role": "user"}]}, "", crc("Hi/")),
+        (CHATS, b"[" * 200_000, "", None),
+        (CHATS, b'{"a":' * 100_000, "", None),
+        (CHATS, b"\x00" * 1000, "", None),
+        (CHATS, b'{"user": "u", "file": "' + b"x" * 200_000, "", crc("u")),
+    ]:
+        headers = {"x_session_id": session} if session else {}
+        key = await one.key(path, body, x_fastovms_affinity="00000000", **headers)
+        assert key == expected, (path, body[:40] if isinstance(body, bytes) else body)
+
+
+async def test_the_turns_of_a_chat_have_one_key(one):
+    for system in ([], [{"role": "system", "content": "Be kind."}]):
+        keys = []
+        for turns in (("Hi",), ("Hi", "Hello!", "How are you?")):
+            body = chat(*turns)
+            body["messages"] = system + body["messages"]
+            keys.append(await one.key(CHATS, body))
+        assert keys[0] == keys[1] is not None
+        body["messages"][len(system)]["content"] = "Ho"
+        assert await one.key(CHATS, body) != keys[0]
+
+
+async def test_equal_keys_meet_at_one_replica(two):
+    homes = [await two.names(2, f"session {number}") for number in range(16)]
+    assert {len(names) for names in homes} == {1}
+    assert set().union(*homes) == {"a", "b"}
+    # Those without a key take turns.
+    answers = [await ask(two.port, "GET", "/v1/models") for _ in range(4)]
+    assert {json_of(answer)["replica"] for answer in answers} == {"a", "b"}
+
+
+async def test_the_load_is_bounded(two):
+    tasks = []
+    for _ in range(20):
+        asking = ask(two.port, "POST", "/slow", b"{}", x_session_id="s")
+        tasks.append(asyncio.create_task(asking))
+        await two.arrival()
+    assert max(two.num_asked) <= 1.5 * 20 / 2 + 1  # and the one that is to come
+    for replica in two.replicas:
+        replica.release.set()
+    assert {answer.status for answer in await asyncio.gather(*tasks)} == {200}
+
+
+# What passes
+
+
+async def test_streams_ids_and_large_bodies(one):
+    [replica] = one.replicas
+    async with connected(one.port) as client:
+        await client.send("GET", "/stream")
+        for number in range(3):
+            replica.frames.put_nowait(b"data: %d\n\n" % number)
+            await client.read_until(b"data: %d\n\n" % number)
+    async with asyncio.timeout(DEADLINE):
+        await replica.cancelled.wait()
+    body = json.dumps(chat("Large", file="x" * 60_000_000)).encode()
+    answer = await ask(one.port, "POST", CHATS, body, x_request_id="mine", traceparent="trace")
+    seen = json_of(answer)
+    assert seen["length"] == len(body)
+    assert seen["headers"]["x-fastovms-affinity"] == await one.key(CHATS, chat("Large"))
+    assert (seen["headers"]["x-request-id"], seen["headers"]["traceparent"]) == ("mine", "trace")
+    [entry] = [
+        found
+        for line in one.log.read_text().splitlines()
+        if line.startswith("{") and (found := json.loads(line))["request_id"] == "mine"
+    ]
+    assert (entry["status"], entry["path"], entry["traceparent"]) == (200, CHATS, "trace")
+    assert entry["affinity"] == seen["headers"]["x-fastovms-affinity"]
+
+
+async def test_what_clients_may_ask(one):
+    for path in ("/metrics", "/metrics/", "/%6Detrics", "//metrics", "/v1/../metrics", "/METRICS"):
+        answer = await ask(one.port, "GET", path)
+        assert answer.status == 404, path
+        assert json_of(answer)["error"]["type"] == "not_found_error"
+    for path in ("/health", "/ready", "/ping", "/v2/health/ready", "/v2/health/live", "/health/"):
+        assert (await ask(one.port, "GET", path)).status == 200
+    assert one.num_asked == [0]
+    one.replicas[0].is_ready = False
+    await one.wait_until_down(one.replicas[0])
+    assert (await ask(one.port, "GET", "/ready")).status == 503
+    answer = await ask(one.port, "POST", CHATS, b"{}")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert json_of(answer)["error"]["code"] == "no_replica"
+    answer = await ask(one.port, "POST", "/v3/chat/completions", b"{}")
+    assert (answer.status, json_of(answer)) == (503, {"error": "no replica is ready"})
+
+
+async def test_tls_and_http2(tmp_path):
+    async with fleet(tmp_path, "a", tls=True) as running:
+        context = ssl.create_default_context(cafile=str(TLS / "first.crt"))
+        context.set_alpn_protocols(["h2"])
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", running.port, ssl=context, server_hostname="localhost"
+        )
+        assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
+        writer.close()
+
+
+# What happens to replicas
+
+
+async def test_a_full_replica_and_one_that_drains(two):
+    [name] = await two.names(1, "s")
+    home, other = sorted(two.replicas, key=lambda replica: replica.name != name)
+    home.is_full = True
+    for replica in two.replicas:
+        replica.requests.clear()
+    assert await two.names(5, "s") == {other.name}
+    assert two.num_asked == [5, 5]
+    other.is_full = True
+    answer = await ask(two.port, "POST", CHATS, b"{}", x_session_id="s")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "7")
+    assert two.num_asked == [6, 6]
+    home.is_full = other.is_full = False
+    async with connected(two.port) as client:
+        await client.send("POST", "/slow", b"{}", x_session_id="s")
+        assert await two.arrival() is home
+        home.is_ready = False
+        await two.wait_until_down(home)
+        home.requests.clear()
+        assert await two.names(10, "s") == {other.name}
+        assert home.requests == []
+        home.release.set()
+        assert json_of(await client.answer())["replica"] == home.name
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_killed_replica(two, streams):
+    """What it has begun ends and is not asked again, and nobody else notices."""
+    [name] = await two.names(1, "s")
+    home, other = sorted(two.replicas, key=lambda replica: replica.name != name)
+    async with connected(two.port) as client:
+        await client.send("GET" if streams else "POST", "/stream" if streams else "/slow",
+                          None if streams else b"{}", x_session_id="s")  # fmt: skip
+        assert await two.arrival() is home
+        if streams:
+            home.frames.put_nowait(b"data: 1\n\n")
+            await client.read_until(b"data: 1\n\n")
+        await home.kill()
+        if streams:
+            assert await client.read() == b""
+        else:
+            answer = await client.answer()
+            assert (answer.status, json_of(answer)["error"]["code"]) == (502, "replica_ended")
+        assert other.requests == []
+    assert await two.names(20, "s") == {other.name}
+
+
+def test_time_outs_are_beyond_those_of_a_replica():
+    text = CONFIGURATION.read_text()
+    [purge] = re.findall(r"pool-purge-delay (\d+)s", text)
+    assert 2 * int(purge) < HttpConfig().keep_alive_timeout
+    [server] = re.findall(r"timeout server (\d+)h", text)
+    assert int(server) * 3600 > 100 * HttpConfig().ping_interval

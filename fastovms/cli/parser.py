@@ -25,7 +25,7 @@ def parse(argv: Sequence[str], extra: Sequence[str] = ()) -> argparse.Namespace:
     line = normalize(argv)
     if line[:1] == [SERVE]:
         line[1:1] = normalize([SERVE, *extra])[1:]
-    return _parser().parse_args(line)
+    return command_parser().parse_args(line)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,7 +35,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands; manual pages and completions are made of it, too."""
     parser = _Parser(
         prog="fastovms",
         description="OpenAI-compatible LLM server for OpenVINO models. A line without a command is "

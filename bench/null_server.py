@@ -155,6 +155,7 @@ def arguments(program: str, description: str | None) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--step", type=float, default=0.0, help="seconds a step takes")
+    parser.add_argument("--otlp-traces-endpoint", help="send spans there")
     parser.add_argument("--null-tokenizer", action="store_true", help="prompts cost nothing either")
     return parser.parse_args()
 
@@ -164,7 +165,7 @@ def main() -> None:
     config = ServerConfig(
         DEMO_MODEL,
         http=HttpConfig(host=chosen.host, port=chosen.port),
-        service=ServiceConfig(access_log="off"),
+        service=ServiceConfig(access_log="off", otlp_traces_endpoint=chosen.otlp_traces_endpoint),
     )
     encodes = not chosen.null_tokenizer
     run(config, LineWriter(), load=lambda: null_models(chosen.step, encodes=encodes))

@@ -57,9 +57,11 @@ from fastovms.service.log_writer import LineWriter
 from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.memory_trimmer import MemoryTrimmer
 from fastovms.service.ovms_metrics import OvmsMetrics
+from fastovms.service.span_export import span_tracer
 from fastovms.settings import ModelSource
 from fastovms.state.opening.opening import open_store
 from fastovms.state.state_metrics import StateCollector
+from fastovms.tracing import Tracer
 
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread must let another one have the GIL. At Python's 5 ms the engine
@@ -120,16 +122,18 @@ def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModel
 
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with (
+        span_tracer(config.service.otlp_traces_endpoint, os.environ) as tracer,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         _access_log(config.service, log) as access_lines,
     ):
-        runner.run(_run(config, log, access_lines, load_and_settle))
+        runner.run(_run(config, log, access_lines, tracer, load_and_settle))
 
 
 async def _run(
     config: ServerConfig,
     log: LineWriter,
     access_lines: LineWriter | None,
+    tracer: Tracer | None,
     load: Callable[[], ServedModels],
 ) -> None:
     router = Router()
@@ -177,7 +181,7 @@ async def _run(
         if keeper is not None:
             keeper.start()
         registry.register(GenerationCollector([model.metrics for model in models]))
-        add_model_routes(router, _context(config, models, bodies), state)
+        add_model_routes(router, _context(config, models, bodies, tracer), state)
         if config.security.enable_docs:
             describe = partial(_describe, config, router, models, needs_key=guard.needs_key)
             add_docs_routes(router, DocsRoutes(describe))
@@ -242,13 +246,16 @@ def _observers(
     return observers
 
 
-def _context(config: ServerConfig, models: ServedModels, bodies: BodyReader) -> ApiContext:
+def _context(
+    config: ServerConfig, models: ServedModels, bodies: BodyReader, tracer: Tracer | None
+) -> ApiContext:
     return ApiContext(
         models,
         config.api,
         new_id=lambda: secrets.token_hex(16),
         unix_time=time.time,
         bodies=bodies,
+        tracer=tracer,
     )
 
 

@@ -181,6 +181,8 @@ class ServiceConfig:
         access_log: a line a request, "text" or "json"; "off" = none.
         access_log_file: where it is written, like `log_file`; None = where the log goes.
         ovms_metrics: export the request counters of OpenVINO Model Server too.
+        otlp_traces_endpoint: the collector that gets spans, "http://host:4318"; None = the one
+            that OpenTelemetry's variables name, if they do.
     """
 
     engine_timeout: float = 60.0
@@ -192,6 +194,7 @@ class ServiceConfig:
     access_log: str = "text"
     access_log_file: Path | None = None
     ovms_metrics: bool = False
+    otlp_traces_endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ FOUNDATION = frozenset(
         "series",
         "settings",
         "timings",
+        "tracing",
         "user_dirs",
     }
 )

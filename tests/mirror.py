@@ -18,6 +18,7 @@ WHOLE_PIECES = {
     "api/test_log_fields.py": "all endpoints, and what the access log is told",
     "api/test_per_request_metrics.py": "all endpoints, and the time that answers tell of",
     "api/test_properties.py": "all endpoints, given random bodies",
+    "api/test_spans.py": "all endpoints, and what traces are told",
     "backends/genai/test_real.py": "the backend over the real pipeline",
     "backends/test_contract.py": "every backend, against one contract",
     "engine/model/test_architectures.py": "compiled models of many architectures",

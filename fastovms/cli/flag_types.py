@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from fastovms.ovms.options import Choice, Integer, Kind
 
@@ -56,6 +57,18 @@ def root_path(value: str) -> str:
     if not re.fullmatch(r"(/[^/?#\s]+)*/?", value, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be a path that begins with /, not {value!r}")
     return value.rstrip("/")
+
+
+def http_url(value: str) -> str:
+    """Reads an address such as http://collector:4318/v1/traces."""
+    try:
+        parts = urlsplit(value)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port, or of an IPv6 address
+        is_one = False
+    if not is_one:
+        raise argparse.ArgumentTypeError(f"must be an http:// or https:// address, not {value!r}")
+    return value
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:

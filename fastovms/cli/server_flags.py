@@ -8,6 +8,7 @@ from typing import Final
 from fastovms.cli.flag import Flag
 from fastovms.cli.flag_types import (
     choice,
+    http_url,
     integer,
     mode,
     names,
@@ -139,6 +140,9 @@ OPERATION_FLAGS: Final = (
          shows_default=False),
     Flag("--enable-per-request-metrics", API.per_request_metrics, "", None,
          "answers tell how long they took, in metrics beside usage, as vLLM's do"),
+    Flag("--otlp-traces-endpoint", SERVICE.otlp_traces_endpoint, "URL", http_url,
+         "send spans to this collector, by OTLP over HTTP (default: the one that OpenTelemetry's "
+         "variables name, if they do); needs the extra otel", shows_default=False),
     Flag("--ovms-metrics", SERVICE.ovms_metrics, "", None,
          "export the ovms_requests_* counters of OpenVINO Model Server too"),
 )  # fmt: skip

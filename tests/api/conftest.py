@@ -21,13 +21,14 @@ from fastovms.api.serving.images import ImageInput
 from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.config import ApiConfig, ModelLimits
-from fastovms.http.routing.messages import Headers, Response
+from fastovms.http.routing.messages import Headers, Request, Response
 from fastovms.http.routing.router import Match, Router
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.state.sqlite.database import Database
 from fastovms.state.state_database import StateBounds
 from fastovms.state.threaded_store import ThreadedStore
+from fastovms.tracing import Tracer
 from tests.api.described import check_answer, check_events, check_taken
 from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, Script, make_request, model_info
 
@@ -46,8 +47,10 @@ class Api:
         state: ResponsesState | None,
         images: ImageInput | None,
         first_id: int,
+        tracer: Tracer | None,
     ) -> None:
         self.backend = backend
+        self.last_request: Request | None = None
         self.registry = CollectorRegistry()
         self.metrics = GenerationMetrics(backend.model.name, backend.stats)
         self.registry.register(GenerationCollector([self.metrics]))
@@ -64,6 +67,7 @@ class Api:
                 unix_time=lambda: 1_750_000_000.5,
                 system_fingerprint="fp_test",
                 bodies=BodyReader(),
+                tracer=tracer,
             ),
             state,
         )
@@ -83,7 +87,7 @@ class Api:
         raw_path, _, query = path.partition("?")
         match = self.router.match(method, raw_path)
         assert isinstance(match, Match), path
-        request = make_request(raw_path, body, method=method, stream=stream)
+        request = self.last_request = make_request(raw_path, body, method=method, stream=stream)
         request.query = query
         request.tenant = tenant
         request.headers = Headers((headers or {}).items())
@@ -126,6 +130,7 @@ def make_api() -> Callable[..., Api]:
         state: ResponsesState | None = None,
         images: ImageInput | None = None,
         first_id: int = 0,
+        tracer: Tracer | None = None,
     ) -> Api:
         if isinstance(script, str):
             tokens = list(script.encode())
@@ -142,6 +147,7 @@ def make_api() -> Callable[..., Api]:
             state,
             images,
             first_id,
+            tracer,
         )
 
     return make

@@ -21,6 +21,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import ChatRequest
 from fastovms.api.wire.warning_header import warning_headers
 from fastovms.http.routing.messages import Request, Response
+from fastovms.tracing import GenerationKind
 
 _CALL_ID_LENGTH: Final = 9
 """The length of a call's id in OVMS. The templates of Mistral's models take no other length."""
@@ -51,6 +52,7 @@ class ChatCompletions:
             log_fields=request.log_fields,
             measure=len,
             new_parser=job.new_parser,
+            begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
         )
         answer = self._stream if is_streamed(preparation.body) else self._complete
         with generation:

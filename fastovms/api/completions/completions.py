@@ -26,6 +26,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import CompletionRequest
 from fastovms.http.routing.messages import Request, Response
 from fastovms.params import FinishReason, TokenLogprobs
+from fastovms.tracing import GenerationKind
 
 PromptLogprobs = Sequence[Sequence[TokenLogprobs | None]]
 
@@ -57,20 +58,23 @@ class Completions:
             request_id=new_id,
             log_fields=request.log_fields,
             measure=dialect.text_length,
+            begin_span=context.span_of(
+                request, GenerationKind.TEXT_COMPLETION, preparation, envelope.id
+            ),
         )
-        prompt_logprobs: PromptLogprobs | None = None
-        if job.num_prompt_logprobs is not None and (is_streamed(body) or not job.generates):
-            scores = await score_prompts(
-                model.backend,
-                [task.token_ids for task in job.tasks],
-                job.num_prompt_logprobs,
-                request_id=f"{new_id}-score",
-                queueing=job.options.queueing,
-            )
-            prompt_logprobs = [score.logprobs for score in scores]
-            generation.note_scored([score.num_cached_tokens for score in scores])
         answer = self._stream if is_streamed(body) else self._complete
         with generation:
+            prompt_logprobs: PromptLogprobs | None = None
+            if job.num_prompt_logprobs is not None and (is_streamed(body) or not job.generates):
+                scores = await score_prompts(
+                    model.backend,
+                    [task.token_ids for task in job.tasks],
+                    job.num_prompt_logprobs,
+                    request_id=f"{new_id}-score",
+                    queueing=job.options.queueing,
+                )
+                prompt_logprobs = [score.logprobs for score in scores]
+                generation.note_scored([score.num_cached_tokens for score in scores])
             return await answer(request, job, envelope, generation, prompt_logprobs)
 
     async def _complete(

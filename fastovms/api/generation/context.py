@@ -3,11 +3,13 @@ ids."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from fastovms.api.generation.envelope import SYSTEM_FINGERPRINT, Envelope
+from fastovms.api.generation.generate import BeginSpan
 from fastovms.api.request.common_fields import is_streamed, request_id
 from fastovms.api.request.preparation import FieldNames, Preparation
 from fastovms.api.request.typed_body import read_body
@@ -17,6 +19,8 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.config import ApiConfig
 from fastovms.http.routing.messages import Request
+from fastovms.params import SamplingParams
+from fastovms.tracing import GenerationKind, GenerationSpan, GenerationStart, Tracer
 
 Body = TypeVar("Body", bound=GenerationFields)
 
@@ -27,6 +31,7 @@ class ApiContext:
 
     Attributes:
         new_id: makes unique ids of 32 random hexadecimal digits.
+        tracer: records spans of generations; None = nobody does.
     """
 
     models: ServedModels
@@ -35,6 +40,7 @@ class ApiContext:
     unix_time: Callable[[], float]
     bodies: BodyReader
     system_fingerprint: str = SYSTEM_FINGERPRINT
+    tracer: Tracer | None = None
 
     async def read(
         self,
@@ -69,3 +75,38 @@ class ApiContext:
             system_fingerprint=self.system_fingerprint,
             dialect=preparation.dialect,
         )
+
+    def span_of(
+        self,
+        request: Request,
+        kind: GenerationKind,
+        preparation: Preparation[GenerationFields],
+        response_id: str,
+        conversation_id: str | None = None,
+    ) -> BeginSpan | None:
+        """Returns what begins the span of a request's generation, and notes it as the request's;
+        None where nobody traces."""
+        tracer = self.tracer
+        if tracer is None:
+            return None
+
+        def begin(params: SamplingParams) -> GenerationSpan | None:
+            body, model = preparation.body, preparation.model.info.name
+            start = GenerationStart(
+                kind,
+                age=asyncio.get_running_loop().time() - request.received_at,
+                request_id=request.id,
+                response_id=response_id,
+                asked_model=body.model or model,
+                model=model,
+                params=params,
+                is_streamed=is_streamed(body),
+                conversation_id=conversation_id,
+                trace=request.trace,
+            )
+            span = tracer.begin(start)
+            if span is not None:
+                request.trace = span.context
+            return span
+
+        return begin

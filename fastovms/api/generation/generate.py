@@ -26,6 +26,7 @@ from fastovms.params import (
     FinishReason,
     GenerationOutput,
     GenerationRequest,
+    SamplingParams,
     TokenLogprobs,
 )
 from fastovms.text.scanning.output import OutputParser, joined
@@ -33,6 +34,10 @@ from fastovms.text.text_stream import TextStream
 from fastovms.text.tokens.detokenizer import LocatingDetokenizer
 from fastovms.text.tokens.stop import completes_stop
 from fastovms.text.tokens.tracking import Measure, TextToken, TrackingDetokenizer
+from fastovms.tracing import GenerationSpan
+
+BeginSpan = Callable[[SamplingParams], GenerationSpan | None]
+"""Begins the span of a generation whose prompts have these parameters; None = it has none."""
 
 _FAILED: Final = (FinishReason.ERROR, FinishReason.ABORT)
 
@@ -69,6 +74,7 @@ class TextGeneration:
         log_fields: dict[str, object],
         measure: Measure,
         new_parser: Callable[[], OutputParser] | None = None,
+        begin_span: BeginSpan | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """
@@ -77,6 +83,7 @@ class TextGeneration:
             measure: the unit in which the offsets of tokens count.
             new_parser: makes the parser of one sample's text; None = the text goes on with the
                 prompt's, instead of beginning a new one.
+            begin_span: is called as the context is entered; what it returns ends with it.
         """
         stopping, queueing = options.stopping, options.queueing
         self._parses = new_parser is not None
@@ -120,11 +127,15 @@ class TextGeneration:
         ]
         self.prompt_logprobs: list[Sequence[TokenLogprobs | None]] = [() for _ in tasks]
         self._tells_timings = options.report.has_timings
+        self._begin_span = begin_span
+        self._span: GenerationSpan | None = None
         self._on_delta: DeltaCallback | None = None
         self._num_unfinished = len(self._samples)
         self._done: asyncio.Future[None] | None = None
 
     def __enter__(self) -> Self:
+        if self._begin_span is not None:
+            self._span = self._begin_span(self._requests[0].params)
         return self
 
     def __exit__(
@@ -133,7 +144,12 @@ class TextGeneration:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._abort()
+        failure = self._abort()
+        if self._span is not None:
+            reasons = [sample.finish_reason or FinishReason.ABORT for sample in self._samples]
+            error = exc if isinstance(exc, Exception) else failure
+            # What only echoes its prompts has been submitted to nobody.
+            self._span.end(self._progress.end([] if self._done is None else reasons, error))
 
     @property
     def num_samples(self) -> int:
@@ -200,12 +216,16 @@ class TextGeneration:
         assert self._done is not None
         await self._done
 
-    def _abort(self) -> None:
+    def _abort(self) -> BaseException | None:
+        """Frees what still runs. Returns what has made the run fail."""
+        error = None
         if self._done is not None and not self._done.cancel() and not self._done.cancelled():
-            self._done.exception()  # retrieved, so that asyncio does not complain about it
+            # Also so that asyncio does not complain that nobody has asked for it.
+            error = self._done.exception()
         if self._num_unfinished:
             for request in self._requests:
                 self._backend.abort(request.request_id)
+        return error
 
     def _on_output(self, position: int, first_choice: int, output: GenerationOutput) -> None:
         sample = self._samples[first_choice + output.index]

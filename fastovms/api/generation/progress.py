@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from fastovms.metrics import FinishedRequest, GenerationMetrics
 from fastovms.params import FinishReason, GenerationOutput, SamplingParams
 from fastovms.timings import SampleTimings
+from fastovms.tracing import GenerationEnd, Phase
 
 Clock = Callable[[], float]
 
@@ -68,7 +69,8 @@ class RequestProgress:
             for _ in range(params.n)
         ]
         self._queue_times: list[float | None] = [None for _ in num_prompt_tokens]
-        self.started_at = self._submitted_at = clock()
+        self.started_at = clock()
+        self._submitted_at: float | None = None
         log_fields["prompt_tokens"] = sum(num_prompt_tokens)
         log_fields["cached_tokens"] = 0
         log_fields["completion_tokens"] = 0
@@ -127,15 +129,41 @@ class RequestProgress:
     def timings(self, sample: SampleProgress) -> SampleTimings | None:
         """Returns the phases of a sample; None where it has no token, or nothing tells how long it
         waited."""
-        queue, first_at, last_at = (
-            self._queue_times[sample.position],
-            sample.first_token_at,
-            sample.last_token_at,
-        )
-        if queue is None or first_at is None or last_at is None:
+        queue, submitted_at = self._queue_times[sample.position], self._submitted_at
+        first_at, last_at = sample.first_token_at, sample.last_token_at
+        if queue is None or submitted_at is None or first_at is None or last_at is None:
             return None
-        prefill = max(first_at - self._submitted_at - queue, 0.0)
+        prefill = max(first_at - submitted_at - queue, 0.0)
         return SampleTimings(queue, prefill, last_at - first_at, sample.num_tokens)
+
+    def end(self, reasons: Sequence[FinishReason], error: BaseException | None) -> GenerationEnd:
+        """Returns what a trace is told when all is over.
+
+        Args:
+            reasons: one for each sample.
+            error: what made the request fail.
+        """
+        return GenerationEnd(
+            [reason.value for reason in reasons],
+            sum(self.num_prompt_tokens),
+            sum(self.num_cached_tokens),
+            self.num_completion_tokens,
+            self._phases(),
+            None if error is None else (type(error).__name__, str(error)),
+        )
+
+    def _phases(self) -> list[Phase]:
+        """Returns the phases that the first sample has come to, and how long ago."""
+        now, sample, submitted_at = self._clock(), self.samples[0], self._submitted_at
+        if submitted_at is None:
+            return []
+        phases = [Phase("queue", now - submitted_at)]
+        queue = self._queue_times[0]
+        if queue is not None:
+            phases.append(Phase("prefill", now - submitted_at - queue))
+        if sample.first_token_at is not None:
+            phases.append(Phase("decode", now - sample.first_token_at))
+        return phases
 
     def finish(self, reasons: Sequence[FinishReason]) -> None:
         """Tells the metrics that all samples have ended, each for its reason."""

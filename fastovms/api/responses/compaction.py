@@ -31,6 +31,7 @@ from fastovms.api.wire.warning_header import passed_over, warning_headers
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
 from fastovms.text.scanning.output import Content, Reasoning
+from fastovms.tracing import GenerationKind
 
 MAX_SUMMARY: Final = 2048
 """The most tokens of a summary."""
@@ -97,6 +98,7 @@ class Compaction:
 
         told, kept = await offload.run(read, item_cost(history.size) + history.size)
         job = await prepare(asked, fields, _question(told, new_item_id))
+        envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
         generation = TextGeneration(
             preparation.model,
             [job.task],
@@ -105,10 +107,10 @@ class Compaction:
             log_fields=request.log_fields,
             measure=len,
             new_parser=job.new_parser,
+            begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
         )
         with generation:
             [deltas] = await collect(generation.run, generation.num_samples)
-        envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
         compaction = {
             "id": new_item_id("cmp"),
             "type": "compaction",

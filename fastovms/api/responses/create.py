@@ -44,6 +44,7 @@ from fastovms.api.wire.warning_header import passed_over, warning_headers
 from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.state.store import StoredItem
+from fastovms.tracing import GenerationKind
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +140,9 @@ class Responses:
             log_fields={} if fields.background else request.log_fields,
             measure=len,
             new_parser=job.new_parser,
+            begin_span=context.span_of(
+                request, GenerationKind.CHAT, job.preparation, envelope.id, fields.conversation_id
+            ),
         )
         streams = is_streamed(job.preparation.body)
         run = ResponseRun(

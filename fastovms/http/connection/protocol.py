@@ -13,6 +13,7 @@ from fastovms.http.connection.stream_writer import ResponseStream
 from fastovms.http.connection.wire import Wire, WireState
 from fastovms.http.parsing.faults import Fault, InputRefused
 from fastovms.http.parsing.framing import ParserPhase, RequestParser
+from fastovms.http.parsing.trace_parent import trace_context
 from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Handler, HeaderPairs, Request, Response, Stream
 
@@ -124,6 +125,7 @@ class Connection(asyncio.Protocol):
         server = self._server
         request.client = self._wire.client
         request.id = server.request_id(request.headers.by_name.get("x-request-id"))
+        request.trace = trace_context(request.headers)
         request.received_at = self._loop.time()
         request._open_stream = self._open_stream
         admitted = self._admitted = server.dispatcher.admit(request)

@@ -14,7 +14,15 @@ _TOKEN_CHARACTERS = frozenset(
     "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 _OWN_FIELDS = frozenset(
-    ("connection", "content-length", "content-type", "date", "transfer-encoding", "x-request-id")
+    (
+        "connection",
+        "content-length",
+        "content-type",
+        "date",
+        "traceresponse",
+        "transfer-encoding",
+        "x-request-id",
+    )
 )
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -78,6 +86,8 @@ class ResponseWriter:
             fields += "Connection: keep-alive\r\n"
         if more:
             fields += render_fields(more)
+        if request.trace is not None:
+            fields += f"traceresponse: {request.trace.response}\r\n"
         beginning = self._beginning(status, content_type)
         return f"{beginning}{fields}X-Request-Id: {request.id}\r\n\r\n".encode("latin-1")
 

@@ -47,6 +47,9 @@ class AccessLog:
         if not exchange.completed:
             yield "cut", True
         yield "id", request.id
+        if request.trace is not None:
+            yield "trace_id", request.trace.trace_id
+            yield "span_id", request.trace.span_id
         yield from request.log_fields.items()
 
 

@@ -10,6 +10,8 @@ from mmap import mmap
 from typing import Protocol
 from urllib.parse import unquote
 
+from fastovms.tracing import TraceContext
+
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 HeaderPairs = tuple[tuple[str, str], ...]
@@ -111,6 +113,7 @@ class Request:
         received_at: loop time at the end of the head.
         log_fields: what the handler wants in the access log, such as token counts.
         tenant: what tells apart those who ask with different keys; "" where none is needed.
+        trace: where it belongs in a trace; None = nobody traces it.
     """
 
     __slots__ = (
@@ -129,6 +132,7 @@ class Request:
         "received_at",
         "route",
         "tenant",
+        "trace",
     )
 
     def __init__(
@@ -157,6 +161,7 @@ class Request:
         self.path_params: dict[str, str] = {}
         self.received_at = 0.0
         self.tenant = ""
+        self.trace: TraceContext | None = None
         self._open_stream = open_stream
         self._log_fields: dict[str, object] | None = None
 

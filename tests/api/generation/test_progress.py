@@ -22,6 +22,7 @@ class Told:
         self.progress = RequestProgress(
             self.metrics, self.log_fields, num_prompt_tokens, params, lambda: self.now
         )
+        self.progress.note_submitted()
 
     def submit(self, at: float) -> None:
         self.now = at

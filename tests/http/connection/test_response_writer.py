@@ -6,6 +6,7 @@ import pytest
 
 from fastovms.http.connection.response_writer import ResponseWriter, clean
 from fastovms.http.routing.messages import Request, Response
+from fastovms.tracing import TraceContext
 
 
 def test_the_date_changes_once_a_second() -> None:
@@ -21,6 +22,17 @@ def test_the_date_changes_once_a_second() -> None:
     assert writer.render(Response(200, b"x"), request, close=False) == first
     now += 0.9
     assert b"08:49:38 GMT" in writer.render(Response(200, b"x"), request, close=False)
+
+
+def test_a_traced_request_is_told_its_trace() -> None:
+    request = Request("GET", "/", id="r")
+    request.trace = TraceContext("a" * 32, "b" * 16)
+    writer = ResponseWriter()
+    field = f"traceresponse: 00-{'a' * 32}-{'b' * 16}-00\r\n".encode()
+    assert field in writer.render(Response(200), request, close=False)
+    assert field in writer.render_stream_head(200, "a/b", (), request, close=False, chunked=True)
+    request.trace = None
+    assert b"traceresponse" not in writer.render(Response(200), request, close=False)
 
 
 @pytest.mark.parametrize(

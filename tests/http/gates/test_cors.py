@@ -7,7 +7,10 @@ import pytest
 from fastovms.http.gates.cors import CorsPolicy
 from tests.http.gates.requests import request
 
-ANY = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "X-Request-Id"}
+ANY = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Expose-Headers": "X-Request-Id, traceresponse",
+}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from fastovms.http.observing.access_log import AccessLog
 from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Headers, Request
+from fastovms.tracing import TraceContext
 
 
 def exchange(*, completed: bool = True) -> Exchange:
@@ -54,6 +55,17 @@ def test_json() -> None:
         "prompt_tokens": 5,
         "finish": 'a "quoted"\nline',
     }
+
+
+def test_a_traced_request_names_its_trace() -> None:
+    ended = exchange()
+    ended.request.trace = TraceContext("a" * 32, "b" * 16)
+    lines: list[str] = []
+    AccessLog("text", lines.append)(ended)
+    AccessLog("json", lines.append)(ended)
+    assert f" id=r-1 trace_id={'a' * 32} span_id={'b' * 16} " in lines[0]
+    told = orjson.loads(lines[1])
+    assert (told["trace_id"], told["span_id"]) == ("a" * 32, "b" * 16)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

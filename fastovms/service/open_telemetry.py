@@ -1,0 +1,200 @@
+"""Records the spans of generations with OpenTelemetry, by its conventions for generative AI, and
+sends them to a collector (OTLP over HTTP).
+
+Everything but the endpoint is configured by the standard variables `OTEL_*`. It needs the extra
+`otel`, and is imported only where spans are to be recorded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    set_span_in_context,
+)
+from opentelemetry.util.types import AttributeValue
+
+from fastovms import __version__
+from fastovms.params import SamplingParams
+from fastovms.tracing import GenerationEnd, GenerationStart, TraceContext
+
+_NAME: Final = "fastovms"
+_FLUSH_TIMEOUT: Final = 2.0
+"""Seconds that a collector has, at the end of the process, to take the last spans."""
+
+_NANOSECONDS: Final = 1_000_000_000
+
+_OF_PARAMS: Final = {
+    "max_tokens": "gen_ai.request.max_tokens",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "seed": "gen_ai.request.seed",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "n": "gen_ai.request.choice.count",
+}
+"""The attributes for fields of `SamplingParams` that are not as they are by default."""
+
+_DEFAULTS: Final = SamplingParams()
+
+
+class OpenTelemetryTracer:
+    """Implements `Tracer`. Spans are sent by a thread of their own; those that a collector is too
+    slow for are dropped.
+
+    Args:
+        exporter: takes the spans that have ended.
+        unix_time: tells nanoseconds.
+    """
+
+    def __init__(self, exporter: SpanExporter, unix_time: Callable[[], int] = time.time_ns) -> None:
+        self._unix_time = unix_time
+        self._ids = _RequestIds()
+        self._provider = TracerProvider(
+            resource=_resource(), id_generator=self._ids, shutdown_on_exit=False
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer(_NAME, __version__)
+
+    def begin(self, start: GenerationStart) -> _RecordedSpan | None:
+        trace = start.trace
+        parent = None
+        if trace is not None:
+            flags = TraceFlags(TraceFlags.SAMPLED if trace.is_sampled else TraceFlags.DEFAULT)
+            caller = SpanContext(
+                int(trace.trace_id, 16),
+                int(trace.parent_id, 16),
+                is_remote=True,
+                trace_flags=flags,
+                trace_state=TraceState.from_header([trace.state]),
+            )
+            parent = set_span_in_context(NonRecordingSpan(caller))
+            self._ids.next_span_id = int(trace.span_id, 16)
+        span = self._tracer.start_span(
+            f"{start.kind.value} {start.asked_model}",
+            parent,
+            SpanKind.SERVER,
+            dict(_request_attributes(start)),
+            start_time=self._unix_time() - int(start.age * _NANOSECONDS),
+        )
+        self._ids.next_span_id = None
+        return _RecordedSpan(span, trace, self._unix_time) if span.is_recording() else None
+
+    def close(self) -> None:
+        """Sends what has not been sent yet, as far as the collector takes it in time."""
+        # A collector that does not answer would hold up the exit by the exporter's own timeout.
+        sender = threading.Thread(target=self._provider.shutdown, daemon=True)
+        sender.start()
+        sender.join(_FLUSH_TIMEOUT)
+
+
+class _RecordedSpan:
+    """Implements `GenerationSpan`."""
+
+    def __init__(
+        self, span: Span, trace: TraceContext | None, unix_time: Callable[[], int]
+    ) -> None:
+        self._span = span
+        self._unix_time = unix_time
+        context = span.get_span_context()
+        self._context = TraceContext(
+            f"{context.trace_id:032x}",
+            f"{context.span_id:016x}",
+            parent_id="" if trace is None else trace.parent_id,
+            is_sampled=trace is not None and trace.is_sampled,
+            state="" if trace is None else trace.state,
+            is_recorded=True,
+        )
+
+    @property
+    def context(self) -> TraceContext:
+        return self._context
+
+    def end(self, end: GenerationEnd) -> None:
+        span, now = self._span, self._unix_time()
+        span.set_attributes(
+            {
+                "gen_ai.usage.input_tokens": end.num_prompt_tokens,
+                "gen_ai.usage.output_tokens": end.num_generated_tokens,
+                "gen_ai.usage.cache_read.input_tokens": end.num_cached_tokens,
+            }
+        )
+        if end.finish_reasons:
+            span.set_attribute("gen_ai.response.finish_reasons", list(end.finish_reasons))
+        for name, age in end.phases:
+            span.add_event(name, timestamp=now - int(age * _NANOSECONDS))
+        if end.error is not None:
+            kind, message = end.error
+            span.set_attribute("error.type", kind)
+            span.set_status(Status(StatusCode.ERROR, message))
+        span.end(now)
+
+
+class _RequestIds(RandomIdGenerator):
+    """Gives a span the id that its request has told its client already.
+
+    Attributes:
+        next_span_id: the next one; None = a random one.
+    """
+
+    next_span_id: int | None = None
+
+    def generate_span_id(self) -> int:
+        return self.next_span_id or super().generate_span_id()
+
+
+def otlp_exporter(endpoint: str | None) -> SpanExporter:
+    """Returns what sends spans to a collector.
+
+    Args:
+        endpoint: an address without a path gets the usual one, `/v1/traces`; None = as the
+            environment says.
+    """
+    if endpoint is not None and endpoint.partition("://")[2].find("/") < 0:
+        endpoint += "/v1/traces"
+    return OTLPSpanExporter(endpoint=endpoint)
+
+
+def _resource() -> Resource:
+    """Returns what all spans tell of this process, with the environment's words before ours."""
+    given = Resource.create()
+    ours = {SERVICE_VERSION: __version__}
+    if str(given.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        ours[SERVICE_NAME] = _NAME
+    return given.merge(Resource(ours))
+
+
+def _request_attributes(start: GenerationStart) -> Iterator[tuple[str, AttributeValue]]:
+    yield "gen_ai.operation.name", start.kind.value
+    yield "gen_ai.provider.name", _NAME
+    yield "gen_ai.request.model", start.asked_model
+    yield "gen_ai.response.model", start.model
+    yield "gen_ai.response.id", start.response_id
+    yield "gen_ai.request.id", start.request_id
+    if start.is_streamed:
+        yield "gen_ai.request.stream", True
+    if start.conversation_id is not None:
+        yield "gen_ai.conversation.id", start.conversation_id
+    for field, name in _OF_PARAMS.items():
+        value = getattr(start.params, field)
+        if value != getattr(_DEFAULTS, field):
+            yield name, value
+    if start.params.stop_strings:
+        yield "gen_ai.request.stop_sequences", start.params.stop_strings

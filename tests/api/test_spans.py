@@ -1,0 +1,147 @@
+"""What a trace is told of every endpoint that generates."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from fastovms.errors import Overloaded
+from fastovms.tracing import GenerationEnd, GenerationKind, GenerationStart, TraceContext
+from tests.api.chat_models import chat_model
+from tests.fakes import FakeStream
+
+CHAT = {"messages": [{"role": "user", "content": "a"}]}
+BODIES = {"completions": {"prompt": "a"}, "chat/completions": CHAT, "responses": {"input": "a"}}
+OPERATIONS = {
+    "completions": GenerationKind.TEXT_COMPLETION,
+    "chat/completions": GenerationKind.CHAT,
+    "responses": GenerationKind.CHAT,
+}
+
+
+@dataclass
+class FakeSpan:
+    start: GenerationStart
+    context: TraceContext = field(default_factory=lambda: TraceContext("a" * 32, "b" * 16))
+    ends: list[GenerationEnd] = field(default_factory=list)
+
+    def end(self, end: GenerationEnd) -> None:
+        self.ends.append(end)
+
+
+class FakeTracer:
+    """Keeps the spans that it has begun."""
+
+    def __init__(self) -> None:
+        self.spans: list[FakeSpan] = []
+
+    def begin(self, start: GenerationStart) -> FakeSpan:
+        self.spans.append(FakeSpan(start))
+        return self.spans[-1]
+
+    @property
+    def only(self) -> tuple[GenerationStart, GenerationEnd]:
+        [span] = self.spans
+        [end] = span.ends
+        return span.start, end
+
+
+@pytest.fixture
+def tracer() -> FakeTracer:
+    return FakeTracer()
+
+
+def make(make_api, tracer: FakeTracer, **changes: object):
+    api = make_api("hello", chat=chat_model(), tracer=tracer, **changes)
+    api.backend.queue_time = 0.0
+    return api
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", BODIES)
+async def test_a_generation_is_told_from_begin_to_end(make_api, tracer, name, streamed):
+    api = make(make_api, tracer)
+    body = {"model": "fake", **BODIES[name]}
+    if streamed:
+        await api.stream(f"/v1/{name}", body)
+    else:
+        _, answer = await api.post(f"/v1/{name}", body)
+        assert tracer.spans[0].start.response_id == answer["id"]
+    start, end = tracer.only
+    assert start.kind is OPERATIONS[name]
+    assert (start.request_id, start.asked_model, start.model) == ("req-1", "fake", "fake")
+    assert start.is_streamed is streamed
+    assert (list(end.finish_reasons), end.error) == (["stop"], None)
+    assert end.num_prompt_tokens > 0
+    assert end.num_generated_tokens == len("hello") + 1
+    assert [phase.name for phase in end.phases] == ["queue", "prefill", "decode"]
+    ages = [phase.age for phase in end.phases]
+    assert ages == sorted(ages, reverse=True)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", BODIES)
+async def test_a_failure_is_told_before_and_after_the_first_byte(make_api, tracer, name, streamed):
+    api = make(make_api, tracer)
+    api.backend.fail_after = 2
+    body = {"model": "fake", "stream": streamed, **BODIES[name]}
+    await api.call("POST", f"/v1/{name}", body, FakeStream())
+    _, end = tracer.only
+    assert end.error is not None
+    assert "out of order" in end.error[1]
+
+
+async def test_what_the_client_does_not_wait_for_is_aborted(make_api, tracer):
+    api = make(make_api, tracer)
+    api.backend.paused = True
+    body = {"model": "fake", "prompt": "a", "n": 2}
+    task = asyncio.create_task(api.call("POST", "/v1/completions", body, FakeStream()))
+    await api.backend.received.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    _, end = tracer.only
+    assert (list(end.finish_reasons), end.error) == (["abort", "abort"], None)
+
+
+async def test_a_refused_prompt_is_told(make_api, tracer):
+    api = make(make_api, tracer)
+    api.backend.submit_error = Overloaded("too many wait")
+    status, _ = await api.post("/v1/completions", {"model": "fake", "prompt": "a"})
+    assert status == 429
+    _, end = tracer.only
+    assert end.error == ("Overloaded", "too many wait")
+
+
+async def test_what_only_echoes_has_no_phases(make_api, tracer):
+    api = make(make_api, tracer)
+    await api.post(
+        "/v1/completions", {"model": "fake", "prompt": "a", "echo": True, "max_tokens": 0}
+    )
+    _, end = tracer.only
+    assert (list(end.finish_reasons), list(end.phases)) == ([], [])
+
+
+async def test_a_response_in_the_background_tells_of_its_conversation(make_api, tracer, make_state):
+    state = make_state()
+    api = make(make_api, tracer, state=state)
+    _, conversation = await api.post("/v1/conversations", {})
+    body = {"model": "fake", "input": "a", "background": True, "conversation": conversation["id"]}
+    status, _ = await api.post("/v1/responses", body)
+    assert status == 200
+    await state.runs.drain(10)
+    start, end = tracer.only
+    assert start.conversation_id == conversation["id"]
+    assert list(end.finish_reasons) == ["stop"]
+
+
+async def test_the_request_gets_the_context_of_its_span(make_api, tracer):
+    api = make(make_api, tracer)
+    requests = []
+    begin = tracer.begin
+    tracer.begin = lambda start: requests.append(start) or begin(start)
+    await api.post("/v1/completions", {"model": "fake", "prompt": "a"})
+    assert requests[0].trace is None
+    assert api.last_request.trace == tracer.spans[0].context

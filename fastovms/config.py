@@ -264,6 +264,10 @@ class StateConfig:
         state_url: of a PostgreSQL database that other servers may share, in place of a directory.
         password_file: the password for it; None = systemd's credential, or wherever libpq finds it.
         num_connections: to that database.
+        listen_url: of the same database for the connection that hears of changes, where `state_url`
+            leads through a pooler that does not let sessions listen; None = `state_url`.
+        lease: seconds after which a response in the background counts as interrupted when its
+            server has not said that it still runs it.
         max_age: seconds since the last use.
         max_objects: responses and conversations.
         max_bytes: the bytes of all of them with their items.
@@ -275,6 +279,8 @@ class StateConfig:
     state_url: str | None = field(default=None, repr=False)
     password_file: Path | None = None
     num_connections: int = 4
+    listen_url: str | None = field(default=None, repr=False)
+    lease: float = 8.0
     max_age: float = 30 * 24 * 3600.0
     max_objects: int = 100_000
     max_bytes: int = 512 * 1024 * 1024

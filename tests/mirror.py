@@ -35,6 +35,7 @@ WHOLE_PIECES = {
     "http/test_security.py": "a server with its gates",
     "state/postgres/test_faults.py": "a store whose database fails",
     "state/postgres/test_replicas.py": "several stores on one database",
+    "state/postgres/test_running_at_once.py": "several stores that run responses at the same time",
     "state/test_bounds.py": "every database, at its limits",
     "state/test_random_operations.py": "every database, against a model",
     "text/test_detection.py": "all formats, found from templates",

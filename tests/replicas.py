@@ -1,18 +1,46 @@
-"""Several replicas in one process, which share a state in SQLite as real ones share one in
-PostgreSQL: each has its own `StateStore`, with leases and notifications."""
+"""Several replicas in one process that share a state: in PostgreSQL as real ones do, or in SQLite
+with notifications of the test's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, Protocol
+
+import psycopg
 
 from fastovms.state.operations import Operations
+from fastovms.state.postgres.database_link import DatabaseLink
+from fastovms.state.postgres.notification_listener import NotificationListener
+from fastovms.state.postgres.postgres_database import PostgresDatabase
+from fastovms.state.postgres.server_address import ServerAddress
+from fastovms.state.postgres.shared_tables import SharedTables
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite.database import Database
+from fastovms.state.state_database import StateBounds
+from fastovms.state.tables import Clock, Tables
 from fastovms.state.threaded_store import ThreadedStore
 from fastovms.state.watchers import Watchers
 
-LEASE = 8.0
+LEASE: Final = 8.0
+
+BOUNDS: Final = StateBounds(1e9, 10**9, 10**12)
+
+_TEST_TIME: Final = """
+CREATE OR REPLACE FUNCTION unix_time() RETURNS double precision LANGUAGE sql VOLATILE AS
+'SELECT CAST(current_setting(''test.clock'') AS double precision)'
+"""
+
+
+def use_test_time(address: ServerAddress) -> None:
+    """Has a PostgreSQL database, whose tables are there, go by what `tell_time` tells it."""
+    with psycopg.connect(**address.connection_parameters(), autocommit=True) as connection:
+        connection.execute(_TEST_TIME)
+
+
+def tell_time(tables: Tables, clock: Clock) -> None:
+    """Tells a PostgreSQL database the time of a transaction. SQLite has the clock."""
+    if isinstance(tables, SharedTables):
+        tables.execute("SELECT set_config('test.clock', ?, true)", (str(clock()),))
 
 
 class ReplicaStore(ThreadedStore):
@@ -20,16 +48,48 @@ class ReplicaStore(ThreadedStore):
 
     Attributes:
         error: raised in place of every operation, as if the database were gone.
-        hears: whether it gets notifications.
     """
 
-    def __init__(self, shared: SharedState, id: str) -> None:
+    error: Exception | None = None
+
+    def deafen(self) -> None:
+        """Has it miss all notifications from now on."""
+        self._watchers.wake = lambda topic: None  # type: ignore[method-assign]
+
+
+class SharedState(Protocol):
+    """A state that replicas share."""
+
+    def replica(self, id: str) -> ReplicaStore: ...
+
+    async def close(self) -> None: ...
+
+
+class InSqlite:
+    """Implements `SharedState` by one database, which each replica uses under its own name."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.store = ThreadedStore(Database(":memory:", BOUNDS, clock))
+        self._replicas: list[ReplicaStore] = []
+
+    def replica(self, id: str) -> ReplicaStore:
+        self._replicas.append(_ReplicaInSqlite(self, id))
+        return self._replicas[-1]
+
+    def notify(self, topic: str) -> None:
+        for replica in self._replicas:
+            replica._watchers.wake(topic)
+
+    async def close(self) -> None:
+        await self.store.close()
+
+
+class _ReplicaInSqlite(ReplicaStore):
+    def __init__(self, shared: InSqlite, id: str) -> None:
         self._shared = shared
         self._replica = Replica(id, LEASE)
         self._watchers = Watchers()
         self._read = self._write = self._run  # type: ignore[assignment]
-        self.error: Exception | None = None
-        self.hears = True
 
     async def _run(self, operation: Callable[[Operations], Any]) -> Any:
         if self.error is not None:
@@ -42,26 +102,45 @@ class ReplicaStore(ThreadedStore):
             self._shared.notify(topic)
         return result
 
-    def hear(self, topic: str) -> None:
-        if self.hears:
-            self._watchers.wake(topic)
 
+class InPostgres:
+    """Implements `SharedState` by as many connections as there are replicas."""
 
-class SharedState:
-    """The state that replicas share, and what is notified."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self.store = ThreadedStore(database)
+    def __init__(self, address: ServerAddress, clock: Clock) -> None:
+        self._address = address
+        self._clock = clock
         self._replicas: list[ReplicaStore] = []
 
     def replica(self, id: str) -> ReplicaStore:
-        self._replicas.append(ReplicaStore(self, id))
+        replica = Replica(id, LEASE)
+        database = PostgresDatabase(
+            DatabaseLink(self._address), BOUNDS, self._clock, replica=replica
+        )
+        database.connect()
+        if not self._replicas:
+            use_test_time(self._address)
+        self._replicas.append(_ReplicaInPostgres(database, replica, self._address, self._clock))
         return self._replicas[-1]
 
-    def notify(self, topic: str) -> None:
-        for replica in self._replicas:
-            replica.hear(topic)
-
     async def close(self) -> None:
-        await self.store.close()
+        for replica in self._replicas:
+            await replica.close()
+
+
+class _ReplicaInPostgres(ReplicaStore):
+    def __init__(
+        self, database: PostgresDatabase, replica: Replica, address: ServerAddress, clock: Clock
+    ) -> None:
+        super().__init__(database, replica=replica, watchers=NotificationListener(address))
+        run = self._write
+
+        async def at_test_time(operation: Callable[[Operations], Any]) -> Any:
+            def operate(state: Operations) -> Any:
+                tell_time(state._tables, clock)
+                return operation(state)
+
+            if self.error is not None:
+                raise self.error
+            return await run(operate)
+
+        self._read = self._write = at_test_time

@@ -162,6 +162,10 @@ STATE_FLAGS: Final = (
          "credential state-password, else what libpq finds)", shows_default=False),
     Flag("--state-connections", STATE.num_connections, "N", integer(2, 64),
          "connections to it; half of them only read"),
+    Flag("--state-listen-url", STATE.listen_url, "URL", postgres_url,
+         "the same database past a pooler in transaction mode, in which sessions cannot LISTEN: "
+         "without it, what other servers do is seen up to a second later (default: --state-url)",
+         shows_default=False),
     Flag("--state-max-age", STATE.max_age, "SECONDS", _some_seconds,
          "since their last use, then they are deleted"),
     Flag("--state-max-objects", STATE.max_objects, "N", integer(1),

@@ -160,5 +160,6 @@ class ThreadedStore:
         return await self._read(lambda state: state.find_items(tenant, item_ids))
 
     async def close(self) -> None:
+        await self._watchers.close()
         for worker in self._workers:
             await worker.close()

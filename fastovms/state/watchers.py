@@ -52,6 +52,9 @@ class Watchers:
         for watch in self._watches.get(topic, ()):
             watch.wake()
 
+    async def close(self) -> None:
+        """Ends whatever tells of changes."""
+
     def wake_all(self) -> None:
         """Wakes everybody: what was told while nobody listened is missed."""
         for topic in self._watches:

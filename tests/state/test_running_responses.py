@@ -8,6 +8,7 @@ import pytest
 
 from fastovms.errors import TooLarge
 from fastovms.state.operations import Operations
+from fastovms.state.postgres.postgres_database import PostgresDatabase
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite.database import Database
 from fastovms.state.store import (
@@ -17,56 +18,72 @@ from fastovms.state.store import (
     ResponseProgress,
     StoredResponse,
 )
+from fastovms.state.tables import Tables
 from fastovms.state.watchers import response_topic
+from tests.replicas import LEASE, tell_time, use_test_time
 from tests.state.conftest import UNBOUNDED, Clock
 from tests.state.transactions import do, find
 
-LEASE = 8.0
 RUNNING = StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING)
 KEY = ResponseKey("t", "r")
 TOPIC = response_topic(*KEY)
 
 
 class Side:
-    """What one replica asks of a database.
+    """What one replica asks of a database, at the time of the test's clock.
 
     Attributes:
         told: the topics that the last operation has notified.
     """
 
-    def __init__(self, database: Database, id: str) -> None:
+    def __init__(self, database: Database | PostgresDatabase, id: str, clock: Clock) -> None:
         self._database = database
+        self._clock = clock
         self._replica = Replica(id, LEASE)
         self.told: list[str] = []
 
     def __getattr__(self, name: str):
         def operate(*arguments):
             self.told = []
-            return do(
-                self._database,
-                lambda state: getattr(
-                    Operations(state._tables, self._replica, self.told.append), name
-                )(*arguments),
-            )
+            return do(self._database, lambda state: self._operate(state._tables, name, *arguments))
 
         return operate
 
+    def _operate(self, tables: Tables, name: str, *arguments):
+        tell_time(tables, self._clock)
+        operations = Operations(tables, self._replica, self.told.append)
+        return getattr(operations, name)(*arguments)
+
 
 @pytest.fixture
-def database(make_sqlite) -> Database:
-    return make_sqlite()
+def make_timed(request, make_database):
+    """Makes a database that goes by the clock of the test."""
+
+    def make(*arguments):
+        database = make_database(*arguments)
+        if isinstance(database, PostgresDatabase):
+            database.connect()
+            use_test_time(request.getfixturevalue("postgres"))
+        return database
+
+    return make
 
 
 @pytest.fixture
-def a(database) -> Side:
-    side = Side(database, "a")
+def database(make_timed):
+    return make_timed()
+
+
+@pytest.fixture
+def a(database, clock) -> Side:
+    side = Side(database, "a", clock)
     assert side.add_response("t", RUNNING, None) is True
     return side
 
 
 @pytest.fixture
-def b(database) -> Side:
-    return Side(database, "b")
+def b(database, clock) -> Side:
+    return Side(database, "b", clock)
 
 
 def test_a_response_runs_on_one_replica(a, b, database):
@@ -154,9 +171,9 @@ def test_the_events_of_a_finished_response_take_the_place_of_those_so_far(a, b, 
     assert database.totals == (0, 0)
 
 
-def test_events_count_as_a_part_of_their_response(make_sqlite):
-    database = make_sqlite(UNBOUNDED._replace(max_bytes=2000))
-    a = Side(database, "a")
+def test_events_count_as_a_part_of_their_response(make_timed, clock):
+    database = make_timed(UNBOUNDED._replace(max_bytes=2000))
+    a = Side(database, "a", clock)
     a.add_response("t", RUNNING, None)
     a.add_events("t", "r", EventPack(0, b"x" * 1000))
     totals = database.totals
@@ -168,13 +185,13 @@ def test_events_count_as_a_part_of_their_response(make_sqlite):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_operations_of_two_replicas(database: Database, clock: Clock, seed: int):
+def test_random_operations_of_two_replicas(database, clock: Clock, seed: int):
     """Against a plain model: whose each response is, until when, and how many events it has."""
     rng = random.Random(seed)
-    sides = {name: Side(database, name) for name in "ab"}
+    sides = {name: Side(database, name, clock) for name in "ab"}
     running: dict[str, tuple[str, float, int, bool]] = {}
     ended: dict[str, ResponseProgress] = {}
-    for _ in range(400):
+    for _ in range(150):
         name, id = rng.choice("ab"), str(rng.randrange(6))
         side = sides[name]
         clock.now += rng.choice([0, 0, 1, 3])

@@ -65,9 +65,9 @@ class PostgresDatabase:
     Args:
         link: what it shares with other threads.
         clock: tells unix time in seconds, as other servers' clocks do.
+        replica: what the database knows this process as.
         only_reads: whether its operations change nothing. They all see one state, and wait for
             nobody who writes.
-        replica: what the database knows this process as.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class PostgresDatabase:
         bounds: StateBounds,
         clock: Clock,
         *,
-        only_reads: bool = False,
         replica: Replica = ONLY_REPLICA,
+        only_reads: bool = False,
     ) -> None:
         self._link = link
         self._bounds = bounds
         self._clock = clock
-        self._only_reads = only_reads
         self._replica = replica
+        self._only_reads = only_reads
         self._connected: _Connected | None = None
 
     @property
@@ -225,11 +225,12 @@ class PostgresDatabase:
         """
         connected = self.connect()
         session, tables, _ = connected
-        tables.growth = Totals()
+        tables.begin()
         try:
             session.begin(only_reads=only_reads)
             yield connected
             tables.write_growth()
+            tables.send_notifications()
         except BaseException as error:
             session.rollback()
             if isinstance(error, errors.ReadOnlySqlTransaction):
@@ -264,7 +265,8 @@ class PostgresDatabase:
 
     def _use(self, session: PostgresSession) -> None:
         tables = SharedTables(session, self._clock, self._bounds.max_bytes)
-        self._connected = _Connected(session, tables, Operations(tables, self._replica))
+        operations = Operations(tables, self._replica, tables.notify)
+        self._connected = _Connected(session, tables, operations)
 
     def _disconnect(self) -> None:
         if self._connected is not None:

@@ -51,19 +51,21 @@ _SCHEMA: Final = (
     """
     CREATE TABLE runs (
         object bigint PRIMARY KEY REFERENCES objects ON DELETE CASCADE,
-        owner text NOT NULL,
+        owner text COLLATE "C" NOT NULL,
         lease_until double precision NOT NULL,
-        cancel_requested integer NOT NULL
-    )
+        cancel_requested smallint NOT NULL
+    ) WITH (fillfactor = 50)
     """,
+    "CREATE INDEX runs_by_owner ON runs (owner)",
     """
     CREATE TABLE event_packs (
         object bigint NOT NULL REFERENCES objects ON DELETE CASCADE,
-        first integer NOT NULL,
+        first bigint NOT NULL,
         data bytea NOT NULL,
         PRIMARY KEY (object, first)
     )
     """,
+    # Leases go by the clock of the database: those of servers differ.
     """
     CREATE FUNCTION unix_time() RETURNS double precision LANGUAGE sql VOLATILE AS
     'SELECT CAST(extract(epoch FROM clock_timestamp()) AS double precision)'

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-import uuid
+import secrets
 from collections.abc import Mapping
 from typing import Final
 
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
 from fastovms.state.postgres.database_link import DatabaseLink
+from fastovms.state.postgres.notification_listener import NotificationListener
 from fastovms.state.postgres.postgres_connection import Unreachable
 from fastovms.state.postgres.postgres_database import PostgresDatabase
 from fastovms.state.postgres.postgres_schema import OtherVersion
-from fastovms.state.postgres.server_address import may_have_password, read_address
+from fastovms.state.postgres.server_address import ServerAddress, may_have_password, read_address
 from fastovms.state.running_responses import Replica
 from fastovms.state.state_database import StateBounds
 from fastovms.state.tables import Clock
@@ -21,8 +22,8 @@ from fastovms.state.threaded_store import ThreadedStore
 
 logger = logging.getLogger(__name__)
 
-_LEASE: Final = 8.0
-"""Seconds after which a response counts as interrupted whose server does not renew its lease."""
+_ID_LENGTH: Final = 8
+"""Bytes of a replica's id."""
 
 _TIMEOUT: Final = 20.0
 """Seconds that an operation may take, its wait included."""
@@ -47,9 +48,9 @@ def open_shared_state(
             "prefer --state-password-file"
         )
     link = DatabaseLink(address)
-    replica = Replica(uuid.uuid4().hex, _LEASE)
+    replica = Replica(secrets.token_hex(_ID_LENGTH), config.lease)
     databases = [
-        PostgresDatabase(link, bounds, clock, only_reads=number % 2 == 1, replica=replica)
+        PostgresDatabase(link, bounds, clock, replica=replica, only_reads=number % 2 == 1)
         for number in range(config.num_connections)
     ]
     try:
@@ -59,5 +60,15 @@ def open_shared_state(
     except Unreachable:
         pass  # the link has said so
     return ThreadedStore(
-        *databases[::2], readers=databases[1::2], replica=replica, timeout=_TIMEOUT
+        *databases[::2],
+        readers=databases[1::2],
+        replica=replica,
+        watchers=NotificationListener(_listen_address(config, environ) or address),
+        timeout=_TIMEOUT,
     )
+
+
+def _listen_address(config: StateConfig, environ: Mapping[str, str]) -> ServerAddress | None:
+    if config.listen_url is None:
+        return None
+    return read_address(config.listen_url, config.password_file, environ)

@@ -12,12 +12,12 @@ from fastovms.api.responses.background import BackgroundRuns, ResponsesState
 from fastovms.api.responses.lease_keeper import LeaseKeeper
 from fastovms.api.responses.stored import event_writer
 from fastovms.http.routing.messages import Response
-from fastovms.state.sqlite.database import Database
-from fastovms.state.state_database import StateBounds
 from tests.api.chat_models import PARAMETERS, chat_model
 from tests.fakes import FakeStream, model_info
-from tests.replicas import LEASE, ReplicaStore, SharedState
-from tests.state.conftest import Clock
+from tests.replicas import LEASE, InPostgres, InSqlite, ReplicaStore, SharedState
+from tests.state.conftest import Clock, postgres, postgres_server, test_database
+
+__all__ = ["postgres", "postgres_server", "test_database"]  # fixtures of the state's tests
 
 V1 = "/v1/responses"
 V3 = "/v3/responses"
@@ -76,13 +76,17 @@ class Replica:
         await self.keeper.renew(LEASE)
 
 
-@pytest.fixture
-async def make_replicas(make, monkeypatch):
+@pytest.fixture(params=["sqlite", "postgres"])
+async def make_replicas(request, make, monkeypatch):
     """Makes replicas, which renew their leases when a test tells them to. Returns them, and the
     clock of all."""
     monkeypatch.setattr(event_writer, "SHARED_INTERVAL", 0.0)
     clock = Clock()
-    shared = SharedState(Database(":memory:", StateBounds(1e9, 10**9, 10**12), clock))
+    shared: SharedState
+    if request.param == "sqlite":
+        shared = InSqlite(clock)
+    else:
+        shared = InPostgres(request.getfixturevalue("postgres"), clock)
     replicas = []
 
     def make_some(*ids: str) -> tuple[list[Replica], Clock]:

@@ -7,7 +7,9 @@ import asyncio
 
 import pytest
 
+from fastovms.api.responses import lease_keeper
 from fastovms.errors import StateFailed
+from fastovms.state.store import ResponseKey
 from tests.api.responses.conftest import ask, resume
 from tests.api.responses.test_background import BODY, V1, get, replayed, start, wait_for
 from tests.fakes import FakeStream
@@ -75,12 +77,12 @@ async def test_another_replica_cancels(make_replicas, method):
             assert (await ask(replica.api, "GET", place))[0] == 404
 
 
-async def test_a_cancel_wakes_the_owner(make_replicas):
+async def test_a_cancel_wakes_the_owner(make_replicas, monkeypatch):
+    monkeypatch.setattr(lease_keeper, "_INTERVAL", 3600.0)
     (a, b), _ = make_replicas("a", "b")
     id = await running(a)
     a.keeper.start()
-    await asyncio.sleep(0.01)
-    async with asyncio.timeout(0.9):  # before it looks by itself
+    async with asyncio.timeout(10):
         status, body = await ask(b.api, "POST", f"{V1}/{id}/cancel")
     assert (status, body["status"]) == (200, "cancelled")
     await a.keeper.close()
@@ -91,6 +93,7 @@ async def test_the_response_of_a_replica_that_is_gone_has_failed(make_replicas):
     id = await running(a)
     follower = asyncio.ensure_future(replayed(b.api, id))
     cancel = asyncio.ensure_future(ask(b.api, "POST", f"{V1}/{id}/cancel"))
+    await until_told(b, id, "in_progress")
     for _ in range(int(LEASE) + 1):
         await b.renew()
         assert (await get(b.api, id))["status"] == "in_progress"
@@ -198,11 +201,10 @@ async def test_a_replica_that_ends_gives_up_what_it_runs(make_replicas):
 
 
 async def test_a_response_ends_as_the_others_tell_it(make_replicas):
-    (a, b), clock = make_replicas("a", "b")
+    (a, b), _ = make_replicas("a", "b")
     id = await running(a)
     follower = asyncio.ensure_future(replayed(a.api, id))
-    clock.now += LEASE + 1
-    await b.store.interrupt_expired()
+    await a.store.give_up([ResponseKey("", id)])
     resume(a.api)
     events = await follower
     assert events[-2]["type"] == "response.failed"

@@ -39,14 +39,15 @@ async def test_a_response_is_followed_through_another_replica(make_replicas, aft
         check(here)
 
 
-async def test_events_are_sent_as_they_come(make_replicas):
+async def test_events_are_sent_as_they_come(make_replicas, monkeypatch):
+    monkeypatch.setattr(kept_stream, "LOOK_AGAIN", 3600.0)
     (a, b), _ = make_replicas("a", "b")
     id = await start(a.api)
     stream = FakeStream()
     follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
     for text in ("H", "e", "l"):
         resume(a.api, 1)
-        async with asyncio.timeout(0.9):  # before it looks by itself
+        async with asyncio.timeout(10):
             while not stream.writes or f'"delta":"{text}"' not in str(stream.writes[-1]):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
     resume(a.api)
@@ -57,7 +58,7 @@ async def test_events_are_sent_as_they_come(make_replicas):
 async def test_a_notification_that_is_missed_costs_no_event(make_replicas, monkeypatch):
     monkeypatch.setattr(kept_stream, "LOOK_AGAIN", 0.01)
     (a, b), _ = make_replicas("a", "b")
-    b.store.hears = False
+    b.store.deafen()
     id = await running(a)
     follower = asyncio.ensure_future(replayed(b.api, id))
     await asyncio.sleep(0.02)
@@ -69,23 +70,27 @@ async def test_a_store_that_is_gone_for_a_while_costs_no_event(make_replicas, mo
     monkeypatch.setattr(kept_stream, "LOOK_AGAIN", 0.01)
     (a, b), _ = make_replicas("a", "b")
     id = await running(a)
-    follower = asyncio.ensure_future(replayed(b.api, id))
-    await asyncio.sleep(0.02)
+    stream = FakeStream()
+    follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
+    await stream.first_write.wait()
     b.store.error = StateFailed("gone")
     resume(a.api)
     await asyncio.sleep(0.03)
     assert not follower.done()
     b.store.error = None
-    assert await follower == await replayed(a.api, id)
+    await follower
+    assert stream.events == await replayed(a.api, id)
 
 
 async def test_a_follower_is_told_of_a_deletion(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running(a)
-    follower = asyncio.ensure_future(replayed(b.api, id))
-    await asyncio.sleep(0.01)
+    stream = FakeStream()
+    follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))
+    await stream.first_write.wait()
     await a.store.delete_response("", id)
-    events = await follower
+    await follower
+    events = stream.events
     assert [event["type"] for event in events[-3:-1]] == ["error", "response.failed"]
     assert events[-2]["response"]["error"]["message"] == "the response was deleted"
 
@@ -93,6 +98,8 @@ async def test_a_follower_is_told_of_a_deletion(make_replicas):
 async def test_nothing_is_left_of_a_client_that_leaves(make_replicas):
     (a, b), _ = make_replicas("a", "b")
     id = await running(a)
+    with b.store.watch_cancels():
+        await asyncio.sleep(0)  # what listens for all
     before = asyncio.all_tasks()
     stream = FakeStream()
     follower = asyncio.ensure_future(b.api.call("GET", f"{V1}/{id}?stream=true", None, stream))

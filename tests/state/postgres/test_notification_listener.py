@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import psycopg
+import pytest
+
+from fastovms.state.postgres import notification_listener
+from fastovms.state.postgres.notification_listener import NotificationListener
+from fastovms.state.postgres.server_address import ServerAddress
+from fastovms.state.postgres.shared_tables import CHANNEL
+from tests.postgres_server import PostgresServer
+
+
+async def notify(address: ServerAddress, topic: str) -> None:
+    parameters = address.connection_parameters()
+    async with await psycopg.AsyncConnection.connect(**parameters, autocommit=True) as connection:
+        await connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, topic))
+
+
+@pytest.fixture
+async def listener(postgres):
+    listener = NotificationListener(postgres)
+    yield listener
+    await listener.close()
+
+
+async def test_a_notification_wakes_whom_it_is_for(listener, postgres):
+    with listener.watch("mine") as mine, listener.watch("other") as other:
+        await mine.changed(5)  # it listens from now on
+        await other.changed(5)
+        waiting = [asyncio.ensure_future(watch.changed(60)) for watch in (mine, other)]
+        await notify(postgres, "mine")
+        await asyncio.wait_for(waiting[0], 5)
+        assert not waiting[1].done()
+        waiting[1].cancel()
+
+
+async def test_it_comes_back_after_its_connection_was_lost(listener, postgres, monkeypatch):
+    monkeypatch.setattr(notification_listener, "_FIRST_DELAY", 0.01)
+    with listener.watch("mine") as watch:
+        await watch.changed(5)
+        parameters = postgres.connection_parameters()
+        with psycopg.connect(**parameters, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+            )
+        await asyncio.wait_for(watch.changed(60), 5)  # for what it may have missed
+        await notify(postgres, "mine")
+        await asyncio.wait_for(watch.changed(60), 5)
+
+
+async def test_it_ends_at_once(postgres):
+    listener = NotificationListener(postgres)
+    await listener.close()
+    for seconds in (0.0, 0.2):
+        with listener.watch("mine"):
+            await asyncio.sleep(seconds)
+    began = time.monotonic()
+    await listener.close()
+    assert time.monotonic() - began < 1
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_whoever_waits_without_a_server_looks_by_itself(postgres_server: PostgresServer):
+    gone = {"host": "127.0.0.1", "port": "1", "dbname": "x", "connect_timeout": "1"}
+    listener = NotificationListener(ServerAddress(gone))
+    with listener.watch("mine") as watch:
+        await watch.changed(0.05)
+    await listener.close()

@@ -1,0 +1,136 @@
+"""Three real servers that share a state in PostgreSQL: what one runs, the others follow and cancel,
+and they notice when it is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import openai
+import pytest
+
+from tests.postgres_server import PostgresServer
+from tests.real_server import NAME, Server, start_server, stop_server
+
+TOLD_WITHIN = 10.0
+"""Seconds in which the others must know that a server is gone."""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[Server]]:
+    with ExitStack() as stack:
+        postgres = PostgresServer()
+        stack.callback(postgres.close)
+        with ThreadPoolExecutor() as pool:
+            servers = list(
+                pool.map(lambda _: start_server("--state-url", postgres.url()), range(3))
+            )
+        for server in servers:
+            stack.callback(stop_server, server)
+        yield servers
+
+
+@pytest.fixture
+def clients(servers: list[Server]) -> Iterator[list[openai.OpenAI]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(server.client("/v1")) for server in servers]
+
+
+def start(client: openai.OpenAI) -> str:
+    response = client.responses.create(
+        model=NAME,
+        input="Tell me a story.",
+        background=True,
+        temperature=0,
+        extra_body={"ignore_eos": True},
+    )
+    assert response.status == "queued"
+    return response.id
+
+
+def wait_for_text(client: openai.OpenAI, id: str) -> None:
+    for event in client.responses.retrieve(id, stream=True):
+        if event.sequence_number >= 20:
+            return
+
+
+def check_numbers(events: list[Any], first: int) -> None:
+    numbers = [event.sequence_number for event in events]
+    assert numbers == list(range(first, first + len(events)))
+
+
+def test_started_on_one_followed_on_another_cancelled_on_a_third(clients):
+    a, b, c = clients
+    id = start(a)
+    events = []
+    for event in b.responses.retrieve(id, stream=True, starting_after=9):
+        events.append(event)
+        if len(events) == 10:
+            assert c.responses.retrieve(id).status == "in_progress"
+            assert c.responses.cancel(id).status == "cancelled"
+    check_numbers(events, 10)
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response.status == "cancelled"
+    for client in clients:
+        assert client.responses.retrieve(id) == events[-1].response
+        again = list(client.responses.retrieve(id, stream=True, starting_after=9))
+        assert again == events
+
+
+def test_a_chain_and_a_conversation_go_through_all(clients):
+    a, b, c = clients
+    first = a.responses.create(model=NAME, input="My name is Alice.", temperature=0)
+    second = b.responses.create(
+        model=NAME, input="What is my name?", previous_response_id=first.id, temperature=0
+    )
+    assert "Alice" in second.output_text
+    conversation = a.conversations.create()
+    with ThreadPoolExecutor() as pool:
+        asked = pool.map(
+            lambda client: client.responses.create(
+                model=NAME, input="Hi", conversation=conversation.id, max_output_tokens=4
+            ),
+            clients * 3,
+        )
+        assert all(response.status in ("completed", "incomplete") for response in asked)
+    items = list(c.conversations.items.list(conversation.id, order="asc", limit=100))
+    assert [item.role for item in items] == ["user", "assistant"] * 9
+
+
+def test_a_server_that_ends_tells_at_once(servers, clients):
+    """It is last but one: servers end here."""
+    c, a = servers[2], clients[0]
+    id = start(clients[2])
+    wait_for_text(a, id)
+    with ThreadPoolExecutor() as pool:
+        follower = pool.submit(lambda: list(a.responses.retrieve(id, stream=True)))
+        time.sleep(0.2)
+        c.process.terminate()
+        c.process.terminate()
+        events = follower.result(TOLD_WITHIN)
+    check_numbers(events, 0)
+    assert events[-1].type in ("response.failed", "response.completed", "response.incomplete")
+
+
+def test_a_server_that_is_killed_is_missed_within_seconds(servers, clients):
+    a, b = clients[:2]
+    id = start(a)
+    wait_for_text(b, id)
+    events, seconds = [], 0.0
+    for event in b.responses.retrieve(id, stream=True, starting_after=9):
+        events.append(event)
+        if len(events) == 1:
+            servers[0].process.kill()
+            killed_at = time.monotonic()
+    seconds = time.monotonic() - killed_at
+    check_numbers(events, 10)
+    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+    assert seconds < TOLD_WITHIN
+    told = b.responses.retrieve(id)
+    assert told.status == "failed"
+    assert told.error is not None
+    with pytest.raises(openai.BadRequestError, match="it is failed"):
+        b.responses.cancel(id)

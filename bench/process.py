@@ -41,6 +41,22 @@ def free_port() -> int:
     return port
 
 
+def listening_port(pid: int) -> int | None:
+    """Returns the first TCP port that a process listens on, as the kernel's table of its network
+    says, or None."""
+    try:
+        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        table = Path(f"/proc/{pid}/net/tcp").read_text()
+    except OSError:
+        return None
+    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and fields[9] in inodes:
+            return int(fields[1].partition(":")[2], 16)
+    return None
+
+
 def ending_with_us(command: Sequence[str]) -> list[str]:
     """Returns a command whose process the kernel kills when the thread that starts it has ended,
     whatever has ended that: a benchmark that is interrupted leaves nothing behind.

@@ -6,6 +6,7 @@ python -m tests.deploy.ray_cluster PORT SERVER_ARGUMENT ...
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,8 +19,8 @@ from ray.cluster_utils import Cluster
 
 YAML = Path(__file__).parents[2] / "deploy" / "ray" / "serve.yaml"
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+NUM_ATTEMPTS = 3
 SETTINGS = {
-    "RAY_raylet_start_wait_time_s": "120",  # on a busy machine
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
     "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
 }
@@ -44,9 +45,18 @@ def small_config(port: int, arguments: list[str]) -> str:
     return yaml.safe_dump(config)
 
 
+def start_cluster() -> Cluster:
+    """Tries again where the machine is so busy that a node takes longer than Ray gives it (30 s).
+    What a failed attempt leaves, Ray ends with this process."""
+    for _ in range(NUM_ATTEMPTS - 1):
+        with contextlib.suppress(Exception):
+            return Cluster(initialize_head=True, head_node_args=NODE)
+    return Cluster(initialize_head=True, head_node_args=NODE)
+
+
 def main(port: str, *arguments: str) -> None:
     os.environ.update(SETTINGS)
-    cluster = Cluster(initialize_head=True, head_node_args=NODE)
+    cluster = start_cluster()
     try:
         cluster.add_node(**NODE)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:

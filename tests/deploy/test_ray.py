@@ -3,6 +3,7 @@ own: nothing of Ray is imported here."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -25,6 +26,7 @@ import pytest
 from openai.types import Completion
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.process import listening_port
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.skipif(
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.skipif(
     reason="Ray comes with an extra: pip install -e '.[ray]'",
 )
 
-DEADLINE = 120.0
+DEADLINE = 180.0
 PROMPT = "Once upon a time"
 NUM_SAMPLES = 8
 NUM_TOKENS = 250
@@ -79,21 +81,6 @@ class Server:
         )
 
 
-def listening_port(pid: int) -> int | None:
-    """Finds it in the kernel's table of the process's network."""
-    try:
-        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-        table = Path(f"/proc/{pid}/net/tcp").read_text()
-    except OSError:
-        return None
-    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == "0A" and fields[9] in inodes:
-            return int(fields[1].partition(":")[2], 16)
-    return None
-
-
 class RayCluster:
     """Two nodes of one processor each, with room for a replica on each."""
 
@@ -113,6 +100,7 @@ class RayCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            process_group=0,
         )
         self._reader = threading.Thread(target=self._read_output)
         self._reader.start()
@@ -136,7 +124,11 @@ class RayCluster:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(DEADLINE)
+        try:
+            self.process.wait(DEADLINE)
+        finally:  # Ray's own processes are in the group, too
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self._reader.join()
         self.process.stdout.close()
 

@@ -143,10 +143,8 @@ def put_under_load(server: Server) -> None:
             list(clients.map(send, range(len(LOAD))))
 
 
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that has seen a server under load."""
-    directory = tmp_path_factory.mktemp("prometheus")
+@contextmanager
+def prometheus_of_a_busy_server(directory: Path) -> Iterator[Prometheus]:
     server = start_server("--state-dir", str(directory / "state"))
     try:
         target = server.url.removeprefix("http://")
@@ -178,9 +176,16 @@ def series_in(expression: str) -> set[str]:
     return set(re.findall(r"\b(?:fastovms|process)_\w+|\bup\b", expression))
 
 
-def test_every_expression_of_the_dashboard_has_data_under_load(prometheus: Prometheus) -> None:
-    """The last of a short load may not be scraped yet, so that the drafts and the means of the
-    rarest requests are waited for."""
+def test_prometheus_sees_a_server_under_load(tmp_path: Path) -> None:
+    with prometheus_of_a_busy_server(tmp_path) as prometheus:
+        check_expressions(prometheus)
+        check_variables(prometheus)
+        check_alerts(prometheus)
+
+
+def check_expressions(prometheus: Prometheus) -> None:
+    """Every expression of every panel has data. The last of a short load may not be scraped yet, so
+    that the rarest are waited for."""
     missing = set(expressions().values())
     deadline = time.monotonic() + DEADLINE
     while missing and time.monotonic() < deadline:
@@ -189,7 +194,9 @@ def test_every_expression_of_the_dashboard_has_data_under_load(prometheus: Prome
     assert not missing
 
 
-def test_every_alert_is_evaluated_over_series_that_there_are(prometheus: Prometheus) -> None:
+def check_alerts(prometheus: Prometheus) -> None:
+    """Every alert is evaluated over series that there are, and none of those fires which a server
+    that does well must not have."""
     [group] = prometheus.get("rules")["groups"]
     assert {rule["name"] for rule in group["rules"]} == {case.alert for case in CASES}
     for rule in group["rules"]:
@@ -198,14 +205,12 @@ def test_every_alert_is_evaluated_over_series_that_there_are(prometheus: Prometh
         assert names, rule
         for name in names:
             assert prometheus.values(name), f"{rule['name']}: there is no {name}"
-
-
-def test_nothing_is_alarming_about_a_server_that_does_well(prometheus: Prometheus) -> None:
     firing = {alert["labels"]["alertname"] for alert in prometheus.get("alerts")["alerts"]}
     assert not firing & {"FastovmsDown", "FastovmsNotReady", "FastovmsStoreFailures"}
 
 
-def test_the_variables_of_the_dashboard_have_values(prometheus: Prometheus) -> None:
+def check_variables(prometheus: Prometheus) -> None:
+    """The lists of models and instances are not empty."""
     queries = {
         variable["name"]: re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"])
         for variable in dashboard()["templating"]["list"]

@@ -24,7 +24,10 @@ def test_drafts_save_steps_and_change_nothing(automatic: bool, temperature: floa
         )
         for i in range(2):
             engine.add(GenerationRequest(str(i), [i, 1, 2, 3, 4, 5, 6, 7], params))
-        return {key: text(of) for key, of in run(engine).items()}, engine
+        outputs = run(engine)
+        told = sum(output.num_accepted_tokens for of in outputs.values() for output in of)
+        assert told == engine.counters.num_accepted_tokens
+        return {key: text(of) for key, of in outputs.items()}, engine
 
     plain, plain_engine = generate(lookup=False)
     drafted, engine = generate(lookup=True)

@@ -80,7 +80,7 @@ def flags_page() -> str:
             f"## {title[0].upper()}{title[1:]}",
             _table(("Flag", "Default", "Meaning"), rows),
         ]
-    parts += ["## Bench", _help_of("bench")]
+    parts += ["## Doctor", _help_of("doctor"), "## Bench", _help_of("bench")]
     for title, flags in BENCH_GROUPS.items():
         rows = [_flag_row(flag, ()) for flag in flags]
         parts += [f"### Bench: {title}", _table(("Flag", "Default", "Meaning"), rows)]

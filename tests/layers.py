@@ -66,7 +66,7 @@ RANKS = (
     {"api.admin", "api.request", "backends.paged"},
     {"api.conversation", "api.generation", "backends", "service"},
     {"api.chat", "api.completions", "api.responses", "loading"},
-    {"api", "api.openapi"},
+    {"api", "api.openapi", "doctor"},
     {"app"},
     {"cli"},
 )

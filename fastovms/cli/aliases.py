@@ -36,7 +36,8 @@ SERVE: Final = "serve"
 PULL: Final = "pull"
 TUNE: Final = "tune"
 BENCH: Final = "bench"
-_FIRST_WORDS: Final = (SERVE, PULL, TUNE, BENCH, "-h", "--help", "--version")
+DOCTOR: Final = "doctor"
+_FIRST_WORDS: Final = (SERVE, PULL, TUNE, BENCH, DOCTOR, "-h", "--help", "--version")
 """What a line begins with that is not one of `serve` without its name."""
 
 _SWITCHES: Final = frozenset(

@@ -17,10 +17,11 @@ from typing import Final, NoReturn
 
 from fastovms import __version__
 from fastovms.catalog.hub import Repository, is_model_id, model_root
-from fastovms.cli.aliases import BENCH, PULL, TUNE
+from fastovms.cli.aliases import BENCH, DOCTOR, PULL, TUNE
 from fastovms.cli.bench_command import run_bench
 from fastovms.cli.config_edit import add_model, list_models, remove_model
 from fastovms.cli.configure import HELD_FLAGS, write_graph
+from fastovms.cli.doctor_command import run_doctor
 from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
 from fastovms.cli.flags import read_flags
 from fastovms.cli.model_choice import chosen_models, source_model
@@ -127,6 +128,8 @@ def _command(arguments: argparse.Namespace) -> Command:
         return _tune
     if arguments.command == BENCH:
         return _bench
+    if arguments.command == DOCTOR:
+        return run_doctor
     if arguments.pull:
         return _pull_for_ovms
     if arguments.list_models:

@@ -108,8 +108,7 @@ def load_tuned(
     if not config.tune or not cache.is_kept:
         return TunedModel(files.compile(files.choices)[1], None)
     key = _key(config, files)
-    entry = cache.find("tuning", key)
-    kept = None if entry is None else _read(entry, {choice.name for choice in files.choices})
+    entry, kept = _find(cache, key, files)
     if kept is not None:
         choices = sorted(files.choices, key=lambda choice: choice.name != kept.name)
         precisions, model = files.compile(choices)
@@ -122,6 +121,11 @@ def load_tuned(
     finding, model = _tune_at_start(files, precisions, model, clock() - start, clock)
     _keep(cache, key, finding)
     return TunedModel(model, finding.token_budget)
+
+
+def find_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TuningResult | None:
+    """Returns what an earlier measurement of the model on this machine has found, or None."""
+    return _find(cache, _key(config, files), files)[1]
 
 
 def measure_all(
@@ -229,6 +233,16 @@ def _key(config: EngineConfig, files: ExportedModel) -> str:
         [choice.name for choice in files.choices],
         {name: str(value) for name, value in config.plugin_config.items()},
     )
+
+
+def _find(
+    cache: DiskCache, key: str, files: ExportedModel
+) -> tuple[Path | None, TuningResult | None]:
+    """Returns the entry of a finding, and what it says; None = there is none, or it is broken."""
+    entry = cache.find("tuning", key)
+    if entry is None:
+        return None, None
+    return entry, _read(entry, {choice.name for choice in files.choices})
 
 
 def _keep(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:

@@ -62,6 +62,7 @@ def _add_response_routes(
         ("POST", "/responses/{id}/cancel", stored.cancel),
         ("GET", "/responses/{id}/input_items", stored.list_input),
         ("POST", "/conversations", conversations.create),
+        ("GET", "/conversations", conversations.list),
         ("GET", "/conversations/{id}", conversations.get),
         ("POST", "/conversations/{id}", conversations.update),
         ("DELETE", "/conversations/{id}", conversations.delete),

@@ -169,6 +169,9 @@ class Operations:
         self._tables.note_use([key])
         return body
 
+    def list_conversations(self, tenant: str, page: Page) -> ItemPage:
+        return self._tables.page(tenant, ObjectKind.CONVERSATION, page)
+
     def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
         key = self._key(tenant, ObjectKind.CONVERSATION, id, for_change=True)
         if key is None:

@@ -119,10 +119,10 @@ class EarlierItems(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Says which items to list.
+    """Says which items, or which conversations, to list.
 
     Attributes:
-        after: id of the item before the first one; None = from the beginning (or the end).
+        after: id of the one before the first; None = from the beginning (or the end).
     """
 
     limit: int
@@ -131,6 +131,8 @@ class Page(NamedTuple):
 
 
 class ItemPage(NamedTuple):
+    """Items of a list, or conversations without their items."""
+
     items: Sequence[StoredItem]
     has_more: bool
 
@@ -237,6 +239,14 @@ class StateStore(Protocol):
     ) -> None: ...
 
     async def find_conversation(self, tenant: str, id: str) -> bytes | None: ...
+
+    async def list_conversations(self, tenant: str, page: Page) -> ItemPage:
+        """Returns a page of the conversations, in the order in which they were begun. It is no use
+        of them.
+
+        Raises:
+            UnknownCursor: `page.after` is none of them.
+        """
 
     async def update_conversation(self, tenant: str, id: str, body: bytes) -> bool: ...
 

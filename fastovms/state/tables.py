@@ -13,7 +13,14 @@ from fastovms.errors import TooLarge
 from fastovms.state.item_table import OVERHEAD, ItemTable, Turn
 from fastovms.state.seal import LENGTH, seal, unseal
 from fastovms.state.sql import MAX_VARIABLES, RowLocks, SqlConnection, marks, slices
-from fastovms.state.store import ItemOrigin, ResponseProgress, StoredItem
+from fastovms.state.store import (
+    ItemOrigin,
+    ItemPage,
+    Page,
+    ResponseProgress,
+    StoredItem,
+    UnknownCursor,
+)
 
 _USE_INTERVAL: Final = 60.0
 """Seconds within which a second use of an object is not noted, so that a long chain of responses is
@@ -119,6 +126,29 @@ class Tables:
             ChainLink(key, id, previous_id, ResponseProgress(progress))
             for key, id, previous_id, progress in rows
         ]
+
+    def page(self, tenant: str, kind: ObjectKind, page: Page) -> ItemPage:
+        """Returns a page of objects without their items, in the order in which they were added.
+
+        Raises:
+            UnknownCursor: `page.after` is none of them.
+        """
+        order, comparison = ("", ">") if page.ascending else ("DESC", "<")
+        start = ""
+        values: list[object] = [tenant, kind]
+        if page.after is not None:
+            cursor = self.find(tenant, kind, page.after, "key")
+            if cursor is None:
+                raise UnknownCursor(page.after)
+            start = f"AND key {comparison} ?"
+            values += cursor
+        rows = self._execute(
+            f"SELECT id, body FROM objects WHERE tenant = ? AND kind = ? {start} "
+            f"ORDER BY key {order} LIMIT ?",
+            (*values, page.limit + 1),
+        ).fetchall()
+        found = [StoredItem(id, unseal(body)) for id, body in rows[: page.limit]]
+        return ItemPage(found, has_more=len(rows) > page.limit)
 
     def insert(
         self,

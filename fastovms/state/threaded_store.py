@@ -133,6 +133,9 @@ class ThreadedStore:
     async def find_conversation(self, tenant: str, id: str) -> bytes | None:
         return await self._read(lambda state: state.find_conversation(tenant, id))
 
+    async def list_conversations(self, tenant: str, page: Page) -> ItemPage:
+        return await self._read(lambda state: state.list_conversations(tenant, page))
+
     async def update_conversation(self, tenant: str, id: str, body: bytes) -> bool:
         return await self._write(lambda state: state.update_conversation(tenant, id, body))
 

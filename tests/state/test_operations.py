@@ -12,6 +12,7 @@ from fastovms.state.store import (
     ResponseProgress,
     StoredItem,
     StoredResponse,
+    UnknownCursor,
 )
 from tests.state.transactions import add, context, do, find, ids, items
 
@@ -118,6 +119,27 @@ def test_a_conversation_grows_with_its_responses(make_database):
     database.check()
     assert do(database, lambda state: state.delete_conversation("t", "c")) is True
     database.check()
+
+
+@pytest.mark.parametrize("ascending", [True, False])
+def test_conversations_are_listed_in_the_order_in_which_they_began(make_database, ascending):
+    database = make_database()
+    names = ["b", "a", "d", "c"]
+    for name in names:
+        do(database, lambda state: state.add_conversation("t", name, name.encode(), items("i")))  # noqa: B023
+    do(database, lambda state: state.add_conversation("other", "x", b"{}", []))
+    do(database, lambda state: state.add_response("t", StoredResponse("r", b"{}"), None))
+    do(database, lambda state: state.update_conversation("t", "b", b"new"))
+    found, after, has_more = [], None, True
+    while has_more:
+        page = Page(3, ascending, after)
+        listed = do(database, lambda state: state.list_conversations("t", page))  # noqa: B023
+        found += listed.items
+        after, has_more = found[-1].id, listed.has_more
+    assert [one.id for one in found] == (names if ascending else names[::-1])
+    assert {one.id: one.body for one in found}["b"] == b"new"
+    with pytest.raises(UnknownCursor):
+        do(database, lambda state: state.list_conversations("t", Page(3, ascending, "x")))
 
 
 @pytest.mark.parametrize(

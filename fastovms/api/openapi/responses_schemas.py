@@ -270,6 +270,16 @@ class ConversationObject(AnswerSchema, kw_only=True):
     metadata: dict[str, str]
 
 
+class ConversationList(AnswerSchema, kw_only=True):
+    """A page of conversations."""
+
+    object: Literal["list"]
+    data: list[ConversationObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class DeletedConversation(AnswerSchema, kw_only=True):
     """The answer of `DELETE /conversations/{id}`."""
 

@@ -33,6 +33,7 @@ from fastovms.api.openapi.responses_schemas import (
     RESPONSE_EVENT,
     CompactedResponse,
     ConversationItem,
+    ConversationList,
     ConversationObject,
     DeletedConversation,
     DeletedResponse,
@@ -175,6 +176,9 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
             body=ConversationRequest,
             examples={"With a first item": {"items": [examples.ITEM], "metadata": {"topic": "a"}}},
             answered=examples.CONVERSATION,
+        ),
+        "GET /conversations": Operation(
+            "Lists the conversations, the newest first.", ConversationList, query=_PAGE
         ),
         "GET /conversations/{id}": _CONVERSATION,
         "POST /conversations/{id}": Operation(

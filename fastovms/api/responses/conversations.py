@@ -63,6 +63,17 @@ class Conversations:
         await store.add_conversation(request.tenant, id, body, items)
         return Response(200, body, headers=headers)
 
+    async def list(self, request: Request, dialect: Dialect) -> Response:
+        """Lists the conversations, the newest first, which OpenAI's API does not."""
+        page = Query(request).page()
+        try:
+            conversations = await self._store().list_conversations(request.tenant, page)
+        except UnknownCursor:
+            raise InvalidField(
+                f"after: there is no conversation with id '{page.after}'", param="after"
+            ) from None
+        return Response(200, list_body(conversations))
+
     async def get(self, request: Request, dialect: Dialect) -> Response:
         return Response(200, await self._body(request))
 

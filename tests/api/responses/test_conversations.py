@@ -86,6 +86,25 @@ async def test_there_is_no_such_conversation(make, method, path, body):
     assert "not found" in answer["error"]["message"]
 
 
+async def test_the_list_of_conversations(make):
+    api = make()
+    topics = ["a", "b", "c"]
+    for topic in topics:
+        await ask(api, "POST", "/v1/conversations", {"metadata": {"topic": topic}})
+    await ask(api, "POST", "/v1/conversations", {"metadata": {"topic": "d"}}, tenant="other")
+    _, page = await ask(api, "GET", "/v1/conversations?limit=2")
+    assert [one["metadata"]["topic"] for one in page["data"]] == ["c", "b"]
+    assert page["has_more"] is True
+    _, rest = await ask(api, "GET", f"/v1/conversations?limit=2&after={page['last_id']}")
+    assert [one["metadata"]["topic"] for one in rest["data"]] == ["a"]
+    assert rest["has_more"] is False
+    _, oldest = await ask(api, "GET", "/v3/conversations?order=asc")
+    assert [one["metadata"]["topic"] for one in oldest["data"]] == topics
+    for query, param in (("limit=0", "limit"), ("after=conv_x", "after")):
+        status, answer = await ask(api, "GET", f"/v1/conversations?{query}")
+        assert (status, answer["error"]["param"]) == (400, param)
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import orjson
 
-from fastovms.api.serving.served import ServedModels
+from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import error_response, model_not_found
 from fastovms.http.routing.messages import Request, Response
-from fastovms.params import ModelInfo
 
 
 class ModelRoutes:
@@ -16,7 +15,7 @@ class ModelRoutes:
 
     def __init__(self, models: ServedModels, dialect: Dialect) -> None:
         self._dialect = dialect
-        cards = [(model, _card(model.info, dialect)) for model in models]
+        cards = [(model, _card(model, dialect)) for model in models]
         data = [card for _, card in cards]
         self._list = _card_response({"object": "list", "data": data})
         self._by_name = {
@@ -38,7 +37,8 @@ def _card_response(content: dict[str, object]) -> Response:
     return Response(200, orjson.dumps(content))
 
 
-def _card(model: ModelInfo, dialect: Dialect) -> dict[str, object]:
+def _card(served: ServedModel, dialect: Dialect) -> dict[str, object]:
+    model = served.info
     card: dict[str, object] = {
         "id": model.name,
         "object": "model",
@@ -51,5 +51,20 @@ def _card(model: ModelInfo, dialect: Dialect) -> dict[str, object]:
             "parent": None,
             "max_model_len": model.max_model_len,
             "permission": [],
+            "capabilities": _capabilities(served),
         }
     return card
+
+
+def _capabilities(served: ServedModel) -> list[str]:
+    """Returns what a client may offer its user with a model, in the words of Ollama's
+    `/api/show`."""
+    chat = served.chat
+    found = {
+        "completion": True,
+        "chat": chat.template is not None,
+        "tools": chat.template is not None and chat.tool_format is not None,
+        "thinking": chat.reasoning_format is not None,
+        "vision": served.images is not None,
+    }
+    return [name for name, is_there in found.items() if is_there]

@@ -31,7 +31,8 @@ class OvmsError(AnswerSchema, kw_only=True):
 
 
 class ModelCard(AnswerSchema, kw_only=True):
-    """Describes a model; below `/v1` with vLLM's members."""
+    """Describes a model; below `/v1` with vLLM's members, and with what it is capable of:
+    `completion`, `chat`, `tools`, `thinking`, `vision`."""
 
     id: str
     object: Literal["model"]
@@ -41,6 +42,7 @@ class ModelCard(AnswerSchema, kw_only=True):
     parent: str | UnsetType | None = UNSET
     max_model_len: int | UnsetType = UNSET
     permission: list[Any] | UnsetType = UNSET
+    capabilities: list[str] | UnsetType = UNSET
 
 
 class ModelList(AnswerSchema, kw_only=True):

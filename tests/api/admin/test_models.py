@@ -34,6 +34,7 @@ async def get(api, path: str):
                 "parent": None,
                 "max_model_len": 64,
                 "permission": [],
+                "capabilities": ["completion"],
             },
         ),
         ("/v3", {**CARD, "owned_by": "OVMS"}),

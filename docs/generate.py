@@ -47,6 +47,8 @@ from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.ovms_metrics import OvmsMetrics
 from fastovms.state.state_metrics import StateCollector
 from fastovms.state.store import StateStats
+from fastovms.ui.page_files import read_page_files
+from fastovms.ui.page_routes import add_page_routes
 
 DOCS: Final = Path(__file__).parent
 
@@ -153,9 +155,10 @@ def _routes() -> dict[str, list[str]]:
     add_model_routes(router, context)
     add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
     add_docs_routes(router, DocsRoutes(dict))
+    add_page_routes(router, read_page_files())
     found: dict[str, list[str]] = defaultdict(list)
     for method, pattern in router.routes():
-        if not pattern.endswith("/"):
+        if pattern == "/" or not pattern.endswith("/"):
             name, prefix = operation_name(method, pattern)
             found[name].append(prefix)
     return found

@@ -12,7 +12,7 @@ import fastovms
 from tests.layers import FOUNDATION, RANKS
 
 PACKAGE: Final = Path(fastovms.__file__).parent
-_NO_ROOMS: Final = {"__pycache__", "demo_model"}
+_NO_ROOMS: Final = {"__pycache__", "demo_model", "static"}
 
 
 def tree() -> str:

@@ -62,6 +62,8 @@ from fastovms.settings import ModelSource
 from fastovms.state.opening.opening import open_store
 from fastovms.state.state_metrics import StateCollector
 from fastovms.tracing import Tracer
+from fastovms.ui.page_files import read_page_files
+from fastovms.ui.page_routes import add_page_routes
 
 _SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread must let another one have the GIL. At Python's 5 ms the engine
@@ -139,7 +141,9 @@ async def _run(
     router = Router()
     registry = CollectorRegistry()
     status = ServerStatus()
-    guard = Guard(status, config.security, os.environ)
+    page = read_page_files(config.http.root_path) if config.security.ui else None
+    open_paths = () if page is None else tuple(page.paths())
+    guard = Guard(status, config.security, os.environ, open_paths)
     cors = cors_policy(config.security, needs_key=guard.needs_key)
     inherited = inherited_sockets(os.environ, os.getpid())
     server = HttpServer(
@@ -161,6 +165,8 @@ async def _run(
         paths=ApiPaths(),
     )
     add_health_routes(router, HealthRoutes(status, registry, __version__))
+    if page is not None:
+        add_page_routes(router, page)
     server.bind()  # before the state is touched: who has the address mostly has that too
     runs = BackgroundRuns(config.state.max_background)
     store = open_store(config.state, os.environ, time.time)

@@ -152,6 +152,7 @@ class SecurityConfig:
             machine's own; a list separated by commas, "*" = any. None = no others where no key is
             needed and only this machine can reach the server, else any.
         enable_docs: serve the description of the API, to everybody.
+        ui: serve the page at `/`, to everybody. What it shows it asks for with a key.
     """
 
     api_key_file: Path | None = None
@@ -162,6 +163,7 @@ class SecurityConfig:
     allow_credentials: bool = False
     allowed_hosts: str | None = None
     enable_docs: bool = True
+    ui: bool = True
 
 
 @dataclass(frozen=True, slots=True)

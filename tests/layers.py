@@ -60,7 +60,7 @@ RANKS = (
         "state.sqlite",
         "text.tools",
     },
-    {"engine.sampling", "http.connection", "state.opening", "text.reasoning"},
+    {"engine.sampling", "http.connection", "state.opening", "text.reasoning", "ui"},
     {"engine.beams", "engine.drafting", "http.listening", "http.observing", "text"},
     {"api.serving", "backends.genai", "engine", "http"},
     {"api.admin", "api.request", "backends.paged"},

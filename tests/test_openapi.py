@@ -64,9 +64,9 @@ def test_the_model_is_named_in_examples(short_server):
 @pytest.mark.parametrize("flag", [None, "--disable-fastapi-docs"])
 def test_with_a_key(flag):
     """Strangers may read what the API is like, but not what the models are called."""
-    server = start_server("--api-key", "alpha", *([flag] if flag else []))
+    server = start_server("--api-key", "alpha", *([flag, "--no-ui"] if flag else []))
     try:
-        for path in ("/openapi.json", "/docs"):
+        for path in ("/openapi.json", "/docs", "/"):
             for key, status in (("", 401 if flag else 200), ("alpha", 404 if flag else 200)):
                 assert ask(server.url + path, key)[0] == status
         assert ask(f"{server.url}/v1/models", "")[0] == 401

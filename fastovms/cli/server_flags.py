@@ -78,6 +78,9 @@ ACCESS_FLAGS: Final = (
          shows_default=False),
     Flag("--enable-docs", SECURITY.enable_docs, "", None,
          "describe the API in /openapi.json and /docs, which need no key"),
+    Flag("--ui", SECURITY.ui, "", None,
+         "serve a page for browsers at /, which chats and shows the engine live; it asks for the "
+         "key itself"),
 )  # fmt: skip
 
 LIMITS_FLAGS: Final = (

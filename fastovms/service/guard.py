@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fastovms.api.admin.status import DOCS_PATHS, HEALTH_PATHS, ServerStatus
 from fastovms.api.wire.error_responses import render_error
@@ -15,19 +15,29 @@ from fastovms.http.routing.messages import Request, Response
 class Guard:
     """An `http.messages.Check`. Health paths need no key, nor does the description of the API.
 
+    Args:
+        open_paths: further paths that anybody may ask at any time, such as those of the page.
+
     Raises:
         ConfigurationError: the keys cannot be read.
     """
 
     def __init__(
-        self, status: ServerStatus, config: SecurityConfig, environ: Mapping[str, str]
+        self,
+        status: ServerStatus,
+        config: SecurityConfig,
+        environ: Mapping[str, str],
+        open_paths: Collection[str] = (),
     ) -> None:
         self._status = status
         self._config = config
         self._environ = environ
+        self._open_paths = frozenset(open_paths)
         self._keys = self._read_keys()
 
     def __call__(self, request: Request) -> Response | None:
+        if request.path in self._open_paths:
+            return None
         if self._keys is not None:
             refusal = self._keys(request)
             if refusal is not None:

@@ -57,6 +57,16 @@ def test_the_description_of_the_api_is_open_where_it_is_served() -> None:
         assert refusal.status == 401
 
 
+def test_the_page_is_open_at_any_time() -> None:
+    keeper = Guard(ServerStatus(), SecurityConfig(), {"API_KEY": "a"}, ["/", "/ui/1/main.js"])
+    assert keeper(asked("/")) is None
+    assert keeper(asked("/ui/1/main.js")) is None
+    for path in ("/ui/1/other.js", "/v1/models"):
+        refusal = keeper(asked(path))
+        assert refusal is not None
+        assert refusal.status == 401
+
+
 def test_keys_are_read_again_and_those_before_stay_where_they_cannot(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("old\n")

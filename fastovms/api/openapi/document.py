@@ -65,7 +65,7 @@ def openapi_document(
     paths: dict[str, Json] = {}
     for method, pattern in routes:
         path = pattern.replace(":path}", "}")
-        if path.endswith("/"):
+        if path.endswith("/") and path != "/":
             continue  # the same probe
         name, _ = operation_name(method, pattern)
         for section, operations in OPERATIONS.items():

@@ -281,6 +281,16 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
             "Shows it to people, without a network.", str, media_type="text/html"
         ),
     },
+    "The page": {
+        "GET /": Operation(
+            "Answers with a page that chats and shows the engine live.", str, media_type="text/html"
+        ),
+        "GET /ui/{version}/{name}": Operation(
+            "Answers with a file of that page: a module, a style, a picture.",
+            str,
+            media_type="text/javascript",
+        ),
+    },
 }
 """Method and path of each route, by the sections of the page."""
 

@@ -1,0 +1,1 @@
+"""Answers `/`: a page in the browser that chats with the models and shows how the engine fares."""

@@ -1,0 +1,119 @@
+/**
+ * Shows Markdown that a model has written, which may be hostile: no HTML of it is let through, what is
+ * made of it goes through DOMPurify, and nothing in it loads anything.
+ */
+
+import MarkdownIt from "../vendor/markdown-it.esm.min.mjs";
+import "../vendor/purify.min.js";
+import { copyText, iconButton } from "../core/dom.js";
+
+const { DOMPurify } = globalThis;
+
+/** Longer code stays plain: colours of it would take more than a frame. */
+const MAX_COLOURED = 20_000;
+
+const PURE = {
+  RETURN_TRUSTED_TYPE: true,
+  ALLOWED_TAGS: ["a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"],
+  ALLOWED_ATTR: ["class", "href", "rel", "start", "target"],
+  ALLOW_DATA_ATTR: false,
+  ALLOW_ARIA_ATTR: false,
+  ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
+  ADD_URI_SAFE_ATTR: ["rel", "start", "target"], // whose values are no addresses
+};
+
+const markdown = new MarkdownIt({ html: false, linkify: true, breaks: false, highlight: colour });
+let highlighter = null;
+
+/** The source of each block that is shown, and for those with code that waits for colours, how to show it anew. */
+const shown = new WeakMap();
+
+markdown.renderer.rules.link_open = (tokens, index, options, env, self) => {
+  tokens[index].attrSet("target", "_blank");
+  tokens[index].attrSet("rel", "noopener noreferrer");
+  return self.renderToken(tokens, index, options);
+};
+
+// A picture would be loaded from wherever the text says: it is a link to it.
+markdown.renderer.rules.image = (tokens, index) => {
+  const { escapeHtml } = markdown.utils;
+  const source = tokens[index].attrGet("src");
+  const text = tokens[index].content || source;
+  return `<a href="${escapeHtml(source)}" target="_blank" rel="noopener noreferrer">${escapeHtml(text)}</a>`;
+};
+
+// The policy of the page allows no styles in attributes, as which columns' alignments come.
+for (const cell of ["th_open", "td_open"]) {
+  markdown.renderer.rules[cell] = (tokens, index, options, env, self) => {
+    const align = /text-align:(\w+)/.exec(tokens[index].attrGet("style") ?? "");
+    tokens[index].attrs = align ? [["class", `align-${align[1]}`]] : null;
+    return self.renderToken(tokens, index, options);
+  };
+}
+
+/**
+ * Shows a text below a node. Blocks that are there already stay as they are, so that a text that
+ * grows costs its last paragraph, and what a reader has selected stays selected.
+ *
+ * @param {Element} node
+ * @param {string} text
+ */
+export function showMarkdown(node, text) {
+  const env = {};
+  const blocks = split(markdown.parse(text, env), text);
+  const definitions = Object.keys(env.references ?? {}).length;
+  blocks.forEach((block, index) => {
+    const key = `${definitions} ${block.source}`;
+    const there = node.children[index];
+    if (there && shown.get(there)?.key === key) return;
+    const made = document.createElement("div");
+    const draw = () => drawBlock(made, block.tokens, env);
+    const waits = !highlighter && block.tokens.some((token) => token.type === "fence");
+    shown.set(made, { key, draw });
+    made.className = waits ? "block uncoloured" : "block";
+    draw();
+    if (there) there.replaceWith(made);
+    else node.append(made);
+  });
+  while (node.children.length > blocks.length) node.lastElementChild.remove();
+}
+
+/** Loads the colours of code, and puts them where code is shown already. */
+export async function loadColours() {
+  highlighter = (await import("../vendor/highlight.min.js")).default;
+  for (const block of document.querySelectorAll(".uncoloured")) {
+    block.classList.remove("uncoloured");
+    shown.get(block)?.draw();
+  }
+}
+
+/** Returns the top-level blocks of a text: the tokens of each, and its source. */
+function split(tokens, text) {
+  const lines = text.split("\n");
+  const blocks = [];
+  let depth = 0;
+  for (const token of tokens) {
+    if (depth === 0) blocks.push({ tokens: [], source: lines.slice(...token.map).join("\n") });
+    depth += token.nesting;
+    blocks.at(-1).tokens.push(token);
+  }
+  return blocks;
+}
+
+function drawBlock(node, tokens, env) {
+  node.innerHTML = DOMPurify.sanitize(markdown.renderer.render(tokens, markdown.options, env), PURE);
+  for (const code of node.querySelectorAll("pre")) {
+    const copy = iconButton("copy", "answer.copy-code", () => copyText(code.textContent));
+    const box = document.createElement("div");
+    box.className = "code-block";
+    code.tabIndex = 0; // so that what is too wide can be scrolled by keys
+    code.replaceWith(box);
+    box.append(code, copy);
+  }
+}
+
+/** Returns the HTML of code; "" = as it is. */
+function colour(code, name) {
+  if (!highlighter || code.length > MAX_COLOURED || !highlighter.getLanguage(name)) return "";
+  return highlighter.highlight(code, { language: name, ignoreIllegals: true }).value;
+}

@@ -1,0 +1,230 @@
+/** Runs the chat that is open: asks, follows, stops, branches. It tells of every change by events. */
+
+import { AnswerState } from "../answer/answer_state.js";
+import { ServerError } from "../core/server.js";
+import { departure, rootOf } from "./branches.js";
+import { isUserMessage, saysAnything, textOf } from "./items.js";
+import { requestBody } from "./settings.js";
+
+/** Characters of a chat's title: what the first message begins with. */
+const MAX_TITLE = 60;
+
+/**
+ * What is asked and not yet part of the conversation: it runs, or has failed.
+ *
+ * @typedef {Object} Turn
+ * @property {Object[]} input items.
+ * @property {AnswerState} answer
+ * @property {boolean} isLost whether the connection is lost at the moment.
+ */
+
+/**
+ * The open chat. Events: `opened`: everything is another; `asked`: there is a turn; `answering`: the
+ * answer has grown; `answered`: the turn is over, its items are the chat's unless it has failed;
+ * `listed`: the list of chats has changed.
+ */
+export class ChatSession extends EventTarget {
+  /** @type {import("./branches.js").Chat|null} null = it has not begun. */
+  chat = null;
+  /** @type {Object[]} the items of the conversation. */
+  items = [];
+  /** @type {Turn|null} */
+  turn = null;
+  /** @type {Map<string, import("./branches.js").Chat>} all that are known, by id. */
+  chats = new Map();
+  #store;
+  #opening = 0;
+
+  constructor(store) {
+    super();
+    this.#store = store;
+  }
+
+  get lasting() {
+    return this.#store.lasting;
+  }
+
+  get isAnswering() {
+    return this.turn !== null && !this.turn.answer.isFinal;
+  }
+
+  /** Begins an empty chat, which is kept once something is said. */
+  begin() {
+    this.#open(null, []);
+  }
+
+  /**
+   * Opens a chat, with the answer that runs in it, if one does.
+   *
+   * @param {string} id
+   * @returns {Promise<Object|null>} its last response, for its settings.
+   * @throws {ServerError} it is not there.
+   */
+  async open(id) {
+    const opening = ++this.#opening;
+    const { chat, items, response, input } = await this.#store.load(id);
+    if (opening !== this.#opening) return null;
+    this.chats.set(chat.id, chat);
+    this.#open(chat, items);
+    if (input) {
+      const turn = this.#newTurn(input, null);
+      this.#follow(turn, this.#store.follow(chat, (isLost) => this.#lose(turn, isLost)));
+    }
+    return response;
+  }
+
+  /** Opens the chat again if another device has gone on with it. */
+  async refresh() {
+    const { chat } = this;
+    if (!chat || this.isAnswering || !this.lasting) return;
+    const now = await this.#store.get(chat.id).catch(() => null);
+    if (now && this.chat === chat && now.metadata.answer !== chat.metadata.answer) await this.open(chat.id);
+  }
+
+  /**
+   * Asks for an answer.
+   *
+   * @param {import("./settings.js").Settings} settings
+   * @param {Object[]} input items.
+   */
+  async ask(settings, input) {
+    // What has failed was never answered: it is asked together with what is new.
+    const whole = this.turn ? [...this.turn.input, ...input] : input;
+    const turn = this.#newTurn(whole, performance.now());
+    try {
+      if (!this.chat) {
+        await this.#create({ title: titleOf(whole) }, []);
+        if (this.turn !== turn) return;
+      }
+      this.chat.metadata = { ...this.chat.metadata, answer: this.#store.newAnswer() };
+      this.#tell("listed");
+    } catch (error) {
+      this.#fail(turn, error);
+      return;
+    }
+    const body = requestBody(settings, whole);
+    await this.#follow(turn, this.#store.start(this.chat, body, (isLost) => this.#lose(turn, isLost)));
+  }
+
+  /** Asks once more for what has failed. */
+  async askAgain(settings) {
+    const { input } = this.turn;
+    this.turn = null;
+    await this.ask(settings, input);
+  }
+
+  /**
+   * Begins a branch at a message of the user, and asks what stands in its place.
+   *
+   * @param {import("./settings.js").Settings} settings
+   * @param {number} at the message's position among the items.
+   * @param {Object[]} input the message, edited or not.
+   */
+  async branch(settings, at, input) {
+    const { chat, items } = this;
+    const kept = items.slice(0, at);
+    const metadata = { title: chat.metadata.title, ...departure(this.chats, chat, at) };
+    this.turn = null;
+    await this.#create(metadata, kept);
+    this.#open(this.chat, kept);
+    await this.ask(settings, input);
+  }
+
+  /** Stops the answer that runs. What it has said so far stays. */
+  async stop() {
+    await this.#store.stop(this.chat).catch(() => {});
+  }
+
+  /**
+   * Deletes a chat with all its branches.
+   *
+   * @param {import("./branches.js").Chat} chat
+   */
+  async remove(chat) {
+    const root = rootOf(this.chats, chat);
+    const family = [...this.chats.values()].filter((one) => rootOf(this.chats, one) === root);
+    await Promise.all(family.map((one) => this.#store.remove(one.id)));
+    for (const one of family) this.chats.delete(one.id);
+    if (family.some((one) => one.id === this.chat?.id)) this.begin();
+    this.#tell("listed");
+  }
+
+  /**
+   * Reads a further page of the list of chats into `chats`.
+   *
+   * @param {string|null} after
+   * @returns {Promise<{last: string|null, hasMore: boolean}>}
+   */
+  async list(after) {
+    const page = await this.#store.list(after);
+    for (const chat of page.chats) if (chat.id !== this.chat?.id) this.chats.set(chat.id, chat);
+    this.#tell("listed");
+    return { last: page.chats.at(-1)?.id ?? null, hasMore: page.hasMore };
+  }
+
+  async #create(metadata, items) {
+    this.chat = await this.#store.create(metadata, items);
+    this.chats.set(this.chat.id, this.chat);
+  }
+
+  #open(chat, items) {
+    this.#opening++;
+    this.chat = chat;
+    this.items = items;
+    this.turn = null;
+    this.#tell("opened");
+  }
+
+  #newTurn(input, startedAt) {
+    this.turn = { input, answer: new AnswerState(startedAt), isLost: false };
+    this.#tell("asked");
+    return this.turn;
+  }
+
+  async #follow(turn, events) {
+    const { chat } = this;
+    try {
+      for await (const event of events) {
+        // Whoever opens another chat leaves this one, whose answer goes on without a reader.
+        if (this.turn !== turn) return;
+        turn.answer.push(event, performance.now());
+        if (!turn.answer.isFinal) this.#tell("answering");
+      }
+      if (turn.answer.status === "cancelled") {
+        turn.answer.output = turn.answer.output.filter(saysAnything);
+        await this.#store.keepStopped(chat, turn);
+      }
+    } catch (error) {
+      this.#fail(turn, error);
+      return;
+    }
+    if (this.turn !== turn) return;
+    if (turn.answer.status !== "failed") {
+      this.items = [...this.items, ...turn.input, ...turn.answer.output];
+      this.turn = null;
+    }
+    this.#tell("answered", turn);
+  }
+
+  #fail(turn, error) {
+    if (!(error instanceof ServerError)) throw error;
+    turn.answer.status = "failed";
+    turn.answer.failure = error.message;
+    if (this.turn === turn) this.#tell("answered", turn);
+  }
+
+  #lose(turn, isLost) {
+    turn.isLost = isLost;
+    if (this.turn === turn) this.#tell("answering");
+  }
+
+  #tell(type, detail = null) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}
+
+function titleOf(input) {
+  const message = input.find(isUserMessage);
+  const text = message ? textOf(message).trim().replace(/\s+/g, " ") : "";
+  return text.length > MAX_TITLE ? `${text.slice(0, MAX_TITLE - 1)}…` : text;
+}

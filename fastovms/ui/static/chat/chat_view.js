@@ -1,0 +1,160 @@
+/** Puts the chat together: its list, its messages, the settings, and what the user says. */
+
+import { iconButton, make } from "../core/dom.js";
+import { variantsAt } from "./branches.js";
+import { ChatList } from "./chat_list.js";
+import { ChatSession } from "./chat_session.js";
+import { Composer } from "./composer.js";
+import { openExport } from "./export_dialog.js";
+import { callOutput, isCall, isCallOutput, userMessage } from "./items.js";
+import { requestBody, withThoseOf } from "./settings.js";
+import { SettingsPanel } from "./settings_panel.js";
+import { Transcript } from "./transcript.js";
+
+export class ChatView {
+  /**
+   * @param {Object} store that keeps chats.
+   * @param {Object[]} models as the server lists them.
+   */
+  constructor(store, models) {
+    this.#models = models;
+    this.session = new ChatSession(store);
+    this.#panel = new SettingsPanel(() => this.#showModel());
+    this.#composer = new Composer((text, images) => this.#say([userMessage(text, images)]), () => this.session.stop());
+    this.#transcript = new Transcript(this.session, {
+      onEdit: (at, message) => this.#branch(at, [message]),
+      onRegenerate: (at) => this.#branch(at, [this.session.items[at]]),
+      onRetry: () => this.#panel.isValid && this.session.askAgain(this.#panel.settings),
+      onOutput: (call, output) => this.#giveOutput(call, output),
+      onVariant: (id) => this.open(id),
+      variantsAt: (at) => (this.session.chat ? variantsAt(this.session.chats, this.session.chat, at) : { ids: [], current: 0 }),
+    });
+    this.list = new ChatList(this.session, (id) => this.open(id));
+    this.#build(store);
+    this.#listen();
+    this.#showModel();
+    this.session.begin();
+  }
+
+  #models;
+  #panel;
+  #composer;
+  #transcript;
+  #modelChoice;
+  #aside;
+  #empty;
+  #outputs = new Map();
+
+  /**
+   * Opens a chat; one that is not there any more is an empty one.
+   *
+   * @param {string} id
+   */
+  async open(id) {
+    try {
+      const response = await this.session.open(id);
+      if (response) this.#panel.put(withThoseOf(this.#panel.settings, response));
+      this.#showModel();
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      this.session.begin();
+    }
+  }
+
+  /** Begins an empty chat. */
+  begin() {
+    this.session.begin();
+    this.#composer.field.focus();
+  }
+
+  #build(store) {
+    this.#modelChoice = make("select", { label: "chat.choose-model", class: "model" },
+      ...this.#models.map((model) => make("option", { value: model.id }, model.id)));
+    const toggle = iconButton("settings", "set.title", () => this.#toggleSettings(toggle), { "aria-expanded": "false", "aria-controls": "settings" });
+    this.tools = make("div", { class: "row bar-tools" }, this.#modelChoice, iconButton("export", "export.title", () => this.#export()), toggle);
+    this.#aside = make("aside", { class: "panel", id: "settings", label: "set.title", hidden: true },
+      make("header", { class: "row" }, make("h2", { text: "set.title" }), iconButton("close", "close", () => this.#toggleSettings(toggle))),
+      this.#panel.node);
+    this.#empty = make("div", { class: "empty" }, make("h1", { text: "chat.welcome" }), make("p", { class: "faint", text: store.lasting ? "chat.lasting" : "chat.not-lasting" }));
+    this.node = make("div", { class: "chat-view" },
+      make("section", { class: "chat-column", label: "chat.title" }, this.#empty, this.#transcript.node, this.#composer.node,
+        make("p", { class: "note faint", text: "chat.note" })),
+      this.#aside);
+    this.#composer.listenForDrops(this.node);
+  }
+
+  #listen() {
+    const { session } = this;
+    this.#modelChoice.addEventListener("change", () => {
+      this.#panel.put({ ...this.#panel.settings, model: this.#modelChoice.value });
+      this.#showModel();
+    });
+    for (const type of ["opened", "asked", "answering", "answered"]) session.addEventListener(type, () => this.#showState());
+    session.addEventListener("listed", () => this.#transcript.showVariants());
+    session.addEventListener("opened", () => {
+      this.#outputs.clear();
+      this.#showPlace();
+    });
+    session.addEventListener("asked", () => this.#outputs.clear());
+    session.addEventListener("listed", () => this.#showPlace());
+    document.addEventListener("visibilitychange", () => document.hidden || session.refresh());
+  }
+
+  #say(input) {
+    if (!this.#panel.isValid) {
+      this.#aside.hidden = false;
+      this.#panel.node.reportValidity();
+      return;
+    }
+    this.session.ask(this.#panel.settings, input);
+  }
+
+  #branch(at, input) {
+    if (this.#panel.isValid && !this.session.isAnswering) this.session.branch(this.#panel.settings, at, input);
+  }
+
+  /** Sends the outputs of calls once each call has one. */
+  #giveOutput(call, output) {
+    this.#outputs.set(call.call_id, callOutput(call, output));
+    const { items } = this.session;
+    const given = new Set(items.filter(isCallOutput).map((item) => item.call_id));
+    const open = items.filter((item) => isCall(item) && !given.has(item.call_id));
+    if (open.every((one) => this.#outputs.has(one.call_id))) this.#say([...this.#outputs.values()]);
+  }
+
+  #showModel() {
+    const { settings } = this.#panel;
+    const model = this.#models.find((one) => one.id === settings.model) ?? this.#models[0];
+    if (!model) return;
+    if (model.id !== settings.model) this.#panel.put({ ...settings, model: model.id });
+    this.#modelChoice.value = model.id;
+    this.#panel.showFor(model);
+    this.#composer.images.enable((model.capabilities ?? []).includes("vision"));
+  }
+
+  #showState() {
+    const { session } = this;
+    const isEmpty = !session.items.length && !session.turn;
+    this.#empty.hidden = !isEmpty;
+    this.#transcript.node.hidden = isEmpty;
+    this.#composer.showState(session.isAnswering);
+  }
+
+  /** Puts the chat into the address, so that a reload finds it. */
+  #showPlace() {
+    const { chat } = this.session;
+    if (this.node.isConnected) history.replaceState(null, "", chat ? `#chat/${chat.id}` : "#chat");
+  }
+
+  #toggleSettings(toggle) {
+    this.#aside.hidden = !this.#aside.hidden;
+    toggle.setAttribute("aria-expanded", String(!this.#aside.hidden));
+    if (!this.#aside.hidden) this.#aside.querySelector("textarea").focus();
+    else toggle.focus();
+  }
+
+  #export() {
+    const { chat, items } = this.session;
+    if (this.#panel.isValid) openExport(chat, items, requestBody(this.#panel.settings, items));
+  }
+}

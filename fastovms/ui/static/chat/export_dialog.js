@@ -1,0 +1,44 @@
+/** Offers a chat as JSON, and its request as a command and as a program. */
+
+import { apiKey } from "../core/api_key.js";
+import { announce, copyText, iconButton, make } from "../core/dom.js";
+import { say } from "../core/language.js";
+import { ROOT } from "../core/server.js";
+import { asCurl, asJson, asPython } from "./snippets.js";
+
+/**
+ * Opens the dialog.
+ *
+ * @param {Object|null} chat
+ * @param {Object[]} items
+ * @param {Object} request the body that asks with them as input.
+ */
+export function openExport(chat, items, request) {
+  const forms = {
+    json: () => asJson(chat, items, request),
+    curl: () => asCurl(ROOT.href, request, apiKey() !== ""),
+    python: () => asPython(ROOT.href, request, apiKey() !== ""),
+  };
+  const text = make("pre", { class: "snippet", tabindex: "0", label: "export.title" });
+  const choice = make("select", { label: "export.form" },
+    make("option", { value: "json", text: "export.json" }), make("option", { value: "curl" }, "curl"), make("option", { value: "python" }, "Python"));
+  const show = () => { text.textContent = forms[choice.value](); };
+  choice.addEventListener("change", show);
+  const dialog = make("dialog", { "aria-labelledby": "export-title" },
+    make("header", { class: "row" }, make("h2", { text: "export.title", id: "export-title" }), iconButton("close", "close", () => dialog.close())),
+    make("div", { class: "row" }, choice,
+      make("button", { type: "button", text: "chat.copy", on: { click: () => copyText(text.textContent).then(() => announce(say("copied"))) } }),
+      make("button", { type: "button", text: "export.save", on: { click: () => save(text.textContent, choice.value) } })),
+    text);
+  dialog.addEventListener("close", () => dialog.remove());
+  show();
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+function save(text, form) {
+  const ending = { json: "json", curl: "sh", python: "py" }[form];
+  const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+  make("a", { href: url, download: `chat.${ending}` }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}

@@ -1,0 +1,79 @@
+/** Takes images by drop, paste and choice, as the data URLs that requests bring. */
+
+import { iconButton, make } from "../core/dom.js";
+import { say } from "../core/language.js";
+
+const TYPES = /^image\/(png|jpeg|webp|gif|bmp)$/;
+
+export class Images {
+  /** @param {function(): void} onChange */
+  constructor(onChange) {
+    this.#onChange = onChange;
+    this.#chooser = make("input", { type: "file", accept: "image/*", multiple: true, hidden: true, on: { change: () => this.#choose() } });
+    this.button = iconButton("image", "images.add", () => this.#chooser.click());
+    this.node = make("div", { class: "images" }, this.#chooser);
+    this.enable(false);
+  }
+
+  #onChange;
+  #chooser;
+  #urls = [];
+
+  /** @returns {string[]} data URLs. */
+  get urls() {
+    return this.#urls;
+  }
+
+  /** @param {boolean} takesImages whether the model sees. */
+  enable(takesImages) {
+    this.button.hidden = !takesImages;
+    if (!takesImages) this.clear();
+  }
+
+  clear() {
+    this.#urls = [];
+    this.#draw();
+  }
+
+  /**
+   * Takes the images of a drop or a paste.
+   *
+   * @param {DataTransfer} transfer
+   * @returns {boolean} whether there were any.
+   */
+  take(transfer) {
+    if (this.button.hidden) return false;
+    const files = [...transfer.files].filter((file) => TYPES.test(file.type));
+    this.#read(files);
+    return files.length > 0;
+  }
+
+  #choose() {
+    this.#read([...this.#chooser.files].filter((file) => TYPES.test(file.type)));
+    this.#chooser.value = "";
+  }
+
+  async #read(files) {
+    this.#urls.push(...await Promise.all(files.map(dataUrl)));
+    this.#draw();
+  }
+
+  #draw() {
+    this.node.replaceChildren(this.#chooser, ...this.#urls.map((url, index) => make("div", { class: "thumbnail" },
+      make("img", { src: url, alt: say("chat.image") }),
+      iconButton("close", "images.remove", () => {
+        this.#urls.splice(index, 1);
+        this.#draw();
+      }))));
+    this.#onChange();
+  }
+}
+
+function dataUrl(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+}

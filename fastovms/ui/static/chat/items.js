@@ -1,0 +1,82 @@
+/** Reads and makes the items of a conversation, in the Responses API's form. */
+
+/** How many random bytes an id has: enough that two never meet. */
+const ID_BYTES = 16;
+
+/** @returns {string} an id for a response that is about to be asked for. */
+export function newResponseId() {
+  // Not crypto.randomUUID, which plain HTTP from another machine has not.
+  const bytes = crypto.getRandomValues(new Uint8Array(ID_BYTES));
+  return `resp_${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/**
+ * Makes a message of the user.
+ *
+ * @param {string} text
+ * @param {string[]} images as data URLs.
+ */
+export function userMessage(text, images) {
+  const parts = images.map((url) => ({ type: "input_image", image_url: url, detail: "auto" }));
+  if (text || !images.length) parts.push({ type: "input_text", text });
+  return { type: "message", role: "user", content: parts };
+}
+
+/**
+ * Makes the output of a call, which the user gives by hand.
+ *
+ * @param {Object} call
+ * @param {string} output
+ */
+export function callOutput(call, output) {
+  return { type: `${call.type}_output`, call_id: call.call_id, output };
+}
+
+/** @param {Object} item */
+export const isUserMessage = (item) => item.type === "message" && item.role === "user";
+
+/** @param {Object} item */
+export const isCall = (item) => item.type === "function_call" || item.type === "custom_tool_call";
+
+/** @param {Object} item */
+export const isCallOutput = (item) => item.type === "function_call_output" || item.type === "custom_tool_call_output";
+
+/**
+ * Returns the text of a message or of reasoning.
+ *
+ * @param {Object} item
+ */
+export function textOf(item) {
+  if (typeof item.content === "string") return item.content;
+  return [...(item.summary ?? []), ...(item.content ?? [])].map((part) => part.text ?? part.refusal ?? "").join("");
+}
+
+/**
+ * Returns the data URLs of a message's images.
+ *
+ * @param {Object} item
+ * @returns {string[]}
+ */
+export function imagesOf(item) {
+  if (typeof item.content === "string") return [];
+  return (item.content ?? []).filter((part) => part.type === "input_image").map((part) => part.image_url);
+}
+
+/**
+ * Returns whether an item says anything: the beginning of one that was cut may not.
+ *
+ * @param {Object} item
+ */
+export function saysAnything(item) {
+  return isCall(item) || isCallOutput(item) || textOf(item) !== "" || imagesOf(item).length > 0;
+}
+
+/**
+ * Returns an item as a request brings it: without what the server adds.
+ *
+ * @param {Object} item
+ */
+export function bare({ id, status, ...item }) {
+  if (!Array.isArray(item.content)) return item;
+  return { ...item, content: item.content.map(({ annotations, logprobs, ...part }) => part) };
+}

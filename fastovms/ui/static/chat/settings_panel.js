@@ -1,0 +1,105 @@
+/** Shows and changes what is set for answers. What is wrong is said beside its field. */
+
+import { make } from "../core/dom.js";
+import { put } from "../core/language.js";
+import { keepSettings, parseAs, readSettings } from "./settings.js";
+
+const EFFORTS = ["", "none", "minimal", "low", "medium", "high"];
+const SAMPLE_TOOLS = [{
+  type: "function", name: "get_weather", description: "Get the weather of a city.",
+  parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"], additionalProperties: false },
+}];
+
+export class SettingsPanel {
+  /** @param {function(): void} onChange */
+  constructor(onChange) {
+    this.#onChange = onChange;
+    this.#fields = {
+      instructions: make("textarea", { id: "set-instructions", rows: "4" }),
+      temperature: make("input", { id: "set-temperature", type: "number", min: "0", max: "2", step: "0.05", inputmode: "decimal" }),
+      maxTokens: make("input", { id: "set-maxTokens", type: "number", min: "1", step: "1", inputmode: "numeric" }),
+      seed: make("input", { id: "set-seed", type: "number", step: "1", inputmode: "numeric" }),
+      effort: make("select", { id: "set-effort" }, ...EFFORTS.map((value) => make("option", { value, text: `effort.${value || "default"}` }))),
+      schema: make("textarea", { id: "set-schema", rows: "5", class: "code", spellcheck: "false" }),
+      tools: make("textarea", { id: "set-tools", rows: "6", class: "code", spellcheck: "false" }),
+      logprobs: make("input", { id: "set-logprobs", type: "checkbox" }),
+    };
+    this.#faults = { schema: make("p", { class: "fault", id: "fault-schema", role: "alert" }), tools: make("p", { class: "fault", id: "fault-tools", role: "alert" }) };
+    this.#toolsPart = this.#labelled("tools", make("button", { type: "button", class: "link", text: "set.sample-tools", on: { click: () => this.#putSample() } }));
+    this.#effortPart = this.#labelled("effort");
+    this.node = make("form", { class: "panel-body" },
+      this.#labelled("instructions"),
+      make("div", { class: "columns" }, this.#labelled("temperature"), this.#labelled("maxTokens"), this.#labelled("seed"), this.#effortPart),
+      this.#labelled("schema"), this.#toolsPart,
+      make("div", { class: "check" }, this.#fields.logprobs, make("label", { for: "set-logprobs", text: "set.logprobs" })));
+    this.node.addEventListener("submit", (event) => event.preventDefault());
+    this.node.addEventListener("input", () => this.#read());
+    this.put(readSettings());
+  }
+
+  #onChange;
+  #fields;
+  #faults;
+  #toolsPart;
+  #effortPart;
+  /** @type {import("./settings.js").Settings} */
+  settings;
+
+  /** Whether what is set can be sent. */
+  get isValid() {
+    return this.#check() && this.node.checkValidity();
+  }
+
+  /**
+   * Shows settings, and keeps them.
+   *
+   * @param {import("./settings.js").Settings} settings
+   */
+  put(settings) {
+    this.settings = settings;
+    for (const [name, field] of Object.entries(this.#fields)) {
+      if (field.type === "checkbox") field.checked = settings[name];
+      else field.value = settings[name];
+    }
+    this.#check();
+    keepSettings(settings);
+  }
+
+  /** Shows only what a model is capable of. */
+  showFor({ capabilities = [] }) {
+    this.#toolsPart.hidden = !capabilities.includes("tools");
+    this.#effortPart.hidden = !capabilities.includes("thinking");
+  }
+
+  #labelled(name, ...more) {
+    const field = this.#fields[name];
+    const fault = this.#faults[name] ?? null;
+    if (fault) field.setAttribute("aria-describedby", fault.id);
+    return make("div", { class: "field" }, make("label", { for: field.id, text: `set.${name}` }), field, fault, ...more);
+  }
+
+  #read() {
+    const values = Object.entries(this.#fields).map(([name, field]) => [name, field.type === "checkbox" ? field.checked : field.value]);
+    this.settings = { ...this.settings, ...Object.fromEntries(values) };
+    this.#check();
+    keepSettings(this.settings);
+    this.#onChange();
+  }
+
+  #check() {
+    const wrong = [["schema", "object"], ["tools", "list"]].filter(([name, kind]) => {
+      const text = this.#fields[name].value.trim();
+      const isWrong = text !== "" && parseAs(text, kind) === null;
+      if (isWrong) put(this.#faults[name], "text", `set.not-${kind}`);
+      this.#faults[name].hidden = !isWrong;
+      this.#fields[name].setAttribute("aria-invalid", String(isWrong));
+      return isWrong;
+    });
+    return wrong.length === 0;
+  }
+
+  #putSample() {
+    this.#fields.tools.value = JSON.stringify(SAMPLE_TOOLS, null, 2);
+    this.#read();
+  }
+}

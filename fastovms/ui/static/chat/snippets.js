@@ -1,0 +1,65 @@
+/** Writes a chat down for elsewhere: as JSON, and as the request that continues it in curl or Python. */
+
+import { bare } from "./items.js";
+
+/**
+ * Returns the whole chat.
+ *
+ * @param {Object|null} chat
+ * @param {Object[]} items
+ * @param {Object} request what `requestBody` makes of the settings.
+ */
+export function asJson(chat, items, request) {
+  const { input, ...settings } = request;
+  return JSON.stringify({ id: chat?.id ?? null, title: chat?.metadata.title ?? "", settings, items }, null, 2);
+}
+
+/**
+ * Returns a command that asks the same again.
+ *
+ * @param {string} root the server's.
+ * @param {Object} request
+ * @param {boolean} needsKey
+ */
+export function asCurl(root, request, needsKey) {
+  const body = JSON.stringify(withBareInput(request), null, 2).replaceAll("'", `'\\''`);
+  const key = needsKey ? ` \\\n  -H "Authorization: Bearer $API_KEY"` : "";
+  return `curl ${root}v1/responses${key} \\\n  -H 'Content-Type: application/json' \\\n  -d '${body}'`;
+}
+
+/**
+ * Returns a program that asks the same again with OpenAI's client.
+ *
+ * @param {string} root
+ * @param {Object} request
+ * @param {boolean} needsKey
+ */
+export function asPython(root, request, needsKey) {
+  const { seed, ...fields } = withBareInput(request);
+  const given = Object.entries(fields).map(([name, value]) => `    ${name}=${python(value, "    ")},`);
+  // The client has no parameter of this name.
+  if (seed !== undefined) given.push(`    extra_body={"seed": ${seed}},`);
+  const key = needsKey ? `os.environ["API_KEY"]` : `"unused"`;
+  return [
+    ...(needsKey ? ["import os", ""] : []), "from openai import OpenAI", "",
+    `client = OpenAI(base_url="${root}v1", api_key=${key})`,
+    "response = client.responses.create(", ...given, ")", "print(response.output_text)", "",
+  ].join("\n");
+}
+
+function withBareInput(request) {
+  return { ...request, input: request.input.map(bare) };
+}
+
+/** Writes a value of JSON as Python does. */
+function python(value, indent) {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value !== "object") return JSON.stringify(value);
+  const inner = `${indent}    `;
+  const parts = Array.isArray(value)
+    ? value.map((one) => python(one, inner))
+    : Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${python(one, inner)}`);
+  const [begin, end] = Array.isArray(value) ? "[]" : "{}";
+  return parts.length ? `${begin}\n${parts.map((part) => `${inner}${part},\n`).join("")}${indent}${end}` : begin + end;
+}

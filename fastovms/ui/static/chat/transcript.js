@@ -1,0 +1,284 @@
+/** Shows the messages of a chat, the turn that runs among them, as far as they are near the screen. */
+
+import { AnswerView, hasTokens } from "../answer/answer_view.js";
+import { onceAFrame } from "../answer/frame.js";
+import { showMarkdown } from "../answer/markdown.js";
+import { keepStatistics, keptStatistics, statisticsLine, statisticsOf } from "../answer/statistics.js";
+import { announce, copyText, iconButton, make } from "../core/dom.js";
+import { put, say } from "../core/language.js";
+import { imagesOf, isUserMessage, textOf } from "./items.js";
+
+/** Pixels from the end within which a reader follows an answer as it grows. */
+const NEAR_END = 80;
+/** Milliseconds of a frame in which messages that come near are made. */
+const MAX_DRAWING = 6;
+
+/**
+ * What the transcript asks of the chat.
+ *
+ * @typedef {Object} Actions
+ * @property {function(number, Object): void} onEdit is told the position of a message and the new one.
+ * @property {function(number): void} onRegenerate is told the position of the message to answer anew.
+ * @property {function(): void} onRetry asks again for what has failed.
+ * @property {function(Object, string): void} onOutput is told a call and its output.
+ * @property {function(string): void} onVariant is told the id of the branch to show.
+ * @property {function(number): {ids: string[], current: number}} variantsAt
+ */
+
+export class Transcript {
+  /**
+   * @param {import("./chat_session.js").ChatSession} session
+   * @param {Actions} actions
+   */
+  constructor(session, actions) {
+    this.#session = session;
+    this.#actions = actions;
+    this.#list = make("div", { class: "messages", role: "log", "aria-live": "off", label: "chat.messages" });
+    this.node = make("div", { class: "transcript", tabindex: "0", role: "region", label: "chat.messages" }, this.#list);
+    this.#near = new IntersectionObserver((entries) => this.#meet(entries), { root: this.node, rootMargin: "1000px" });
+    // Who reads the end stays there, whatever grows; who has scrolled up is left in peace.
+    this.node.addEventListener("scroll", () => this.#noteScroll());
+    new ResizeObserver(() => this.#isAtEnd && this.#toEnd()).observe(this.#list);
+    const draw = onceAFrame(() => this.#drawTurn());
+    session.addEventListener("opened", () => this.#drawAll());
+    session.addEventListener("asked", () => this.#drawTurn());
+    session.addEventListener("answering", draw);
+    session.addEventListener("answered", (event) => this.#end(event.detail));
+  }
+
+  #session;
+  #actions;
+  #list;
+  #near;
+  #waiting = new Map();
+  #met = [];
+  #drawMet = onceAFrame(() => this.#drawSome());
+  #turn = null;
+  #isAtEnd = true;
+  #height = 0;
+
+  /** Shows the variants of messages again, once more chats are known. */
+  showVariants() {
+    for (const node of this.#list.querySelectorAll("[data-at]")) this.#putVariants(node);
+  }
+
+  #drawAll() {
+    this.#near.disconnect();
+    this.#waiting.clear();
+    this.#met = [];
+    this.#turn = null;
+    this.#list.replaceChildren();
+    this.#append(this.#session.items, 0);
+    this.#drawTurn();
+    this.#toEnd();
+  }
+
+  /** Appends items that stand in the chat from a position on. */
+  #append(items, first) {
+    for (const group of groups(items, first)) {
+      const isLast = group.end === first + items.length;
+      this.#list.append(group.isUser ? this.#userMessage(group) : this.#answer(group, isLast));
+    }
+  }
+
+  #userMessage({ items: [item], start }) {
+    const body = make("div", { class: "text markdown" });
+    const pictures = imagesOf(item).map((url) => make("img", { src: url, alt: say("chat.image"), loading: "lazy" }));
+    const tools = make("div", { class: "tools" },
+      iconButton("edit", "chat.edit", () => this.#edit(node, item, start)),
+      iconButton("copy", "chat.copy", () => this.#copy(textOf(item))));
+    const node = make("article", { class: "message user", label: "chat.you", "data-at": String(start) },
+      make("div", { class: "bubble" }, ...pictures, body), tools);
+    this.#whenNear(node, body, textOf(item), () => showMarkdown(body, textOf(item)));
+    this.#putVariants(node);
+    return node;
+  }
+
+  #answer({ items, end, question }, isLast) {
+    const view = new AnswerView(this.#actions.onOutput);
+    const node = make("article", { class: "message", label: "chat.model" }, view.node);
+    const text = items.filter((item) => item.type === "message").map(textOf).join("\n\n");
+    const draw = () => view.show(items, { isGrowing: false, isLast: isLast && end === this.#session.items.length });
+    if (isLast) draw();
+    else this.#whenNear(node, view.node, text, draw);
+    this.#finish(node, view, items, text, question, keptStatistics(items.at(-1).id));
+    return node;
+  }
+
+  /** Puts below an answer what can be done with it, and what it took. */
+  #finish(node, view, items, text, question, statistics) {
+    const tools = make("div", { class: "tools" }, iconButton("copy", "chat.copy", () => this.#copy(text)));
+    if (question !== null) tools.append(iconButton("again", "chat.regenerate", () => this.#actions.onRegenerate(question)));
+    if (hasTokens(items)) {
+      const toggle = iconButton("tokens", "tokens.show", () => toggle.setAttribute("aria-pressed", view.toggleTokens()), { "aria-pressed": "false" });
+      tools.append(toggle);
+    }
+    if (statistics) tools.append(statisticsLine(statistics));
+    node.append(tools);
+  }
+
+  // The turn that runs, or has failed
+
+  #drawTurn() {
+    const { turn } = this.#session;
+    if (!turn) return;
+    if (this.#turn?.turn !== turn) this.#beginTurn(turn);
+    const { view, state, carried } = this.#turn;
+    const isGrowing = !turn.answer.isFinal;
+    view.show([...carried, ...turn.input.filter((item) => !isUserMessage(item)), ...turn.answer.output], { isGrowing, isLast: false });
+    state.className = turn.isLost ? "state fault" : "state";
+    state.hidden = !isGrowing || (turn.answer.output.length > 0 && !turn.isLost);
+    put(state, "text", turn.isLost ? "chat.lost" : turn.answer.status === "queued" ? "chat.queued" : "chat.thinking");
+  }
+
+  #beginTurn(turn) {
+    this.#turn?.nodes.forEach((node) => node.remove());
+    const { items } = this.#session;
+    const messages = turn.input.filter(isUserMessage);
+    // The outputs of tools go on with the answer that has made the calls.
+    const carried = messages.length ? [] : items.slice(lastQuestion(items, items.length) + 1);
+    if (carried.length && !this.#list.lastElementChild?.classList.contains("user")) this.#list.lastElementChild?.remove();
+    const before = this.#list.children.length;
+    this.#append(messages, items.length);
+    const view = new AnswerView(this.#actions.onOutput);
+    const state = make("p", { class: "state", role: "status" });
+    const node = make("article", { class: "message", label: "chat.model", "aria-busy": "true" }, view.node, state);
+    this.#list.append(node);
+    for (const added of [...this.#list.children].slice(before)) added.querySelector(".tools")?.replaceChildren();
+    this.#turn = { turn, view, state, node, carried, nodes: [...this.#list.children].slice(before) };
+    this.#toEnd();
+  }
+
+  #end(turn) {
+    this.#drawTurn();
+    if (turn.answer.status === "failed") this.#showFailure(turn);
+    else this.#settle(turn);
+  }
+
+  #showFailure(turn) {
+    const { node, state } = this.#turn;
+    node.removeAttribute("aria-busy");
+    state.hidden = true;
+    const why = make("p", {}, turn.answer.failure);
+    node.append(make("div", { class: "card failure", role: "alert" }, make("strong", { text: "chat.failed" }), why,
+      make("button", { type: "button", text: "chat.regenerate", on: { click: this.#actions.onRetry } })));
+  }
+
+  /** Shows what has ended as part of the chat. */
+  #settle(turn) {
+    const first = this.#session.items.length - turn.input.length - turn.answer.output.length;
+    const statistics = statisticsOf(turn.answer);
+    const last = turn.answer.output.at(-1);
+    if (statistics && last) keepStatistics(last.id, statistics);
+    for (const node of this.#turn?.nodes ?? []) node.remove();
+    // The output of a tool belongs to the answer that made the call.
+    const start = Math.max(0, lastQuestion(this.#session.items, first));
+    const shown = [...this.#list.children];
+    const from = start ? shown.findIndex((node) => Number(node.dataset.at ?? -1) >= start) : 0;
+    for (const node of from < 0 ? [] : shown.slice(from)) node.remove();
+    this.#turn = null;
+    this.#append(this.#session.items.slice(start), start);
+    announce(say("chat.answered"));
+  }
+
+  // Parts of messages
+
+  #putVariants(node) {
+    node.querySelector(".variants")?.remove();
+    const { ids, current } = this.#actions.variantsAt(Number(node.dataset.at));
+    if (ids.length < 2) return;
+    const count = make("span");
+    put(count, "text", "chat.variant", { number: current + 1, count: ids.length });
+    const step = (icon, label, by) => iconButton(icon, label, () => this.#actions.onVariant(ids[current + by]), { disabled: !ids[current + by] });
+    node.querySelector(".tools").append(make("div", { class: "variants", role: "group", label: "chat.variants" },
+      step("left", "chat.previous", -1), count, step("right", "chat.next", 1)));
+  }
+
+  #edit(node, item, start) {
+    const field = make("textarea", { rows: "4", label: "chat.edit" });
+    field.value = textOf(item);
+    const bubble = node.querySelector(".bubble");
+    const close = () => form.replaceWith(bubble);
+    const form = make("form", { class: "stack bubble" }, field, make("div", { class: "row end" },
+      make("button", { type: "button", text: "cancel", on: { click: close } }), make("button", { class: "primary", text: "chat.ask" })));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const images = (item.content ?? []).filter((part) => part.type === "input_image");
+      close();
+      this.#actions.onEdit(start, { type: "message", role: "user", content: [...images, { type: "input_text", text: field.value }] });
+    });
+    bubble.replaceWith(form);
+    field.focus();
+  }
+
+  #copy(text) {
+    copyText(text).then(() => announce(say("copied")));
+  }
+
+  // Scrolling
+
+  /** Shows a text as it is until its message comes near the screen: Markdown takes longer. */
+  #whenNear(node, place, text, draw) {
+    place.textContent = text;
+    place.classList.add("plain");
+    this.#waiting.set(node, () => {
+      place.textContent = "";
+      place.classList.remove("plain");
+      draw();
+    });
+    this.#near.observe(node);
+  }
+
+  #meet(entries) {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      this.#near.unobserve(target);
+      this.#met.push(target);
+    }
+    this.#drawMet();
+  }
+
+  /** Shows messages that have come near, as many as a frame has time for. */
+  #drawSome() {
+    const end = performance.now() + MAX_DRAWING;
+    while (this.#met.length && performance.now() < end) {
+      const node = this.#met.shift();
+      this.#waiting.get(node)?.();
+      this.#waiting.delete(node);
+    }
+    if (this.#met.length) this.#drawMet();
+  }
+
+  /** Tells a reader's scrolling from what the browser does where a message becomes as high as it is. */
+  #noteScroll() {
+    const { scrollHeight, scrollTop, clientHeight } = this.node;
+    const hasGrown = scrollHeight !== this.#height;
+    this.#height = scrollHeight;
+    if (this.#isAtEnd && hasGrown) this.#toEnd();
+    else this.#isAtEnd = scrollHeight - scrollTop - clientHeight < NEAR_END;
+  }
+
+  #toEnd() {
+    this.#isAtEnd = true;
+    this.node.scrollTop = this.node.scrollHeight;
+  }
+}
+
+/** Yields runs of items that are shown together: a message of the user, or all up to the next. */
+function* groups(items, first) {
+  let start = 0;
+  let question = null;
+  while (start < items.length) {
+    const isUser = isUserMessage(items[start]);
+    let end = start + 1;
+    while (!isUser && end < items.length && !isUserMessage(items[end])) end++;
+    if (isUser) question = first + start;
+    yield { isUser, items: items.slice(start, end), start: first + start, end: first + end, question };
+    start = end;
+  }
+}
+
+/** Returns the position of the last message of the user that stands no later than a position; -1 = there is none. */
+function lastQuestion(items, position) {
+  return items.slice(0, position + 1).findLastIndex(isUserMessage);
+}

@@ -1,0 +1,108 @@
+/** Turns two scrapes into what happened between them: rates, shares, percentiles. */
+
+const PREFIX = "fastovms_";
+
+/**
+ * What happened between two scrapes; null where nothing did that it could be told of.
+ *
+ * @typedef {Object} Rates
+ * @property {number} out tokens generated a second.
+ * @property {number} in prompt tokens a second.
+ * @property {number} running
+ * @property {number} waiting
+ * @property {number} kv share of the KV cache in use, from 0 to 1.
+ * @property {number|null} hits share of prompt tokens that were cached.
+ * @property {number|null} accepted share of drafted tokens that were right.
+ * @property {number|null} first median seconds to the first token.
+ * @property {number|null} firstSlow 95th percentile of it.
+ * @property {number|null} gap median seconds between tokens.
+ * @property {number|null} gapSlow 95th percentile of it.
+ * @property {number|null} stepPrompts prompt tokens of a step, on average.
+ * @property {number|null} stepAnswers tokens of answers of a step.
+ * @property {number|null} stepRejected drafted tokens of a step that were computed in vain.
+ * @property {number} clientErrors a minute.
+ * @property {number} serverErrors a minute.
+ */
+
+/**
+ * @param {Map<string, import("./exposition.js").Sample[]>} before
+ * @param {Map<string, import("./exposition.js").Sample[]>} now
+ * @param {number} seconds between the two.
+ * @param {string} model "" = all together.
+ * @returns {Rates}
+ */
+export function ratesBetween(before, now, seconds, model) {
+  const level = (name) => total(now, name, model);
+  const growth = (name) => Math.max(0, total(now, name, model) - total(before, name, model));
+  const out = growth("generation_tokens_total");
+  // Those that the prefix cache has found are prompt tokens that no step computes.
+  const found = growth("prefix_cache_hits_total");
+  const prompts = growth("prompt_tokens_total");
+  const drafted = growth("spec_decode_num_draft_tokens_total");
+  const right = growth("spec_decode_num_accepted_tokens_total");
+  const steps = growth("step_seconds_count");
+  const percentile = (name, share) => percentileBetween(before, now, name, model, share);
+  const models = new Set((now.get(`${PREFIX}kv_cache_usage_perc`) ?? []).map(({ labels }) => labels.model_name));
+  return {
+    out: out / seconds,
+    in: prompts / seconds,
+    running: level("num_requests_running"),
+    waiting: level("num_requests_waiting"),
+    kv: level("kv_cache_usage_perc") / (model ? 1 : Math.max(1, models.size)),
+    hits: ratio(found, growth("prefix_cache_queries_total")),
+    accepted: ratio(right, drafted),
+    first: percentile("time_to_first_token_seconds", 0.5),
+    firstSlow: percentile("time_to_first_token_seconds", 0.95),
+    gap: percentile("inter_token_latency_seconds", 0.5),
+    gapSlow: percentile("inter_token_latency_seconds", 0.95),
+    stepPrompts: ratio(Math.max(0, prompts - found), steps),
+    stepAnswers: ratio(out, steps),
+    stepRejected: ratio(drafted - right, steps),
+    clientErrors: 60 * errorGrowth(before, now, "4") / seconds,
+    serverErrors: 60 * errorGrowth(before, now, "5") / seconds,
+  };
+}
+
+function ratio(part, whole) {
+  return whole > 0 ? part / whole : null;
+}
+
+function total(samples, name, model) {
+  let sum = 0;
+  for (const { labels, value } of samples.get(PREFIX + name) ?? []) {
+    if (!model || labels.model_name === model) sum += value;
+  }
+  return sum;
+}
+
+function errorGrowth(before, now, digit) {
+  const count = (samples) => (samples.get(`${PREFIX}http_requests_total`) ?? [])
+    .filter(({ labels }) => labels.status.startsWith(digit) && labels.status !== "499")
+    .reduce((sum, { value }) => sum + value, 0);
+  return Math.max(0, count(now) - count(before));
+}
+
+/** Returns a percentile of what a histogram has counted in between, interpolated in its bucket. */
+function percentileBetween(before, now, name, model, share) {
+  const older = bucketsOf(before, name, model);
+  const counts = [...bucketsOf(now, name, model)].map(([bound, count]) => [bound, count - (older.get(bound) ?? 0)]);
+  counts.sort(([one], [other]) => one - other);
+  const all = counts.at(-1)?.[1] ?? 0;
+  if (all <= 0) return null;
+  let [low, below] = [0, 0];
+  for (const [bound, count] of counts) {
+    if (count >= share * all) return bound === Infinity ? low : low + (bound - low) * ((share * all - below) / (count - below));
+    [low, below] = [bound, count];
+  }
+  return low;
+}
+
+function bucketsOf(samples, name, model) {
+  const buckets = new Map();
+  for (const { labels, value } of samples.get(`${PREFIX}${name}_bucket`) ?? []) {
+    if (model && labels.model_name !== model) continue;
+    const bound = labels.le === "+Inf" ? Infinity : Number(labels.le);
+    buckets.set(bound, (buckets.get(bound) ?? 0) + value);
+  }
+  return buckets;
+}

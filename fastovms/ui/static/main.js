@@ -1,0 +1,102 @@
+/** Starts the page: finds the server's models and chats, and shows the chat or the live engine. */
+
+import { loadColours } from "./answer/markdown.js";
+import { ChatView } from "./chat/chat_view.js";
+import { ServerChats } from "./chat/server_chats.js";
+import { TabChats } from "./chat/tab_chats.js";
+import { iconButton, drawIcon, make } from "./core/dom.js";
+import { apply, choose, language } from "./core/language.js";
+import { ROOT, ServerError, ask } from "./core/server.js";
+import { LANGUAGES } from "./core/texts.js";
+
+const LOADING_PAUSE = 1000;
+const LIVE = "#live";
+
+/** Resolves with the list of models, once the server has loaded them. */
+async function findModels(onWait) {
+  for (;;) {
+    try {
+      return (await ask("GET", "v1/models")).data;
+    } catch (error) {
+      if (!(error instanceof ServerError) || (error.status !== 503 && error.status !== 0)) throw error;
+      onWait(error.message);
+      await new Promise((resolve) => { setTimeout(resolve, LOADING_PAUSE); });
+    }
+  }
+}
+
+/** Returns what keeps chats: the server, unless it keeps nothing. */
+async function findStore() {
+  const store = new ServerChats();
+  try {
+    await store.list(null);
+    return store;
+  } catch (error) {
+    if (error instanceof ServerError && error.status === 400) return new TabChats();
+    throw error;
+  }
+}
+
+/** Makes the frame around both views. */
+function buildFrame() {
+  const body = make("div", { class: "view" });
+  const side = make("div", { class: "side-place" });
+  const sidebar = make("header", { class: "sidebar", id: "sidebar" });
+  const menu = iconButton("menu", "menu", () => show(sidebar.classList.toggle("open")), { "aria-expanded": "false", "aria-controls": "sidebar", class: "icon-button menu" });
+  const show = (isOpen) => menu.setAttribute("aria-expanded", String(isOpen));
+  const chat = make("a", { href: "#chat" }, drawIcon("chat"), make("span", { text: "view.chat" }));
+  const live = make("a", { href: LIVE }, drawIcon("pulse"), make("span", { text: "view.live" }));
+  const languages = make("select", { label: "language" }, ...LANGUAGES.map(({ tag, name }) => make("option", { value: tag, lang: tag }, name)));
+  languages.value = language();
+  languages.addEventListener("change", () => choose(languages.value));
+  sidebar.append(
+    make("div", { class: "brand" }, make("img", { src: new URL("icon.svg", import.meta.url).href, alt: "", width: "24", height: "24" }), make("span", {}, "fastovms")),
+    make("nav", { class: "views", label: "views" }, chat, live),
+    side,
+    make("div", { class: "row foot" }, languages, make("a", { href: new URL("docs", ROOT).href, class: "faint" }, drawIcon("book"), make("span", { text: "api" }))));
+  sidebar.addEventListener("click", ({ target }) => {
+    if (target.closest("a, .new-chat")) show(sidebar.classList.toggle("open", false));
+  });
+  const bar = make("div", { class: "bar" }, menu);
+  document.body.append(make("a", { href: "#main", class: "skip", text: "skip" }), sidebar, make("main", { class: "content", id: "main", tabindex: "-1" }, bar, body),
+    make("div", { id: "announcer", class: "off-screen", role: "status", "aria-live": "polite" }));
+  apply(document);
+  return { body, bar, side, links: { chat, live } };
+}
+
+async function start() {
+  const [, opened] = location.hash.match(/^#chat\/(.+)$/) ?? [];
+  const frame = buildFrame();
+  const waiting = make("p", { class: "empty faint", role: "status", text: "loading" });
+  frame.body.append(waiting);
+  const models = await findModels((reason) => { waiting.textContent = reason; });
+  const chats = new ChatView(await findStore(), models);
+  const begin = make("button", { type: "button", class: "new-chat", on: { click: () => { location.hash = "#chat"; chats.begin(); } } },
+    drawIcon("plus"), make("span", { text: "chats.new" }));
+  frame.side.append(begin, chats.list.node);
+  frame.bar.append(chats.tools);
+  let live = null;
+
+  async function show() {
+    const isLive = location.hash === LIVE;
+    if (isLive) live ??= new (await import("./live/live_view.js")).LiveView(models.map((model) => model.id));
+    frame.body.replaceChildren(isLive ? live.node : chats.node);
+    chats.tools.hidden = isLive;
+    frame.links.chat.toggleAttribute("aria-current", !isLive);
+    frame.links.live.toggleAttribute("aria-current", isLive);
+    if (isLive) live.start();
+    else live?.stop();
+    apply(document);
+  }
+
+  addEventListener("hashchange", show);
+  await show();
+  await chats.list.load();
+  if (opened) await chats.open(decodeURIComponent(opened));
+  (globalThis.requestIdleCallback ?? setTimeout)(() => loadColours());
+  document.documentElement.dataset.ready = "";
+}
+
+start().catch((error) => {
+  document.getElementById("main").replaceChildren(make("div", { class: "card failure", role: "alert" }, String(error.message ?? error)));
+});

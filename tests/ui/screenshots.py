@@ -1,0 +1,133 @@
+"""Takes the screenshots of docs/page.md: python -m tests.ui.screenshots
+
+They are of a chat that is put into the server's store, and of an engine at work, so that they show
+the same again. Needs pillow.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any, Final
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+from tests.paths import ROOT
+from tests.ui.browser import UiServer, Window, find_chromium, ui_server, window
+
+FOLDER: Final = ROOT / "docs"
+DESKTOP: Final = {"width": 1200, "height": 760}
+PHONE: Final = {"width": 390, "height": 760}
+
+ANSWER = """Merge sort cuts the list in two, sorts each half, and merges them:
+
+```python
+def merge_sort(numbers: list[int]) -> list[int]:
+    if len(numbers) < 2:
+        return numbers  # nothing to sort
+    middle = len(numbers) // 2
+    left, right = merge_sort(numbers[:middle]), merge_sort(numbers[middle:])
+    return list(merge(left, right))
+```
+
+| list | comparisons |
+|------|------------:|
+| 8    | 17 |
+| 1,000 | 8,977 |
+"""
+ITEMS: list[dict[str, Any]] = [
+    {"role": "user", "content": "How does merge sort work? Show it in Python."},
+    {
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "Two halves, then merge."}],
+    },
+    {"role": "assistant", "content": ANSWER},
+    {"role": "user", "content": "And what is the weather in Paris?"},
+    {
+        "type": "function_call",
+        "call_id": "call_1",
+        "name": "get_weather",
+        "arguments": '{"city": "Paris"}',
+    },
+]
+TITLES = ("A letter to the landlord", "Names for a cat", "Why is the sky blue?")
+
+
+def take(page: Page, name: str) -> None:
+    """Keeps a screenshot, as small as it gets."""
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    path = FOLDER / f"page-{name}.png"
+    picture.save(path, optimize=True)
+    print(path.relative_to(ROOT), path.stat().st_size)
+
+
+def work(server: UiServer, stop: threading.Event) -> None:
+    """Keeps the engine busy."""
+    question = "Tell me a story about a fox."
+    while not stop.is_set():
+        body = {"model": "demo_model", "input": question, "store": False, "temperature": 1}
+        server.ask("POST", "/v1/responses", body)
+
+
+def main() -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        with ui_server(step_seconds=0.02) as server:
+            for title in TITLES:
+                server.conversation(title, [{"role": "user", "content": title}])
+            chat = f"#chat/{server.conversation('How does merge sort work?', ITEMS)}"
+            for scheme in ("light", "dark"):
+                with window(browser, server, viewport=DESKTOP, color_scheme=scheme) as opened:
+                    open_chat(opened, chat)
+                    take(opened.page, f"chat-{scheme}")
+            with window(browser, server, viewport=PHONE, color_scheme="dark") as opened:
+                open_chat(opened, chat)
+                take(opened.page, "phone")
+            for locale in ("de", "zh-CN"):
+                with window(browser, server, viewport=DESKTOP, locale=locale) as opened:
+                    open_chat(opened, chat)
+                    opened.page.locator("[aria-controls=settings]").click()
+                    take(opened.page, locale)
+            tokens(browser, server)
+            live(browser, server)
+        browser.close()
+
+
+def open_chat(opened: Window, chat: str) -> None:
+    opened.open(chat)
+    opened.page.locator(".hljs-keyword").first.wait_for()
+
+
+def tokens(browser: Any, server: UiServer) -> None:
+    with window(browser, server, viewport=DESKTOP) as opened:
+        opened.open()
+        opened.set(seed="5", temperature="1")
+        opened.page.locator("#set-logprobs").evaluate("(field) => field.click()")
+        opened.say("Tell me a story about a fox.")
+        opened.wait_for_answers(1)
+        opened.page.get_by_role("button", name="Show tokens").click()
+        opened.page.locator(".token.likely-3, .token.likely-4").first.focus()
+        take(opened.page, "tokens")
+
+
+def live(browser: Any, server: UiServer) -> None:
+    stop = threading.Event()
+    workers = [threading.Thread(target=work, args=(server, stop)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    try:
+        for name, size, scheme in (("live", DESKTOP, "light"), ("live-phone", PHONE, "dark")):
+            with window(browser, server, viewport=size, color_scheme=scheme) as opened:
+                opened.open("#live")
+                opened.page.wait_for_timeout(25_000)
+                take(opened.page, name)
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+
+
+if __name__ == "__main__":
+    main()

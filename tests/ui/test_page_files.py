@@ -1,0 +1,92 @@
+"""The page's files are whole, light, those of the table, and in the package that is installed."""
+
+from __future__ import annotations
+
+import configparser
+import gzip
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.check_site import loads_of_page, loads_of_style
+from fastovms.ui.page_files import read_page_files
+from tests.paths import ROOT
+
+STATIC = ROOT / "fastovms" / "ui" / "static"
+VENDOR = STATIC / "vendor"
+MAX_WEIGHT = 500_000
+"""Bytes of all files together, not compressed."""
+MAX_LINES = 300
+
+OWN = [path for path in STATIC.rglob("*.js") if VENDOR not in path.parents]
+
+
+def test_the_page_is_light() -> None:
+    files = read_page_files()
+    assert sum(len(file.body) for file in (files.index, *files.others.values())) < MAX_WEIGHT
+
+
+def test_files_are_as_they_are_in_the_package_and_compressed() -> None:
+    files = read_page_files()
+    for name, file in files.others.items():
+        assert file.body == (STATIC / name).read_bytes()
+        assert gzip.decompress(file.zipped) == file.body
+    assert files.others["main.js"].content_type == "text/javascript; charset=utf-8"
+    assert "vendor/README.md" not in files.others
+    assert set(files.paths()) == {"/", *(f"/ui/{files.version}/{name}" for name in files.others)}
+    assert read_page_files() == files
+
+
+@pytest.mark.parametrize(("root", "begins"), [("", "ui/"), ("/llm", "/llm/ui/")])
+def test_the_page_names_files_that_there_are(root: str, begins: str) -> None:
+    files = read_page_files(root)
+    html = files.index.body.decode()
+    named = re.findall(r'(?:src|href)="([^"]+)"', html)
+    assert named
+    start = f"{begins}{files.version}/"
+    assert all(name.startswith(start) for name in named)
+    assert {name.removeprefix(start) for name in named} <= files.others.keys()
+    assert not loads_of_page(html)
+
+
+def test_modules_import_modules_that_there_are() -> None:
+    for path in OWN:
+        for name in re.findall(r'(?:from|import) ?\(?"([^"]+)"', path.read_text()):
+            assert (path.parent / name).resolve().is_file(), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
+def test_modules_are_short_and_make_html_of_texts_in_one_place(path: Path) -> None:
+    source = path.read_text()
+    assert source.startswith("/**"), "it does not say what it is for"
+    assert len(source.splitlines()) <= MAX_LINES
+    makes_html = re.search(r"innerHTML|insertAdjacentHTML|outerHTML|document\.write|eval\(", source)
+    assert (makes_html is not None) == (path.name == "markdown.js")
+
+
+def test_styles_load_nothing() -> None:
+    for path in STATIC.rglob("*.css"):
+        assert not loads_of_style(path.read_text())
+
+
+def test_what_others_have_written_is_as_the_table_says() -> None:
+    rows = re.findall(
+        r"^\| `([^`]+)` \| .* \| `([0-9a-f]{64})` \|$", (VENDOR / "README.md").read_text(), re.M
+    )
+    there = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in VENDOR.iterdir()
+        if path.name not in ("README.md", "LICENSES.txt")
+    }
+    assert dict(rows) == there
+
+
+def test_every_file_is_in_the_wheel() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    patterns = setup["options.package_data"]["fastovms"].split()
+    package = ROOT / "fastovms"
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    assert {path for path in STATIC.rglob("*") if path.is_file()} <= packed

@@ -1,0 +1,75 @@
+"""Hostile texts of a model run no script, load nothing and break no rule of the page's policy."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Browser, expect
+
+from tests.ui.browser import UiServer, Window, window
+from tests.ui.hostile_texts import hostile_texts
+
+NUM_TEXTS = 500
+
+NOTE_VIOLATIONS = """
+  globalThis.violations = [];
+  addEventListener('securitypolicyviolation', (event) =>
+    globalThis.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
+  globalThis.alert = () => { globalThis.broken = 1; };
+"""
+MODULE = "document.querySelector('script[type=module]').src.replace('main.js', '{name}')"
+
+
+def test_hostile_texts(browser: Browser, quick_server: UiServer) -> None:
+    texts = hostile_texts(NUM_TEXTS)
+    assert len(set(texts)) == NUM_TEXTS
+    items = [
+        {"role": "assistant" if index % 2 else "user", "content": text}
+        for index, text in enumerate(texts)
+    ]
+    chat = quick_server.conversation(texts[0], items)
+    with window(browser, quick_server) as opened:
+        opened.page.add_init_script(NOTE_VIOLATIONS)
+        opened.open(f"#chat/{chat}")
+        expect(opened.page.locator(".message")).to_have_count(NUM_TEXTS)
+        show_all(opened)
+        grow(opened, texts[::10])
+        assert opened.page.evaluate("() => globalThis.violations") == []
+        assert opened.page.evaluate("() => globalThis.broken ?? 0") == 0
+        links = opened.page.locator(".markdown a[href]").evaluate_all(
+            "(links) => links.map((link) => [link.protocol, link.rel, link.target])"
+        )
+        assert len(links) > 20
+        assert {protocol for protocol, _, _ in links} <= {"https:", "http:", "mailto:"}
+        assert {(rel, target) for _, rel, target in links} == {("noopener noreferrer", "_blank")}
+        assert opened.page.locator(".markdown :is(img, script, iframe, form, style)").count() == 0
+
+
+def show_all(opened: Window) -> None:
+    """Scrolls over all messages, so that each is shown as Markdown."""
+    opened.page.evaluate(
+        """async () => {
+          const place = document.querySelector('.transcript');
+          const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+          for (let top = 0; top < place.scrollHeight; top += 600) {
+            place.scrollTop = top;
+            await frame();
+            await frame();
+          }
+        }"""
+    )
+    waiting = ".message .text:not(:has(.block)), .message .answer:not(:has(.block))"
+    expect(opened.page.locator(waiting)).to_have_count(0)
+
+
+def grow(opened: Window, texts: list[str]) -> None:
+    """Shows texts as they are streamed, character by character."""
+    opened.page.evaluate(
+        f"""async (texts) => {{
+          const {{showMarkdown}} = await import({MODULE.format(name="answer/markdown.js")});
+          const place = document.createElement('div');
+          document.querySelector('.messages').append(place);
+          for (const text of texts) {{
+            for (let end = 1; end <= text.length; end++) showMarkdown(place, text.slice(0, end));
+          }}
+        }}""",
+        texts,
+    )

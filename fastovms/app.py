@@ -24,7 +24,7 @@ from fastovms.api.admin.status import ServerStatus
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.openapi.docs_routes import DocsRoutes, add_docs_routes
 from fastovms.api.openapi.document import openapi_document
-from fastovms.api.responses.background import BackgroundRuns, ResponsesState
+from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
 from fastovms.api.responses.lease_keeper import LeaseKeeper
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.serving.served import ServedModels

@@ -9,7 +9,7 @@ from fastovms.api.chat.chat import ChatCompletions
 from fastovms.api.chat.tokenize import Tokenization
 from fastovms.api.completions.completions import Completions
 from fastovms.api.generation.context import ApiContext
-from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.compaction import Compaction
 from fastovms.api.responses.conversations import Conversations
 from fastovms.api.responses.create import Responses

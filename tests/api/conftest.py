@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from fastovms.api.admin.health import HealthRoutes
 from fastovms.api.admin.status import ServerStatus
 from fastovms.api.generation.context import ApiContext
-from fastovms.api.responses.background import BackgroundRuns, ResponsesState
+from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput

@@ -1,12 +1,11 @@
-"""Runs responses without a client: queued, in progress, ended, and cancelled at any point."""
+"""Runs one response without a client: queued, in progress, ended, and cancelled at any point."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -17,7 +16,7 @@ from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.api.responses.stored.event_writer import write_events
 from fastovms.api.responses.stored.records import from_record, to_record
-from fastovms.errors import InvalidField, Overloaded, StateFailed, TooLarge
+from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.state.store import (
     ResponseKey,
     ResponseProgress,
@@ -68,6 +67,7 @@ class BackgroundRun:
         self._store = store
         loop = asyncio.get_running_loop()
         self._accepted: asyncio.Future[None] = loop.create_future()
+        self._held_up = asyncio.Event()
         self._stopped: asyncio.Future[None] = loop.create_future()
 
     @property
@@ -103,6 +103,10 @@ class BackgroundRun:
         """Whether the store has it as running on this replica, as far as that is known here."""
         accepted = self._accepted
         return accepted.done() and accepted.exception() is None and not self.has_ended
+
+    async def held_up(self) -> None:
+        """Returns once it has ended and could not be kept. `drive` tries that again."""
+        await self._held_up.wait()
 
     async def accepted(self) -> None:
         """Returns once the response is kept, so that a restart will not forget it.
@@ -201,6 +205,7 @@ class BackgroundRun:
             except StateFailed:
                 if loop.time() >= gives_up_at:
                     raise
+            self._held_up.set()
             await asyncio.sleep(_RETRY)
 
     def _on_delta(self, delta: SampleDelta) -> None:
@@ -222,103 +227,5 @@ class BackgroundRun:
         )
 
 
-class BackgroundRuns:
-    """The runs that have not ended.
-
-    Args:
-        max_runs: how many there may be; more are refused.
-    """
-
-    def __init__(self, max_runs: int) -> None:
-        self._max_runs = max_runs
-        self._runs: dict[ResponseKey, BackgroundRun] = {}
-        self._tasks: dict[BackgroundRun, asyncio.Task[None]] = {}
-
-    @property
-    def num_running(self) -> int:
-        return len(self._tasks)
-
-    def check_room(self) -> None:
-        """Raises Overloaded where there are as many runs as may be."""
-        if len(self._tasks) >= self._max_runs:
-            raise Overloaded(f"{self._max_runs} responses run in the background already")
-
-    def start(self, run: BackgroundRun) -> None:
-        """Starts a run. It raises as `BackgroundRun.submit` does, too.
-
-        Raises:
-            Overloaded: there are as many as may be.
-            InvalidField: another response has the id.
-        """
-        self.check_room()
-        key = run.key
-        if key in self._runs:
-            raise id_is_taken(run.id)
-        run.submit()
-        task = asyncio.ensure_future(run.drive())
-        self._runs[key] = run
-        self._tasks[run] = task
-
-        def end(task: asyncio.Task[None]) -> None:
-            del self._tasks[run]
-            del self._runs[key]
-            if not task.cancelled() and (error := task.exception()) is not None:
-                logger.error("response %s is lost", run.id, exc_info=error)
-
-        task.add_done_callback(end)
-
-    def find(self, tenant: str, id: str) -> BackgroundRun | None:
-        return self._runs.get(ResponseKey(tenant, id))
-
-    def leased(self) -> list[BackgroundRun]:
-        """Returns those that the store has as running on this replica."""
-        return [run for run in self._runs.values() if run.is_leased]
-
-    async def cancel(self, run: BackgroundRun) -> None:
-        """Cancels a run, and returns when it is kept as cancelled, or as what it had become."""
-        run.cancel()
-        await self.kept(run)
-
-    async def kept(self, run: BackgroundRun) -> None:
-        """Returns when the run has ended and is kept."""
-        if run in self._tasks:
-            await asyncio.wait((self._tasks[run],))
-
-    async def drain(self, seconds: float) -> None:
-        """Waits until all have ended, but no longer than so many seconds."""
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=seconds)
-
-
 def id_is_taken(id: str) -> InvalidField:
     return InvalidField(f"request_id: there is a response with the id '{id}'", param="request_id")
-
-
-@dataclass(frozen=True, slots=True)
-class ResponsesState:
-    """What of responses outlives requests.
-
-    Attributes:
-        attended: the responses that run for a client and are kept when they have ended, by tenant
-            and id.
-    """
-
-    store: StateStore
-    runs: BackgroundRuns
-    attended: set[tuple[str, str]] = field(default_factory=set)
-
-    @contextmanager
-    def attending(self, tenant: str, id: str) -> Iterator[None]:
-        """Notes in a `with` statement that a response runs for a client.
-
-        Raises:
-            InvalidField: another one has the id.
-        """
-        key = tenant, id
-        if key in self.attended:
-            raise id_is_taken(id)
-        self.attended.add(key)
-        try:
-            yield
-        finally:
-            self.attended.remove(key)

@@ -16,7 +16,7 @@ from fastovms.api.request import offload
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.prompts import context_exceeded
-from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.create import history_of, id_prefix, item_ids
 from fastovms.api.responses.input.input_items import Item, NewId
 from fastovms.api.responses.input.response_fields import read_fields

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request import offload
 from fastovms.api.responses.affinity import with_affinity
-from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.create import item_ids
 from fastovms.api.responses.input.input_items import ItemRules, distinct, read_items
 from fastovms.api.responses.input.response_fields import read_metadata

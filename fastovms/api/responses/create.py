@@ -22,12 +22,8 @@ from fastovms.api.request import offload
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.responses.affinity import with_affinity
-from fastovms.api.responses.background import (
-    BackgroundRun,
-    KeptFor,
-    ResponsesState,
-    id_is_taken,
-)
+from fastovms.api.responses.background import BackgroundRun, KeptFor, id_is_taken
+from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.input.input_items import ItemRules, NewId
 from fastovms.api.responses.input.response_fields import ResponseFields, read_fields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest

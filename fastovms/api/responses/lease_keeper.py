@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from fastovms.api.responses.background import BackgroundRuns
+from fastovms.api.responses.background_runs import BackgroundRuns
 from fastovms.api.responses.stored.kept_stream import LOOK_AGAIN
 from fastovms.errors import StateFailed
 from fastovms.state.store import StateStore

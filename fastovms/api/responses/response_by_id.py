@@ -6,7 +6,7 @@ from __future__ import annotations
 import orjson
 
 from fastovms.api.request import offload
-from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.lease_keeper import cancel_elsewhere
 from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.api.responses.stored.history import item_cost

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from fastovms.api.responses.background import BackgroundRuns, ResponsesState
+from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
 from fastovms.api.responses.lease_keeper import LeaseKeeper
 from fastovms.api.responses.stored import event_writer
 from fastovms.http.routing.messages import Response

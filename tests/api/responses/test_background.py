@@ -8,7 +8,7 @@ import logging
 import orjson
 import pytest
 
-from fastovms.api.responses.background import BackgroundRuns, ResponsesState
+from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
 from fastovms.errors import StateFailed
 from fastovms.state.store import ResponseProgress, StoredResponse
 from tests.api.responses.conftest import ask, paused, resume
@@ -102,40 +102,6 @@ async def test_what_runs_for_a_client_cannot_be_cancelled(make):
     assert "in the background" in body["error"]["message"]
 
 
-@pytest.mark.parametrize("fields", [{}, {"stream": True}], ids=["whole", "streamed"])
-async def test_what_runs_for_a_client_cannot_be_cancelled_before_it_ends(make, fields):
-    api = paused(make)
-    body = {"model": "fake", "input": "Hi", "request_id": "mine", **fields}
-    task = asyncio.ensure_future(api.call("POST", V1, body, FakeStream(), tenant="me"))
-    await api.backend.received.wait()
-    place = f"{V1}/resp_mine"
-    status, answer = await ask(api, "POST", f"{place}/cancel", tenant="me")
-    assert status == 400
-    assert "in the background" in answer["error"]["message"]
-    assert (await ask(api, "POST", f"{place}/cancel", tenant="you"))[0] == 404
-    assert (await ask(api, "POST", f"{V1}/resp_other/cancel", tenant="me"))[0] == 404
-    for again in ({}, {"background": True}):
-        status, answer = await ask(api, "POST", V1, {**body, **again}, tenant="me")
-        assert (status, answer["error"]["param"]) == (400, "request_id")
-    resume(api)
-    await task
-    assert (await ask(api, "POST", f"{place}/cancel", tenant="me"))[0] == 400
-    status, kept = await ask(api, "GET", place, tenant="me")
-    assert (status, kept["status"]) == (200, "completed")
-
-
-@pytest.mark.parametrize("is_kept", [True, False])
-async def test_what_a_client_has_left_is_not_there_to_be_cancelled(make, is_kept):
-    api = paused(make)
-    body = {"model": "fake", "input": "Hi", "request_id": "mine", "store": is_kept}
-    task = asyncio.ensure_future(api.call("POST", V1, body, FakeStream()))
-    await api.backend.received.wait()
-    assert (await ask(api, "POST", f"{V1}/resp_mine/cancel"))[0] == (400 if is_kept else 404)
-    task.cancel()
-    await asyncio.wait((task,))
-    assert (await ask(api, "POST", f"{V1}/resp_mine/cancel"))[0] == 404
-
-
 async def test_delete_ends_it(make):
     api = paused(make)
     id = await start(api)
@@ -157,18 +123,6 @@ async def test_what_is_wrong_is_refused_at_once(make):
     api = make(context=100)
     status, _ = await ask(api, "POST", V1, {**BODY, "input": "x" * 200})
     assert status == 400
-
-
-async def test_there_may_be_only_so_many(make, make_state):
-    api = paused(make, state=make_state(max_runs=2))
-    ids = [await start(api) for _ in range(2)]
-    status, body = await ask(api, "POST", V1, BODY)
-    assert status == 429
-    assert body["error"]["type"] == "rate_limit_error"
-    resume(api)
-    for id in ids:
-        await wait_for(api, id, "completed")
-    assert await start(api)
 
 
 async def test_it_survives_its_client(make):

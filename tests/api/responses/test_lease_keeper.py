@@ -164,21 +164,6 @@ async def test_what_is_deleted_elsewhere_does_not_go_on(make_replicas):
     assert (await ask(a.api, "GET", f"{V1}/{id}"))[0] == 404
 
 
-async def test_what_cannot_be_kept_is_kept_when_the_store_is_back(make_replicas, monkeypatch):
-    monkeypatch.setattr("fastovms.api.responses.background._RETRY", 0.001)
-    (a, b), _ = make_replicas("a", "b")
-    id = await running(a)
-    follower = asyncio.ensure_future(replayed(a.api, id))
-    a.store.error = StateFailed("gone")
-    resume(a.api)
-    await asyncio.sleep(0.02)
-    assert not follower.done()
-    a.store.error = None
-    events = await follower
-    assert events[-2]["type"] == "response.completed"
-    assert await get(b.api, id) == events[-2]["response"]
-
-
 async def test_what_has_no_owner_any_more_is_given_up(make_replicas, monkeypatch):
     monkeypatch.setattr("fastovms.api.responses.background._PATIENCE", 0.0)
     (a, b), _ = make_replicas("a", "b")

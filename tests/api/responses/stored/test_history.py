@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.api.responses.background import ResponsesState
+from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.stored import history
 from fastovms.errors import StateFailed
 from tests.api.chat_models import call_text, prompt_of

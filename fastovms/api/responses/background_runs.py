@@ -1,0 +1,126 @@
+"""Holds what of responses outlives requests: those that run, and the store of all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fastovms.api.responses.background import BackgroundRun, id_is_taken
+from fastovms.errors import Overloaded, StateFailed
+from fastovms.state.store import ResponseKey, StateStore
+
+logger = logging.getLogger(__name__)
+
+
+class BackgroundRuns:
+    """The runs that have not ended.
+
+    Args:
+        max_runs: how many there may be; more are refused.
+    """
+
+    def __init__(self, max_runs: int) -> None:
+        self._max_runs = max_runs
+        self._runs: dict[ResponseKey, BackgroundRun] = {}
+        self._tasks: dict[BackgroundRun, asyncio.Task[None]] = {}
+
+    @property
+    def num_running(self) -> int:
+        return len(self._tasks)
+
+    def check_room(self) -> None:
+        """Raises Overloaded where there are as many runs as may be."""
+        if len(self._tasks) >= self._max_runs:
+            raise Overloaded(f"{self._max_runs} responses run in the background already")
+
+    def start(self, run: BackgroundRun) -> None:
+        """Starts a run. It raises as `BackgroundRun.submit` does, too.
+
+        Raises:
+            Overloaded: there are as many as may be.
+            InvalidField: another response has the id.
+        """
+        self.check_room()
+        key = run.key
+        if key in self._runs:
+            raise id_is_taken(run.id)
+        run.submit()
+        task = asyncio.ensure_future(run.drive())
+        self._runs[key] = run
+        self._tasks[run] = task
+
+        def end(task: asyncio.Task[None]) -> None:
+            del self._tasks[run]
+            del self._runs[key]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("response %s is lost", run.id, exc_info=error)
+
+        task.add_done_callback(end)
+
+    def find(self, tenant: str, id: str) -> BackgroundRun | None:
+        return self._runs.get(ResponseKey(tenant, id))
+
+    def leased(self) -> list[BackgroundRun]:
+        """Returns those that the store has as running on this replica."""
+        return [run for run in self._runs.values() if run.is_leased]
+
+    async def cancel(self, run: BackgroundRun) -> None:
+        """Cancels a run, and returns when it is kept as cancelled, or as what it had become. It
+        raises as `kept` does."""
+        run.cancel()
+        await self.kept(run)
+
+    async def kept(self, run: BackgroundRun) -> None:
+        """Returns when the run has ended and is kept.
+
+        Raises:
+            StateFailed: it has ended, and cannot be kept for now.
+        """
+        task = self._tasks.get(run)
+        if task is None:
+            return
+        held_up = asyncio.ensure_future(run.held_up())
+        try:
+            await asyncio.wait((task, held_up), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            held_up.cancel()
+        if not task.done():
+            raise StateFailed("the response has ended, but cannot be kept until the state is back")
+
+    async def drain(self, seconds: float) -> None:
+        """Waits until all have ended, but no longer than so many seconds."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesState:
+    """What of responses outlives requests.
+
+    Attributes:
+        attended: the responses that run for a client and are kept when they have ended, by tenant
+            and id.
+    """
+
+    store: StateStore
+    runs: BackgroundRuns
+    attended: set[tuple[str, str]] = field(default_factory=set)
+
+    @contextmanager
+    def attending(self, tenant: str, id: str) -> Iterator[None]:
+        """Notes in a `with` statement that a response runs for a client.
+
+        Raises:
+            InvalidField: another one has the id.
+        """
+        key = tenant, id
+        if key in self.attended:
+            raise id_is_taken(id)
+        self.attended.add(key)
+        try:
+            yield
+        finally:
+            self.attended.remove(key)

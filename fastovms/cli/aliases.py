@@ -37,7 +37,8 @@ PULL: Final = "pull"
 TUNE: Final = "tune"
 BENCH: Final = "bench"
 DOCTOR: Final = "doctor"
-_FIRST_WORDS: Final = (SERVE, PULL, TUNE, BENCH, DOCTOR, "-h", "--help", "--version")
+STATE: Final = "state"
+_FIRST_WORDS: Final = (SERVE, PULL, TUNE, BENCH, DOCTOR, STATE, "-h", "--help", "--version")
 """What a line begins with that is not one of `serve` without its name."""
 
 _SWITCHES: Final = frozenset(

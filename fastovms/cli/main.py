@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from fastovms import __version__
 from fastovms.catalog.hub import Repository, is_model_id, model_root
-from fastovms.cli.aliases import BENCH, DOCTOR, PULL, TUNE
+from fastovms.cli.aliases import BENCH, DOCTOR, PULL, STATE, TUNE
 from fastovms.cli.bench_command import run_bench
 from fastovms.cli.config_edit import add_model, list_models, remove_model
 from fastovms.cli.configure import HELD_FLAGS, write_graph
@@ -26,6 +26,7 @@ from fastovms.cli.environment import extra_arguments, read_environment, unused_v
 from fastovms.cli.flags import read_flags
 from fastovms.cli.model_choice import chosen_models, source_model
 from fastovms.cli.parser import USAGE_ERROR, parse
+from fastovms.cli.state_command import run_state
 from fastovms.cli.unused_flags import unused_flags
 from fastovms.client.request_failed import RequestFailed
 from fastovms.config import (
@@ -38,7 +39,7 @@ from fastovms.config import (
     ServiceConfig,
     StateConfig,
 )
-from fastovms.errors import ConfigurationError, EngineFailed
+from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
 from fastovms.log_format import log_handler
 from fastovms.ovms.config_list import config_file
 from fastovms.service.log_writer import LineWriter
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if command is _serve else stopped.exit_code
     except ConfigurationError as error:
         return _complain(error, USAGE_ERROR)
-    except (EngineFailed, RequestFailed) as error:
+    except (EngineFailed, RequestFailed, StateFailed) as error:
         return _complain(error, _FAILURE)
 
 
@@ -130,6 +131,8 @@ def _command(arguments: argparse.Namespace) -> Command:
         return _bench
     if arguments.command == DOCTOR:
         return run_doctor
+    if arguments.command == STATE:
+        return run_state
     if arguments.pull:
         return _pull_for_ovms
     if arguments.list_models:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from fastovms import __version__
-from fastovms.cli.aliases import BENCH, DOCTOR, MODES, PULL, SERVE, TUNE, normalize
+from fastovms.cli.aliases import BENCH, DOCTOR, MODES, PULL, SERVE, STATE, TUNE, normalize
 from fastovms.cli.bench_command import add_bench
 from fastovms.cli.doctor_command import add_doctor
 from fastovms.cli.flag_types import path, text
 from fastovms.cli.flags import ENGINE_GROUP, HUB_GROUP, add_flags
+from fastovms.cli.state_command import add_state
 from fastovms.cli.unused_flags import add_foreign_flags
 
 USAGE_ERROR: Final = 2
@@ -53,6 +54,7 @@ def command_parser() -> argparse.ArgumentParser:
     _add_tune(commands.add_parser)
     add_bench(commands.add_parser, BENCH)
     add_doctor(commands.add_parser, DOCTOR)
+    add_state(commands.add_parser, STATE)
     return parser
 
 

@@ -266,6 +266,20 @@ class Tables:
         ).fetchone()
         return Totals(count, num_bytes)
 
+    def faults(self, totals: Totals) -> list[str]:
+        """Returns what contradicts what in the rows, all of which it reads.
+
+        Args:
+            totals: what is taken for the number and size of the objects.
+        """
+        faults = [f"{id}: its size is not that of its texts" for id in self.wrong_sizes()]
+        faults += [
+            f"{id}: it runs and nobody has it, or the reverse" for id in self.wrong_progress()
+        ]
+        if totals != (counted := self.count()):
+            faults.append(f"there are {counted}, but {totals} are counted")
+        return faults
+
     def wrong_sizes(self) -> list[str]:
         """Returns the ids of objects whose size is not that of their texts. It reads all rows."""
         rows = self._execute(

@@ -35,6 +35,8 @@ def test_commands(line, command):
         (["serve", "--por", "1"], "unrecognized arguments: --por"),
         (["pull"], "ORG/NAME"),
         (["tune"], "MODEL"),
+        (["state"], "ACTION"),
+        (["state", "migrate", "a"], "TO"),
         (["tune", "m", "--port", "1"], "--port"),
         (["serve", "--config-path", ""], "must not be empty"),
     ],

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
+from fastovms.state.postgres.server_address import extra_needed
 from fastovms.state.sqlite.location import open_location
 from fastovms.state.state_database import StateBounds
 from fastovms.state.store import StateStore
@@ -25,17 +26,7 @@ def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) ->
     if config.state_url is not None:
         if config.state_dir is not None:
             raise ConfigurationError("--state-url and --state-dir name two places: give one")
-        return _open_shared(config, bounds, environ, clock)
+        with extra_needed():
+            from fastovms.state.postgres.shared_state import open_shared_state
+        return open_shared_state(config, bounds, environ, clock)
     return ThreadedStore(open_location(config, bounds, environ, clock))
-
-
-def _open_shared(
-    config: StateConfig, bounds: StateBounds, environ: Mapping[str, str], clock: Clock
-) -> StateStore:
-    try:
-        from fastovms.state.postgres.shared_state import open_shared_state
-    except ImportError as error:
-        raise ConfigurationError(
-            f"--state-url needs psycopg ({error}): pip install 'fastovms[postgres]'"
-        ) from None
-    return open_shared_state(config, bounds, environ, clock)

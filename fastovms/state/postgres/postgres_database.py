@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final, NamedTuple
 
 import psycopg
@@ -47,7 +47,7 @@ _TURN: Final = 1.0
 turn."""
 
 
-class _ConnectionLost(Exception):
+class ConnectionLost(StateFailed):
     """The connection was lost, and nothing was committed."""
 
 
@@ -121,7 +121,7 @@ class PostgresDatabase:
         except Exception as error:
             if len(operations) > 1:
                 return [self.transact([operation])[0] for operation in operations]
-            if isinstance(error, psycopg.Error | _ConnectionLost):
+            if isinstance(error, psycopg.Error | ConnectionLost):
                 error = StateFailed(f"the state cannot be read or written: {_reason(error)}")
             return [OperationOutcome(error=error)]
 
@@ -143,7 +143,7 @@ class PostgresDatabase:
             expiry = self.seconds_to_expiry()
         except Unreachable:
             return max(_MIN_WAIT, self._link.seconds_left())
-        except (psycopg.Error, _ConnectionLost) as error:
+        except (psycopg.Error, ConnectionLost) as error:
             raise StateFailed(f"nothing is evicted: {_reason(error)}") from error
         return _MAX_WAIT if expiry is None else min(max(expiry, _TURN), _MAX_WAIT)
 
@@ -156,8 +156,8 @@ class PostgresDatabase:
         """
         if not self._is_due():
             return False
-        with self._transaction() as (session, tables, _):
-            [has_turn] = session.execute(
+        with self.transaction() as tables:
+            [has_turn] = tables.execute(
                 "SELECT pg_try_advisory_xact_lock(?)", (EVICTION_LOCK,)
             ).fetchone()
             if not has_turn:
@@ -173,15 +173,65 @@ class PostgresDatabase:
         Raises:
             psycopg.Error, Unreachable: it cannot be known.
         """
-        with self._transaction(only_reads=True) as (_, tables, _):
+        with self.snapshot() as tables:
             return self._bounds.seconds_to_expiry(tables.oldest_use(), self._clock())
 
     def check(self) -> None:
         """Raises AssertionError when what is kept contradicts itself. It reads everything."""
-        with self._transaction(only_reads=True) as (_, tables, _):
-            assert tables.sum_slots() == tables.count()
-            assert tables.wrong_sizes() == []
-            assert tables.wrong_progress() == []
+        assert self.faults() == []
+
+    def faults(self) -> list[str]:
+        """Returns what contradicts what. It reads everything.
+
+        Raises:
+            psycopg.Error, Unreachable: it cannot be read.
+        """
+        with self.snapshot() as tables:
+            return tables.faults(tables.sum_slots())
+
+    def snapshot(self) -> AbstractContextManager[SharedTables]:
+        """A transaction that only reads, and all of whose statements see the same state."""
+        return self.transaction(only_reads=True)
+
+    @contextmanager
+    def transaction(self, *, only_reads: bool = False) -> Iterator[SharedTables]:
+        """Commits what is done within it, or nothing where that raises.
+
+        Raises:
+            Unreachable: there is no connection; or it was lost during the commit, and nobody knows
+                whether anything is kept.
+            ConnectionLost: nothing is kept.
+        """
+        session, tables, _ = self.connect()
+        tables.begin()
+        try:
+            session.begin(only_reads=only_reads)
+            yield tables
+            tables.write_growth()
+            tables.send_notifications()
+        except BaseException as error:
+            session.rollback()
+            if isinstance(error, errors.ReadOnlySqlTransaction):
+                session.close()  # another server is the primary now
+            if session.is_lost:
+                self._disconnect()
+                if isinstance(error, psycopg.Error):
+                    raise ConnectionLost(_reason(error)) from error
+            raise
+        try:
+            session.commit()
+        except psycopg.Error as error:
+            session.rollback()
+            if not session.is_lost:
+                raise
+            self._disconnect()
+            if only_reads:
+                raise ConnectionLost(_reason(error)) from error
+            raise Unreachable(
+                f"the connection was lost during a commit, and what it wrote may be kept or not: "
+                f"{_reason(error)}"
+            ) from error
+        self._link.add(tables.growth)
 
     def close(self) -> None:
         self._disconnect()
@@ -190,7 +240,7 @@ class PostgresDatabase:
         for number in range(1, _MAX_ATTEMPTS):
             try:
                 return self._transact_once(operations)
-            except _ConnectionLost:
+            except ConnectionLost:
                 if number > 1:
                     raise
             except _IN_THE_WAY:
@@ -201,8 +251,9 @@ class PostgresDatabase:
         return self._transact_once(operations)
 
     def _transact_once(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
-        with self._transaction(only_reads=self._only_reads) as connected:
-            return [self._run(operation, connected.operations) for operation in operations]
+        with self.transaction(only_reads=self._only_reads):
+            state = self.connect().operations
+            return [self._run(operation, state) for operation in operations]
 
     def _run(self, operation: Operation, operations: Operations) -> OperationOutcome:
         try:
@@ -213,47 +264,6 @@ class PostgresDatabase:
             if not self._only_reads:
                 raise  # it may have changed something
             return OperationOutcome(error=error)
-
-    @contextmanager
-    def _transaction(self, *, only_reads: bool = False) -> Iterator[_Connected]:
-        """Commits what is done within it, or nothing where that raises.
-
-        Raises:
-            Unreachable: there is no connection; or it was lost during the commit, and nobody knows
-                whether anything is kept.
-            _ConnectionLost: nothing is kept.
-        """
-        connected = self.connect()
-        session, tables, _ = connected
-        tables.begin()
-        try:
-            session.begin(only_reads=only_reads)
-            yield connected
-            tables.write_growth()
-            tables.send_notifications()
-        except BaseException as error:
-            session.rollback()
-            if isinstance(error, errors.ReadOnlySqlTransaction):
-                session.close()  # another server is the primary now
-            if session.is_lost:
-                self._disconnect()
-                if isinstance(error, psycopg.Error):
-                    raise _ConnectionLost(_reason(error)) from error
-            raise
-        try:
-            session.commit()
-        except psycopg.Error as error:
-            session.rollback()
-            if not session.is_lost:
-                raise
-            self._disconnect()
-            if only_reads:
-                raise _ConnectionLost(_reason(error)) from error
-            raise Unreachable(
-                f"the connection was lost during a commit, and what it wrote may be kept or not: "
-                f"{_reason(error)}"
-            ) from error
-        self._link.add(tables.growth)
 
     def _connect_again(self) -> bool:
         """Returns whether the database can be reached again."""
@@ -276,11 +286,11 @@ class PostgresDatabase:
     def _write_uses(self) -> None:
         """Writes down which objects were used. What was used on a lost connection is not noted."""
         if self._connected is not None and self._connected.tables.has_uses:
-            with self._transaction() as (_, tables, _):
+            with self.transaction() as tables:
                 tables.write_uses()
 
     def _is_due(self) -> bool:
-        with self._transaction(only_reads=True) as (_, tables, _):
+        with self.snapshot() as tables:
             totals, oldest_use = tables.sum_slots(), tables.oldest_use()
         self._link.totals = totals
         return self._bounds.is_exceeded(totals, oldest_use, self._clock())

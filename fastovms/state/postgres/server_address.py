@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -82,6 +83,17 @@ def read_address(url: str, password_file: Path | None, environ: Mapping[str, str
     except StateFailed as error:
         raise ConfigurationError(str(error)) from None
     return address
+
+
+@contextmanager
+def extra_needed() -> Iterator[None]:
+    """Raises ConfigurationError where what is imported within it needs the extra of PostgreSQL."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(
+            f"PostgreSQL needs psycopg ({error}): pip install 'fastovms[postgres]'"
+        ) from None
 
 
 def may_have_password(url: str) -> bool:

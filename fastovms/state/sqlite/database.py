@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from fastovms.errors import StateFailed, description_of
@@ -89,7 +89,7 @@ class Database:
         others alone. Where the transaction itself fails, as on a full disk, each gets one of its
         own: what only reads, or writes little, may still succeed."""
         try:
-            with self._transaction():
+            with self.transaction():
                 outcomes = [self._attempt(operation) for operation in operations]
         except Exception as error:
             if len(operations) > 1:
@@ -121,7 +121,7 @@ class Database:
         """
         if not self._is_due():
             return False
-        with self._transaction():
+        with self.transaction():
             oldest = self._tables.oldest(_MAX_EVICTED)
             sizes = self._bounds.evictable(self._totals, oldest, self._clock())
             self._tables.delete_keys(sizes)
@@ -140,7 +140,7 @@ class Database:
         """
         read = other._connection.execute
         add = self._connection.executemany
-        with self._transaction():
+        with self.transaction():
             [last] = self._connection.execute(
                 "SELECT coalesce(max(key), 0) FROM objects"
             ).fetchone()
@@ -173,11 +173,44 @@ class Database:
 
     def check(self) -> None:
         """Raises AssertionError when what is kept contradicts itself. It reads everything."""
-        assert self._connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert self._connection.execute("PRAGMA foreign_key_check").fetchall() == []
-        assert self._totals == self._tables.count()
-        assert self._tables.wrong_sizes() == []
-        assert self._tables.wrong_progress() == []
+        assert self.faults() == []
+
+    def faults(self) -> list[str]:
+        """Returns what contradicts what. It reads everything.
+
+        Raises:
+            sqlite3.Error: it cannot be read.
+        """
+        execute = self._connection.execute
+        return [
+            *(text for (text,) in execute("PRAGMA integrity_check") if text != "ok"),
+            *(f"a row of {row[0]} is nobody's" for row in execute("PRAGMA foreign_key_check")),
+            *self._tables.faults(self._totals),
+        ]
+
+    def snapshot(self) -> AbstractContextManager[Tables]:
+        """A transaction that only reads."""
+        return self.transaction()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Tables]:
+        """Commits what is done within it, or nothing where that raises.
+
+        Raises:
+            sqlite3.Error: it is not committed.
+        """
+        self._tables.growth = Totals()
+        try:
+            self._connection.execute("BEGIN")
+            yield self._tables
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            if isinstance(error, sqlite3.Error):
+                self._note_damage(error)
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        self._totals = self._totals.plus(*self._tables.growth)
 
     def close(self) -> None:
         self._connection.close()
@@ -189,26 +222,10 @@ class Database:
         if not self._tables.has_uses:
             return
         try:
-            with self._transaction():
+            with self.transaction():
                 self._tables.write_uses()
         except Exception:
             logger.debug("the last uses of what is kept are not noted", exc_info=True)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Commits what is done within it, or nothing where that raises."""
-        self._tables.growth = Totals()
-        try:
-            self._connection.execute("BEGIN")
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException as error:
-            if isinstance(error, sqlite3.Error):
-                self._note_damage(error)
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-        self._totals = self._totals.plus(*self._tables.growth)
 
     def _attempt(self, operation: Operation) -> OperationOutcome:
         """Runs one operation, and returns its outcome.

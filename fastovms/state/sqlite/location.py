@@ -24,7 +24,7 @@ from fastovms.user_dirs import NOWHERE, user_directory
 
 logger = logging.getLogger(__name__)
 
-_FILE: Final = "state.db"
+STATE_FILE: Final = "state.db"
 _DAMAGED: Final = ".damaged"
 
 _WRONG_CHOICES: Final = (
@@ -53,7 +53,7 @@ def open_location(
     if config.state_dir == IN_MEMORY:
         return Database(IN_MEMORY, bounds, clock)
     directory = Path(config.state_dir or default_directory(environ))
-    open_file = partial(_open_file, directory, bounds, clock)
+    open_file = partial(open_directory, directory, bounds, clock)
     try:
         return open_file()
     except UnusableFile as error:
@@ -78,17 +78,24 @@ def default_directory(environ: Mapping[str, str]) -> Path:
     return user_directory("state", environ) or NOWHERE / "fastovms"
 
 
-def _open_file(directory: Path, bounds: StateBounds, clock: Clock) -> Database:
+def open_directory(
+    directory: Path, bounds: StateBounds, clock: Clock, *, sets_aside: bool = True
+) -> Database:
     """Opens the database in a directory, which it locks.
+
+    Args:
+        sets_aside: whether a file that is no database, or a damaged one, is renamed, for a new one
+            to begin.
 
     Raises:
         UnusableFile: the file cannot be had.
     """
     with _faults_told():
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        unlock = partial(os.close, _lock(directory / f"{_FILE}.lock"))
+        unlock = partial(os.close, _lock(directory / f"{STATE_FILE}.lock"))
         try:
-            return _open_database(directory / _FILE, bounds, clock, unlock)
+            open_it = _open_or_set_aside if sets_aside else _open_database
+            return open_it(directory / STATE_FILE, bounds, clock, unlock)
         except BaseException:
             unlock()
             raise
@@ -126,7 +133,7 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def _open_database(
+def _open_or_set_aside(
     path: Path, bounds: StateBounds, clock: Clock, on_close: Callable[[], None]
 ) -> Database:
     """Opens the database file. One that is no database is set aside: a server must serve again
@@ -137,18 +144,25 @@ def _open_database(
         OSError: the file cannot be had.
         sqlite3.Error: it cannot be read, or is of another version.
     """
-
-    def open_it() -> Database:
-        path.touch(mode=0o600)  # SQLite gives its other files the same permissions
-        return Database(str(path), bounds, clock, on_close, partial(_try_to_set_aside, path))
-
+    on_damage = partial(_try_to_set_aside, path)
     try:
-        return open_it()
+        return _open_database(path, bounds, clock, on_close, on_damage)
     except (sqlite3.OperationalError, sqlite3.NotSupportedError):
         raise
     except sqlite3.DatabaseError as error:
         _set_aside(path, error)
-        return open_it()
+        return _open_database(path, bounds, clock, on_close, on_damage)
+
+
+def _open_database(
+    path: Path,
+    bounds: StateBounds,
+    clock: Clock,
+    on_close: Callable[[], None],
+    on_damage: Callable[[sqlite3.Error], None] = lambda error: None,
+) -> Database:
+    path.touch(mode=0o600)  # SQLite gives its other files the same permissions
+    return Database(str(path), bounds, clock, on_close, on_damage)
 
 
 def _set_aside(path: Path, error: sqlite3.Error) -> None:

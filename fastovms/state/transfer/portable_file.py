@@ -1,0 +1,118 @@
+"""Writes a state into a file that any server can read, whatever its database: a JSON text a line,
+of which the first says what the file is, and the last that it is whole."""
+
+from __future__ import annotations
+
+import base64
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import orjson
+
+from fastovms.errors import ConfigurationError
+from fastovms.state.transfer.row_copy import FORMS, PAGE, Page, Row, RowSource, TableForm
+
+_FORMAT: Final = "fastovms-state"
+VERSION: Final = 3
+"""The version of the databases whose rows are in the file."""
+
+_BLOBS: Final = ("body", "events", "data")
+_FORM_OF: Final = {form.name: form for form in FORMS}
+
+
+def write_portable(path: Path, source: RowSource, count: Callable[[int], object]) -> None:
+    """Writes a file that only its owner can read, and that has its name once it is whole.
+
+    Args:
+        count: called with the number of rows that have been written since the last time.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    part.touch(mode=0o600)
+    try:
+        with part.open("wb") as file:
+            header = {"format": _FORMAT, "version": VERSION, "num_rows": source.num_rows()}
+            crc, num_rows = zlib.crc32(_line(header)), 0
+            file.write(_line(header))
+            for form, rows in source.pages():
+                lines = b"".join(_line([form.name, *map(_value, row)]) for row in rows)
+                crc = zlib.crc32(lines, crc)
+                file.write(lines)
+                num_rows += len(rows)
+                count(len(rows))
+            file.write(_line({"end": num_rows, "crc": crc}))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+class PortableFile:
+    """Implements `RowSource` by a file. Its methods raise ConfigurationError where it is none, is
+    damaged or has no end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        line = file.readline()
+        self._crc = zlib.crc32(line)
+        header = _parse(line)
+        if not isinstance(header, dict) or header.get("format") != _FORMAT:
+            raise ConfigurationError(f"{file.name} is no exported state")
+        if header["version"] != VERSION:
+            raise ConfigurationError(
+                f"the format of {file.name} is {header['version']}, not {VERSION}"
+            )
+        self._num_rows = int(header["num_rows"])
+
+    def num_rows(self) -> int:
+        return self._num_rows
+
+    def pages(self) -> Iterator[Page]:
+        for form, rows in groupby(self._rows(), key=lambda row: row[0]):
+            while some := [row for _, row in islice(rows, PAGE)]:
+                yield form, some
+
+    def _rows(self) -> Iterator[tuple[TableForm, Row]]:
+        for num_rows, line in enumerate(self._file):
+            value = _parse(line)
+            if isinstance(value, dict):
+                if value != {"end": num_rows, "crc": self._crc}:
+                    break
+                return
+            self._crc = zlib.crc32(line, self._crc)
+            yield self._row(value)
+        raise ConfigurationError(f"{self._file.name} is damaged, or was cut off")
+
+    def _row(self, value: Any) -> tuple[TableForm, Row]:
+        try:
+            form = _FORM_OF[value[0]]
+            return form, [
+                base64.b64decode(part) if name in _BLOBS and part is not None else part
+                for name, part in zip(form.columns, value[1:], strict=True)
+            ]
+        except (KeyError, TypeError, ValueError):
+            raise ConfigurationError(f"{self._file.name} is damaged") from None
+
+
+def _value(value: object) -> object:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _line(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None

@@ -20,9 +20,10 @@ from typing import NamedTuple, Self
 
 import uvloop
 
-from bench.client import Target, completion, run_load
 from bench.process import ServerProcess, server_process
 from bench.report import machine, median, ratio, table
+from bench.streams import completion, run_streams
+from fastovms.client.target import Target
 from fastovms.config import DEMO_MODEL
 
 NULL_SERVER = ("-m", "bench.null_server")
@@ -83,7 +84,7 @@ class Turn(NamedTuple):
 
 def measure(num_streams: int, num_tokens: int, num_runs: int, *, demo: bool) -> None:
     model, server = (DEMO_MODEL.name, DEMO_SERVER) if demo else ("null", NULL_SERVER)
-    body = {**completion(model, [1], num_tokens), "ignore_eos": True}
+    request = completion(model, [1], num_tokens)
     turns: dict[str, list[Turn]] = {"without": [], "with": []}
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
@@ -98,7 +99,7 @@ def measure(num_streams: int, num_tokens: int, num_runs: int, *, demo: bool) -> 
         def take_turn(process: ServerProcess) -> Turn:
             before = process.cpu_seconds
             target = Target.from_url(f"{process.url}/v1")
-            load = runner.run(run_load(target, [body] * num_streams))
+            load = runner.run(run_streams(target, [request] * num_streams))
             spent = (process.cpu_seconds - before) / num_streams
             return Turn(load.tokens_per_second, spent * 1000)
 

@@ -47,6 +47,10 @@ class Replica:
         self._router = router
         self._server: HttpServer | None = None
 
+    @property
+    def num_asked(self) -> int:
+        return len(self.requests)
+
     async def start(self, address: str = "127.0.0.1:0") -> None:
         host, _, port = address.rpartition(":")
         config = HttpConfig(host=host, port=int(port), close_timeout=0.1, drain_grace=0.1)

@@ -180,7 +180,7 @@ members = st.fixed_dictionaries(
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(members, st.sampled_from([None, 2]), st.booleans())
 def test_random_bodies(script, document, indent, ascii):

@@ -32,7 +32,7 @@ class Fleet(NamedTuple):
 
     @property
     def num_asked(self) -> list[int]:
-        return [len(replica.requests) for replica in self.replicas]
+        return [replica.num_asked for replica in self.replicas]
 
     def forget(self) -> None:
         for replica in self.replicas:

@@ -239,7 +239,10 @@ async def test_the_addresses_of_a_name(tmp_path):
 
 
 def _resolve_at(bootstrap: Path, port: int) -> None:
+    """Lets Envoy ask that name server, and often."""
     configuration = yaml.safe_load(bootstrap.read_text())
+    for cluster in configuration["static_resources"]["clusters"][:2]:
+        cluster["cluster_type"]["typed_config"]["dns_refresh_rate"] = "0.2s"
     address = {"socket_address": {"address": "127.0.0.1", "port_value": port}}
     configuration["typed_dns_resolver_config"] = {
         "name": "envoy.network.dns_resolver.cares",

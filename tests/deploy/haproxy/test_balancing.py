@@ -42,9 +42,13 @@ class Fleet(NamedTuple):
     replicas: list[Replica]
     log: Path
 
-    @property
-    def num_asked(self) -> list[int]:
-        return [len(replica.requests) for replica in self.replicas]
+    def with_other(self, name: str) -> list[Replica]:
+        """Returns the replica of this name, of two, and the other one."""
+        return sorted(self.replicas, key=lambda replica: replica.name != name)
+
+    def forget(self) -> None:
+        for replica in self.replicas:
+            replica.requests.clear()
 
     async def arrival(self) -> Replica:
         """Waits for a request to `/stream` or `/slow`; returns the replica that it has reached."""
@@ -69,13 +73,17 @@ class Fleet(NamedTuple):
         return key
 
     async def wait_until_down(self, replica: Replica) -> None:
-        """Returns when requests of a session of the replica's go elsewhere."""
+        """Returns when none of some sessions is answered by the replica."""
         async with asyncio.timeout(DEADLINE):
-            while True:
-                answer = await ask(self.port, "POST", CHATS, b"{}", x_session_id="s")
-                if answer.status == 503 or json_of(answer)["replica"] != replica.name:
-                    return
-                await asyncio.sleep(0.05)
+            while replica.name in await self._names_of_sessions():
+                pass
+
+    async def _names_of_sessions(self) -> set[str]:
+        sessions = [f"session {number}" for number in range(8)]
+        answers = [
+            await ask(self.port, "POST", CHATS, b"{}", x_session_id=session) for session in sessions
+        ]
+        return {json_of(answer)["replica"] for answer in answers if answer.status == 200}
 
 
 def configuration(bind: str, addresses: list[str]) -> str:
@@ -202,7 +210,9 @@ async def test_the_load_is_bounded(two):
         asking = ask(two.port, "POST", "/slow", b"{}", x_session_id="s")
         tasks.append(asyncio.create_task(asking))
         await two.arrival()
-    assert max(two.num_asked) <= 1.5 * 20 / 2 + 1  # and the one that is to come
+    assert (
+        max(replica.num_asked for replica in two.replicas) <= 1.5 * 20 / 2 + 1
+    )  # and the one that is to come
     for replica in two.replicas:
         replica.release.set()
     assert {answer.status for answer in await asyncio.gather(*tasks)} == {200}
@@ -242,7 +252,7 @@ async def test_what_clients_may_ask(one):
         assert json_of(answer)["error"]["type"] == "not_found_error"
     for path in ("/health", "/ready", "/ping", "/v2/health/ready", "/v2/health/live", "/health/"):
         assert (await ask(one.port, "GET", path)).status == 200
-    assert one.num_asked == [0]
+    assert one.replicas[0].num_asked == 0
     one.replicas[0].is_ready = False
     await one.wait_until_down(one.replicas[0])
     assert (await ask(one.port, "GET", "/ready")).status == 503
@@ -267,50 +277,55 @@ async def test_tls_and_http2(tmp_path):
 # What happens to replicas
 
 
-async def test_a_full_replica_and_one_that_drains(two):
+async def test_a_full_replica(two):
     [name] = await two.names(1, "s")
-    home, other = sorted(two.replicas, key=lambda replica: replica.name != name)
+    home, other = two.with_other(name)
     home.is_full = True
-    for replica in two.replicas:
-        replica.requests.clear()
-    assert await two.names(5, "s") == {other.name}
-    assert two.num_asked == [5, 5]
+    two.forget()
+    assert await two.names(30, "s") == {other.name}
+    assert other.num_asked == 30
+    assert 0 < home.num_asked <= 30
     other.is_full = True
+    two.forget()
     answer = await ask(two.port, "POST", CHATS, b"{}", x_session_id="s")
     assert (answer.status, answer.headers["retry-after"]) == (503, "7")
-    assert two.num_asked == [6, 6]
-    home.is_full = other.is_full = False
+    assert (home.num_asked, other.num_asked) == (1, 1)
+
+
+async def test_a_replica_that_drains(two):
     async with connected(two.port) as client:
         await client.send("POST", "/slow", b"{}", x_session_id="s")
-        assert await two.arrival() is home
-        home.is_ready = False
-        await two.wait_until_down(home)
-        home.requests.clear()
+        busy, other = two.with_other((await two.arrival()).name)
+        busy.is_ready = False
+        await two.wait_until_down(busy)
+        two.forget()
         assert await two.names(10, "s") == {other.name}
-        assert home.requests == []
-        home.release.set()
-        assert json_of(await client.answer())["replica"] == home.name
+        assert busy.num_asked == 0
+        busy.release.set()
+        assert json_of(await client.answer())["replica"] == busy.name
 
 
-@pytest.mark.parametrize("streams", [True, False])
-async def test_a_killed_replica(two, streams):
-    """What it has begun ends and is not asked again, and nobody else notices."""
-    [name] = await two.names(1, "s")
-    home, other = sorted(two.replicas, key=lambda replica: replica.name != name)
+async def test_a_replica_that_is_killed_while_it_computes(two):
+    """The request is not asked again, and nobody else notices."""
     async with connected(two.port) as client:
-        await client.send("GET" if streams else "POST", "/stream" if streams else "/slow",
-                          None if streams else b"{}", x_session_id="s")  # fmt: skip
-        assert await two.arrival() is home
-        if streams:
-            home.frames.put_nowait(b"data: 1\n\n")
-            await client.read_until(b"data: 1\n\n")
-        await home.kill()
-        if streams:
-            assert await client.read() == b""
-        else:
-            answer = await client.answer()
-            assert (answer.status, json_of(answer)["error"]["code"]) == (502, "replica_ended")
-        assert other.requests == []
+        await client.send("POST", "/slow", b"{}", x_session_id="s")
+        killed, other = two.with_other((await two.arrival()).name)
+        await killed.kill()
+        answer = await client.answer()
+        assert (answer.status, json_of(answer)["error"]["code"]) == (502, "replica_ended")
+    assert other.num_asked == 0
+    assert await two.names(20, "s") == {other.name}
+
+
+async def test_a_replica_that_is_killed_within_a_stream(two):
+    """The stream ends, and nobody else notices."""
+    async with connected(two.port) as client:
+        await client.send("GET", "/stream", x_session_id="s")
+        killed, other = two.with_other((await two.arrival()).name)
+        killed.frames.put_nowait(b"data: 1\n\n")
+        await client.read_until(b"data: 1\n\n")
+        await killed.kill()
+        assert await client.read() == b""
     assert await two.names(20, "s") == {other.name}
 
 

@@ -73,7 +73,8 @@ class PostgresSession:
         Raises:
             psycopg.Error: the server refuses it, or is gone.
         """
-        return self._connection.execute(_with_placeholders(sql), values, binary=True)
+        known = [_storable(value) for value in values]
+        return self._connection.execute(_with_placeholders(sql), known, binary=True)
 
     def begin(self, *, only_reads: bool = False) -> None:
         self._connection.execute(BEGIN_READING if only_reads else BEGIN)
@@ -104,6 +105,12 @@ def open_session(parameters: Mapping[str, str]) -> PostgresSession:
         prepare_threshold=None,  # PgBouncer gives the next transaction to another session
     )
     return PostgresSession(connection)
+
+
+def _storable(value: Any) -> Any:
+    """Returns the value; of a text with U+0000, which PostgreSQL does not have, another one:
+    nothing is kept under such an id, and nothing is found."""
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
 @cache

@@ -47,6 +47,10 @@ _TURN: Final = 1.0
 turn."""
 
 
+class CommitUnknown(Unreachable):
+    """The connection was lost during a commit, and nobody knows whether anything is kept."""
+
+
 class ConnectionLost(StateFailed):
     """The connection was lost, and nothing was committed."""
 
@@ -116,7 +120,9 @@ class PostgresDatabase:
         try:
             return self._transact(operations)
         except Unreachable as error:
-            reason = f"the state cannot be had: {error}"
+            # Clients are not told where the database is, as libpq's message does; the log is.
+            is_unknown = isinstance(error, CommitUnknown)
+            reason = str(error) if is_unknown else "the state cannot be had: its database is gone"
             return [OperationOutcome(error=StateFailed(reason)) for _ in operations]
         except Exception as error:
             if len(operations) > 1:
@@ -227,9 +233,9 @@ class PostgresDatabase:
             self._disconnect()
             if only_reads:
                 raise ConnectionLost(_reason(error)) from error
-            raise Unreachable(
-                f"the connection was lost during a commit, and what it wrote may be kept or not: "
-                f"{_reason(error)}"
+            raise CommitUnknown(
+                "the connection to the database was lost during a commit: what it wrote may be "
+                "kept or not"
             ) from error
         self._link.add(tables.growth)
 
@@ -297,4 +303,6 @@ class PostgresDatabase:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())
+    """Returns what the server says, without the details that quote what is kept."""
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return primary or " ".join(str(error).split())

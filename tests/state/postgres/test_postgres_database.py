@@ -185,8 +185,31 @@ def test_it_says_why_it_cannot_be_had(make_postgres, postgres):
     database = PostgresDatabase(link, UNBOUNDED, lambda: 0.0)
     link.trouble = "no luck"
     [(_, error)] = database.transact([lambda state: state.find_response("t", "a")])
-    assert str(error) == "the state cannot be had: no luck"
+    assert str(error) == "the state cannot be had: its database is gone"
     assert (database.trouble, database.is_on_disk) == ("responses are not stored: no luck", False)
     assert database.keep_house() >= 0
     assert (database.trouble, database.is_on_disk) == ("", True), "it has tried again"
     database.close()
+
+
+def test_a_text_that_postgresql_does_not_have(make_postgres):
+    database = make_postgres()
+    add(database, "a")
+    assert find(database, "a\0") is None
+    assert do(database, lambda state: state.find_items("t", ["a-in\0", "a-in"])).keys() == {"a-in"}
+    page = Page(1, True, after="\0")
+    with pytest.raises(UnknownCursor):
+        do(database, lambda state: state.list_input("t", "a", page))
+
+
+def test_a_failure_quotes_nothing_that_is_kept(make_postgres):
+    database = make_postgres()
+
+    def collide(state):
+        for _ in range(2):
+            state._tables.execute("INSERT INTO state_version VALUES (1), (2)")
+            state._tables.execute("CREATE UNIQUE INDEX one ON state_version (version)")
+
+    [(_, error)] = database.transact([collide])
+    assert isinstance(error, StateFailed)
+    assert "Key (" not in str(error)

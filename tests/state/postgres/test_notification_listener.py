@@ -6,11 +6,17 @@ import time
 import psycopg
 import pytest
 
+from fastovms.config import StateConfig
+from fastovms.state.opening.opening import open_store
 from fastovms.state.postgres import notification_listener
 from fastovms.state.postgres.notification_listener import NotificationListener
 from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.postgres.shared_tables import CHANNEL
+from fastovms.state.store import EventPack, ResponseProgress, StoredResponse
 from tests.postgres_server import PostgresServer
+from tests.state.postgres.test_replicas import pgbouncer, url_of
+
+__all__ = ["pgbouncer"]  # a fixture
 
 
 async def notify(address: ServerAddress, topic: str) -> None:
@@ -69,3 +75,26 @@ async def test_whoever_waits_without_a_server_looks_by_itself(postgres_server: P
     with listener.watch("mine") as watch:
         await watch.changed(0.05)
     await listener.close()
+
+
+async def test_a_store_behind_a_pooler_listens_past_it(postgres, pgbouncer):
+    """What listens through it hears nothing, and is in nobody's way."""
+    urls = {"pooled": url_of(pgbouncer), "direct": url_of(postgres)}
+    stores = [
+        open_store(StateConfig(state_url=urls["pooled"], listen_url=listen_url), {}, time.time)
+        for listen_url in (None, urls["direct"], urls["direct"])
+    ]
+    deaf, hearing, owner = stores
+    await owner.add_response("t", StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING))
+    with deaf.watch_response("t", "r") as missed, hearing.watch_response("t", "r") as watch:
+        await watch.changed(5)  # it listens from now on
+        await missed.changed(0.2)
+        for number in range(20):
+            await owner.add_events("t", "r", EventPack(number, b"x"))
+            await asyncio.wait_for(watch.changed(60), 5)
+            for store in stores:
+                found = await store.find_events("t", "r", 0)
+                assert len(found.packs) == number + 1
+    for store in stores:
+        assert store.stats().num_failures == 0
+        await store.close()

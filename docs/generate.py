@@ -32,6 +32,7 @@ from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.backend_stats import BackendStats
 from fastovms.cli.bench_command import BENCH_GROUPS
+from fastovms.cli.chat_command import CHAT_FLAGS
 from fastovms.cli.environment import VARIABLES
 from fastovms.cli.flag import Flag
 from fastovms.cli.flags import GROUPS
@@ -45,6 +46,7 @@ from fastovms.http.server import HttpServer
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.ovms_metrics import OvmsMetrics
+from fastovms.settings import ConfigField
 from fastovms.state.state_metrics import StateCollector
 from fastovms.state.store import StateStats
 from fastovms.ui.page_files import read_page_files
@@ -77,15 +79,12 @@ def flags_page() -> str:
         _help_of("serve"),
     ]
     for title, flags in GROUPS.items():
-        rows = [_flag_row(flag, variables[flag.field]) for flag in flags]
-        parts += [
-            f"## {title[0].upper()}{title[1:]}",
-            _table(("Flag", "Default", "Meaning"), rows),
-        ]
-    parts += ["## Doctor", _help_of("doctor"), "## Bench", _help_of("bench")]
+        parts += [f"## {title[0].upper()}{title[1:]}", _flag_table(flags, variables)]
+    parts += ["## Doctor", _help_of("doctor")]
+    parts += ["## Chat in the terminal", _help_of("chat"), _flag_table(CHAT_FLAGS)]
+    parts += ["## Bench", _help_of("bench")]
     for title, flags in BENCH_GROUPS.items():
-        rows = [_flag_row(flag, ()) for flag in flags]
-        parts += [f"### Bench: {title}", _table(("Flag", "Default", "Meaning"), rows)]
+        parts += [f"### Bench: {title}", _flag_table(flags)]
     return _page(parts)
 
 
@@ -106,6 +105,14 @@ def _help_of(*command: str) -> str:
     groups = (*GROUPS, *BENCH_GROUPS)
     ends = [end for title in groups if (end := text.find(f"\n{title}:\n")) >= 0]
     return f"```text\n{text[: min(ends, default=len(text))].strip()}\n```"
+
+
+def _flag_table(
+    flags: Iterable[Flag], variables: Mapping[ConfigField, Sequence[str]] | None = None
+) -> str:
+    """A row for each flag, with the environment variables that set its field, too."""
+    rows = [_flag_row(flag, (variables or {}).get(flag.field, ())) for flag in flags]
+    return _table(("Flag", "Default", "Meaning"), rows)
 
 
 def _flag_row(flag: Flag, variables: Sequence[str]) -> tuple[str, ...]:

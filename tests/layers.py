@@ -58,6 +58,7 @@ RANKS = (
         "ray_serve",
         "state.postgres",
         "state.sqlite",
+        "terminal",
         "text.tools",
     },
     {

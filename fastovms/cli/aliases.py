@@ -38,7 +38,9 @@ TUNE: Final = "tune"
 BENCH: Final = "bench"
 DOCTOR: Final = "doctor"
 STATE: Final = "state"
-_FIRST_WORDS: Final = (SERVE, PULL, TUNE, BENCH, DOCTOR, STATE, "-h", "--help", "--version")
+CHAT: Final = "chat"
+_COMMANDS: Final = (SERVE, PULL, TUNE, BENCH, DOCTOR, CHAT, STATE)
+_FIRST_WORDS: Final = (*_COMMANDS, "-h", "--help", "--version")
 """What a line begins with that is not one of `serve` without its name."""
 
 _SWITCHES: Final = frozenset(

@@ -187,20 +187,20 @@ def add_bench(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
             flag.add_to(group)
 
 
-def run_bench(arguments: argparse.Namespace) -> int:
+def run_bench(arguments: argparse.Namespace, settings: Settings) -> int:
     """Runs the load test, and returns the exit code."""
-    settings = Settings()
+    given = Settings()
     for flags in BENCH_GROUPS.values():
         for flag in flags:
-            settings |= flag.settings_of(arguments)
+            given |= flag.settings_of(arguments)
     key = os.environ.get("OPENAI_API_KEY", "").strip()
-    if key and LOAD.api_key not in settings.given:
-        settings |= Settings({LOAD.api_key: key})
+    if key and LOAD.api_key not in given.given:
+        given |= Settings({LOAD.api_key: key})
     from fastovms.load_test.load_command import bench
 
     return bench(
         arguments.url,
-        settings.section(LoadConfig),
-        settings.section(DataConfig),
-        settings.section(ReportConfig),
+        given.section(LoadConfig),
+        given.section(DataConfig),
+        given.section(ReportConfig),
     )

@@ -17,8 +17,9 @@ from typing import Final, NoReturn
 
 from fastovms import __version__
 from fastovms.catalog.hub import Repository, is_model_id, model_root
-from fastovms.cli.aliases import BENCH, DOCTOR, PULL, STATE, TUNE
+from fastovms.cli.aliases import BENCH, CHAT, DOCTOR, PULL, STATE, TUNE
 from fastovms.cli.bench_command import run_bench
+from fastovms.cli.chat_command import run_chat
 from fastovms.cli.config_edit import add_model, list_models, remove_model
 from fastovms.cli.configure import HELD_FLAGS, write_graph
 from fastovms.cli.doctor_command import run_doctor
@@ -123,16 +124,16 @@ Command = Callable[[argparse.Namespace, Settings], int | None]
 
 def _command(arguments: argparse.Namespace) -> Command:
     """Returns what to do: OVMS has flags for what are commands here."""
-    if arguments.command == PULL:
-        return _pull
-    if arguments.command == TUNE:
-        return _tune
-    if arguments.command == BENCH:
-        return _bench
-    if arguments.command == DOCTOR:
-        return run_doctor
-    if arguments.command == STATE:
-        return run_state
+    commands: dict[str, Command] = {
+        PULL: _pull,
+        TUNE: _tune,
+        BENCH: run_bench,
+        DOCTOR: run_doctor,
+        CHAT: run_chat,
+        STATE: run_state,
+    }
+    if arguments.command in commands:
+        return commands[arguments.command]
     if arguments.pull:
         return _pull_for_ovms
     if arguments.list_models:
@@ -205,10 +206,6 @@ def _tune(arguments: argparse.Namespace, settings: Settings) -> None:
     logging.basicConfig(level="WARNING", format="%(message)s")
     source = ModelSource(arguments.model, settings=settings.only(*MODEL_SECTIONS))
     print(tune(source, settings.section(RepositoryConfig)), flush=True)
-
-
-def _bench(arguments: argparse.Namespace, settings: Settings) -> int:
-    return run_bench(arguments)
 
 
 def _list_models(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import orjson
 
 from fastovms.client.http_client import HttpClient
-from fastovms.client.request_failed import RequestFailed
+from fastovms.client.model_list import first_model
 from fastovms.client.target import Target
 from fastovms.load_test.arrivals import arrival_times
 from fastovms.load_test.data_sets import Sample, draw_samples
@@ -43,17 +43,8 @@ class LoadedServer:
 
     async def find_model(self) -> None:
         """Raises RequestFailed: the server cannot be asked, or lists no model."""
-        if self.model is not None:
-            return
-        path = f"{self.client.target.path}/models"
-        answer = await self.client.ask("GET", path)
-        try:
-            name = orjson.loads(answer)["data"][0]["id"]
-        except (ValueError, LookupError, TypeError):
-            name = None
-        if not isinstance(name, str):
-            raise RequestFailed("no model", f"{path} lists none: name one with --model")
-        self.model = name
+        if self.model is None:
+            self.model = await first_model(self.client)
 
 
 async def run_rounds(

@@ -45,7 +45,12 @@ class ChildServer:
         """
         serve = [sys.executable, "-m", "fastovms", "serve", *arguments]
         process = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", "fastovms.ray_serve.dies_with_parent", str(os.getpid())],
+            *[
+                sys.executable,
+                "-m",
+                "fastovms.backends.processes.dies_with_parent",
+                str(os.getpid()),
+            ],
             *[*serve, "--host", _HOST, "--port", "0"],
             stdin=DEVNULL,
             stdout=PIPE,

@@ -6,6 +6,7 @@ from fastovms.cli.bench_command import BENCH_GROUPS, DATA, LOAD, REPORT, run_ben
 from fastovms.cli.parser import parse
 from fastovms.load_test import load_command
 from fastovms.load_test.load_config import DataConfig, LoadConfig, ReportConfig
+from fastovms.settings import Settings
 
 URL = "http://127.0.0.1:8000"
 
@@ -19,7 +20,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
 
 def test_defaults_are_those_of_the_configuration(calls: list[tuple[object, ...]]) -> None:
-    assert run_bench(parse(["bench", URL])) == 0
+    assert run_bench(parse(["bench", URL]), Settings()) == 0
     assert calls == [(URL, LoadConfig(), DataConfig(), ReportConfig())]
 
 
@@ -34,7 +35,7 @@ def test_values(calls: list[tuple[object, ...]]) -> None:
         "--metric_percentiles 50,99.9 --percentile-metrics ttft,itl --goodput ttft:500,e2el:3000 "
         f'--extra-body {{"top_k":1}} --random-range-ratio 0.5 --no-json {URL}'
     )
-    run_bench(parse(line.split()))
+    run_bench(parse(line.split()), Settings())
     [(_, load, data, report)] = calls
     assert load == LoadConfig(
         backend="openai-chat",
@@ -53,8 +54,8 @@ def test_the_key_of_the_environment(
     calls: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret\n")
-    run_bench(parse(["bench", URL]))
-    run_bench(parse(["bench", "--api-key", "other", URL]))
+    run_bench(parse(["bench", URL]), Settings())
+    run_bench(parse(["bench", "--api-key", "other", URL]), Settings())
     assert [load.api_key for _, load, *_ in calls] == ["secret", "other"]  # type: ignore[attr-defined]
 
 

@@ -1,9 +1,9 @@
 """Runs a command in place of this process, which is killed when its parent ends.
 
-python -m fastovms.ray_serve.dies_with_parent PARENT_PID COMMAND [ARGUMENT ...]
+python -m fastovms.backends.processes.dies_with_parent PARENT_PID COMMAND [ARGUMENT ...]
 
-Ray kills an actor without asking it, and what the actor had started must not live on with the
-processors and the memory that Ray then gives to others.
+Ray kills an actor without asking it, and a terminal may close over a chat: what these had started
+must not live on with the processors and the memory that others count on.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 DEADLINE = 20.0
-MODULE = "fastovms.ray_serve.dies_with_parent"
+MODULE = "fastovms.backends.processes.dies_with_parent"
 PARENT = f"""
 import os, subprocess, sys
 child = subprocess.Popen(

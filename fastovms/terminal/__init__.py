@@ -1,0 +1,1 @@
+"""Chats with a server in a terminal, or by pipes: `fastovms chat`."""

@@ -71,6 +71,8 @@ class HttpConfig:
             only those of `listen`.
         listen: further addresses, "host:port", "[ipv6]:port", "*:port" or "unix:/path".
         root_path: what a proxy may leave in front of every path, such as "/llm"; "" = nothing.
+        forwarded_allow_ips: addresses and networks of proxies whose X-Forwarded-For is believed, a
+            list separated by commas, "*" = any; None = none.
         unix_mode: permissions of Unix sockets.
         reuse_port: let other processes listen on the same ports (SO_REUSEPORT).
         backlog: connections that the kernel queues (it caps this at net.core.somaxconn).
@@ -105,6 +107,7 @@ class HttpConfig:
     port: int = 8000
     listen: tuple[str, ...] = ()
     root_path: str = ""
+    forwarded_allow_ips: str | None = None
     unix_mode: int = 0o660
     reuse_port: bool = False
     backlog: int = 2048

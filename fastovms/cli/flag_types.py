@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -39,6 +40,20 @@ def names(value: str) -> str:
     ):
         raise argparse.ArgumentTypeError(f"must be names separated by commas, not {value!r}")
     return ",".join(name.strip() for name in found)
+
+
+def networks(value: str) -> str:
+    """Reads addresses and networks separated by commas, * for any."""
+    listed = names(value)
+    for network in listed.split(","):
+        try:
+            ip_network("::/0" if network == "*" else network)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"must be addresses or networks such as 10.0.0.0/8, separated by commas, or *, "
+                f"not {network!r}"
+            ) from None
+    return listed
 
 
 def path(value: str) -> Path:

@@ -12,6 +12,7 @@ from fastovms.cli.flag_types import (
     integer,
     mode,
     names,
+    networks,
     number,
     path,
     postgres_url,
@@ -43,6 +44,10 @@ NETWORK_FLAGS: Final = (
     Flag("--root-path", HTTP.root_path, "PATH", root_path,
          "what a proxy leaves in front of every path, such as /v2/abc/openai; paths without it are "
          "answered too", shows_default=False),
+    Flag("--forwarded-allow-ips", HTTP.forwarded_allow_ips, "ADDRESSES", networks,
+         "addresses and networks of the proxies in front, separated by commas, * for any: their "
+         "X-Forwarded-For says who asks, so that clients without a key are told apart (default: "
+         "none is believed)", shows_default=False),
     Flag("--reuse-port", HTTP.reuse_port, "", None,
          "let other processes listen on the same ports (SO_REUSEPORT)"),
     Flag("--backlog", HTTP.backlog, "N", integer(1, 65535),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fastovms.config import HttpConfig
+from fastovms.http.connection.forwarded import ForwardedClients
 from fastovms.http.connection.response_writer import ResponseWriter
 from fastovms.http.connection.turnstile import Turnstile
 from fastovms.http.connection.wire import Outbox
@@ -61,6 +62,7 @@ class ServerState:
         self.loop = loop
         self.observers = tuple(observers)
         self.writer = ResponseWriter()
+        self.forwarded = ForwardedClients(config.forwarded_allow_ips)
         self.body_budget = BodyBudget(config.max_buffered_bodies)
         self.outbox = Outbox(loop)
         self.turnstile = Turnstile(loop, clock)

@@ -285,7 +285,7 @@ class StateConfig:
     password_file: Path | None = None
     num_connections: int = 4
     listen_url: str | None = field(default=None, repr=False)
-    lease: float = 8.0
+    lease: float = 7.0
     max_age: float = 30 * 24 * 3600.0
     max_objects: int = 100_000
     max_bytes: int = 512 * 1024 * 1024

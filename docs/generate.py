@@ -189,7 +189,9 @@ def metrics_page() -> str:
         _WARNING,
         "`GET /metrics` answers in Prometheus' text format, or in OpenMetrics where the request "
         "asks for it. The names of the first section are vLLM's with the prefix `fastovms_`, so "
-        "that dashboards need one change.",
+        "that dashboards need one change. `GET /metrics?name[]=fastovms_generation_tokens_total` "
+        "answers with the series of that name alone, at a fraction of the cost; `name[]` may come "
+        "several times.",
     ]
     for title, collector in _collectors().items():
         rows = [

@@ -8,7 +8,7 @@ Prometheus families only when somebody scrapes. All of it runs on the event loop
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -241,8 +241,32 @@ def _family(series: Series, of_models: Mapping[str, Any]) -> Metric:
     return numbers
 
 
-def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+def render(
+    registry: CollectorRegistry, accept: str, names: Collection[str] = ()
+) -> tuple[bytes, str]:
     """Returns the registry's exposition and its content type, in the format that `accept`
-    prefers."""
+    prefers.
+
+    Args:
+        names: of the only series, or families of them, that are told; none = all. Most of the time
+            goes into writing numbers down.
+    """
     encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return encode(_ChosenSeries(registry, names) if names else registry), content_type
+
+
+class _ChosenSeries(Collector):
+    """What another collector has under some names."""
+
+    def __init__(self, collector: Collector, names: Collection[str]) -> None:
+        self._collector = collector
+        self._names = frozenset(names)
+
+    def collect(self) -> Iterable[Metric]:
+        names = self._names
+        for family in self._collector.collect():
+            chosen = Metric(family.name, family.documentation, family.type, family.unit)
+            is_whole = family.name in names
+            chosen.samples = [one for one in family.samples if is_whole or one.name in names]
+            if chosen.samples:
+                yield chosen

@@ -4,6 +4,7 @@ engine."""
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import parse_qs
 
 import orjson
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,7 @@ from fastovms.http.routing.messages import Request, Response
 from fastovms.metrics import render
 
 _OK: Final = Response(200)
+_MAX_NAMES: Final = 200
 
 
 class HealthRoutes:
@@ -48,7 +50,16 @@ class HealthRoutes:
         return self._server
 
     def metrics(self, request: Request) -> Response:
-        body, content_type = render(self._registry, request.headers.get("accept") or "")
+        """Answers with all series, or with those that `name[]` names, as servers that use
+        Prometheus' client for Python do."""
+        try:
+            query = parse_qs(request.query, max_num_fields=_MAX_NAMES)
+        except ValueError:
+            return render_error(
+                request.path, 400, f"the query must have at most {_MAX_NAMES} parameters"
+            )
+        accept = request.headers.get("accept") or ""
+        body, content_type = render(self._registry, accept, query.get("name[]", ()))
         return Response(200, body, content_type)
 
 

@@ -273,7 +273,12 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         "GET /v2": Operation(
             "Returns the server's name and version in KServe's form.", ServerMetadata
         ),
-        "GET /metrics": Operation("Returns Prometheus metrics.", str, media_type="text/plain"),
+        "GET /metrics": Operation(
+            "Returns Prometheus metrics: all, or those that `name[]` names.",
+            str,
+            media_type="text/plain",
+            query={"name[]": list[str]},
+        ),
     },
     "Documentation": {
         "GET /openapi.json": Operation("Returns this description, as OpenAPI 3.1.", dict),

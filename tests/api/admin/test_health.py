@@ -58,3 +58,20 @@ async def test_metrics(api):
     assert samples["fastovms_longest_step_seconds",] == 0
     assert samples["fastovms_num_requests_running",] == 0
     assert "fastovms_generation_tokens_total" in {name for name, *_ in samples}
+
+
+async def test_metrics_of_some_names(api):
+    names = ("fastovms_generation_tokens_total", "fastovms_step_seconds")
+    query = "&".join(f"name[]={name}" for name in (*names, "fastovms_no_such_series"))
+    response = await api.call("GET", f"/metrics?{query}")
+    families = list(text_string_to_metric_families(response.body.decode()))
+    assert {family.name for family in families} == {
+        "fastovms_generation_tokens",
+        "fastovms_step_seconds",
+    }
+    bucket = "fastovms_step_seconds_bucket"
+    response = await api.call("GET", f"/metrics?name%5B%5D={bucket}")
+    [family] = text_string_to_metric_families(response.body.decode())
+    assert {sample.name for sample in family.samples} == {bucket}
+    response = await api.call("GET", "/metrics?" + "name[]=x&" * 300)
+    assert response.status == 400

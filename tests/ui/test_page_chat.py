@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 
 from playwright.sync_api import Browser, expect
 
-from tests.ui.browser import UiServer, window
+from tests.media.pictures import png
+from tests.paths import TINY_VLM
+from tests.ui.browser import UiServer, ui_server, window
 
 TOOL = {
     "type": "function",
@@ -175,3 +178,47 @@ def test_a_refused_request_is_told_and_can_be_mended(
         opened.wait_for_answers(1)
         expect(failure).to_have_count(0)
         assert "12" in opened.answers()[0]
+
+
+def test_images_are_sent_to_a_model_that_sees(browser: Browser) -> None:
+    picture = base64.b64encode(png(8, 8)).decode()
+    with ui_server(str(TINY_VLM)) as server, window(browser, server) as opened:
+        opened.open()
+        opened.set(maxTokens="4")
+        hand_over = """([element, event, kind, data]) => {
+          const bytes = Uint8Array.from(atob(data), (one) => one.charCodeAt(0));
+          const transfer = new DataTransfer();
+          transfer.items.add(new File([bytes], 'a.png', {type: 'image/png'}));
+          transfer.items.add(new File(['text'], 'a.txt', {type: 'text/plain'}));
+          const options = {bubbles: true, cancelable: true, [kind]: transfer};
+          const Kind = event === 'paste' ? ClipboardEvent : DragEvent;
+          const made = new Kind(event, options);
+          document.querySelector(element).dispatchEvent(made);
+        }"""
+        for element, event, kind in (
+            (".composer textarea", "paste", "clipboardData"),
+            (".chat-view", "drop", "dataTransfer"),
+        ):
+            opened.page.evaluate(hand_over, [element, event, kind, picture])
+        thumbnails = opened.page.locator(".thumbnail")
+        expect(thumbnails).to_have_count(2)
+        thumbnails.first.get_by_role("button", name="Remove").click()
+        expect(thumbnails).to_have_count(1)
+        with opened.page.expect_request("**/v1/responses") as asked:
+            opened.say("what?")
+        [message] = asked.value.post_data_json["input"]  # type: ignore[index]
+        assert [part["type"] for part in message["content"]] == ["input_image", "input_text"]
+        assert message["content"][0]["image_url"] == f"data:image/png;base64,{picture}"
+        opened.wait_for_answers(1)
+        expect(opened.page.locator(".bubble img")).to_have_count(1)
+        opened.reload()
+        expect(opened.page.locator(".bubble img")).to_have_count(1)
+
+
+def test_a_model_that_does_not_see_is_offered_no_images(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        expect(opened.page.get_by_role("button", name="Send")).to_be_visible()
+        expect(opened.page.get_by_role("button", name="Add images")).to_be_hidden()

@@ -51,10 +51,19 @@ def test_the_page_names_files_that_there_are(root: str, begins: str) -> None:
     assert not loads_of_page(html)
 
 
-def test_modules_import_modules_that_there_are() -> None:
+def test_modules_import_modules_of_their_folder_or_of_lower_ones() -> None:
     for path in OWN:
         for name in re.findall(r'(?:from|import) ?\(?"([^"]+)"', path.read_text()):
-            assert (path.parent / name).resolve().is_file(), f"{path.name} imports {name}"
+            imported = (path.parent / name).resolve()
+            assert imported.is_file(), f"{path.name} imports {name}"
+            if imported.parent not in (path.parent, VENDOR):
+                assert rank(imported) < rank(path), f"{path.name} imports {name}"
+
+
+def rank(path: Path) -> int:
+    folders = (("core",), ("session",), ("answer",), ("chat", "live"), ("static",))
+    [found] = [at for at, names in enumerate(folders) if path.parent.name in names]
+    return found
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)

@@ -53,7 +53,7 @@ def test_branches(
 ) -> None:
     found = call(
         opened,
-        "chat/branches.js",
+        "session/branches.js",
         "const [chats, shown, at] = given; const all = new Map(chats.map((one) => [one.id, one]));"
         "const chat = all.get(shown);"
         "return [m.variantsAt(all, chat, at), m.departure(all, chat, at), m.rootOf(all, chat).id];",
@@ -69,7 +69,7 @@ def test_a_branch_whose_parent_is_gone_is_a_chat_of_its_own(opened: Window) -> N
         "const all = new Map(given.map((one) => [one.id, one]));"
         "return [m.variantsAt(all, all.get('x'), 4).ids, m.rootOf(all, all.get('x')).id];"
     )
-    assert call(opened, "chat/branches.js", body, *family(("x", "gone", 4))) == [["x"], "x"]
+    assert call(opened, "session/branches.js", body, *family(("x", "gone", 4))) == [["x"], "x"]
 
 
 EXPOSITION = """# HELP x_total Of something

@@ -2,8 +2,8 @@
 
 import { loadColours } from "./answer/markdown.js";
 import { ChatView } from "./chat/chat_view.js";
-import { ServerChats } from "./chat/server_chats.js";
-import { TabChats } from "./chat/tab_chats.js";
+import { ServerChats } from "./session/server_chats.js";
+import { TabChats } from "./session/tab_chats.js";
 import { iconButton, drawIcon, make } from "./core/dom.js";
 import { apply, choose, language } from "./core/language.js";
 import { ROOT, ServerError, ask } from "./core/server.js";

@@ -1,6 +1,6 @@
 /** Shows one answer: thoughts folded, text as Markdown, calls as cards. */
 
-import { isCall, isCallOutput, textOf } from "../chat/items.js";
+import { isCall, isCallOutput, textOf } from "../session/items.js";
 import { make } from "../core/dom.js";
 import { CallCard } from "./call_card.js";
 import { showMarkdown } from "./markdown.js";

@@ -20,7 +20,7 @@ const MAX_KEPT = 500;
 /**
  * Returns what an answer took, as far as it is known.
  *
- * @param {import("./answer_state.js").AnswerState} answer
+ * @param {import("../session/answer_state.js").AnswerState} answer
  * @returns {Statistics|null}
  */
 export function statisticsOf(answer) {

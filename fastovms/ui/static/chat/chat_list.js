@@ -2,11 +2,11 @@
 
 import { iconButton, make } from "../core/dom.js";
 import { say } from "../core/language.js";
-import { rootOf } from "./branches.js";
+import { rootOf } from "../session/branches.js";
 
 export class ChatList {
   /**
-   * @param {import("./chat_session.js").ChatSession} session
+   * @param {import("../session/chat_session.js").ChatSession} session
    * @param {function(string): void} onOpen is told a chat's id.
    */
   constructor(session, onOpen) {

@@ -1,13 +1,13 @@
 /** Puts the chat together: its list, its messages, the settings, and what the user says. */
 
 import { iconButton, make } from "../core/dom.js";
-import { variantsAt } from "./branches.js";
+import { variantsAt } from "../session/branches.js";
 import { ChatList } from "./chat_list.js";
-import { ChatSession } from "./chat_session.js";
+import { ChatSession } from "../session/chat_session.js";
 import { Composer } from "./composer.js";
 import { openExport } from "./export_dialog.js";
-import { callOutput, isCall, isCallOutput, userMessage } from "./items.js";
-import { requestBody, withThoseOf } from "./settings.js";
+import { callOutput, isCall, isCallOutput, userMessage } from "../session/items.js";
+import { requestBody, withThoseOf } from "../session/settings.js";
 import { SettingsPanel } from "./settings_panel.js";
 import { Transcript } from "./transcript.js";
 

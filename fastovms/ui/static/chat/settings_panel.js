@@ -2,7 +2,7 @@
 
 import { make } from "../core/dom.js";
 import { put } from "../core/language.js";
-import { keepSettings, parseAs, readSettings } from "./settings.js";
+import { keepSettings, parseAs, readSettings } from "../session/settings.js";
 
 const EFFORTS = ["", "none", "minimal", "low", "medium", "high"];
 const SAMPLE_TOOLS = [{
@@ -42,7 +42,7 @@ export class SettingsPanel {
   #faults;
   #toolsPart;
   #effortPart;
-  /** @type {import("./settings.js").Settings} */
+  /** @type {import("../session/settings.js").Settings} */
   settings;
 
   /** Whether what is set can be sent. */
@@ -53,7 +53,7 @@ export class SettingsPanel {
   /**
    * Shows settings, and keeps them.
    *
-   * @param {import("./settings.js").Settings} settings
+   * @param {import("../session/settings.js").Settings} settings
    */
   put(settings) {
     this.settings = settings;

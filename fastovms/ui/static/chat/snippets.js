@@ -1,6 +1,6 @@
 /** Writes a chat down for elsewhere: as JSON, and as the request that continues it in curl or Python. */
 
-import { bare } from "./items.js";
+import { bare } from "../session/items.js";
 
 /**
  * Returns the whole chat.

@@ -6,12 +6,9 @@ import { showMarkdown } from "../answer/markdown.js";
 import { keepStatistics, keptStatistics, statisticsLine, statisticsOf } from "../answer/statistics.js";
 import { announce, copyText, iconButton, make } from "../core/dom.js";
 import { put, say } from "../core/language.js";
-import { imagesOf, isUserMessage, textOf } from "./items.js";
-
-/** Pixels from the end within which a reader follows an answer as it grows. */
-const NEAR_END = 80;
-/** Milliseconds of a frame in which messages that come near are made. */
-const MAX_DRAWING = 6;
+import { EndFollower } from "./end_follower.js";
+import { NearDrawing } from "./near_drawing.js";
+import { imagesOf, isUserMessage, textOf } from "../session/items.js";
 
 /**
  * What the transcript asks of the chat.
@@ -27,7 +24,7 @@ const MAX_DRAWING = 6;
 
 export class Transcript {
   /**
-   * @param {import("./chat_session.js").ChatSession} session
+   * @param {import("../session/chat_session.js").ChatSession} session
    * @param {Actions} actions
    */
   constructor(session, actions) {
@@ -35,27 +32,21 @@ export class Transcript {
     this.#actions = actions;
     this.#list = make("div", { class: "messages", role: "log", "aria-live": "off", label: "chat.messages" });
     this.node = make("div", { class: "transcript", tabindex: "0", role: "region", label: "chat.messages" }, this.#list);
-    this.#near = new IntersectionObserver((entries) => this.#meet(entries), { root: this.node, rootMargin: "1000px" });
-    // Who reads the end stays there, whatever grows; who has scrolled up is left in peace.
-    this.node.addEventListener("scroll", () => this.#noteScroll());
-    new ResizeObserver(() => this.#isAtEnd && this.#toEnd()).observe(this.#list);
+    this.#near = new NearDrawing(this.node);
+    this.#end = new EndFollower(this.node, this.#list);
     const draw = onceAFrame(() => this.#drawTurn());
     session.addEventListener("opened", () => this.#drawAll());
     session.addEventListener("asked", () => this.#drawTurn());
     session.addEventListener("answering", draw);
-    session.addEventListener("answered", (event) => this.#end(event.detail));
+    session.addEventListener("answered", (event) => this.#endTurn(event.detail));
   }
 
   #session;
   #actions;
   #list;
   #near;
-  #waiting = new Map();
-  #met = [];
-  #drawMet = onceAFrame(() => this.#drawSome());
+  #end;
   #turn = null;
-  #isAtEnd = true;
-  #height = 0;
 
   /** Shows the variants of messages again, once more chats are known. */
   showVariants() {
@@ -63,14 +54,12 @@ export class Transcript {
   }
 
   #drawAll() {
-    this.#near.disconnect();
-    this.#waiting.clear();
-    this.#met = [];
+    this.#near.clear();
     this.#turn = null;
     this.#list.replaceChildren();
     this.#append(this.#session.items, 0);
     this.#drawTurn();
-    this.#toEnd();
+    this.#end.toEnd();
   }
 
   /** Appends items that stand in the chat from a position on. */
@@ -146,10 +135,10 @@ export class Transcript {
     this.#list.append(node);
     for (const added of [...this.#list.children].slice(before)) added.querySelector(".tools")?.replaceChildren();
     this.#turn = { turn, view, state, node, carried, nodes: [...this.#list.children].slice(before) };
-    this.#toEnd();
+    this.#end.toEnd();
   }
 
-  #end(turn) {
+  #endTurn(turn) {
     this.#drawTurn();
     if (turn.answer.status === "failed") this.#showFailure(turn);
     else this.#settle(turn);
@@ -215,52 +204,15 @@ export class Transcript {
     copyText(text).then(() => announce(say("copied")));
   }
 
-  // Scrolling
-
   /** Shows a text as it is until its message comes near the screen: Markdown takes longer. */
   #whenNear(node, place, text, draw) {
     place.textContent = text;
     place.classList.add("plain");
-    this.#waiting.set(node, () => {
+    this.#near.add(node, () => {
       place.textContent = "";
       place.classList.remove("plain");
       draw();
     });
-    this.#near.observe(node);
-  }
-
-  #meet(entries) {
-    for (const { target, isIntersecting } of entries) {
-      if (!isIntersecting) continue;
-      this.#near.unobserve(target);
-      this.#met.push(target);
-    }
-    this.#drawMet();
-  }
-
-  /** Shows messages that have come near, as many as a frame has time for. */
-  #drawSome() {
-    const end = performance.now() + MAX_DRAWING;
-    while (this.#met.length && performance.now() < end) {
-      const node = this.#met.shift();
-      this.#waiting.get(node)?.();
-      this.#waiting.delete(node);
-    }
-    if (this.#met.length) this.#drawMet();
-  }
-
-  /** Tells a reader's scrolling from what the browser does where a message becomes as high as it is. */
-  #noteScroll() {
-    const { scrollHeight, scrollTop, clientHeight } = this.node;
-    const hasGrown = scrollHeight !== this.#height;
-    this.#height = scrollHeight;
-    if (this.#isAtEnd && hasGrown) this.#toEnd();
-    else this.#isAtEnd = scrollHeight - scrollTop - clientHeight < NEAR_END;
-  }
-
-  #toEnd() {
-    this.#isAtEnd = true;
-    this.node.scrollTop = this.node.scrollHeight;
   }
 }
 

@@ -92,7 +92,7 @@ export const TEXTS = {
   "set.title": ["Settings", "Einstellungen", "设置"],
   "set.instructions": ["System prompt", "System-Prompt", "系统提示词"],
   "set.temperature": ["Temperature", "Temperatur", "温度"],
-  "set.maxTokens": ["Max tokens", "Höchstens Tokens", "最大 token 数"],
+  "set.maxTokens": ["Max tokens", "Max. Tokens", "最大 token 数"],
   "set.seed": ["Seed", "Seed", "随机种子"],
   "set.effort": ["Reasoning effort", "Denkaufwand", "推理强度"],
   "set.schema": ["JSON schema of the answer", "JSON-Schema der Antwort", "回答的 JSON Schema"],

@@ -2,6 +2,17 @@
 
 const PREFIX = "fastovms_";
 
+/** The series that rates are made of, without the prefix: no others are asked for, since each costs the server time. */
+const SERIES = [
+  "generation_tokens_total", "prompt_tokens_total", "prefix_cache_hits_total", "prefix_cache_queries_total",
+  "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total", "step_seconds_count",
+  "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+  "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket", "http_requests_total",
+];
+
+/** Where the server tells of them, below its root. */
+export const SCRAPED = `metrics?${SERIES.map((name) => `name[]=${PREFIX}${name}`).join("&")}`;
+
 /**
  * What happened between two scrapes; null where nothing did that it could be told of.
  *

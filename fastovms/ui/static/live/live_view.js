@@ -4,7 +4,7 @@ import { make } from "../core/dom.js";
 import { showNumber } from "../core/language.js";
 import { askText } from "../core/server.js";
 import { Chart } from "./chart.js";
-import { ratesBetween } from "./engine_rates.js";
+import { SCRAPED, ratesBetween } from "./engine_rates.js";
 import { parseExposition } from "./exposition.js";
 
 const INTERVAL = 1000;
@@ -105,7 +105,7 @@ export class LiveView {
   async #scrape() {
     let samples = null;
     try {
-      samples = parseExposition(await askText("metrics", { Accept: "text/plain" }));
+      samples = parseExposition(await askText(SCRAPED, { Accept: "text/plain" }));
     } catch { /* it is told below */ }
     const at = Date.now() / 1000;
     this.#scrapes = this.#scrapes.filter((one) => one.at > at - WINDOW);

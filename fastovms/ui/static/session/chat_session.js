@@ -1,6 +1,6 @@
 /** Runs the chat that is open: asks, follows, stops, branches. It tells of every change by events. */
 
-import { AnswerState } from "../answer/answer_state.js";
+import { AnswerState } from "./answer_state.js";
 import { ServerError } from "../core/server.js";
 import { departure, rootOf } from "./branches.js";
 import { isUserMessage, saysAnything, textOf } from "./items.js";

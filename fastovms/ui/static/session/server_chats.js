@@ -6,7 +6,7 @@
  * which response it is, written before the response is asked for, so that it is never lost.
  */
 
-import { answerEvents } from "../answer/answer_stream.js";
+import { answerEvents } from "./answer_stream.js";
 import { ServerError, ask } from "../core/server.js";
 import { newResponseId } from "./items.js";
 

@@ -115,7 +115,7 @@ def _write(servers: Sequence[LoadedServer], config: LoadConfig, report: ReportCo
     if name is not None:
         _save(name, "--result-filename", f"{written}\n")
     if report.html is not None or report.svg is not None:
-        svg = draw({server.url: server.load for server in servers})
+        svg = draw({server.url: server.loads for server in servers})
         if report.svg is not None:
             _save(report.svg, "--svg", svg)
         if report.html is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
 from fastovms.errors import ConfigurationError
 from fastovms.load_test.load_summary import MILLISECONDS, tokens_by_second, values_of
-from fastovms.load_test.timeline import Load
+from fastovms.load_test.timeline import Load, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,12 +50,12 @@ def check_plots() -> None:
         raise ConfigurationError("plots need matplotlib: pip install 'fastovms[plots]'") from None
 
 
-def draw(loads: Mapping[str, Load]) -> str:
-    """Returns an SVG with a line for each load: the distribution of each latency, and the output
-    tokens of each second. The same loads give the same file.
+def draw(rounds: Mapping[str, Sequence[Load]]) -> str:
+    """Returns an SVG with a line for each server: the distribution of each latency, and the output
+    tokens of each second, round after round. The same loads give the same file.
 
     Args:
-        loads: by the name that the legend has; without a legend where there is only one.
+        rounds: by the name that the legend has; without a legend where there is only one.
     """
     import matplotlib
 
@@ -65,19 +65,18 @@ def draw(loads: Mapping[str, Load]) -> str:
     with matplotlib.rc_context({"svg.hashsalt": "load", "svg.fonttype": "none"}):
         figure, rows = pyplot.subplots(2, 2, figsize=(9, 6), layout="constrained")
         *distributions, throughput = rows.flat
-        for name, load in loads.items():
+        for name, loads in rounds.items():
+            done = [[t for t in load.timelines if t.failure is None] for load in loads]
             for axes, latency in zip(distributions, _LATENCIES, strict=True):
-                _draw_distribution(axes, name, load, latency)
-            done = [timeline for timeline in load.timelines if timeline.failure is None]
-            throughput.step(
-                range(len(by_second := tokens_by_second(done))), by_second, where="post"
-            )
+                _draw_distribution(axes, name, [t for part in done for t in part], latency)
+            tokens = [number for part in done for number in tokens_by_second(part)]
+            throughput.stairs(tokens or [0.0], label=name)
         throughput.set_xlabel("seconds")
         throughput.set_ylabel("output tokens a second")
         for axes in rows.flat:
             axes.set_ylim(bottom=0)
             axes.grid(alpha=0.3)
-        if len(loads) > 1:
+        if len(rounds) > 1:
             distributions[0].legend()
         written = StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None})
@@ -85,9 +84,8 @@ def draw(loads: Mapping[str, Load]) -> str:
     return written.getvalue()
 
 
-def _draw_distribution(axes: Axes, name: str, load: Load, latency: str) -> None:
-    done = [timeline for timeline in load.timelines if timeline.failure is None]
-    values = sorted(value * MILLISECONDS for value in values_of(latency, done))
+def _draw_distribution(axes: Axes, name: str, timelines: Sequence[Timeline], latency: str) -> None:
+    values = sorted(value * MILLISECONDS for value in values_of(latency, timelines))
     axes.step(values, [100 * (i + 1) / len(values) for i in range(len(values))], label=name)
     axes.set_xlabel(_LATENCIES[latency])
     axes.set_ylabel("% within")

@@ -13,8 +13,10 @@ LOAD = Load.of([Timeline(0.0, [0.1 * i for i in range(1, 20)]), Timeline(0.2, [0
 
 
 def test_a_page_needs_nothing_from_elsewhere() -> None:
-    svg = draw({"http://a": LOAD, "http://b": LOAD})
-    assert svg == draw({"http://a": LOAD, "http://b": LOAD}), "the same loads give the same file"
+    svg = draw({"http://a": [LOAD], "http://b": [LOAD, LOAD]})
+    assert svg == draw({"http://a": [LOAD], "http://b": [LOAD, LOAD]}), (
+        "the same loads give the same file"
+    )
     page = html_page("bench <a>", "Mean TTFT (ms): <5", svg)
     assert page.startswith("<!doctype html>")
     assert loads_of_page(page) == []
@@ -25,7 +27,7 @@ def test_a_page_needs_nothing_from_elsewhere() -> None:
 
 
 def test_a_load_without_an_answer_can_be_drawn() -> None:
-    assert "http://a" not in draw({"http://a": Load.of([])})
+    assert "http://a" not in draw({"http://a": [Load.of([])]})
 
 
 def test_what_draws_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 """Keeps what outlives a request: responses, their items, conversations.
 
-`StateStore` keeps them in memory or in SQLite, on a thread of its own. It knows no HTTP and no
-model.
+`StateStore` keeps them in memory, in SQLite or in PostgreSQL, on threads of its own. It knows no
+HTTP and no model.
 """

@@ -116,14 +116,16 @@ async def test_two_servers_keep_the_bounds_together(address, make_postgres):
             await store.add_response("t", StoredResponse(f"{name}{number}", b"x" * 100))
 
     await asyncio.gather(fill(stores[0], "a"), fill(stores[1], "b"))
+    await stores[0].add_response("t", StoredResponse("last", b"x"))
     database: PostgresDatabase = make_postgres()
     ends_at = time.monotonic() + 20
     while database.keep_house() and database.totals.num_objects > 20:
         assert time.monotonic() < ends_at
         await asyncio.sleep(0.05)
     assert database.totals.num_objects == 20
-    assert await stores[0].find_response("t", "b59") is not None
+    assert await stores[1].find_response("t", "last") is not None
     assert await stores[1].find_response("t", "a0") is None
+    assert await stores[0].find_response("t", "b0") is None
     for store in stores:
         await store.close()
     database.check()

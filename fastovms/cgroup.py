@@ -20,10 +20,10 @@ def num_usable_cpus(root: Path = _ROOT) -> int:
     """Returns how many threads are worth to compute at once: one for each processor that this
     process may run on, and no more than its quota keeps busy.
 
-    A part of a processor counts as one, as in Java and .NET: a quota of 1.5 would be used to two
-    thirds only, otherwise. Two threads then stall for a quarter of the time, which whole quotas
-    spare them. With a quota of 1, two threads of OpenVINO multiplied 0.80 as often as one, and the
-    slowest hundredth took 26 ms in place of 4; with a quota of 0.5, 0.77 as often.
+    A part of a processor counts as one: a quota of 1.5 would be used to two thirds only,
+    otherwise. Two threads then stall for a quarter of the time, which whole quotas spare them. More
+    threads than the quota keeps busy stall together: the kernel stops all of them until the next
+    period.
     """
     return max(1, math.ceil(min(len(os.sched_getaffinity(0)), cpu_quota(root))))
 

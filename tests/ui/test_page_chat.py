@@ -222,3 +222,17 @@ def test_a_model_that_does_not_see_is_offered_no_images(
         opened.open()
         expect(opened.page.get_by_role("button", name="Send")).to_be_visible()
         expect(opened.page.get_by_role("button", name="Add images")).to_be_hidden()
+
+
+def test_a_server_that_cannot_be_reached_is_told_of(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    title = "A chat that cannot be had"
+    quick_server.conversation(title, [{"role": "user", "content": title}])
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.page.route("**/v1/conversations/conv*", lambda route: route.abort())
+        opened.page.get_by_role("link", name=title).click()
+        expect(
+            opened.page.get_by_role("alert").filter(has_text="cannot be reached")
+        ).to_be_visible()

@@ -99,3 +99,12 @@ def test_every_file_is_in_the_wheel() -> None:
     package = ROOT / "fastovms"
     packed = {path for pattern in patterns for path in package.glob(pattern)}
     assert {path for path in STATIC.rglob("*") if path.is_file()} <= packed
+
+
+def test_every_text_is_said_somewhere() -> None:
+    table = STATIC / "core" / "texts.js"
+    keys = re.findall(r'^  "?([\w.-]+)"?: \[', table.read_text(), re.MULTILINE)
+    assert len(keys) > 100
+    sources = "".join(path.read_text() for path in OWN if path != table)
+    made = ("set.", "effort.")  # whose ends are names of fields and values
+    assert [key for key in keys if f'"{key}"' not in sources and not key.startswith(made)] == []

@@ -4,8 +4,8 @@ import { loadColours } from "./answer/markdown.js";
 import { ChatView } from "./chat/chat_view.js";
 import { ServerChats } from "./session/server_chats.js";
 import { TabChats } from "./session/tab_chats.js";
-import { iconButton, drawIcon, make } from "./core/dom.js";
-import { apply, choose, language } from "./core/language.js";
+import { drawIcon, iconButton, make, warn } from "./core/dom.js";
+import { apply, choose, language, say } from "./core/language.js";
 import { ROOT, ServerError, ask } from "./core/server.js";
 import { LANGUAGES } from "./core/texts.js";
 
@@ -57,6 +57,12 @@ function buildFrame() {
   sidebar.addEventListener("click", ({ target }) => {
     if (target.closest("a, .new-chat")) show(sidebar.classList.toggle("open", false));
   });
+  sidebar.addEventListener("keydown", ({ key }) => {
+    if (key === "Escape" && sidebar.classList.contains("open")) {
+      show(sidebar.classList.toggle("open", false));
+      menu.focus();
+    }
+  });
   const bar = make("div", { class: "bar" }, menu);
   document.body.append(make("a", { href: "#main", class: "skip", text: "skip" }), sidebar, make("main", { class: "content", id: "main", tabindex: "-1" }, bar, body),
     make("div", { id: "announcer", class: "off-screen", role: "status", "aria-live": "polite" }));
@@ -96,6 +102,13 @@ async function start() {
   (globalThis.requestIdleCallback ?? setTimeout)(() => loadColours());
   document.documentElement.dataset.ready = "";
 }
+
+// What a click has asked for, and the server refuses or does not hear.
+addEventListener("unhandledrejection", (event) => {
+  if (!(event.reason instanceof ServerError)) return;
+  event.preventDefault();
+  warn(event.reason.status ? event.reason.message : say("unreachable"));
+});
 
 start().catch((error) => {
   document.getElementById("main").replaceChildren(make("div", { class: "card failure", role: "alert" }, String(error.message ?? error)));

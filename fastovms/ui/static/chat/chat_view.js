@@ -81,6 +81,7 @@ export class ChatView {
         make("p", { class: "note faint", text: "chat.note" })),
       this.#aside);
     this.#composer.listenForDrops(this.node);
+    this.#aside.addEventListener("keydown", ({ key }) => key === "Escape" && this.#toggleSettings(toggle));
   }
 
   #listen() {
@@ -143,6 +144,7 @@ export class ChatView {
   /** Puts the chat into the address, so that a reload finds it. */
   #showPlace() {
     const { chat } = this.session;
+    document.title = chat?.metadata.title ? `${chat.metadata.title} · fastovms` : "fastovms";
     if (this.node.isConnected) history.replaceState(null, "", chat ? `#chat/${chat.id}` : "#chat");
   }
 

@@ -2,6 +2,8 @@
 
 import { put } from "./language.js";
 
+const NOTICE_TIME = 8000;
+
 /**
  * Makes an element.
  *
@@ -87,6 +89,17 @@ export function drawIcon(name) {
  */
 export function announce(sentence) {
   document.getElementById("announcer").textContent = sentence;
+}
+
+/**
+ * Shows what has gone wrong, for some seconds.
+ *
+ * @param {string} sentence
+ */
+export function warn(sentence) {
+  const notice = make("div", { class: "notice", role: "alert" }, sentence);
+  document.body.append(notice);
+  setTimeout(() => notice.remove(), NOTICE_TIME);
 }
 
 /**

@@ -53,7 +53,7 @@ export class LiveView {
     this.#model = make("select", { label: "live.model" }, make("option", { value: "", text: "live.all" }), ...models.map((name) => make("option", { value: name }, name)));
     this.#model.addEventListener("change", () => this.#compareAll());
     this.#values = NUMBERS.map(() => make("dd", {}, "–"));
-    this.#fault = make("p", { class: "card failure", role: "alert", hidden: true, text: "live.unreachable" });
+    this.#fault = make("p", { class: "card failure", role: "alert", hidden: true, text: "unreachable" });
     this.node = make("section", { class: "live", label: "live.title" },
       make("header", { class: "row" }, make("div", {}, make("h1", { text: "live.title" }), make("p", { class: "faint", text: "live.window" })), this.#model),
       this.#fault,

@@ -93,8 +93,10 @@ export class ChatSession extends EventTarget {
     const turn = this.#newTurn(whole, performance.now());
     try {
       if (!this.chat) {
-        await this.#create({ title: titleOf(whole) }, []);
+        const chat = await this.#create({ title: titleOf(whole) }, []);
+        // Whoever has opened another one meanwhile has left this.
         if (this.turn !== turn) return;
+        this.chat = chat;
       }
       this.chat.metadata = { ...this.chat.metadata, answer: this.#store.newAnswer() };
       this.#tell("listed");
@@ -124,9 +126,9 @@ export class ChatSession extends EventTarget {
     const { chat, items } = this;
     const kept = items.slice(0, at);
     const metadata = { title: chat.metadata.title, ...departure(this.chats, chat, at) };
-    this.turn = null;
-    await this.#create(metadata, kept);
-    this.#open(this.chat, kept);
+    const branch = await this.#create(metadata, kept);
+    if (this.chat !== chat) return;
+    this.#open(branch, kept);
     await this.ask(settings, input);
   }
 
@@ -163,8 +165,9 @@ export class ChatSession extends EventTarget {
   }
 
   async #create(metadata, items) {
-    this.chat = await this.#store.create(metadata, items);
-    this.chats.set(this.chat.id, this.chat);
+    const chat = await this.#store.create(metadata, items);
+    this.chats.set(chat.id, chat);
+    return chat;
   }
 
   #open(chat, items) {

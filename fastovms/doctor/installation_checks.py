@@ -62,7 +62,9 @@ def check_database(facts: InstallationFacts) -> Iterator[Finding]:
 def check_secrets(facts: InstallationFacts) -> Iterator[Finding]:
     for secret in facts.secrets:
         if secret.mode is None:
-            yield Finding(Level.PROBLEM, secret.name, f"{secret.path} does not exist")
+            yield Finding(
+                Level.PROBLEM, secret.name, f"there is no {secret.path} that this user can see"
+            )
         elif not secret.is_readable:
             yield Finding(
                 Level.PROBLEM,

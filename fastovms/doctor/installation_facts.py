@@ -46,7 +46,7 @@ class SecretFacts:
     """A file that others must not read.
 
     Attributes:
-        mode: its permissions; None = there is no such file.
+        mode: its permissions; None = there is no such file, or it may not be looked at.
         is_readable: by this process.
     """
 

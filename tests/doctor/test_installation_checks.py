@@ -35,7 +35,7 @@ def directory(
         (SecretFacts("API keys", HERE, 0o640, True), Level.OK, "/here (640)"),
         (SecretFacts("API keys", HERE, 0o644, True), Level.WARNING, "every user"),
         (SecretFacts("API keys", HERE, 0o600, False), Level.PROBLEM, "cannot be read"),
-        (SecretFacts("API keys", HERE, None, False), Level.PROBLEM, "does not exist"),
+        (SecretFacts("API keys", HERE, None, False), Level.PROBLEM, "there is no /here"),
         (AddressFacts("a:1", None), Level.OK, "a:1 is free"),
         (AddressFacts("a:1", "in use"), Level.WARNING, "listened on now: in use"),
         (DatabaseFacts("postgresql://h/d", None), Level.OK, "answers"),

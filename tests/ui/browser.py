@@ -16,10 +16,13 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 HOW_TO_GET_IT: Final = "no Chromium: apt-get install chromium, or name one by the variable CHROMIUM"
+DEADLINE: Final = 20_000.0
+"""Milliseconds that anything may take: the machine may have much else to do."""
+
 PAGE_READY: Final = "html[data-ready]"
 
 
@@ -157,7 +160,7 @@ def window(browser: Browser, server: UiServer, **options: Any) -> Iterator[Windo
     """
     context = browser.new_context(**{"locale": "en-US", **options})
     try:
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(DEADLINE)
         opened = Window(context.new_page(), server)
         opened.watch()
         yield opened
@@ -172,8 +175,7 @@ def browser() -> Iterator[Browser]:
     path = find_chromium()
     if path is None:
         pytest.skip(HOW_TO_GET_IT)
-    from playwright.sync_api import sync_playwright
-
+    expect.set_options(timeout=DEADLINE)
     with sync_playwright() as playwright:
         # Without its sandbox it runs as root too; it sees this server's pages alone.
         started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

@@ -86,13 +86,11 @@ class Thoughts {
 
   constructor() {
     this.#text = make("div", { class: "markdown" });
-    this.#summary = make("summary", { text: "answer.thoughts" });
-    this.node = make("details", { class: "thoughts" }, this.#summary, this.#text);
+    this.node = make("details", { class: "thoughts" }, make("summary", { text: "answer.thoughts" }), this.#text);
     this.node.addEventListener("toggle", () => this.#draw());
   }
 
   #text;
-  #summary;
   #item = null;
 
   show(item, _, { isGrowing }) {

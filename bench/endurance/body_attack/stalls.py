@@ -21,9 +21,9 @@ from typing import Final
 
 from bench.endurance.body_attack.slow_turns import REPORT
 from bench.endurance.canary import canary
-from bench.endurance.command import Command
-from bench.endurance.figures import Figure
 from bench.endurance.server import MODEL, SERVE, ServerUnderTest, server_under_test
+from bench.figures.command import Command
+from bench.figures.figure import Figure
 from bench.prober import probing
 
 PROBER_START: Final = 1.0

@@ -11,12 +11,12 @@ from typing import Final
 import uvloop
 
 from bench.endurance.canary import Sightings, canary
-from bench.endurance.command import Command
-from bench.endurance.figures import Figure
 from bench.endurance.http_attack.connection import AttackConnection
 from bench.endurance.http_attack.http_sessions import MARK, Session, Sessions, load_seeds
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
 from bench.endurance.tally import Budget, Tally, spend_after_warm_up, work_through
+from bench.figures.command import Command
+from bench.figures.figure import Figure
 
 _HOST: Final = "127.0.0.1"
 _DEADLINE: Final = 5.0

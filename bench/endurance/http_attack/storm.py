@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Final
 
 from bench.endurance.canary import Sightings, canary
-from bench.endurance.command import Command
-from bench.endurance.figures import Figure
 from bench.endurance.http_attack.leavers import (
     HOST,
     STAGES,
@@ -34,6 +32,8 @@ from bench.endurance.http_attack.leavers import (
     visit,
 )
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
+from bench.figures.command import Command
+from bench.figures.figure import Figure
 
 BACKGROUND: Final = {"responses in the background": math.inf}
 """They go on without their clients."""

@@ -22,6 +22,8 @@ import openai
 CLIENTS: Final = 4
 TASKS_OF_A_CLIENT: Final = 8
 TIMEOUT: Final = 120.0
+PROMPT: Final = "Once upon a time"
+"""Each task has its own variant of it, so that a balancer tells them apart."""
 MAX_TOKENS: Final = 4
 SHARE_OF_STREAMS: Final = 0.3
 
@@ -67,6 +69,7 @@ def openai_load(url: str, model: str, seed: int) -> Iterator[Outcome]:
 async def _ask_on(
     client: openai.AsyncOpenAI,
     model: str,
+    prompt: str,
     rng: random.Random,
     ended: asyncio.Event,
     outcome: Outcome,
@@ -74,7 +77,7 @@ async def _ask_on(
     while not ended.is_set():
         start = time.perf_counter()
         try:
-            await _ask(client, model, is_stream=rng.random() < SHARE_OF_STREAMS)
+            await _ask(client, model, prompt, is_stream=rng.random() < SHARE_OF_STREAMS)
             outcome.num_answers += 1
         except openai.APIError as error:
             outcome.failures.append(f"{error!r} of {error.__cause__!r}")
@@ -84,9 +87,8 @@ async def _ask_on(
         await asyncio.sleep(rng.random() * longest)
 
 
-async def _ask(client: openai.AsyncOpenAI, model: str, *, is_stream: bool) -> None:
+async def _ask(client: openai.AsyncOpenAI, model: str, prompt: str, *, is_stream: bool) -> None:
     """Raises openai.APIError."""
-    prompt = "Once upon a time"
     if is_stream:
         async for _ in await client.completions.create(
             model=model, prompt=prompt, max_tokens=MAX_TOKENS, stream=True
@@ -106,12 +108,13 @@ async def _ask_until_told(url: str, model: str, seed: int) -> Outcome:
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT)
         for _ in range(CLIENTS)
     ]
-    await _ask(clients[0], model, is_stream=False)
+    await _ask(clients[0], model, PROMPT, is_stream=False)
     print("asking", flush=True)
     async with asyncio.TaskGroup() as tasks:
         for number in range(CLIENTS * TASKS_OF_A_CLIENT):
             rng = random.Random(f"{seed} {number}")
-            tasks.create_task(_ask_on(clients[number % CLIENTS], model, rng, ended, outcome))
+            client, prompt = clients[number % CLIENTS], f"{PROMPT}, for the {number}th time"
+            tasks.create_task(_ask_on(client, model, prompt, rng, ended, outcome))
     for client in clients:
         await client.close()
     return outcome

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.endurance.command import Command
-from bench.endurance.figures import Figure
 from bench.endurance.load.activated import ACTIVATOR
 from bench.endurance.load.openai_load import openai_load
 from bench.endurance.load.wrk_load import find_wrk, wrk_load
 from bench.endurance.server import MODEL, ServerUnderTest
+from bench.figures.command import Command
+from bench.figures.figure import Figure
 from fastovms.config import HttpConfig
 
 BACKLOG: Final = 4096

@@ -16,17 +16,16 @@ from typing import Final, NamedTuple
 
 import uvloop
 
-from bench.endurance.command import Command
-from bench.endurance.figures import Figure
 from bench.endurance.full_caches import fill_caches
 from bench.endurance.http_attack.connection import AttackConnection
 from bench.endurance.http_attack.sse import judge_body
 from bench.endurance.load.soak_requests import REQUESTS_AN_HOUR, SoakMix, SoakRequest
-from bench.endurance.record import PAGE
 from bench.endurance.server import ServerUnderTest, server_under_test
 from bench.endurance.tally import Tally
+from bench.figures.command import Command
+from bench.figures.figure import Figure
 
-PLOT: Final = PAGE.parent / "soak.svg"
+PLOT: Final = Path(__file__).parents[3] / "docs" / "soak.svg"
 _HOST: Final = "127.0.0.1"
 _PATIENCE: Final = 60.0
 _LEAVES_AFTER: Final = 0.05

@@ -15,12 +15,12 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.endurance.command import Command
-from bench.endurance.figures import Figure
 from bench.endurance.json_client import LOST
 from bench.endurance.server import ServerUnderTest, server_under_test
 from bench.endurance.state_faults.power_cut import UNBOUNDED, cut_everywhere, record_store
 from bench.endurance.state_faults.state_client import Refused, StateClient
+from bench.figures.command import Command
+from bench.figures.figure import Figure
 from fastovms.state.sqlite.database import Database
 
 _NUM_CLIENTS: Final = 12

@@ -15,9 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.endurance.figures import Figure
 from bench.endurance.state_faults.simulated_disk import MEMORY
 from bench.endurance.state_faults.state_workload import Client, Kept, Step, find
+from bench.figures.figure import Figure
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.opening.opening import open_store

@@ -14,13 +14,13 @@ from random import Random
 from typing import Final
 
 from bench.endurance.canary import canary
-from bench.endurance.command import Command
-from bench.endurance.figures import Figure
 from bench.endurance.server import MODEL, SERVE, ServerUnderTest
 from bench.endurance.state_faults.damage import measure_damage
 from bench.endurance.state_faults.faulty_disk import CONTROL
 from bench.endurance.state_faults.mounts import MountRefused, mounted
 from bench.endurance.state_faults.store_load import StoreResults, num_missing, store
+from bench.figures.command import Command
+from bench.figures.figure import Figure
 
 _FAULTY: Final = ("-m", "bench.endurance.state_faults.faulty_disk", "serve")
 _FLAGS: Final = ("--cache-size", "0.1")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from random import Random
 
-from bench.endurance.figures import Figure
 from bench.endurance.state_faults.damage import measure_damage
+from bench.figures.figure import Figure
 
 
 def by_name(figures: list[Figure]) -> dict[str, Figure]:

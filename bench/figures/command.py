@@ -1,4 +1,4 @@
-"""What every endurance test offers to the command line."""
+"""What every measurement offers to the command line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.endurance.figures import Figure
+from bench.figures.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An endurance test: `python -m bench.endurance NAME`.
+    """A measurement: `python -m PROGRAM NAME`.
 
     Attributes:
-        help: what it does to the server, in one sentence.
+        help: what it does, in one sentence.
         run: measures and returns the figures. It gets the common options `seed` (an integer that
             decides every random choice) and `short` (whether a few seconds must do), and those of
             its own.

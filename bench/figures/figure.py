@@ -1,4 +1,4 @@
-"""The figures that an endurance test measures, and the limits that they must hold."""
+"""The figures that a command measures, and the limits that they must hold."""
 
 from __future__ import annotations
 

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.endurance.figures import Figure, figures_table
+from bench.figures.figure import Figure, figures_table
 from bench.report import machine
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
-
-def record(page: Path, name: str, *, line: str, seconds: float, figures: Sequence[Figure]) -> None:
+def record(
+    page: Path, name: str, *, line: str, seconds: float, load: float, figures: Sequence[Figure]
+) -> None:
     """Replaces what stands between the comments `figures of NAME` and `end` of the page.
 
     Args:
         line: the command line that measured them.
         seconds: how long that took.
+        load: the machine's load average before it, which is that of its other work.
 
     Raises:
         SystemExit: the page has no such place.
@@ -26,8 +27,8 @@ def record(page: Path, name: str, *, line: str, seconds: float, figures: Sequenc
     text = page.read_text(encoding="utf-8")
     place = re.compile(rf"(<!-- figures of {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
     block = (
-        f"\n`{line}`, {datetime.now(UTC):%Y-%m-%d}, {seconds / 60:.1f} minutes, {machine()}:\n\n"
-        f"{figures_table(figures)}\n\n"
+        f"\n`{line}`, {datetime.now(UTC):%Y-%m-%d}, {seconds / 60:.1f} minutes, {machine()}, "
+        f"load {load:.1f} before it:\n\n{figures_table(figures)}\n\n"
     )
     text, count = place.subn(lambda found: found[1] + block + found[2], text)
     if count != 1:

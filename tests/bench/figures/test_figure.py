@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
-from bench.endurance.__main__ import COMMANDS
-from bench.endurance.figures import Figure, figures_table
-from bench.endurance.record import PAGE, record
+from bench.figures.figure import Figure, figures_table
 
 HELD = [
     (Figure("count", 0, at_most=0), True),
@@ -50,26 +47,3 @@ def test_a_table_says_what_does_not_hold() -> None:
         ["gap", "0.25 s", "at most 0.1 s", "NO"],
         ["peak", "12.5 MiB", "-", "-"],
     ]
-
-
-def test_figures_replace_those_of_the_last_time(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("a\n<!-- figures of bytes -->\nstale\n<!-- end -->\nb\n<!-- end -->\n")
-    record(page, "bytes", line="the command", seconds=60, figures=[Figure("answers", 3)])
-    text = page.read_text()
-    assert "stale" not in text
-    assert "`the command`" in text
-    assert "| answers" in text
-    assert text.endswith("<!-- end -->\nb\n<!-- end -->\n")
-
-
-def test_figures_without_a_place_are_a_fault(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("nothing")
-    with pytest.raises(SystemExit, match="no place"):
-        record(page, "bytes", line="", seconds=1, figures=[])
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_a_place_on_the_page(name: str) -> None:
-    assert f"<!-- figures of {name} -->\n" in PAGE.read_text(encoding="utf-8")

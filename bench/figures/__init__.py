@@ -1,0 +1,1 @@
+"""Commands that measure figures, hold them to limits, and write them into a page."""

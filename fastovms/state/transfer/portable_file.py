@@ -67,11 +67,12 @@ class PortableFile:
         header = _parse(line)
         if not isinstance(header, dict) or header.get("format") != _FORMAT:
             raise ConfigurationError(f"{file.name} is no exported state")
-        if header["version"] != VERSION:
-            raise ConfigurationError(
-                f"the format of {file.name} is {header['version']}, not {VERSION}"
-            )
-        self._num_rows = int(header["num_rows"])
+        if (version := header.get("version")) != VERSION:
+            raise ConfigurationError(f"the format of {file.name} is {version}, not {VERSION}")
+        num_rows = header.get("num_rows")
+        if not isinstance(num_rows, int):
+            raise ConfigurationError(f"{file.name} is damaged")
+        self._num_rows = num_rows
 
     def num_rows(self) -> int:
         return self._num_rows
@@ -99,7 +100,7 @@ class PortableFile:
                 base64.b64decode(part) if name in _BLOBS and part is not None else part
                 for name, part in zip(form.columns, value[1:], strict=True)
             ]
-        except (KeyError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError):
             raise ConfigurationError(f"{self._file.name} is damaged") from None
 
 

@@ -75,6 +75,10 @@ def changed(lines: list[bytes], number: int, line: bytes) -> list[bytes]:
         (lambda lines: changed(lines, 1, b'["other",1]\n'), "is damaged"),
         (lambda lines: changed(lines, 1, b'["items",1]\n'), "is damaged"),
         (lambda lines: changed(lines, 1, b"7\n"), "is damaged"),
+        (lambda lines: changed(lines, 1, b"[]\n"), "is damaged"),
+        (lambda lines: changed(lines, 0, b'{"format":"fastovms-state"}\n'), "is None, not 3"),
+        (lambda lines: [lines[0].replace(b'"num_rows":103', b'"num_rows":"x"')], "is damaged"),
+        (lambda lines: [lines[0].replace(b'"num_rows"', b'"rows"')], "is damaged"),
     ],
 )
 def test_a_file_that_is_none(tmp_path, change, message):

@@ -10,7 +10,8 @@ import psycopg
 
 from fastovms.errors import StateFailed
 from fastovms.state.postgres.database_link import DatabaseLink
-from fastovms.state.postgres.postgres_database import PostgresDatabase
+from fastovms.state.postgres.postgres_connection import Unreachable
+from fastovms.state.postgres.postgres_database import ConnectionLost, PostgresDatabase
 from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.state_database import StateBounds
 
@@ -26,7 +27,7 @@ def open_url(address: ServerAddress, bounds: StateBounds) -> Iterator[PostgresDa
     try:
         database.connect()
         yield database
-    except (StateFailed, psycopg.Error) as error:
+    except (Unreachable, ConnectionLost, psycopg.Error) as error:
         raise StateFailed(f"{address}: {' '.join(str(error).split())}") from None
     finally:
         database.close()

@@ -30,3 +30,11 @@ def test_one_that_cannot_be_reached():
 def test_what_fails_within(postgres):
     with pytest.raises(StateFailed, match="no luck"), open_url(postgres, UNBOUNDED):
         raise psycopg.OperationalError("no\nluck")
+
+
+def test_what_another_place_fails_is_not_its_own(postgres):
+    with (
+        pytest.raises(StateFailed, match=r"^elsewhere: no luck$"),
+        open_url(postgres, UNBOUNDED),
+    ):
+        raise StateFailed("elsewhere: no luck")

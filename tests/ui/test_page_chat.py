@@ -110,6 +110,32 @@ def test_branches(browser: Browser, quick_server: UiServer) -> None:
         expect(opened.page.get_by_role("heading", name="What shall we talk about?")).to_be_visible()
 
 
+def test_nothing_is_lost_while_what_is_set_is_wrong(
+    browser: Browser, quick_server: UiServer
+) -> None:
+    with window(browser, quick_server) as opened:
+        opened.open()
+        opened.say("My name is Alice.")
+        opened.wait_for_answers(1)
+        opened.set(tools="[")
+        question = opened.page.locator(".message.user").first
+        question.hover()
+        question.get_by_role("button", name="Edit").click()
+        field = opened.page.locator(".message.user textarea")
+        field.fill("My name is Bob.")
+        opened.page.get_by_role("button", name="Ask", exact=True).click()
+        expect(opened.page.locator("#fault-tools")).to_be_visible()
+        expect(opened.page.locator("[aria-controls=settings]")).to_have_attribute(
+            "aria-expanded", "true"
+        )
+        expect(field).to_have_value("My name is Bob.")
+        opened.page.locator("#set-tools").fill("")
+        opened.page.get_by_role("button", name="Ask", exact=True).click()
+        expect(opened.page.locator(".variants")).to_have_text("2 of 2")
+        opened.wait_for_answers(1)
+        assert "Bob" in opened.answers()[0]
+
+
 def test_what_is_set_is_asked_for(browser: Browser, quick_server: UiServer) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     with window(browser, quick_server) as opened:
@@ -117,6 +143,9 @@ def test_what_is_set_is_asked_for(browser: Browser, quick_server: UiServer) -> N
         opened.set(schema="{", temperature="0")
         opened.say("My name is Alice.")  # it is not sent: the schema is no JSON
         expect(opened.page.locator("#fault-schema")).to_have_text("This is no JSON object.")
+        expect(opened.page.get_by_role("textbox", name="Say something")).to_have_value(
+            "My name is Alice."
+        )
         opened.page.locator("#set-schema").fill(json.dumps(schema))
         opened.page.locator("#set-seed").fill("7")
         opened.page.locator("#set-maxTokens").fill("60")

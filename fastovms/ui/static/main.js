@@ -98,7 +98,7 @@ async function start() {
   addEventListener("hashchange", show);
   await show();
   await chats.list.load();
-  if (opened) await chats.open(decodeURIComponent(opened));
+  if (opened) await chats.open(opened);
   (globalThis.requestIdleCallback ?? setTimeout)(() => loadColours());
   document.documentElement.dataset.ready = "";
 }

@@ -24,7 +24,7 @@ export class ChatView {
     this.#transcript = new Transcript(this.session, {
       onEdit: (at, message) => this.#branch(at, [message]),
       onRegenerate: (at) => this.#branch(at, [this.session.items[at]]),
-      onRetry: () => this.#panel.isValid && this.session.askAgain(this.#panel.settings),
+      onRetry: () => this.#mayAsk() && this.session.askAgain(this.#panel.settings),
       onOutput: (call, output) => this.#giveOutput(call, output),
       onVariant: (id) => this.open(id),
       variantsAt: (at) => (this.session.chat ? variantsAt(this.session.chats, this.session.chat, at) : { ids: [], current: 0 }),
@@ -42,6 +42,7 @@ export class ChatView {
   #transcript;
   #modelChoice;
   #aside;
+  #toggle;
   #empty;
   #outputs = new Map();
 
@@ -70,10 +71,10 @@ export class ChatView {
   #build(store) {
     this.#modelChoice = make("select", { label: "chat.choose-model", class: "model" },
       ...this.#models.map((model) => make("option", { value: model.id }, model.id)));
-    const toggle = iconButton("settings", "set.title", () => this.#toggleSettings(toggle), { "aria-expanded": "false", "aria-controls": "settings" });
-    this.tools = make("div", { class: "row bar-tools" }, this.#modelChoice, iconButton("export", "export.title", () => this.#export()), toggle);
+    this.#toggle = iconButton("settings", "set.title", () => this.#toggleSettings(), { "aria-expanded": "false", "aria-controls": "settings" });
+    this.tools = make("div", { class: "row bar-tools" }, this.#modelChoice, iconButton("export", "export.title", () => this.#export()), this.#toggle);
     this.#aside = make("aside", { class: "panel", id: "settings", label: "set.title", hidden: true },
-      make("header", { class: "row" }, make("h2", { text: "set.title" }), iconButton("close", "close", () => this.#toggleSettings(toggle))),
+      make("header", { class: "row" }, make("h2", { text: "set.title" }), iconButton("close", "close", () => this.#toggleSettings())),
       this.#panel.node);
     this.#empty = make("div", { class: "empty" }, make("h1", { text: "chat.welcome" }), make("p", { class: "faint", text: store.lasting ? "chat.lasting" : "chat.not-lasting" }));
     this.node = make("div", { class: "chat-view" },
@@ -101,17 +102,28 @@ export class ChatView {
     document.addEventListener("visibilitychange", () => document.hidden || session.refresh());
   }
 
-  #say(input) {
-    if (!this.#panel.isValid) {
-      this.#aside.hidden = false;
+  /** Returns whether what is set can be sent, and shows what of it cannot. */
+  #mayAsk() {
+    const { isValid } = this.#panel;
+    if (!isValid) {
+      this.#showSettings(true);
       this.#panel.node.reportValidity();
-      return;
     }
-    this.session.ask(this.#panel.settings, input);
+    return isValid;
   }
 
+  /** Returns whether it was asked. */
+  #say(input) {
+    if (!this.#mayAsk()) return false;
+    this.session.ask(this.#panel.settings, input);
+    return true;
+  }
+
+  /** Returns whether a branch was begun. */
   #branch(at, input) {
-    if (this.#panel.isValid && !this.session.isAnswering) this.session.branch(this.#panel.settings, at, input);
+    if (!this.#mayAsk() || this.session.isAnswering) return false;
+    this.session.branch(this.#panel.settings, at, input);
+    return true;
   }
 
   /** Sends the outputs of calls once each call has one. */
@@ -148,15 +160,19 @@ export class ChatView {
     if (this.node.isConnected) history.replaceState(null, "", chat ? `#chat/${chat.id}` : "#chat");
   }
 
-  #toggleSettings(toggle) {
-    this.#aside.hidden = !this.#aside.hidden;
-    toggle.setAttribute("aria-expanded", String(!this.#aside.hidden));
-    if (!this.#aside.hidden) this.#aside.querySelector("textarea").focus();
-    else toggle.focus();
+  #showSettings(isOpen) {
+    this.#aside.hidden = !isOpen;
+    this.#toggle.setAttribute("aria-expanded", String(isOpen));
+  }
+
+  #toggleSettings() {
+    const isOpen = this.#aside.hidden;
+    this.#showSettings(isOpen);
+    (isOpen ? this.#aside.querySelector("textarea") : this.#toggle).focus();
   }
 
   #export() {
     const { chat, items } = this.session;
-    if (this.#panel.isValid) openExport(chat, items, requestBody(this.#panel.settings, items));
+    if (this.#mayAsk()) openExport(chat, items, requestBody(this.#panel.settings, items));
   }
 }

@@ -7,7 +7,7 @@ const MAX_ROWS_HEIGHT = 220;
 
 export class Composer {
   /**
-   * @param {function(string, string[]): void} onSend is told the text and the images.
+   * @param {function(string, string[]): boolean} onSend is told the text and the images, and says whether it has taken them.
    * @param {function(): void} onStop
    */
   constructor(onSend, onStop) {
@@ -68,9 +68,10 @@ export class Composer {
     const text = this.field.value.trim();
     const { urls } = this.images;
     if (this.#isAnswering || (!text && !urls.length)) return;
+    if (!this.#onSend(text, urls)) return;
     this.field.value = "";
     this.images.clear();
-    this.#onSend(text, urls);
+    this.#fit();
   }
 
   #fit() {

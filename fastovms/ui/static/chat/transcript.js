@@ -14,7 +14,7 @@ import { NearDrawing } from "./near_drawing.js";
  * What the transcript asks of the chat.
  *
  * @typedef {Object} Actions
- * @property {function(number, Object): void} onEdit is told the position of a message and the new one.
+ * @property {function(number, Object): boolean} onEdit is told the position of a message and the new one, and says whether it is asked.
  * @property {function(number): void} onRegenerate is told the position of the message to answer anew.
  * @property {function(): void} onRetry asks again for what has failed.
  * @property {function(Object, string): void} onOutput is told a call and its output.
@@ -193,8 +193,8 @@ export class Transcript {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       const images = (item.content ?? []).filter((part) => part.type === "input_image");
-      close();
-      this.#actions.onEdit(start, { type: "message", role: "user", content: [...images, { type: "input_text", text: field.value }] });
+      const edited = { type: "message", role: "user", content: [...images, { type: "input_text", text: field.value }] };
+      if (this.#actions.onEdit(start, edited)) close();
     });
     bubble.replaceWith(form);
     field.focus();

@@ -4,6 +4,8 @@ import { make } from "./dom.js";
 import { put } from "./language.js";
 
 const KEPT_AS = "fastovms.key";
+/** What keys of a server are made of. A request could not carry everything else. */
+const VISIBLE_ASCII = "\\s*[!-~]+\\s*";
 let asking = null;
 
 /** @returns {string} the key, or "" where none was given. */
@@ -24,7 +26,7 @@ export function askForKey(refused) {
 }
 
 function openDialog(wasRefused, onGiven) {
-  const field = make("input", { id: "key", type: "password", autocomplete: "off", required: true });
+  const field = make("input", { id: "key", type: "password", autocomplete: "off", required: true, pattern: VISIBLE_ASCII });
   const fault = make("p", { class: "fault", role: "alert" });
   if (wasRefused) put(fault, "text", "key.refused");
   const form = make("form", { method: "dialog" },

@@ -49,6 +49,8 @@ from fastovms.settings import MODEL_SECTIONS, ModelSource, Settings
 __all__ = ["main", "run"]
 
 _FAILURE: Final = 1
+_OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
+"""As shells have it of a program that nobody reads from."""
 _LOG_LEVELS: Final = {"trace": "DEBUG"}
 
 logger = logging.getLogger(__name__)
@@ -103,7 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv, extra)
         settings = read_environment(environ) | read_flags(arguments)
         command = _command(arguments)
-        return command(arguments, settings) or 0
+        code = command(arguments, settings) or 0
+        sys.stdout.flush()
+        return code
     except _Stopped as stopped:
         # A server ends so in order; any other command is left undone.
         return 0 if command is _serve else stopped.exit_code
@@ -111,6 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error, USAGE_ERROR)
     except (EngineFailed, RequestFailed, StateFailed) as error:
         return _complain(error, _FAILURE)
+    except BrokenPipeError:
+        # Whoever reads the output has left, as head does: the rest of it, which the interpreter
+        # writes at its end, goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _OUTPUT_CLOSED
 
 
 def _complain(error: Exception, code: int) -> int:

@@ -126,7 +126,8 @@ class ClientConnection(asyncio.Protocol):
         """Sends a request and reads its answer to the end.
 
         Args:
-            on_event: gets the events of a stream, which then are not returned.
+            on_event: gets the events of a stream, which then are not returned. An `OSError` of
+                it, such as BrokenPipeError, ends the exchange and is raised.
 
         Returns:
             The body of the answer.
@@ -179,6 +180,8 @@ class ClientConnection(asyncio.Protocol):
                     self._on_event(event, now)
             elif self._num_bytes > _MAX_BODY:
                 raise RequestFailed("protocol error", "the answer is too long")
+        except OSError as error:  # of `on_event`: what it writes to is gone, not the server
+            self._fail(error)
         except httptools.HttpParserError as error:
             self._fail(RequestFailed("protocol error", str(error)))
         except RequestFailed as error:
@@ -200,7 +203,7 @@ class ClientConnection(asyncio.Protocol):
     def _is_stream(self) -> bool:
         return bool(self._parser.get_status_code() < 300)
 
-    def _fail(self, error: RequestFailed) -> None:
+    def _fail(self, error: RequestFailed | OSError) -> None:
         if self._ended is not None and not self._ended.done():
             self._ended.set_exception(error)
 

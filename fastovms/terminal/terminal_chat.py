@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import signal
 import sys
 from contextlib import ExitStack
@@ -34,6 +35,9 @@ def chat(place: str | None, config: TerminalConfig, *, in_colour: bool) -> int:
         EngineFailed: the server did not start.
         RequestFailed: the server cannot be asked which models it has.
     """
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A few bytes of another encoding, as a diff of old files has, do not stand in the way.
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     is_typed = sys.stdin.isatty()
     is_terminal = sys.stdout.isatty()
     text = "" if is_typed else sys.stdin.read().strip()

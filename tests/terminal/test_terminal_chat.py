@@ -36,6 +36,28 @@ def test_a_pipe_gets_the_answer_alone() -> None:
     assert [message["content"] for message in body["messages"]] == ["Be brief.", "Hi\nthere"]
 
 
+def test_bytes_of_another_encoding_are_replaced() -> None:
+    script = Script(events=EVENTS)
+    with scripted_server(script) as url:
+        done = subprocess.run([*CHAT, url], input=b"caf\xe9 \xe4\xb8\xad", capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    [(_, body)] = script.received
+    assert body["messages"][-1]["content"] == "caf\ufffd \u4e2d"
+
+
+def test_a_reader_that_leaves_ends_it_without_a_word() -> None:
+    with scripted_server(Script(events=EVENTS)) as url:
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            done = subprocess.run(
+                [*CHAT, url], input=b"Hi", stdout=writer, stderr=subprocess.PIPE, timeout=60
+            )
+        finally:
+            os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 @pytest.mark.parametrize(
     ("text", "statuses", "url", "code", "line"),
     [

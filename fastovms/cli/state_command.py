@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -108,16 +108,24 @@ def _open(
 
 
 def _check(state: OpenState) -> int:
+    from tqdm import tqdm
+
+    num_faults = 0
+    for fault in _faults(state):
+        num_faults += 1
+        tqdm.write(fault)  # above what shows how many rows are done
+    print(f"{num_faults} faults" if num_faults else "nothing is wrong", file=sys.stderr)
+    return 1 if num_faults else 0
+
+
+def _faults(state: OpenState) -> Iterator[str]:
+    """Yields a line for each thing that is wrong."""
     from fastovms.state.transfer.copying import damaged_rows, rows_of
 
-    faults = state.faults()
+    yield from state.faults()
     with ExitStack() as stack:
         source = stack.enter_context(rows_of(state))
-        faults += damaged_rows(source, _counter(stack, source))
-    for fault in faults:
-        print(fault)
-    print(f"{len(faults)} faults" if faults else "nothing is wrong", file=sys.stderr)
-    return 1 if faults else 0
+        yield from damaged_rows(source, _counter(stack, source))
 
 
 def _counter(stack: ExitStack, source: RowSource) -> Callable[[int], object]:

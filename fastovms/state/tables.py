@@ -5,7 +5,7 @@ An object is a response or a conversation; its items go with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -28,6 +28,19 @@ not written anew for each one that is added to it."""
 
 COLUMNS: Final = "tenant, kind, id, progress, previous_id, body, events, size, used_at"
 """The columns of an object, without its key."""
+
+_HAS_WRONG_SIZE: Final = (
+    "size <> ? + length(body) + coalesce(length(events), 0) "
+    "+ coalesce((SELECT sum(length(body) + ?) FROM items WHERE object = key), 0) "
+    "+ coalesce((SELECT sum(length(data) + ?) FROM event_packs WHERE object = key), 0)"
+)
+"""Holds for an object whose size is not that of its texts."""
+
+_HAS_WRONG_PROGRESS: Final = "(progress = ?) <> (key IN (SELECT object FROM runs))"
+"""Holds for an object that runs though nobody owns it, or the reverse."""
+
+_PAGE: Final = 100
+"""How many objects are read at once that have a fault."""
 
 Clock = Callable[[], float]
 Row = tuple[object, ...]
@@ -266,37 +279,29 @@ class Tables:
         ).fetchone()
         return Totals(count, num_bytes)
 
-    def faults(self, totals: Totals) -> list[str]:
-        """Returns what contradicts what in the rows, all of which it reads.
+    def faults(self, totals: Totals) -> Iterator[str]:
+        """Yields what contradicts what in the rows, all of which it reads.
 
         Args:
             totals: what is taken for the number and size of the objects.
         """
-        faults = [f"{id}: its size is not that of its texts" for id in self.wrong_sizes()]
-        faults += [
-            f"{id}: it runs and nobody has it, or the reverse" for id in self.wrong_progress()
-        ]
+        for id in self._ids_where(_HAS_WRONG_SIZE, (OVERHEAD, OVERHEAD, OVERHEAD)):
+            yield f"{id}: its size is not that of its texts"
+        for id in self._ids_where(_HAS_WRONG_PROGRESS, (ResponseProgress.RUNNING,)):
+            yield f"{id}: it runs and nobody has it, or the reverse"
         if totals != (counted := self.count()):
-            faults.append(f"there are {counted}, but {totals} are counted")
-        return faults
+            yield f"there are {counted}, but {totals} are counted"
 
-    def wrong_sizes(self) -> list[str]:
-        """Returns the ids of objects whose size is not that of their texts. It reads all rows."""
-        rows = self._execute(
-            "SELECT id FROM objects WHERE size <> ? + length(body) + coalesce(length(events), 0) "
-            "+ coalesce((SELECT sum(length(body) + ?) FROM items WHERE object = key), 0) "
-            "+ coalesce((SELECT sum(length(data) + ?) FROM event_packs WHERE object = key), 0)",
-            (OVERHEAD, OVERHEAD, OVERHEAD),
-        )
-        return [id for (id,) in rows.fetchall()]
-
-    def wrong_progress(self) -> list[str]:
-        """Returns the ids of objects that run though nobody owns them, or the reverse."""
-        rows = self._execute(
-            "SELECT id FROM objects WHERE (progress = ?) <> (key IN (SELECT object FROM runs))",
-            (ResponseProgress.RUNNING,),
-        )
-        return [id for (id,) in rows.fetchall()]
+    def _ids_where(self, condition: str, values: Row) -> Iterator[str]:
+        """Yields the ids of objects for which a condition holds, of which it reads a few at a
+        time."""
+        last = -1
+        while rows := self._execute(
+            f"SELECT key, id FROM objects WHERE key > ? AND {condition} ORDER BY key LIMIT ?",
+            (last, *values, _PAGE),
+        ).fetchall():
+            yield from (id for _, id in rows)
+            last = rows[-1][0]
 
     def grow(self, key: int, num_bytes: int) -> None:
         """Counts the bytes by which an object has become larger, or smaller."""

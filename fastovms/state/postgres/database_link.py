@@ -13,7 +13,13 @@ from typing import Final
 import psycopg
 
 from fastovms.errors import StateFailed
-from fastovms.state.postgres.postgres_connection import PostgresSession, Unreachable, open_session
+from fastovms.state.postgres.postgres_connection import (
+    OF_SERVERS,
+    PostgresSession,
+    TimeLimits,
+    Unreachable,
+    open_session,
+)
 from fastovms.state.postgres.postgres_schema import make_tables
 from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.tables import Totals
@@ -39,8 +45,14 @@ class DatabaseLink:
         totals: what is kept, as of the last look.
     """
 
-    def __init__(self, address: ServerAddress, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        address: ServerAddress,
+        clock: Callable[[], float] = time.monotonic,
+        limits: TimeLimits = OF_SERVERS,
+    ) -> None:
         self._address = address
+        self._limits = limits
         self._clock = clock
         self._attempt = threading.Lock()
         self._changed = threading.Lock()
@@ -84,7 +96,7 @@ class DatabaseLink:
 
     def _open(self) -> PostgresSession:
         try:
-            session = open_session(self._address.connection_parameters())
+            session = open_session(self._address.connection_parameters(), self._limits)
             try:
                 make_tables(session)
             except BaseException:

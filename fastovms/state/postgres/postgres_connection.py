@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
@@ -14,31 +14,33 @@ from psycopg.errors import OperationalError
 from fastovms.errors import StateFailed
 from fastovms.state.sql import SqlCursor
 
-_STATEMENT_TIMEOUT: Final = 8.0
-"""Seconds that the server may work on a statement."""
-
 _LOCK_TIMEOUT: Final = 5.0
 """Seconds that a statement waits for rows which another transaction changes."""
 
-_ANSWER_TIMEOUT: Final = 10.0
-"""Seconds that the server's answer is waited for: it, or what stands between, may hang."""
-
-_IDLE_TIMEOUT: Final = 15.0
-"""Seconds after which the server ends a transaction whose client says nothing more, so that what it
-has locked is not locked for ever."""
-
-# `SET LOCAL` ends with the transaction, as PgBouncer needs it.
-_BEGIN: Final = (
-    "BEGIN ISOLATION LEVEL {mode}; "
-    f"SET LOCAL statement_timeout = {1000 * _STATEMENT_TIMEOUT:.0f}; "
-    f"SET LOCAL lock_timeout = {1000 * _LOCK_TIMEOUT:.0f}; "
-    f"SET LOCAL idle_in_transaction_session_timeout = {1000 * _IDLE_TIMEOUT:.0f}"
-)
-BEGIN: Final = _BEGIN.format(mode="READ COMMITTED")
-BEGIN_READING: Final = _BEGIN.format(mode="REPEATABLE READ READ ONLY")
-"""Begins a transaction all of whose statements see the same state."""
+_HOUR: Final = 3600.0
 
 T = TypeVar("T")
+
+
+class TimeLimits(NamedTuple):
+    """How many seconds a transaction is given.
+
+    Attributes:
+        statement: that the server may work on a statement.
+        answer: that the server's answer is waited for: it, or what stands between, may hang.
+        idle: after which the server ends a transaction whose client says nothing more, so that
+            what it has locked is not locked for ever.
+    """
+
+    statement: float
+    answer: float
+    idle: float
+
+
+OF_SERVERS: Final = TimeLimits(statement=8.0, answer=10.0, idle=15.0)
+
+OF_COMMANDS: Final = TimeLimits(statement=_HOUR, answer=_HOUR + 2.0, idle=_HOUR)
+"""A command counts all rows with one statement, and whoever reads what it prints may be slow."""
 
 
 class Unreachable(StateFailed):
@@ -46,11 +48,14 @@ class Unreachable(StateFailed):
 
 
 class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that waits for no answer longer than `_ANSWER_TIMEOUT`: it closes itself."""
+    """A connection that waits for no answer longer than `answer_timeout` seconds: it closes
+    itself."""
+
+    answer_timeout = OF_SERVERS.answer
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         try:
-            return super().wait(gen, interval, timeout or _ANSWER_TIMEOUT)
+            return super().wait(gen, interval, timeout or self.answer_timeout)
         except OperationalError:
             if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
                 self.close()
@@ -60,8 +65,15 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
 class PostgresSession:
     """Implements `SqlConnection` on a connection to PostgreSQL."""
 
-    def __init__(self, connection: PostgresConnection) -> None:
+    def __init__(self, connection: PostgresConnection, limits: TimeLimits) -> None:
         self._connection = connection
+        connection.answer_timeout = limits.answer
+        # `SET LOCAL` ends with the transaction, as PgBouncer needs it.
+        self._set_limits = (
+            f"SET LOCAL statement_timeout = {1000 * limits.statement:.0f}; "
+            f"SET LOCAL lock_timeout = {1000 * _LOCK_TIMEOUT:.0f}; "
+            f"SET LOCAL idle_in_transaction_session_timeout = {1000 * limits.idle:.0f}"
+        )
 
     @property
     def is_lost(self) -> bool:
@@ -77,7 +89,9 @@ class PostgresSession:
         return self._connection.execute(_with_placeholders(sql), known, binary=True)
 
     def begin(self, *, only_reads: bool = False) -> None:
-        self._connection.execute(BEGIN_READING if only_reads else BEGIN)
+        """Begins a transaction. All statements of one that only reads see the same state."""
+        mode = "REPEATABLE READ READ ONLY" if only_reads else "READ COMMITTED"
+        self._connection.execute(f"BEGIN ISOLATION LEVEL {mode}; {self._set_limits}".encode())
 
     def commit(self) -> None:
         self._connection.execute("COMMIT")
@@ -93,7 +107,7 @@ class PostgresSession:
         self._connection.close()
 
 
-def open_session(parameters: Mapping[str, str]) -> PostgresSession:
+def open_session(parameters: Mapping[str, str], limits: TimeLimits = OF_SERVERS) -> PostgresSession:
     """Connects to the server.
 
     Raises:
@@ -104,7 +118,7 @@ def open_session(parameters: Mapping[str, str]) -> PostgresSession:
         autocommit=True,
         prepare_threshold=None,  # PgBouncer gives the next transaction to another session
     )
-    return PostgresSession(connection)
+    return PostgresSession(connection, limits)
 
 
 def _storable(value: Any) -> Any:

@@ -10,7 +10,7 @@ import psycopg
 
 from fastovms.errors import StateFailed
 from fastovms.state.postgres.database_link import DatabaseLink
-from fastovms.state.postgres.postgres_connection import Unreachable
+from fastovms.state.postgres.postgres_connection import OF_COMMANDS, Unreachable
 from fastovms.state.postgres.postgres_database import ConnectionLost, PostgresDatabase
 from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.state_database import StateBounds
@@ -23,7 +23,7 @@ def open_url(address: ServerAddress, bounds: StateBounds) -> Iterator[PostgresDa
     Raises:
         StateFailed: it cannot be read or written, then or within.
     """
-    database = PostgresDatabase(DatabaseLink(address), bounds, time.time)
+    database = PostgresDatabase(DatabaseLink(address, limits=OF_COMMANDS), bounds, time.time)
     try:
         database.connect()
         yield database

@@ -173,20 +173,19 @@ class Database:
 
     def check(self) -> None:
         """Raises AssertionError when what is kept contradicts itself. It reads everything."""
-        assert self.faults() == []
+        assert list(self.faults()) == []
 
-    def faults(self) -> list[str]:
-        """Returns what contradicts what. It reads everything.
+    def faults(self) -> Iterator[str]:
+        """Yields what contradicts what. It reads everything.
 
         Raises:
             sqlite3.Error: it cannot be read.
         """
         execute = self._connection.execute
-        return [
-            *(text for (text,) in execute("PRAGMA integrity_check") if text != "ok"),
-            *(f"a row of {row[0]} is nobody's" for row in execute("PRAGMA foreign_key_check")),
-            *self._tables.faults(self._totals),
-        ]
+        yield from (text for (text,) in execute("PRAGMA integrity_check") if text != "ok")
+        for row in execute("PRAGMA foreign_key_check"):
+            yield f"a row of {row[0]} is nobody's"
+        yield from self._tables.faults(self._totals)
 
     def snapshot(self) -> AbstractContextManager[Tables]:
         """A transaction that only reads."""

@@ -29,8 +29,8 @@ class OpenState(Protocol):
     def transaction(self) -> AbstractContextManager[Tables]:
         """Commits what is done within it, or nothing where that raises."""
 
-    def faults(self) -> list[str]:
-        """Returns what contradicts what. It reads everything."""
+    def faults(self) -> Iterator[str]:
+        """Yields what contradicts what. It reads everything."""
 
 
 @contextmanager

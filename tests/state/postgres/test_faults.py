@@ -12,8 +12,9 @@ import pytest
 from fastovms.config import StateConfig
 from fastovms.errors import StateFailed
 from fastovms.state.opening.opening import open_store
-from fastovms.state.postgres import postgres_connection
+from fastovms.state.postgres import database_link
 from fastovms.state.postgres.database_link import DatabaseLink
+from fastovms.state.postgres.postgres_connection import open_session
 from fastovms.state.postgres.postgres_database import PostgresDatabase
 from fastovms.state.postgres.server_address import ServerAddress
 from fastovms.state.store import StateStore, StoredItem, StoredResponse
@@ -95,7 +96,11 @@ async def test_a_database_that_is_killed_while_it_writes(url, postgres_server):
 
 
 async def test_a_database_that_hangs(url, postgres_server, monkeypatch):
-    monkeypatch.setattr(postgres_connection, "_ANSWER_TIMEOUT", 0.3)
+    monkeypatch.setattr(
+        database_link,
+        "open_session",
+        lambda parameters, limits: open_session(parameters, limits._replace(answer=0.3)),
+    )
     store = open_at(f"{url}connect_timeout=2")
     await store.add_conversation("t", "c", b"{}", [])
     postgres_server.pause()

@@ -5,7 +5,6 @@ import time
 import psycopg
 import pytest
 
-from fastovms.state.postgres import postgres_connection
 from fastovms.state.postgres.postgres_connection import open_session
 
 
@@ -50,7 +49,7 @@ def test_nothing_is_prepared(session):
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for(session, monkeypatch):
-    monkeypatch.setattr(postgres_connection, "_ANSWER_TIMEOUT", 0.2)
+    monkeypatch.setattr(session._connection, "answer_timeout", 0.2)
     started = time.monotonic()
     with pytest.raises(psycopg.OperationalError):
         session.execute("SELECT pg_sleep(30)")

@@ -15,7 +15,23 @@ def test_a_database(postgres):
         add(state, "a")
     with open_url(postgres, UNBOUNDED) as state:
         assert find(state, "a") is not None
-        assert state.faults() == []
+        assert list(state.faults()) == []
+
+
+def test_a_statement_may_take_longer_than_those_of_servers(postgres):
+    with open_url(postgres, UNBOUNDED) as state, state.snapshot() as tables:
+        assert tables.execute("SHOW statement_timeout").fetchone() == ("1h",)
+
+
+def test_faults_are_told_as_they_are_found(postgres):
+    with open_url(postgres, UNBOUNDED) as state:
+        for number in range(102):
+            add(state, f"r{number:03}")
+        with state.transaction() as tables:
+            tables.execute("UPDATE objects SET size = size + 1")
+        faults = state.faults()
+        assert next(faults).startswith("r000: its size")
+        assert len(list(faults)) == 102, "the other sizes, and the totals"
 
 
 def test_one_that_cannot_be_reached():

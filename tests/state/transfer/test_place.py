@@ -25,7 +25,7 @@ def test_a_directory(tmp_path):
         ):
             pass
     with open_place(str(tmp_path), None, {}) as state:
-        assert state.faults() == []
+        assert list(state.faults()) == []
 
 
 def test_a_fault_within(tmp_path):

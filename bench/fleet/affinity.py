@@ -47,6 +47,7 @@ class _Counts:
 
 def measure(fleet: Fleet, options: argparse.Namespace) -> Sequence[Figure]:
     figures = [Figure("conversations", options.conversations), Figure("turns each", options.turns)]
+    figures.append(Figure("turns at the same time, at most", options.at_once))
     ways = {
         "one replica": [fleet.replicas[0].url],
         "Envoy": [fleet.url],
@@ -85,6 +86,7 @@ async def _hold(
             next_client,
             num_conversations=options.conversations,
             num_turns=options.turns,
+            max_at_once=options.at_once,
             seed=seed,
             resends=resends,
         )
@@ -102,6 +104,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=int, default=NUM_REPLICAS)
     parser.add_argument("--conversations", type=int, default=200)
     parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--at-once", type=int, default=200, help="turns that run at the same time")
 
 
 COMMAND = Command(

@@ -19,22 +19,28 @@ _WORDS: Final = (
 )
 _WORDS_A_TURN: Final = 25
 _TOKENS_AN_ANSWER: Final = 8
-_MAX_AT_ONCE: Final = 32
 
 NextClient = Callable[[], HttpClient]
 """Says which server is asked next."""
 
 
 async def converse(
-    next_client: NextClient, *, num_conversations: int, num_turns: int, seed: str, resends: bool
+    next_client: NextClient,
+    *,
+    num_conversations: int,
+    num_turns: int,
+    max_at_once: int,
+    seed: str,
+    resends: bool,
 ) -> None:
-    """Holds all conversations at the same time, and a bounded number of their turns.
+    """Holds all conversations at the same time.
 
     Args:
+        max_at_once: turns that run at the same time at most.
         resends: each turn sends all messages before it as a chat; otherwise it names the response
             that it continues.
     """
-    slots = asyncio.Semaphore(_MAX_AT_ONCE)
+    slots = asyncio.Semaphore(max_at_once)
     hold = _resend if resends else _continue
     async with asyncio.TaskGroup() as group:
         for number in range(num_conversations):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import openai
@@ -54,11 +55,9 @@ async def _kill(fleet: Fleet, options: argparse.Namespace, victim: ServerUnderTe
         if reading.done():
             raise SystemExit("the streams have ended before the kill: ask for more --tokens")
         await asyncio.sleep(0.02)
-    starts = (asyncio.to_thread(start_response, victim.url) for _ in range(_NUM_BACKGROUND))
-    paths = [f"/v1/responses/{id}" for id in await asyncio.gather(*starts)]
     asking = asyncio.create_task(_ask_with_retries(fleet.url))
     await asyncio.sleep(_HEAD_START)
-    victim.kill()
+    paths = await asyncio.to_thread(_start_and_kill, victim)
     killed, num_running = time.monotonic(), streams.num_running
     others = [replica for replica in fleet.replicas if replica is not victim]
     failed = await asyncio.to_thread(_wait_until_failed, others, paths)
@@ -89,6 +88,14 @@ async def _kill(fleet: Fleet, options: argparse.Namespace, victim: ServerUnderTe
         Figure("background responses that it ran", len(paths)),
         Figure("until all others say that these failed", failed - killed, "s", at_most=LEASE_LIMIT),
     ]
+
+
+def _start_and_kill(victim: ServerUnderTest) -> list[str]:
+    """Returns the paths of responses that the replica was running when it was killed."""
+    with ThreadPoolExecutor(_NUM_BACKGROUND) as pool:
+        ids = list(pool.map(start_response, [victim.url] * _NUM_BACKGROUND))
+    victim.kill()
+    return [f"/v1/responses/{id}" for id in ids]
 
 
 async def _ask_with_retries(url: str) -> int:
@@ -150,7 +157,7 @@ def run(options: argparse.Namespace) -> Sequence[Figure]:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=int, default=NUM_REPLICAS, help="at least two")
     parser.add_argument("--streams", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=400, help="of a stream")
+    parser.add_argument("--tokens", type=int, default=800, help="of a stream")
     parser.add_argument("--operations", type=int, default=100, help="acknowledged before the kill")
 
 

@@ -65,23 +65,27 @@ async def first_tokens(
 
 def _added(options: argparse.Namespace) -> list[Figure]:
     figures = []
-    with running_fleet(options.replicas) as fleet:
+    with running_fleet(options.replicas) as fleet, balanced([fleet.replicas[0].url]) as (one, _):
+        ways = {
+            "one replica": fleet.replicas[0].url,
+            "Envoy before it": one,
+            f"Envoy before {options.replicas}": fleet.url,
+        }
         for num_streams in _STREAMS:
-            urls = [fleet.replicas[0].url, fleet.url]
             times = uvloop.run(
-                first_tokens(urls, num_streams, options.requests, Random(options.seed))
+                first_tokens(
+                    list(ways.values()), num_streams, options.requests, Random(options.seed)
+                )
             )
             name = f"time to first token, {num_streams} at once"
             for percentile in (50, 99):
-                direct, balanced = (float(np.percentile(each, percentile)) for each in times)
+                values = [float(np.percentile(each, percentile)) for each in times]
                 figures += [
-                    Figure(f"{name}: one replica, p{percentile}", direct, "ms"),
-                    Figure(
-                        f"{name}: Envoy before {options.replicas}, p{percentile}", balanced, "ms"
-                    ),
+                    Figure(f"{name}: {way}, p{percentile}", value, "ms")
+                    for way, value in zip(ways, values, strict=True)
                 ]
-            added = float(np.median(times[1])) - float(np.median(times[0]))
-            figures.append(Figure(f"{name}: added, p50", added, "ms"))
+                added = values[1] - values[0]
+                figures.append(Figure(f"{name}: Envoy adds, p{percentile}", added, "ms"))
     return figures
 
 

@@ -57,8 +57,8 @@ async def _kill(fleet: Fleet, options: argparse.Namespace, victim: ServerUnderTe
         await asyncio.sleep(0.02)
     asking = asyncio.create_task(_ask_with_retries(fleet.url))
     await asyncio.sleep(_HEAD_START)
-    paths = await asyncio.to_thread(_start_and_kill, victim)
-    killed, num_running = time.monotonic(), streams.num_running
+    paths, killed = await asyncio.to_thread(_start_and_kill, victim)
+    num_running = streams.num_running
     others = [replica for replica in fleet.replicas if replica is not victim]
     failed = await asyncio.to_thread(_wait_until_failed, others, paths)
     await reading
@@ -90,12 +90,13 @@ async def _kill(fleet: Fleet, options: argparse.Namespace, victim: ServerUnderTe
     ]
 
 
-def _start_and_kill(victim: ServerUnderTest) -> list[str]:
-    """Returns the paths of responses that the replica was running when it was killed."""
+def _start_and_kill(victim: ServerUnderTest) -> tuple[list[str], float]:
+    """Returns the paths of responses that the replica was running when it was killed, and when it
+    was."""
     with ThreadPoolExecutor(_NUM_BACKGROUND) as pool:
         ids = list(pool.map(start_response, [victim.url] * _NUM_BACKGROUND))
     victim.kill()
-    return [f"/v1/responses/{id}" for id in ids]
+    return [f"/v1/responses/{id}" for id in ids], time.monotonic()
 
 
 async def _ask_with_retries(url: str) -> int:

@@ -120,7 +120,7 @@ class StateClient:
 
     def _stream(self) -> None:
         response = self._http.send("POST", "/v1/responses", self._request(stream=True))
-        self._keep(_last_response(response))
+        self._keep(self._expect((response.status, _last_response(response))))
 
     def _run_in_background(self) -> None:
         num_tokens = self._random.randrange(1, 300)

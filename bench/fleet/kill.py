@@ -166,5 +166,5 @@ COMMAND = Command(
     help="kills a replica in the middle of many streams; only its own may end",
     run=run,
     add_arguments=_add_arguments,
-    short={"replicas": 3, "streams": 24, "tokens": 500, "operations": 10},
+    short={"replicas": 3, "streams": 16, "tokens": 400, "operations": 10},
 )

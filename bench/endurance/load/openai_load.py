@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -84,7 +84,9 @@ async def _ask_on(
         outcome.longest = max(outcome.longest, time.perf_counter() - start)
         draw = rng.random()
         longest = next(seconds for share, seconds in PAUSES if draw <= share)
-        await asyncio.sleep(rng.random() * longest)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(rng.random() * longest):
+                await ended.wait()
 
 
 async def _ask(client: openai.AsyncOpenAI, model: str, prompt: str, *, is_stream: bool) -> None:

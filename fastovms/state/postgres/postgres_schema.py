@@ -85,7 +85,7 @@ _SCHEMA: Final = (
 
 
 class OtherVersion(Unreachable):
-    """The tables are of a later version than this one. The text says so."""
+    """The tables are of a version that this server does not know. The text says so."""
 
 
 def make_tables(session: PostgresSession) -> None:
@@ -94,7 +94,7 @@ def make_tables(session: PostgresSession) -> None:
 
     Raises:
         psycopg.Error: the server does not allow it, or is gone.
-        OtherVersion: they are of a later version.
+        OtherVersion: they are of another version.
     """
     if _is_current(session):
         return
@@ -119,6 +119,7 @@ def _is_current(session: PostgresSession) -> bool:
     if not has_table:
         return False
     [version] = session.execute("SELECT max(version) FROM state_version").fetchone()
-    if version > VERSION:
-        raise OtherVersion(f"its format is {version}, not {VERSION}: it is of a later fastovms")
-    return bool(version == VERSION)
+    if version != VERSION:
+        of = "of a later fastovms" if version and version > VERSION else "none that there ever was"
+        raise OtherVersion(f"its format is {version}, not {VERSION}: it is {of}")
+    return True

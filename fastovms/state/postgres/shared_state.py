@@ -38,7 +38,7 @@ def open_shared_state(
 
     Raises:
         ConfigurationError: the URL is none, the password cannot be read, or the database is of a
-            later version.
+            version that this server does not know.
     """
     assert config.state_url is not None
     address = read_address(config.state_url, config.password_file, environ)

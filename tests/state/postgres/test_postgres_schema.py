@@ -26,11 +26,18 @@ def test_many_servers_start_at_the_same_time(postgres):
     session.close()
 
 
-def test_a_later_version_is_left_alone(postgres):
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (99, "its format is 99, not 3: it is of a later fastovms"),
+        (2, "its format is 2, not 3: it is none that there ever was"),
+    ],
+)
+def test_another_version_is_left_alone(postgres, version, message):
     session = open_session(postgres.connection_parameters())
     make_tables(session)
-    session.execute("UPDATE state_version SET version = 99")
-    with pytest.raises(OtherVersion, match="its format is 99, not"):
+    session.execute("UPDATE state_version SET version = ?", (version,))
+    with pytest.raises(OtherVersion, match=message):
         make_tables(session)
     session.close()
 

@@ -22,6 +22,10 @@ from fastovms.state.store import (
     UnknownCursor,
 )
 
+VERSION: Final = 3
+"""The version of the tables, the same in every database and in files that states are exported
+to."""
+
 _USE_INTERVAL: Final = 60.0
 """Seconds within which a second use of an object is not noted, so that a long chain of responses is
 not written anew for each one that is added to it."""

@@ -32,12 +32,18 @@ _MAX_DELAY: Final = 2.0
 back before its leases expire, which they do some seconds after others are."""
 
 
+def _log_trouble(reason: str) -> None:
+    logger.warning("responses are not stored: %s", reason)
+
+
 class DatabaseLink:
     """Opens connections to one database. When one cannot be opened, the next attempt comes later,
     and until then whoever wants one is told so at once.
 
     Args:
         clock: tells seconds that only grow.
+        prepare: makes or checks the tables over a new connection.
+        warn: is told why the database cannot be reached, whenever the reason changes.
 
     Attributes:
         trouble: why the database cannot be reached; "" = it can.
@@ -50,9 +56,13 @@ class DatabaseLink:
         address: ServerAddress,
         clock: Callable[[], float] = time.monotonic,
         limits: TimeLimits = OF_SERVERS,
+        prepare: Callable[[PostgresSession], None] = make_tables,
+        warn: Callable[[str], None] = _log_trouble,
     ) -> None:
         self._address = address
         self._limits = limits
+        self._prepare = prepare
+        self._warn = warn
         self._clock = clock
         self._attempt = threading.Lock()
         self._changed = threading.Lock()
@@ -98,7 +108,7 @@ class DatabaseLink:
         try:
             session = open_session(self._address.connection_parameters(), self._limits)
             try:
-                make_tables(session)
+                self._prepare(session)
             except BaseException:
                 session.close()
                 raise
@@ -120,7 +130,7 @@ class DatabaseLink:
     def _note(self, reason: str) -> None:
         with self._changed:
             if reason != self.trouble:
-                logger.warning("responses are not stored: %s: %s", self._address, reason)
+                self._warn(f"{self._address}: {reason}")
             self.trouble = reason
             # Servers that lost the same database do not all come back at the same moment.
             self._due_at = self._clock() + self._delay * random.uniform(0.5, 1.0)

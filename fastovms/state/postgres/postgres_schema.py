@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fastovms.state.postgres.postgres_connection import PostgresSession, Unreachable
-
-VERSION: Final = 3
-"""The version of the schema: the one of SQLite's that means the same."""
+from fastovms.state.tables import VERSION
 
 MIGRATION_LOCK: Final = 0x6661_7374_0001
 """The number of the advisory lock under which one server at a time makes the tables."""
@@ -88,6 +86,10 @@ class OtherVersion(Unreachable):
     """The tables are of a version that this server does not know. The text says so."""
 
 
+class NoTables(Unreachable):
+    """The database has no state."""
+
+
 def make_tables(session: PostgresSession) -> None:
     """Makes the tables unless they are there. Of several servers that start at the same time one
     does so, and the others wait for it.
@@ -96,12 +98,12 @@ def make_tables(session: PostgresSession) -> None:
         psycopg.Error: the server does not allow it, or is gone.
         OtherVersion: they are of another version.
     """
-    if _is_current(session):
+    if has_tables(session):
         return
     session.begin()
     try:
         session.execute("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
-        if not _is_current(session):
+        if not has_tables(session):
             for statement in _SCHEMA:
                 session.execute(statement)
         session.commit()
@@ -110,7 +112,18 @@ def make_tables(session: PostgresSession) -> None:
         raise
 
 
-def _is_current(session: PostgresSession) -> bool:
+def need_tables(session: PostgresSession) -> None:
+    """Raises NoTables unless the tables are there, and OtherVersion as `make_tables` does."""
+    if not has_tables(session):
+        raise NoTables("it has no tables of a state")
+
+
+def has_tables(session: PostgresSession) -> bool:
+    """Returns whether the tables are there.
+
+    Raises:
+        OtherVersion: they are of another version.
+    """
     # Not `to_regclass`, which within a transaction may remember that there was no such table.
     [has_table] = session.execute(
         "SELECT EXISTS (SELECT FROM pg_tables WHERE tablename = 'state_version' "

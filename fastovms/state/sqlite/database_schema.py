@@ -8,9 +8,7 @@ from typing import Final
 
 from fastovms.state.seal import LENGTH, seal
 from fastovms.state.sqlite.sqlite_connection import open_connection
-
-VERSION: Final = 3
-"""The version of the schema, as `PRAGMA user_version` has it."""
+from fastovms.state.tables import VERSION
 
 _RUNNING: Final = """
 CREATE TABLE runs (

@@ -47,7 +47,8 @@ def open_place(
     if "://" in place:
         with extra_needed():
             from fastovms.state.postgres.postgres_place import open_url
-        with open_url(read_address(place, password_file, environ), _UNBOUNDED) as shared:
+        address = read_address(place, password_file, environ)
+        with open_url(address, _UNBOUNDED, must_exist=must_exist) as shared:
             yield shared
         return
     directory = Path(place)

@@ -14,11 +14,10 @@ from typing import Any, BinaryIO, Final
 import orjson
 
 from fastovms.errors import ConfigurationError
+from fastovms.state.tables import VERSION
 from fastovms.state.transfer.row_copy import FORMS, PAGE, Page, Row, RowSource, TableForm
 
 _FORMAT: Final = "fastovms-state"
-VERSION: Final = 3
-"""The version of the databases whose rows are in the file."""
 
 _BLOBS: Final = ("body", "events", "data")
 _FORM_OF: Final = {form.name: form for form in FORMS}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from fastovms.errors import StateFailed
+from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.postgres.postgres_place import open_url
 from fastovms.state.postgres.server_address import ServerAddress
 from tests.state.conftest import UNBOUNDED
@@ -41,6 +41,20 @@ def test_one_that_cannot_be_reached():
         open_url(nowhere, UNBOUNDED),
     ):
         pass
+
+
+def test_one_that_has_no_state_is_left_as_it_is(postgres, caplog):
+    for _ in range(2):
+        with (
+            pytest.raises(ConfigurationError, match=r"^there is no state in postgresql://"),
+            open_url(postgres, UNBOUNDED, must_exist=True),
+        ):
+            pass
+    assert caplog.text == ""
+    with open_url(postgres, UNBOUNDED):
+        pass
+    with open_url(postgres, UNBOUNDED, must_exist=True) as state:
+        assert list(state.faults()) == []
 
 
 def test_what_fails_within(postgres):

@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from fastovms.errors import ConfigurationError
-from fastovms.state.transfer.portable_file import VERSION, PortableFile, write_portable
+from fastovms.state.tables import VERSION
+from fastovms.state.transfer.portable_file import PortableFile, write_portable
 from fastovms.state.transfer.row_copy import EVENTS, ITEMS, OBJECTS, PAGE, Page
 
 OBJECT = (1, "t", 0, "r", 1, None, b"body", None, 300, 1.5)

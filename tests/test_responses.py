@@ -215,8 +215,9 @@ def test_a_crash_ends_what_runs_in_the_background(tmp_path):
         assert found.error is not None
         assert "was stopped" in found.error.message
         events = list(client.responses.retrieve(queued.id, stream=True, starting_after=3))
-        assert [event.type for event in events] == ["error", "response.failed"]
-        assert [event.sequence_number for event in events] == [4, 5]
+        # Before the end there may be what was kept before the crash.
+        assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+        assert [event.sequence_number for event in events] == [*range(4, 4 + len(events))]
         with pytest.raises(openai.BadRequestError):
             client.responses.cancel(queued.id)
 

@@ -6,8 +6,10 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Final
 
+from fastovms.cli.client_settings import client_settings
 from fastovms.cli.flag import Flag
 from fastovms.cli.flag_types import integer, json_object, name_of, number, path, text
 from fastovms.load_test.load_config import (
@@ -189,13 +191,8 @@ def add_bench(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> 
 
 def run_bench(arguments: argparse.Namespace, settings: Settings) -> int:
     """Runs the load test, and returns the exit code."""
-    given = Settings()
-    for flags in BENCH_GROUPS.values():
-        for flag in flags:
-            given |= flag.settings_of(arguments)
-    key = os.environ.get("OPENAI_API_KEY", "").strip()
-    if key and LOAD.api_key not in given.given:
-        given |= Settings({LOAD.api_key: key})
+    flags = chain.from_iterable(BENCH_GROUPS.values())
+    given = client_settings(flags, arguments, LOAD.api_key, os.environ)
     from fastovms.load_test.load_command import bench
 
     return bench(

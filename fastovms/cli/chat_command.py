@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from fastovms.cli.client_settings import client_settings
 from fastovms.cli.doctor_command import wants_colour
 from fastovms.cli.flag import Flag
 from fastovms.cli.flag_types import text
@@ -53,12 +54,7 @@ def add_chat(add_parser: Callable[..., argparse.ArgumentParser], name: str) -> N
 
 def run_chat(arguments: argparse.Namespace, settings: Settings) -> int:
     """Runs the chat, and returns the exit code."""
-    given = Settings()
-    for flag in CHAT_FLAGS:
-        given |= flag.settings_of(arguments)
-    key = os.environ.get("OPENAI_API_KEY", "").strip()
-    if key and TERMINAL.api_key not in given.given:
-        given |= Settings({TERMINAL.api_key: key})
+    given = client_settings(CHAT_FLAGS, arguments, TERMINAL.api_key, os.environ)
     from fastovms.terminal.terminal_chat import chat
 
     return chat(

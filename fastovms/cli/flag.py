@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,3 +71,11 @@ class Flag:
         if self.member:
             value = {self.member: value}
         return Settings({self.field: tuple(value) if self.repeats else value})
+
+
+def settings_of(flags: Iterable[Flag], arguments: argparse.Namespace) -> Settings:
+    """Returns what flags set, of those that were given."""
+    settings = Settings()
+    for flag in flags:
+        settings |= flag.settings_of(arguments)
+    return settings

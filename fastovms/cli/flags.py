@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from fastovms.cli.flag import Flag
+from fastovms.cli.flag import Flag, settings_of
 from fastovms.cli.model_flags import CHAT_FLAGS, ENGINE_FLAGS, IMAGES_FLAGS, REPOSITORY_FLAGS
 from fastovms.cli.server_flags import (
     ACCESS_FLAGS,
@@ -47,9 +47,7 @@ def add_flags(parser: argparse.ArgumentParser, titles: Collection[str] = GROUPS)
 
 def read_flags(arguments: argparse.Namespace) -> Settings:
     """Returns what the flags set."""
-    settings = Settings()
-    for flag in FLAGS:
-        settings |= flag.settings_of(arguments)
+    settings = settings_of(FLAGS, arguments)
     return settings | _first_address(settings)
 
 

@@ -22,6 +22,7 @@ from fastovms.backends.model_files.context_length import limit_context
 from fastovms.backends.model_files.model_info import log_missing, read_model_info
 from fastovms.backends.model_files.required_files import takes_images
 from fastovms.backends.processes.process import ChildProcess
+from fastovms.binding_tables import make_binding_tables
 from fastovms.config import MediaConfig, ModelConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.model.compilation import check_exact
@@ -73,6 +74,7 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
     """
     check_models(models)
     start = time.perf_counter()
+    make_binding_tables()
     loaded = []
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in models:

@@ -6,6 +6,7 @@ FOUNDATION = frozenset(
     {
         "backend",
         "backend_stats",
+        "binding_tables",
         "cgroup",
         "config",
         "disk_cache",

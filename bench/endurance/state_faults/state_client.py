@@ -203,7 +203,7 @@ class StateClient:
         _, path = self._conversation()
         value = str(self._random.random())
         old = self.promises[path]
-        self.promises[path] = either(old, lambda _, body: body["metadata"] == {"value": value})
+        self.promises[path] = either(old, lambda _, body: body.get("metadata") == {"value": value})
         body = self._expect(self._http.ask("POST", path, {"metadata": {"value": value}}))
         self.promises[path] = exactly(body)
 

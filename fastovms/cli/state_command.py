@@ -91,6 +91,7 @@ def run_state(arguments: argparse.Namespace, settings: Settings) -> int:
             source = stack.enter_context(rows_of(_open(stack, arguments, arguments.place)))
         if arguments.action == "export":
             export(source, arguments.file, _counter(stack, source))
+            print(f"{source.num_rows()} rows were written to {arguments.file}")
             return 0
         place = arguments.place if arguments.action == "import" else arguments.to
         target = _open(stack, arguments, place, must_exist=False)

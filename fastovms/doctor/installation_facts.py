@@ -29,7 +29,7 @@ class DirectoryFacts:
     Attributes:
         path: None = there is to be none.
         exists: now; the server makes one that does not.
-        is_writable: itself, or the nearest directory above that exists.
+        is_writable: itself, or what is nearest above it, which must be a directory too.
         free: bytes there.
     """
 
@@ -110,13 +110,14 @@ def read_installation(
 def _directory(name: str, path: Path | None, flag: str) -> DirectoryFacts:
     if path is None:
         return DirectoryFacts(name, None, flag)
-    there = next((place for place in (path, *path.parents) if os.path.isdir(place)), Path("/"))
+    there = next((place for place in (path, *path.parents) if os.path.exists(place)), Path("/"))
+    is_directory = os.path.isdir(there)
     return DirectoryFacts(
         name,
         path,
         flag,
-        exists=there == path,
-        is_writable=os.access(there, os.W_OK | os.X_OK) and not os.path.isfile(path),
+        exists=is_directory and there == path,
+        is_writable=is_directory and os.access(there, os.W_OK | os.X_OK),
         free=shutil.disk_usage(there).free,
     )
 

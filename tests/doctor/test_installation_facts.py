@@ -40,6 +40,15 @@ def test_directories(tmp_path: Path) -> None:
     assert not broken.is_writable
 
 
+def test_a_directory_below_a_file_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in ("file", "file/state"):
+        engine = EngineConfig(cache_dir=str(tmp_path / place))
+        facts = read_installation(engine, HttpConfig(), SecurityConfig(), StateConfig(), {})
+        cache = facts.directories[0]
+        assert (cache.exists, cache.is_writable) == (False, False)
+
+
 def test_what_needs_no_directory() -> None:
     [cache] = read(state=StateConfig(state_dir=":memory:")).directories
     assert cache.path is None

@@ -19,6 +19,7 @@ from fastovms.state.transfer.row_copy import FORMS, PAGE, Page, Row, RowSource, 
 
 _FORMAT: Final = "fastovms-state"
 
+_INTEGER_LIMIT: Final = 2**63
 _BLOBS: Final = ("body", "events", "data")
 _FORM_OF: Final = {form.name: form for form in FORMS}
 
@@ -96,11 +97,19 @@ class PortableFile:
         try:
             form = _FORM_OF[value[0]]
             return form, [
-                base64.b64decode(part) if name in _BLOBS and part is not None else part
-                for name, part in zip(form.columns, value[1:], strict=True)
+                _column(name, part) for name, part in zip(form.columns, value[1:], strict=True)
             ]
         except (LookupError, TypeError, ValueError):
             raise ConfigurationError(f"{self._file.name} is damaged") from None
+
+
+def _column(name: str, value: Any) -> object:
+    """Returns what a column takes. Raises TypeError or ValueError: no column takes it."""
+    if isinstance(value, bool | list | dict):
+        raise TypeError
+    if isinstance(value, int) and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
+        raise ValueError
+    return base64.b64decode(value) if name in _BLOBS and value is not None else value
 
 
 def _value(value: object) -> object:

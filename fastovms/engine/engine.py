@@ -27,9 +27,10 @@ from fastovms.engine.sampling.sampler import Drawn, Sampler
 from fastovms.engine.sampling.seeds import sample_seed
 from fastovms.engine.scheduling.batch import Batch, ScoredTokens, build_batch
 from fastovms.engine.scheduling.blocks import BlockManager
-from fastovms.engine.scheduling.prefill_pacing import StepCosts
+from fastovms.engine.scheduling.prefill_pacing import PrefillPacing
 from fastovms.engine.scheduling.scheduler import Scheduler
 from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup, SequenceStatus
+from fastovms.engine.scheduling.step_costs import StepCosts
 from fastovms.engine.scheduling.waiting import rank_of
 from fastovms.errors import BrokenLogits, RequestError, description_of
 from fastovms.grammar.grammar import GrammarCompiler, GrammarState, dead_end
@@ -105,6 +106,7 @@ class Engine:
         self._new_seed = new_seed
         self._clock = clock
         self._costs = StepCosts()
+        self._pacing = PrefillPacing(self._costs)
         self._sampler = Sampler()
         self._trial = ModelTrial(model, self.blocks)
         self._seq_ids = count()
@@ -191,7 +193,7 @@ class Engine:
             EngineFailed: the model's logits are no numbers any more, whatever the prompt.
         """
         self.drafting.propose(self.scheduler.running)
-        plan = self.scheduler.plan(self._costs.max_prefill_tokens)
+        plan = self.scheduler.plan(self._pacing.max_prefill_tokens)
         assert plan.chunks, "there is work, but none of it can go on"
         if plan.block_copies:
             self._model.copy_blocks(plan.block_copies)
@@ -200,6 +202,7 @@ class Engine:
         logits = self._model.infer(batch.inputs)
         self._costs.learn(
             num_decodes=plan.num_decodes,
+            num_rows=plan.num_decode_rows,
             num_prefill_tokens=plan.num_prefill_tokens,
             seconds=self._clock() - start,
         )

@@ -22,12 +22,14 @@ class Plan:
 
     Attributes:
         num_decodes: how many chunks are of sequences that decode; they come first.
+        num_decode_rows: rows of those, drafts included.
         num_prefill_tokens: how many tokens all other chunks have.
         admitted: the sequences that left the queue for it, including those preempted before.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
     num_decodes: int = 0
+    num_decode_rows: int = 0
     num_prefill_tokens: int = 0
     block_copies: list[BlockCopy] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)

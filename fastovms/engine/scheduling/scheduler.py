@@ -26,6 +26,12 @@ has, where it has fewer."""
 MIN_PREFILL_TOKENS = 16
 """The fewest tokens of prompts beside decodes: fewer cost nearly as much time as these."""
 
+MaxPrefillTokens = Callable[[int, int, int], int]
+
+
+def _whole_budget(num_decodes: int, num_rows: int, budget: int) -> int:
+    return budget
+
 
 def _is_decoding(sequence: Sequence) -> bool:
     return len(sequence.token_ids) - sequence.num_computed_tokens == 1
@@ -91,27 +97,27 @@ class Scheduler:
         self._blocks.free(sequence.block_table)
         sequence.status = SequenceStatus.FINISHED
 
-    def plan(self, max_prefill_tokens: Callable[[], int | None] = lambda: None) -> Plan:
+    def plan(self, max_prefill_tokens: MaxPrefillTokens = _whole_budget) -> Plan:
         """Chooses the next step's chunks and allocates their blocks, preempting where it must.
 
         Args:
-            max_prefill_tokens: returns how many tokens of prompts the step may have, whatever the
-                budget; None = no fewer than the budget. It is asked only while a prompt of several
-                steps is among them and at least as many sequences decode as do not: else the crowd
-                goes first.
+            max_prefill_tokens: returns how many tokens of prompts the step may have, given how many
+                sequences decode, their rows, and the budget that is left. It is asked only while a
+                prompt of several steps is among them and at least as many sequences decode as do
+                not: else the crowd goes first.
         """
         self._restart_outgrown()
         plan = Plan()
-        num_decoded = self._plan_decodes(plan)
+        plan.num_decode_rows = self._plan_decodes(plan)
         plan.num_decodes = len(plan.chunks)
-        budget = max(self._max_num_batched_tokens - num_decoded, self._num_reserved_tokens)
+        spare = self._max_num_batched_tokens - plan.num_decode_rows
+        budget = max(spare, self._num_reserved_tokens)
         num_others = len(self.running) - plan.num_decodes + len(self.waiting)
         if num_others == 0:
             return plan
         if plan.num_decodes >= num_others and self._has_long_prompt():
-            limit = max_prefill_tokens()
-            if limit is not None:
-                budget = min(budget, max(limit, MIN_PREFILL_TOKENS))
+            limit = max_prefill_tokens(plan.num_decodes, plan.num_decode_rows, budget)
+            budget = min(budget, max(limit, MIN_PREFILL_TOKENS))
         budget = self._plan_prefills(plan, budget)
         self._admit(plan, budget)
         return plan

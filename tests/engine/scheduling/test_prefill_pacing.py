@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.scheduling.prefill_pacing import StepCosts
+from fastovms.engine.scheduling.prefill_pacing import PrefillPacing
 from fastovms.engine.scheduling.scheduler import MIN_PREFILL_TOKENS
+from fastovms.engine.scheduling.step_costs import StepCosts
 from fastovms.params import GenerationRequest, SamplingParams
 from tests.engine.fake_model import FakeModel
 
@@ -33,35 +34,38 @@ class TimedModel(FakeModel):
         return [BASE + self.token_seconds * tokens for tokens in self.num_tokens_per_step]
 
 
-def learned(*steps: tuple[int, int, float]) -> StepCosts:
+def pacing_after(*steps: tuple[int, int, float]) -> PrefillPacing:
     costs = StepCosts()
     for num_decodes, num_prefill_tokens, seconds in steps:
-        costs.learn(num_decodes=num_decodes, num_prefill_tokens=num_prefill_tokens, seconds=seconds)
-    return costs
+        costs.learn(
+            num_decodes=num_decodes,
+            num_rows=num_decodes,
+            num_prefill_tokens=num_prefill_tokens,
+            seconds=seconds,
+        )
+    return PrefillPacing(costs)
+
+
+BUDGET = 256
 
 
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ([], None),
-        ([(0, 100, 1.0)], None),
-        ([(4, 0, 1.0)], None),
+        ([], BUDGET),
+        ([(0, 100, 1.0)], BUDGET),
+        ([(4, 0, 1.0)], BUDGET),
         ([(0, 100, 2.0), (4, 0, 1.0)], 50),
-        ([(0, 100, 2.0), (4, 0, 1.0), (4, 100, 1.5), (4, 100, 1.5), (4, 100, 1.5)], 200),
-        ([(0, 100, 2.0), (4, 0, 1.0), (4, 0, 90.0), (4, 0, 1.0)], 50),  # an outlier
-        ([(4, 0, 0.0), (4, 8, 0.0)], None),
-        ([(4, 8, 1.0)], None),  # nothing to compare it with
+        ([(0, 100, 2.0), (4, 0, 1.0), (4, 100, 1.5), (4, 100, 1.5)], 200),
+        ([(0, 100, 2.0), *[(4, 0, 1.0)] * 3, (4, 0, 90.0), (4, 0, 1.0)], 50),  # an outlier
+        ([(4, 0, 0.0), (4, 8, 0.0)], BUDGET),
+        ([(4, 8, 1.0)], BUDGET),  # nothing to compare it with
     ],
 )
 def test_what_a_prompt_may_have_of_a_step(
-    steps: list[tuple[int, int, float]], expected: int | None
+    steps: list[tuple[int, int, float]], expected: int
 ) -> None:
-    assert learned(*steps).max_prefill_tokens() == expected
-
-
-def test_old_steps_are_forgotten() -> None:
-    slow = [(0, 100, 2.0), *[(4, 0, 1.0)] * 20]
-    assert learned(*slow, *[(4, 0, 0.5)] * 20).max_prefill_tokens() == 25
+    assert pacing_after(*steps).max_prefill_tokens(4, 4, BUDGET) == expected
 
 
 def run_streams(

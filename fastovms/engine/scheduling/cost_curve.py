@@ -1,0 +1,72 @@
+"""Learns from noisy measurements what work costs by its size, and interpolates between sizes."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, insort
+from collections import deque
+from typing import Final
+
+_MEMORY: Final = 9
+"""How many measurements of about one size are remembered. Their median counts: a machine with
+neighbours has outliers."""
+
+
+def _size_class(size: int) -> int:
+    """Returns the lower end of the sizes that count as one: four to each power of two."""
+    shift = max(0, size.bit_length() - 3)
+    return size >> shift << shift
+
+
+class CostCurve:
+    """Seconds by size. Sizes are positive, and about equal ones are taken together."""
+
+    def __init__(self, *, starts_at_zero: bool) -> None:
+        """`starts_at_zero`: whether size 0 costs nothing. Else sizes below the smallest known one
+        cost as much as that."""
+        self._starts_at_zero = starts_at_zero
+        self._classes: list[int] = []
+        self._samples: dict[int, deque[tuple[int, float]]] = {}
+        self._points: dict[int, tuple[float, float]] = {}
+        self._provisional: set[int] = set()
+
+    def knows(self, size: int) -> bool:
+        """Returns whether about this size has been measured."""
+        return _size_class(size) in self._samples
+
+    def learn(self, size: int, seconds: float) -> None:
+        """Takes note of a measurement. The first one of about a size counts only until there is
+        another: what prepares a size makes it slow."""
+        key = _size_class(size)
+        samples = self._samples.get(key)
+        if samples is None:
+            samples = self._samples[key] = deque(maxlen=_MEMORY)
+            insort(self._classes, key)
+            self._provisional.add(key)
+        elif key in self._provisional:
+            self._provisional.discard(key)
+            samples.clear()
+        samples.append((size, seconds))
+        self._points[key] = (
+            statistics.median(size for size, _ in samples),
+            statistics.median(seconds for _, seconds in samples),
+        )
+
+    def seconds(self, size: float, *, beyond: float = 0.0) -> float | None:
+        """Returns the estimated seconds of a size; None = nothing has been measured. Above the
+        largest known size, each further unit costs `beyond` seconds."""
+        if not self._classes:
+            return None
+        at = bisect_left(self._classes, size)
+        nearby = [self._points[key] for key in self._classes[max(0, at - 2) : at + 2]]
+        size_below, seconds_below = 0.0, 0.0 if self._starts_at_zero else nearby[0][1]
+        for size_above, seconds_above in nearby:
+            if size_above > size:
+                share = (size - size_below) / (size_above - size_below)
+                return seconds_below + share * (seconds_above - seconds_below)
+            size_below, seconds_below = size_above, seconds_above
+        return seconds_below + (size - size_below) * beyond
+
+    def largest(self) -> tuple[float, float] | None:
+        """Returns the largest known size and its seconds."""
+        return self._points[self._classes[-1]] if self._classes else None

@@ -171,7 +171,8 @@ class _Masks:
                 places[key] = len(outputs)
                 outputs.append(mask)
             self._output_of.append(places[key])
-        self._compiled = _compile(outputs) if outputs else None
+        # Not called as a CompiledModel is: it would keep itself, and the model, in memory for ever.
+        self._request = _compile(outputs).create_infer_request() if outputs else None
         self._rows: dict[int, list[Floats]] = {}
 
     def row(self, layer: int, position: int) -> Floats:
@@ -183,12 +184,13 @@ class _Masks:
         return self._rows[position][output]
 
     def _evaluate(self, position: int) -> list[Floats]:
-        assert self._compiled is not None
-        inputs = {
-            port: _VALUES[_kind(port)](position, port.get_partial_shape())
-            for port in self._compiled.inputs
-        }
-        outputs = self._compiled(inputs)
+        assert self._request is not None
+        outputs = self._request.infer(
+            [
+                _VALUES[_kind(port)](position, port.get_partial_shape())
+                for port in self._request.model_inputs
+            ]
+        )
         return [_as_row(outputs[i], position) for i in range(len(outputs))]
 
 

@@ -154,14 +154,14 @@ class _Values:
         parameters = _parameters(outputs)
         self._names = [_name(parameter) for parameter in parameters]
         part = ov.Model([opset13.result(output) for output in outputs], parameters, "factors")
-        self._compiled = ov.Core().compile_model(
-            part.clone(), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-        )
+        compiled = ov.Core().compile_model(part.clone(), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        # Not called as a CompiledModel is: it would keep itself, and the model, in memory for ever.
+        self._request = compiled.create_infer_request()
         self._known: dict[int, list[Array]] = {}
 
     def at(self, length: int) -> list[Array]:
         if length not in self._known:
-            outputs = self._compiled([_INPUTS[name](length) for name in self._names])
+            outputs = self._request.infer([_INPUTS[name](length) for name in self._names])
             self._known[length] = [np.array(outputs[i]) for i in range(len(outputs))]
         return self._known[length]
 

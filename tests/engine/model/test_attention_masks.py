@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from openvino import opset13 as ops
 from bench.graph import LlamaGraph
 from bench.shapes import SHAPES
 from fastovms.backends.paged.context_window import MIN_EXACT_LEN
+from fastovms.config import DEMO_MODEL
 from fastovms.engine.model.attention_masks import (
     LayerAttention,
     ModelAttention,
@@ -137,3 +139,19 @@ def test_biases_that_are_rounded_are_taken_up_to_where_they_bend() -> None:
     assert 256 <= described.max_len < 270
     for attention in described.layers:
         assert np.allclose(attention.slopes or (), (0.5, 0.25), rtol=1e-2)
+
+
+def test_a_model_that_was_read_is_given_back() -> None:
+    """The masks share the model's weights, whose file stays mapped as long as they live."""
+    file = DEMO_MODEL / "openvino_model.xml"
+
+    def num_mapped() -> int:
+        return Path("/proc/self/maps").read_text().count(str(file.with_suffix(".bin")))
+
+    before = num_mapped()
+    model = ov.Core().read_model(file)
+    assert attentions_of(model, 64).max_len is None
+    assert num_mapped() > before
+    del model
+    gc.collect()
+    assert num_mapped() == before

@@ -1,8 +1,13 @@
-"""Memory that was freed goes back to the system."""
+"""Memory that was freed, or holds what was read of files, goes back to the system."""
 
 from __future__ import annotations
 
-from fastovms.free_memory import find_trim
+import mmap
+from pathlib import Path
+
+import pytest
+
+from fastovms.free_memory import find_trim, forget_mapped
 
 
 def resident() -> int:
@@ -20,3 +25,25 @@ def test_what_lies_free_between_blocks_in_use_is_given_back() -> None:
     find_trim()()
     assert before - resident() > 60_000_000
     assert len(kept) == 125
+
+
+@pytest.mark.parametrize("access", [mmap.ACCESS_READ, mmap.ACCESS_COPY])
+def test_what_was_read_of_a_mapped_file_is_given_back_unless_it_was_written(
+    tmp_path: Path, access: int
+) -> None:
+    size = 64 * 2**20
+    path = tmp_path / "the weights"
+    path.write_bytes(b"\1" * size)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    is_read_only = access == mmap.ACCESS_READ
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=access) as mapped:
+        if not is_read_only:
+            mapped[5] = 2
+        assert mapped[::4096].count(1) == size // 4096
+        before = resident()
+        assert forget_mapped(link) == (size if is_read_only else 0)
+        assert (before - resident() > size * 0.9) is is_read_only
+        assert mapped[::4096].count(1) == size // 4096, "it is read anew"
+        assert mapped[5] == (1 if is_read_only else 2)
+    assert forget_mapped(link) == 0

@@ -57,6 +57,7 @@ class FakeModel:
         self.states = states
         self.bytes_per_block = 1024
         self.num_tokens_per_step: list[int] = []
+        self.has_forgotten_files = False
         self._cache = np.zeros((0, block_size), np.int64)
 
     def available_memory(self) -> int:
@@ -64,6 +65,9 @@ class FakeModel:
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         return False
+
+    def forget_files(self) -> None:
+        self.has_forgotten_files = True
 
     def allocate_cache(self, num_blocks: int) -> None:
         self._cache = np.full((num_blocks, self.block_size), -1, np.int64)

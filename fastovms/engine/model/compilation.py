@@ -7,10 +7,11 @@ prefill takes 0.46 to 0.58 of the time that f32 takes, and a step of 8 tokens 0.
 demo model and a page of English the KL divergence from f32 throughout was 0.0027 with groups of
 128, and 0.0015 with those of 32 and weights in groups of 32.
 
-Steps of many tokens are fastest in bf16, which does without 8-bit activations, but steps of few are
-not: there the model is compiled twice, for large and for small steps, over one KV cache. Where bf16
-is computed by AVX-512 and not by AMX, f32 is at least as fast in all decodes, however many there
-are.
+With AMX steps of many tokens are fastest in bf16, which does without 8-bit activations, but steps
+of few are not: there the model is compiled twice, for large and for small steps, over one KV cache,
+where the second one fits in a quarter of the free memory. Where bf16 is computed by AVX-512 alone,
+nothing is gained by that: with models of 135M (int8) and 1.2B (int4) parameters on two cores of an
+EPYC, bf16 alone came to 1.00 and 0.99 of the speed of both, and f32 alone to 1.00 and 0.97.
 
 A compiled model is not kept on disk: what OpenVINO 2026.4 exports of a model with paged attention
 it cannot import (the sizes of the heads are lost), also where CACHE_DIR is set, which makes every
@@ -40,6 +41,10 @@ logger = logging.getLogger(__name__)
 
 KV_CACHE_PRECISIONS = ("f16", "u8")
 """Precisions of the KV cache in order of speed on most machines, the fastest first."""
+
+BF16_WITHOUT_AMX_KV_CACHE_PRECISIONS = ("u8", "f16")
+"""The same where AVX-512 computes in bf16: the speeds are alike, and u8 holds twice as many tokens.
+"""
 
 SHARED_KV_CACHE_PRECISION = "u8"
 """The precision of a cache that two variants share: its layout is the same whatever the inference
@@ -75,7 +80,9 @@ of the demo model was at 291 MB with OpenVINO's 5,000, and growing; at 232 with 
 168 with none. The processor time of those steps was 1.00, 1.02, 1.04 and 1.10 of the first.
 """
 
-_TWO_VARIANTS_SHARE = 0.5
+_SECOND_VARIANT_SHARE = 0.25
+"""The share of the free memory that a second variant's weights may take."""
+
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _KV_PRECISION = "KV_CACHE_PRECISION"
 _PREPARED_KERNELS = "CPU_RUNTIME_CACHE_CAPACITY"
@@ -125,6 +132,11 @@ class Precisions:
     max_small_chunk: int = 0
     is_batch_invariant: bool = False
 
+    @property
+    def num_variants(self) -> int:
+        """How many times the weights are in memory."""
+        return 1 if self.small is None else 2
+
     def is_small(self, inputs: StepInputs) -> bool:
         """Returns whether a step is one for `small`, if there is that."""
         num_tokens = len(inputs.input_ids)
@@ -163,7 +175,7 @@ def possible_precisions(
             costs.
         weights_size: size of the model's file, in bytes.
         group_size: how many activations share a scale; see `activation_group_size`.
-        available: free memory in bytes. Two variants hold the weights twice.
+        available: free memory in bytes, which says whether there is room for a second variant.
         has_states: whether the model has states beside attention. Their precision is that of the
             computation, so two variants cannot share them.
 
@@ -195,20 +207,20 @@ def possible_precisions(
     default = _of_one("", properties, KV_CACHE_PRECISIONS)
     if _PRECISION in properties or core.get_property(device, _PRECISION) != ov.Type.bf16:
         return default
-    single = _of_one("f32", {_PRECISION: "f32", **properties}, KV_CACHE_PRECISIONS)
-    default = _of_one("bf16", properties, KV_CACHE_PRECISIONS)
-    two = []
-    if not has_states and 2 * weights_size <= available * _TWO_VARIANTS_SHARE:
-        shared = {_KV_PRECISION: SHARED_KV_CACHE_PRECISION, **properties}
-        two.append(
-            Precisions(
-                f"bf16 and f32, {shared[_KV_PRECISION]} cache",
-                shared,
-                {**shared, _PRECISION: "f32"},
-                max_small_chunk=0 if has_amx() else MAX_SMALL_CHUNK,
-            )
-        )
-    return [*two, *default, single[0]]
+    amx = has_amx()
+    kv_cache_precisions = KV_CACHE_PRECISIONS if amx else BF16_WITHOUT_AMX_KV_CACHE_PRECISIONS
+    one = _of_one("bf16", properties, kv_cache_precisions)
+    one.append(_of_one("f32", {_PRECISION: "f32", **properties}, KV_CACHE_PRECISIONS)[0])
+    if has_states or weights_size > available * _SECOND_VARIANT_SHARE:
+        return one
+    shared = {_KV_PRECISION: SHARED_KV_CACHE_PRECISION, **properties}
+    two = Precisions(
+        f"bf16 and f32, {shared[_KV_PRECISION]} cache",
+        shared,
+        {**shared, _PRECISION: "f32"},
+        max_small_chunk=0 if amx else MAX_SMALL_CHUNK,
+    )
+    return [two, *one] if amx else [*one, two]
 
 
 def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

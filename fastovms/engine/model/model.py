@@ -28,6 +28,7 @@ from fastovms.engine.model.state_rows import StateRows, States
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.step_runner import StepRunner
 from fastovms.engine.model.weight_groups import activation_group_size
+from fastovms.free_memory import forget_mapped
 
 
 class Model(Protocol):
@@ -60,6 +61,10 @@ class Model(Protocol):
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         """Commits some memory of the cache; see `KvCache.commit_ahead`."""
+
+    def forget_files(self) -> None:
+        """Gives back the memory that holds what was read of the model's files. It is for when the
+        first steps have been computed."""
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None: ...
 
@@ -171,6 +176,11 @@ class PagedModel:
         """Commits some memory of the cache; see `KvCache.commit_ahead`."""
         return self._cache.commit_ahead(num_used_blocks)
 
+    def forget_files(self) -> None:
+        """Gives back the memory that holds what was read of the weights; see `Model`. OpenVINO maps
+        their file, and reads nearly nothing of it once it has laid them out for its kernels."""
+        forget_mapped(self.graph.weights)
+
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
         for source, target in copies:
             self._cache.copy_block(source, target)
@@ -234,7 +244,7 @@ class ExportedModel:
         self.max_model_len = max_model_len
         self.device = find_device(self._core, device)
         self.graph = read_paged_graph(self._core, model_dir, max_model_len)
-        self.weights_size = (model_dir / "openvino_model.bin").stat().st_size
+        self.weights_size = self.graph.weights.stat().st_size
         self.choices = possible_precisions(
             self._core,
             self.device,

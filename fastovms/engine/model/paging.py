@@ -79,6 +79,7 @@ class PagedGraph:
     attention, and tables of its states.
 
     Attributes:
+        weights: the file that its constants are in.
         rope_switch_len: see `Model`.
         has_rope_tables: whether positions of a text have to begin at 0 in the exported graph.
         max_exact_len: how many tokens texts may have for the graph to be exact, and why they may
@@ -87,6 +88,7 @@ class PagedGraph:
     """
 
     model: ov.Model
+    weights: Path
     rope_switch_len: int | None
     max_exact_len: ExactLength | None
     has_rope_tables: bool = False
@@ -135,7 +137,12 @@ def read_paged_graph(
         if attentions.max_len is not None:
             limits.append(ExactLength(attentions.max_len, _OTHER_MASK))
     return PagedGraph(
-        model, rope.switch_len, min(limits, default=None), rope.has_tables, has_states
+        model,
+        model_dir / "openvino_model.bin",
+        rope.switch_len,
+        min(limits, default=None),
+        rope.has_tables,
+        has_states,
     )
 
 

@@ -13,7 +13,9 @@ of a model are used, and few enough for a large model."""
 def warm_up(model: Model, max_model_len: int) -> None:
     """Computes a prompt and a token after it, and drops the results: OpenVINO lays weights out and
     compiles kernels when it first needs them, which takes longer than the steps themselves. This
-    overwrites the first blocks of the cache, which must be free."""
+    overwrites the first blocks of the cache, which must be free. What was read of the model's files
+    for it is not needed again."""
     num_prompt_tokens = max(1, min(NUM_PROMPT_TOKENS, max_model_len - 1))
     for case in (MeasuredStep(1, 0, num_prompt_tokens), MeasuredStep(1, num_prompt_tokens, 1)):
         model.infer(inputs_of(case, model.block_size))
+    model.forget_files()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import openvino as ov
@@ -45,18 +45,20 @@ def names(
     group_size: int = 128,
     available: int = 100 * LARGE,
     has_states: bool = False,
+    amx: bool = True,
 ) -> list[str]:
     core = FakeCore({"f32": ov.Type.f32, "bf16": ov.Type.bf16}[precision])
-    choices = possible_precisions(
-        core,  # type: ignore[arg-type]
-        device,
-        properties or {},
-        exact=exact,
-        weights_size=weights_size,
-        group_size=group_size,
-        available=available,
-        has_states=has_states,
-    )
+    with patch.object(compilation, "has_amx", lambda: amx):
+        choices = possible_precisions(
+            core,  # type: ignore[arg-type]
+            device,
+            properties or {},
+            exact=exact,
+            weights_size=weights_size,
+            group_size=group_size,
+            available=available,
+            has_states=has_states,
+        )
     return [choice.name for choice in choices]
 
 
@@ -75,6 +77,14 @@ def names(
         (
             {"precision": "bf16", "has_states": True},
             ["bf16, f16 cache", "bf16, u8 cache", "f32, f16 cache"],
+        ),
+        (
+            {"precision": "bf16", "amx": False},
+            ["bf16, u8 cache", "bf16, f16 cache", "f32, f16 cache", TWO],
+        ),
+        (
+            {"precision": "bf16", "amx": False, "available": 3 * LARGE},
+            ["bf16, u8 cache", "bf16, f16 cache", "f32, f16 cache"],
         ),
         ({"device": "GPU"}, ["f16 cache", "u8 cache"]),
         ({"properties": {"KV_CACHE_PRECISION": "u4"}}, ["u4 cache"]),

@@ -16,6 +16,7 @@ def test_a_prompt_and_a_token_in_the_first_blocks(max_model_len: int, steps: lis
     model.allocate_cache(-(-sum(steps) // 4))
     warm_up(model, max_model_len)
     assert model.num_tokens_per_step == steps
+    assert model.has_forgotten_files
 
 
 def test_an_engine_is_none_the_worse_for_it() -> None:

@@ -1,0 +1,73 @@
+"""Runs `openvino_genai.ContinuousBatchingPipeline` in a process of its own: what has a server to
+itself is compared with a process that has nothing but the pipeline.
+
+The process writes a line when the pipeline is ready, another one after its first answer, and ends
+when its input does.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.process import ending_with_us
+
+PROMPT: Final = "Once upon a time"
+NUM_TOKENS: Final = 8
+"""The tokens of the first answer."""
+
+
+class Started(NamedTuple):
+    """A process that has answered, and the seconds from its start until it was ready to, and until
+    it had."""
+
+    pid: int
+    ready: float
+    answered: float
+
+
+@contextmanager
+def genai_process(model_dir: Path, cache_size: int) -> Iterator[Started]:
+    """Starts the process and yields it once it has answered.
+
+    Raises:
+        SystemExit: it ended before.
+    """
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "bench.genai_process", str(model_dir), str(cache_size)]
+    process = subprocess.Popen(
+        ending_with_us(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout is not None
+        times = []
+        for _ in range(2):
+            if not process.stdout.readline():
+                raise SystemExit("the process with genai's pipeline has ended")
+            times.append(time.perf_counter() - start)
+        yield Started(process.pid, *times)
+
+
+def main() -> None:
+    import openvino_genai
+
+    model_dir, cache_size = sys.argv[1:]
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.cache_size = int(cache_size)
+    pipeline = openvino_genai.ContinuousBatchingPipeline(Path(model_dir), scheduler, "CPU")
+    print("ready", flush=True)
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = NUM_TOKENS
+    config.ignore_eos = True
+    pipeline.generate([PROMPT], [config])
+    print("answered", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""How much resident memory a server takes, and of what kind, beside genai's pipeline in a process
+of its own with a KV cache of the same size.
+
+The first table is of whole processes that have answered once. A server commits some of its cache
+ahead when it is idle, for which it is given a moment. The second one is of what the engine adds to
+a process, one after another.
+
+    python -m bench.memory MODEL_DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from bench.genai_process import genai_process
+from bench.report import machine, table
+from bench.start import started_server
+
+_SETTLING: Final = 3.0
+"""Seconds in which an idle server has committed some of its cache."""
+
+_MB: Final = 1e6
+_WEIGHTS, _FILES, _REST = "the weights' file", "libraries and other files", "anonymous"
+
+
+def resident(pid: int | str = "self") -> Counter[str]:
+    """Returns the resident bytes of a process by the kind of their mapping."""
+    sizes: Counter[str] = Counter()
+    kind = _REST
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        fields = line.split(None, 5)
+        if not fields[0].endswith(":"):
+            name = fields[5] if len(fields) > 5 else ""
+            is_file = name.startswith("/")
+            kind = (_WEIGHTS if name.endswith("_model.bin") else _FILES) if is_file else _REST
+        elif fields[0] == "Rss:":
+            sizes[kind] += 1024 * int(fields[1])
+        elif fields[0] == "Anonymous:" and kind == _FILES:  # what libraries have written
+            sizes[kind] -= 1024 * int(fields[1])
+            sizes[_REST] += 1024 * int(fields[1])
+    return sizes
+
+
+def compare(model_dir: Path, cache_size: int) -> None:
+    with genai_process(model_dir, cache_size) as process:
+        theirs = resident(process.pid)
+    with (
+        tempfile.TemporaryDirectory() as caches,
+        started_server(model_dir, cache_size, Path(caches)) as server,
+    ):
+        time.sleep(_SETTLING)
+        ours = resident(server.pid)
+    rows = [[kind, ours[kind] / _MB, theirs[kind] / _MB] for kind in (_WEIGHTS, _FILES, _REST)]
+    totals = ours.total(), theirs.total()
+    print(
+        table(
+            ("MB resident", "fastovms", "genai", "ratio"),
+            [
+                *([kind, f"{a:.0f}", f"{b:.0f}", ""] for kind, a, b in rows),
+                ["in all", *(f"{total / _MB:.0f}" for total in totals), totals[0] / totals[1]],
+            ],
+        )
+    )
+
+
+def trace(model_dir: Path) -> None:
+    """Prints what this process grows by as it makes an engine's model ready."""
+    rows: list[list[object]] = []
+    before: Counter[str] = Counter()
+
+    def note(stage: str) -> None:
+        after = resident()
+        grown = {kind: (after[kind] - before[kind]) / _MB for kind in (_WEIGHTS, _FILES, _REST)}
+        rows.append([stage, *(f"{size:.0f}" for size in grown.values())])
+        before.clear()
+        before.update(after)
+
+    from fastovms import loading
+    from fastovms.engine.model.model import ExportedModel
+    from fastovms.engine.model.tuning import MeasuredStep, inputs_of
+
+    assert loading.load_models
+    note("Python and imports")
+    files = ExportedModel(model_dir)
+    note("graph read and rewritten")
+    _, model = files.compile(files.choices)
+    note("graph compiled")
+    model.allocate_cache(64)
+    model.infer(inputs_of(MeasuredStep(1, 0, 64), model.block_size))
+    model.infer(inputs_of(MeasuredStep(1, 64, 1), model.block_size))
+    note("weights laid out for kernels")
+    model.forget_files()
+    note("what was read of the file given back")
+    while model.commit_ahead(0):
+        pass
+    note("64 blocks of the KV cache")
+    print(table(("MB added by", _WEIGHTS, _FILES, _REST), rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model_dir", type=Path)
+    parser.add_argument("--cache-size", type=int, default=1, help="of the KV cache, in GB")
+    parser.add_argument("--trace", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.trace:
+        trace(arguments.model_dir)
+        return
+    print(machine(), flush=True)
+    compare(arguments.model_dir, arguments.cache_size)
+    command = [sys.executable, "-m", "bench.memory", "--trace", str(arguments.model_dir)]
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()

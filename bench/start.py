@@ -1,0 +1,90 @@
+"""How long a server takes from its start until it is ready, and until its first answer has come,
+beside genai's pipeline in a fresh process of its own.
+
+The first table is of starts that find nothing kept: with an empty cache directory fastovms compiles
+its kernels, and compares the model with its exported graph. The second one is of the starts after
+these. Both sides start in turn, and the model's files are in the page cache.
+
+    python -m bench.start MODEL_DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from bench.genai_process import NUM_TOKENS, PROMPT, Started, genai_process
+from bench.process import server_process
+from bench.report import machine, median, ratio, table
+
+
+@contextmanager
+def started_server(model_dir: Path, cache_size: int, caches: Path) -> Iterator[Started]:
+    """Starts a server that keeps what it keeps in the directory `caches`, and yields it once it has
+    answered."""
+    os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = str(caches)
+    start = time.perf_counter()
+    arguments = ["-m", "fastovms", "serve", str(model_dir), "--cache-size", str(cache_size)]
+    arguments += ["--access-log", "off", "--log-level", "warning"]
+    with server_process(arguments) as server:
+        ready = time.perf_counter() - start
+        body = {"prompt": PROMPT, "max_tokens": NUM_TOKENS, "ignore_eos": True}
+        request = Request(
+            f"{server.url}/v1/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urlopen(request, timeout=600) as answer:
+            answer.read()
+        yield Started(server.pid, ready, time.perf_counter() - start)
+
+
+def rows(ours: Sequence[Started], theirs: Sequence[Started]) -> list[list[object]]:
+    """Returns a table's rows of starts in the same rounds."""
+    result: list[list[object]] = []
+    for name, column in (("ready", 1), ("first answer", 2)):
+        a, b = ([float(start[column]) for start in side] for side in (ours, theirs))
+        result.append([name, median(a), median(b), ratio(a, b)])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model_dir", type=Path)
+    parser.add_argument("--first", type=int, default=1, help="rounds of first starts")
+    parser.add_argument("--later", type=int, default=5, help="rounds of later starts")
+    parser.add_argument("--cache-size", type=int, default=1, help="of the KV cache, in GB")
+    arguments = parser.parse_args()
+    print(machine())
+    header = ("seconds until", "fastovms", "genai", "ratio")
+    for title, num_rounds, is_first in (
+        ("first starts", arguments.first, True),
+        ("later starts", arguments.later, False),
+    ):
+        ours, theirs = [], []
+        with tempfile.TemporaryDirectory() as kept:
+            if not is_first:
+                with started_server(arguments.model_dir, arguments.cache_size, Path(kept)):
+                    pass
+            for _ in range(num_rounds):
+                with genai_process(arguments.model_dir, arguments.cache_size) as process:
+                    theirs.append(process)
+                with tempfile.TemporaryDirectory() as fresh:
+                    caches = Path(fresh if is_first else kept)
+                    with started_server(
+                        arguments.model_dir, arguments.cache_size, caches
+                    ) as server:
+                        ours.append(server)
+        if ours:
+            print(f"\n{title}\n{table(header, rows(ours, theirs))}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Plays real texts through the real engine, without drafts and with them in turn.
+
+    python -m bench.replay MODEL_DIR --data DIR
+
+DIR keeps what the texts are made of: releases of Python packages, which are downloaded, a tokenizer
+trained on them, and chats of the demo model. Sessions are played in order, so that drafts find what
+a server would remember. Only decoding steps count, and of prompts no more is computed than these
+need. Needs the extra `bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from itertools import islice, product
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.properties import add_property_flag, properties_of
+from bench.replay.forced_model import ForcedModel
+from bench.replay.kinds import KINDS, Data
+from bench.replay.player import Played, Player
+from bench.replay.session import Session
+from bench.replay.vocabulary import END_TOKEN_ID
+from bench.report import machine, median, ratio, table
+from fastovms.config import EngineConfig
+from fastovms.engine.model.model import PagedModel
+from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.params import SamplingParams
+
+CACHE_TOKENS: Final = 32 * 1024
+MAX_MODEL_LEN: Final = 8192
+
+HEADER: Final = ("text", "streams", "drafts", "tok/s", "ratio", "right", "draft", "tokens a step")
+
+
+class Side(NamedTuple):
+    """A way to draft."""
+
+    config: EngineConfig
+    params: SamplingParams
+
+
+WITHOUT: Final = "without"
+SIDES: Final = {
+    WITHOUT: Side(EngineConfig(enable_prompt_lookup=False), SamplingParams(num_assistant_tokens=0)),
+    "drafts": Side(EngineConfig(), SamplingParams()),
+}
+
+
+def measure(players: dict[str, Player], rounds: Iterable[list[Session]]) -> dict[str, list[Played]]:
+    """Plays the rounds with each player in turn. The first one is for those who draft to learn
+    from, and is left out."""
+    rounds = iter(rounds)
+    first = next(rounds)
+    for name, player in players.items():
+        if name != WITHOUT:
+            player.play(first)
+    played: dict[str, list[Played]] = {name: [] for name in players}
+    order = list(players)
+    for sessions in rounds:
+        for name in order:
+            played[name].append(players[name].play(sessions))
+        order.reverse()  # so that none has the better place
+    return played
+
+
+def rows_of(kind: str, num_streams: int, played: dict[str, list[Played]]) -> list[list[object]]:
+    """Returns a row of the table for each side."""
+    speeds = {name: [p.tokens_per_second for p in rounds] for name, rounds in played.items()}
+    rows: list[list[object]] = []
+    for name, rounds in played.items():
+        total = sum(rounds, Played())
+        drafted = total.num_draft_tokens
+        rows.append(
+            [
+                kind,
+                num_streams,
+                name,
+                median(speeds[name]),
+                "" if name == WITHOUT else ratio(speeds[name], speeds[WITHOUT]),
+                f"{total.num_accepted_tokens / drafted:.0%}" if drafted else "",
+                drafted / total.num_drafts if drafted else "",
+                total.num_generated_tokens / total.num_steps,
+            ]
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        "python -m bench.replay",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model_dir", type=Path)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("-k", "--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("-n", "--streams", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("-r", "--rounds", type=int, default=3)
+    parser.add_argument("-g", "--output-tokens", type=int, default=512, help="at most, of a turn")
+    add_property_flag(parser)
+    chosen = parser.parse_args()
+    data = Data.kept(chosen.data)
+    paged = PagedModel.load(chosen.model_dir, properties=properties_of(chosen))
+    model = ForcedModel(paged)
+    num_blocks = CACHE_TOKENS // model.block_size
+    model.allocate_cache(num_blocks)
+    grammars = GrammarCompiler(
+        data.vocabulary.tokenizer_json, vocab_size=paged.vocab_size, eos_token_ids=[END_TOKEN_ID]
+    )
+    print(f"{machine()}\n{chosen.model_dir.name}, {chosen.rounds} rounds\n", flush=True)
+    for kind, num_streams in product(chosen.kinds, chosen.streams):
+        sessions = (session.cut(chosen.output_tokens) for session in KINDS[kind](data))
+        rounds = (list(islice(sessions, num_streams)) for _ in range(chosen.rounds + 1))
+        players = {
+            name: Player(
+                model,
+                side.config,
+                num_blocks=num_blocks,
+                max_model_len=MAX_MODEL_LEN,
+                grammars=grammars,
+                params=side.params,
+            )
+            for name, side in SIDES.items()
+        }
+        rows = rows_of(kind, num_streams, measure(players, rounds))
+        print(table(HEADER, rows), end="\n\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

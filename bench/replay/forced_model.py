@@ -1,0 +1,158 @@
+"""Has a model say what it is told, at the cost of what it would have said itself."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.config import DEFAULT_TOKEN_BUDGET
+from fastovms.engine.model.kv_cache import BlockCopy
+from fastovms.engine.model.model import Model
+from fastovms.engine.model.raw_logits import RawLogits
+from fastovms.engine.model.step_inputs import StepInputs, StepLayout
+from fastovms.engine.scheduling.sequence import Sequence as EngineSequence
+
+_LIKELIEST: Final = np.float32(1e30)
+"""The logit of the token that is told: a number, as a model's logits have to be."""
+
+_LIKELIEST_BITS: Final = np.uint16(_LIKELIEST.view(np.uint32) >> 16)
+"""The same in bfloat16."""
+
+
+class ForcedModel:
+    """Computes what its model does, and makes the token that each sequence has next the likeliest.
+
+    A row behind drafted tokens gives the token that the text has there, too: where a draft is
+    wrong, the engine does not look at the rows behind it. Tokens of prompts whose logits nobody
+    wants are left out: what they leave in the cache changes the cost of no later step. `clock` goes
+    on as if they had been computed, so that an engine learns what they cost.
+
+    Attributes:
+        texts: token ids of prompt and answer, by request.
+        running: the engine's running sequences, by which a step's rows are told apart.
+        left_out: whether the last step had tokens that were left out.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.texts: dict[str, Sequence[int]] = {}
+        self.running: list[EngineSequence] = []
+        self.left_out = False
+        self._prompt_token_seconds = 0.0
+        self._seconds_left_out = 0.0
+        self.is_on_gpu = model.is_on_gpu
+        self.block_size = model.block_size
+        self.bytes_per_block = model.bytes_per_block
+        self.rope_switch_len = model.rope_switch_len
+        self.states = model.states
+
+    def available_memory(self) -> int:
+        return self._model.available_memory()
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Reserves the cache and commits all of it, since steps read what nobody has written."""
+        self._model.allocate_cache(num_blocks)
+        while self._model.commit_ahead(num_blocks):
+            pass
+        self._prompt_token_seconds = self._measure_prompt_token()
+
+    def _measure_prompt_token(self) -> float:
+        """Returns the seconds that a token of a prompt takes among others, the second time, when
+        OpenVINO has everything ready."""
+        num_tokens = DEFAULT_TOKEN_BUDGET
+        num_blocks = -(-num_tokens // self.block_size)
+        layout = StepLayout(self.block_size)
+        layout.add(array("q", range(num_tokens)), 0, num_tokens, array("i", range(num_blocks)))
+        inputs = layout.finish(array("q", [num_tokens - 1]))
+        self._model.infer(inputs)
+        start = time.perf_counter()
+        self._model.infer(inputs)
+        return (time.perf_counter() - start) / num_tokens
+
+    def clock(self) -> float:
+        """Returns seconds, as `time.perf_counter` does, with those left out."""
+        return time.perf_counter() + self._seconds_left_out
+
+    def commit_ahead(self, num_used_blocks: int) -> bool:
+        return self._model.commit_ahead(num_used_blocks)
+
+    def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
+        self._model.copy_blocks(copies)
+
+    def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
+        self._model.accept_drafts(block_table, first, end)
+
+    def infer(self, inputs: StepInputs) -> RawLogits:
+        token_ids = self._next_token_ids(inputs)
+        num_left_out = len(inputs.input_ids) - len(token_ids)
+        self.left_out = num_left_out > 0
+        if self.left_out:
+            self._seconds_left_out += num_left_out * self._prompt_token_seconds
+            inputs = _sampled_part(inputs)
+        if not len(token_ids):
+            return np.empty((0, 0), np.float32)
+        logits = self._model.infer(inputs)
+        likeliest = _LIKELIEST if logits.dtype == np.float32 else _LIKELIEST_BITS
+        logits[np.arange(len(token_ids)), token_ids] = likeliest
+        return logits
+
+    def _next_token_ids(self, inputs: StepInputs) -> NDArray[np.int64]:
+        """Returns for each row the token that its sequence has after it: int64 [R]."""
+        texts = {
+            s.block_table[s.num_computed_tokens // self.block_size]: self.texts[s.request_id]
+            for s in self.running
+            if len(s.block_table) > s.num_computed_tokens // self.block_size
+        }  # the first block that a step writes to for a sequence is no other one's
+        written = inputs.block_indices[
+            inputs.past_lens // self.block_size + inputs.block_indices_begins[:-1]
+        ].tolist()
+        sampled = inputs.sampled_token_indices
+        owners = np.searchsorted(inputs.subsequence_begins, sampled, side="right") - 1
+        positions = inputs.position_ids[sampled] + 1
+        return np.array(
+            [
+                _token_at(texts[written[owner]], position)
+                for owner, position in zip(owners.tolist(), positions.tolist(), strict=True)
+            ],
+            np.int64,
+        )
+
+
+def _token_at(text: Sequence[int], position: int) -> int:
+    """Returns a token of a text, or any behind its end, where wrong drafts may lead."""
+    return text[position] if position < len(text) else 0
+
+
+def _sampled_part(inputs: StepInputs) -> StepInputs:
+    """Returns the inputs without the tokens whose logits are not wanted. Those of a sequence whose
+    logits are wanted are its last ones."""
+    sampled = inputs.sampled_token_indices
+    begins = np.searchsorted(sampled, inputs.subsequence_begins)
+    num_tokens = np.diff(begins)
+    (kept,) = num_tokens.nonzero()
+    num_left_out = np.diff(inputs.subsequence_begins) - num_tokens
+    tables = [
+        inputs.block_indices[inputs.block_indices_begins[i] : inputs.block_indices_begins[i + 1]]
+        for i in kept
+    ]
+    return inputs._replace(
+        input_ids=inputs.input_ids[sampled],
+        position_ids=inputs.position_ids[sampled],
+        past_lens=(inputs.past_lens + num_left_out)[kept].astype(np.int32),
+        subsequence_begins=_begins(num_tokens[kept]),
+        block_indices=np.concatenate(tables) if tables else inputs.block_indices[:0],
+        block_indices_begins=_begins([len(table) for table in tables]),
+        sampled_token_indices=np.arange(len(sampled), dtype=np.int64),
+        sequence_lens=inputs.sequence_lens[kept],
+    )
+
+
+def _begins(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int32]:
+    """Returns where parts of these lengths begin, one after another, and where the last one
+    ends."""
+    return np.cumsum([0, *lengths], dtype=np.int32)

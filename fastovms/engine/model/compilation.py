@@ -33,7 +33,8 @@ from openvino.preprocess import PrePostProcessor
 
 from fastovms.engine.model.devices import is_cpu, share_of_cpu
 from fastovms.engine.model.fusion import fuse_projections
-from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.paging import is_cache, reason_of
+from fastovms.engine.model.single_rows import MAX_WEIGHTS_SIZE, fix_shapes
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.errors import ConfigurationError
 
@@ -80,8 +81,8 @@ of the demo model was at 291 MB with OpenVINO's 5,000, and growing; at 232 with 
 168 with none. The processor time of those steps was 1.00, 1.02, 1.04 and 1.10 of the first.
 """
 
-_SECOND_VARIANT_SHARE = 0.25
-"""The share of the free memory that a second variant's weights may take."""
+_FURTHER_VARIANTS_SHARE = 0.25
+"""The share of the free memory that the weights of further variants may take."""
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _KV_PRECISION = "KV_CACHE_PRECISION"
@@ -122,6 +123,7 @@ class Precisions:
             `MAX_SMALL_PROMPT_CONTEXT` before it.
         max_small_chunk: a step in which no sequence computes more tokens than that is small too,
             however many tokens it has in all.
+        has_single_rows: whether steps of one row have a variant of their own: see `single_rows`.
         is_batch_invariant: whether logits are the same to the last bit whatever a step has in it:
             see `batch_invariance`.
     """
@@ -130,12 +132,13 @@ class Precisions:
     large: Mapping[str, object]
     small: Mapping[str, object] | None = None
     max_small_chunk: int = 0
+    has_single_rows: bool = False
     is_batch_invariant: bool = False
 
     @property
     def num_variants(self) -> int:
         """How many times the weights are in memory."""
-        return 1 if self.small is None else 2
+        return 1 + (self.small is not None) + self.has_single_rows
 
     def is_small(self, inputs: StepInputs) -> bool:
         """Returns whether a step is one for `small`, if there is that."""
@@ -151,10 +154,12 @@ class Precisions:
 
 
 class CompiledVariants(NamedTuple):
-    """The model for large and for small steps; mostly one model stands in both places."""
+    """The model for large steps, for small ones and for those of one row; one model may stand in
+    several places."""
 
     large: ov.CompiledModel
     small: ov.CompiledModel
+    single_rows: ov.CompiledModel
 
 
 def possible_precisions(
@@ -211,7 +216,7 @@ def possible_precisions(
     kv_cache_precisions = KV_CACHE_PRECISIONS if amx else BF16_WITHOUT_AMX_KV_CACHE_PRECISIONS
     one = _of_one("bf16", properties, kv_cache_precisions)
     one.append(_of_one("f32", {_PRECISION: "f32", **properties}, KV_CACHE_PRECISIONS)[0])
-    if has_states or weights_size > available * _SECOND_VARIANT_SHARE:
+    if has_states or weights_size > available * _FURTHER_VARIANTS_SHARE:
         return one
     shared = {_KV_PRECISION: SHARED_KV_CACHE_PRECISION, **properties}
     two = Precisions(
@@ -221,6 +226,14 @@ def possible_precisions(
         max_small_chunk=0 if amx else MAX_SMALL_CHUNK,
     )
     return [two, *one] if amx else [*one, two]
+
+
+def with_single_rows(choice: Precisions, *, weights_size: int, available: int) -> Precisions:
+    """Returns the same with a variant of its own for steps of one row, where that gains much and
+    costs little. What is computed batch-invariantly has no steps of one row."""
+    gains = EXACT_WEIGHTS_SIZE < weights_size <= MAX_WEIGHTS_SIZE
+    fits = choice.num_variants * weights_size <= available * _FURTHER_VARIANTS_SHARE
+    return replace(choice, has_single_rows=gains and fits and not choice.is_batch_invariant)
 
 
 def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
@@ -275,16 +288,18 @@ def compile_variants(
         RuntimeError: the device refuses something.
         TypeError: a property is of no type that OpenVINO takes.
     """
-    if precisions.small is None:
-        compiled = _compile(core, model.clone(), device, precisions.large)
-        return CompiledVariants(compiled, compiled)
-    with ThreadPoolExecutor(1) as beside:  # compilation uses one core for most of its time
-        future = beside.submit(_compile, core, model.clone(), device, precisions.small)
-        large = _compile(core, model.clone(), device, precisions.large)
-        small = future.result()
-    if _cache_layout(large) != _cache_layout(small):
-        raise RuntimeError("large and small steps cannot share a KV cache")
-    return CompiledVariants(large, small)
+    models = [(model.clone(), precisions.large)]
+    if precisions.small is not None:
+        models.append((model.clone(), precisions.small))
+    has_single_rows = precisions.has_single_rows and fix_shapes(single := model.clone())
+    if has_single_rows:
+        models.append((single, precisions.small or precisions.large))
+    with ThreadPoolExecutor(2) as beside:  # compilation uses one core for most of its time
+        compiled = list(beside.map(lambda way: _compile(core, way[0], device, way[1]), models))
+    if len({_cache_layout(one) for one in compiled}) != 1:
+        raise RuntimeError("the variants of the model cannot share a KV cache")
+    large, small = compiled[0], compiled[precisions.small is not None]
+    return CompiledVariants(large, small, compiled[-1] if has_single_rows else small)
 
 
 def _compile(
@@ -309,7 +324,9 @@ def _with_bf16_logits(model: ov.Model) -> ov.Model:
     return steps.build()
 
 
-def _cache_layout(compiled: ov.CompiledModel) -> list[tuple[str, str]]:
-    return [
-        (str(port.get_partial_shape()), str(port.get_element_type())) for port in compiled.inputs
-    ]
+def _cache_layout(compiled: ov.CompiledModel) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (str(port.get_partial_shape()), str(port.get_element_type()))
+        for port in compiled.inputs
+        if is_cache(port)
+    )

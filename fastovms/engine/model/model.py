@@ -15,8 +15,9 @@ from fastovms.engine.model.compilation import (
     Precisions,
     compile_first,
     possible_precisions,
+    with_single_rows,
 )
-from fastovms.engine.model.devices import device_memory, find_device, is_gpu
+from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is_gpu
 from fastovms.engine.model.kv_cache import BlockCopy, HostCache, KvCache, RemoteCache, cache_inputs
 from fastovms.engine.model.paging import (
     DEFAULT_MAX_MODEL_LEN,
@@ -24,6 +25,7 @@ from fastovms.engine.model.paging import (
     read_paged_graph,
 )
 from fastovms.engine.model.raw_logits import RawLogits
+from fastovms.engine.model.single_rows import is_single_row
 from fastovms.engine.model.state_rows import StateRows, States
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.step_runner import StepRunner
@@ -83,6 +85,7 @@ class PagedModel:
     Attributes:
         vocab_size: width of the logits, or None where the model leaves it open.
         graph: what it was compiled of.
+        has_single_rows: whether steps of one row have a variant of their own: see `single_rows`.
         rope_switch_len, states: see `Model`.
         is_on_gpu: whether its cache takes a GPU's memory, not the host's.
     """
@@ -104,6 +107,10 @@ class PagedModel:
         self._small = self._large
         if variants.small is not variants.large:
             self._small = StepRunner(variants.small, is_on_gpu=self.is_on_gpu)
+        self._single_rows = self._small
+        self.has_single_rows = variants.single_rows is not variants.small
+        if self.has_single_rows:
+            self._single_rows = StepRunner(variants.single_rows, is_on_gpu=self.is_on_gpu)
         self._compiled = variants.large
         self._cache_inputs = cache_inputs(variants.large)
         self._cache: KvCache = HostCache([], 0)
@@ -168,7 +175,7 @@ class PagedModel:
             self._cache = HostCache(self._cache_inputs, num_blocks, num_state_rows)
         if self._state_rows is not None:
             self._cache.clear_state(self._state_rows.zero_row)
-        for request in {self._large, self._small}:
+        for request in {self._large, self._small, self._single_rows}:
             for name, tensor in self._cache.tensors.items():
                 request.set_tensor(name, tensor)
 
@@ -205,8 +212,12 @@ class PagedModel:
                 first_second_row=0 if rows is None else rows.first_second_row,
             )
         inputs = inputs.in_pages(self._num_pages)
-        request = self._small if self._precisions.is_small(inputs) else self._large
-        return request.infer(inputs)[:num_rows]
+        return self._runner_of(inputs).infer(inputs)[:num_rows]
+
+    def _runner_of(self, inputs: StepInputs) -> StepRunner:
+        if is_single_row(inputs):
+            return self._single_rows
+        return self._small if self._precisions.is_small(inputs) else self._large
 
 
 class ExportedModel:
@@ -245,6 +256,7 @@ class ExportedModel:
         self.device = find_device(self._core, device)
         self.graph = read_paged_graph(self._core, model_dir, max_model_len)
         self.weights_size = self.graph.weights.stat().st_size
+        available = self.available_memory()
         self.choices = possible_precisions(
             self._core,
             self.device,
@@ -252,9 +264,14 @@ class ExportedModel:
             exact=exact,
             weights_size=self.weights_size,
             group_size=activation_group_size(self.graph.model),
-            available=self.available_memory(),
+            available=available,
             has_states=self.graph.has_states,
         )
+        if is_cpu(self.device) and not self.graph.has_states:
+            self.choices = [
+                with_single_rows(choice, weights_size=self.weights_size, available=available)
+                for choice in self.choices
+            ]
 
     def available_memory(self) -> int:
         return device_memory(self._core, self.device)

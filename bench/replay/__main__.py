@@ -4,8 +4,8 @@
 
 DIR keeps what the texts are made of: releases of Python packages, which are downloaded, a tokenizer
 trained on them, and chats of the demo model. Sessions are played in order, so that drafts find what
-a server would remember. Only decoding steps count, and of prompts no more is computed than these
-need. Needs the extra `bench`.
+a server would remember. Of prompts no more is computed than the first token needs, so that the time
+is that of decoding. Needs the extra `bench`.
 """
 
 from __future__ import annotations

@@ -35,14 +35,12 @@ class ForcedModel:
     Attributes:
         texts: token ids of prompt and answer, by request.
         running: the engine's running sequences, by which a step's rows are told apart.
-        left_out: whether the last step had tokens that were left out.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.texts: dict[str, Sequence[int]] = {}
         self.running: list[EngineSequence] = []
-        self.left_out = False
         self._prompt_token_seconds = 0.0
         self._seconds_left_out = 0.0
         self.is_on_gpu = model.is_on_gpu
@@ -90,8 +88,7 @@ class ForcedModel:
     def infer(self, inputs: StepInputs) -> RawLogits:
         token_ids = self._next_token_ids(inputs)
         num_left_out = len(inputs.input_ids) - len(token_ids)
-        self.left_out = num_left_out > 0
-        if self.left_out:
+        if num_left_out:
             self._seconds_left_out += num_left_out * self._prompt_token_seconds
             inputs = _sampled_part(inputs)
         if not len(token_ids):

@@ -1,4 +1,4 @@
-"""Plays sessions on an engine, several at once, and counts what its decoding steps bring."""
+"""Plays sessions on an engine, several at once, and counts what its steps bring."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END_TOKEN_IDS: Final = frozenset((END_TOKEN_ID,))
 
 @dataclass(frozen=True)
 class Played:
-    """What steps came to that decoded, and computed no part of a prompt."""
+    """What the steps of some sessions came to, of whose prompts next to nothing was computed."""
 
     seconds: float = 0.0
     num_steps: int = 0
@@ -90,10 +90,9 @@ class Player:
             start = time.perf_counter()
             outputs = engine.step()
             seconds = time.perf_counter() - start
-            if not model.left_out:
-                counts = _counts(engine.counters)
-                new = {name: count - before[name] for name, count in counts.items()}
-                total += Played(seconds, **new)
+            counts = _counts(engine.counters)
+            new = {name: count - before[name] for name, count in counts.items()}
+            total += Played(seconds, **new)
             for request_id, output in outputs:
                 self._playing[request_id].said.extend(output.token_ids)
                 if output.finish_reason is not None:

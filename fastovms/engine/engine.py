@@ -204,6 +204,7 @@ class Engine:
             num_decodes=plan.num_decodes,
             num_rows=plan.num_decode_rows,
             num_prefill_tokens=plan.num_prefill_tokens,
+            prefill_context=plan.prefill_context,
             seconds=self._clock() - start,
         )
         self.scheduler.mark_computed(plan)

@@ -24,6 +24,7 @@ class Plan:
         num_decodes: how many chunks are of sequences that decode; they come first.
         num_decode_rows: rows of those, drafts included.
         num_prefill_tokens: how many tokens all other chunks have.
+        prefill_context: how many tokens are before each of those, on average.
         admitted: the sequences that left the queue for it, including those preempted before.
     """
 
@@ -31,5 +32,15 @@ class Plan:
     num_decodes: int = 0
     num_decode_rows: int = 0
     num_prefill_tokens: int = 0
+    prefill_context: float = 0.0
     block_copies: list[BlockCopy] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
+
+    def add_prefill(self, chunk: Chunk) -> None:
+        """Adds a chunk that is no decode."""
+        self.chunks.append(chunk)
+        context = chunk.sequence.num_computed_tokens + chunk.num_tokens / 2
+        num_before = self.num_prefill_tokens
+        self.num_prefill_tokens += chunk.num_tokens
+        total = num_before * self.prefill_context + chunk.num_tokens * context
+        self.prefill_context = total / self.num_prefill_tokens

@@ -4,7 +4,7 @@ and newcomers, in that order, and who is preempted where blocks run out."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 
 from fastovms.backend_stats import EngineCounters
@@ -23,13 +23,17 @@ MAX_RESERVED_TOKENS = 32
 """The most tokens that a step keeps for prompts, however many sequences decode: as many as a block
 has, where it has fewer."""
 
+MAX_WHOLE_PROMPT = 256
+"""The most tokens of a prompt that is computed at once, whoever decodes beside it: it holds those
+up once, and pieces of it would cost everybody steps."""
+
 MIN_PREFILL_TOKENS = 16
 """The fewest tokens of prompts beside decodes: fewer cost nearly as much time as these."""
 
-MaxPrefillTokens = Callable[[int, int, int], int]
+MaxPrefillTokens = Callable[[int, int, int, int], int]
 
 
-def _whole_budget(num_decodes: int, num_rows: int, budget: int) -> int:
+def _whole_budget(num_decodes: int, num_rows: int, start: int, budget: int) -> int:
     return budget
 
 
@@ -74,6 +78,7 @@ class Scheduler:
         self._counters = counters
         self._tables = BlockTables(blocks, counters, rope_switch_len, has_states=states is not None)
         self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_whole_prompt = min(max_num_batched_tokens, MAX_WHOLE_PROMPT)
         self._rope_switch_len = rope_switch_len
         self._states = states
         # Blocks have thousands of tokens where a model has large states.
@@ -101,10 +106,10 @@ class Scheduler:
         """Chooses the next step's chunks and allocates their blocks, preempting where it must.
 
         Args:
-            max_prefill_tokens: returns how many tokens of prompts the step may have, given how many
-                sequences decode, their rows, and the budget that is left. It is asked only while a
-                prompt of several steps is among them and at least as many sequences decode as do
-                not: else the crowd goes first.
+            max_prefill_tokens: returns how many tokens of a prompt the step may have, given how
+                many sequences decode, their rows, how much of the prompt is computed, and the
+                budget that is left. It is asked only for a long prompt behind which no other waits:
+                else the crowd goes first.
         """
         self._restart_outgrown()
         plan = Plan()
@@ -112,11 +117,12 @@ class Scheduler:
         plan.num_decodes = len(plan.chunks)
         spare = self._max_num_batched_tokens - plan.num_decode_rows
         budget = max(spare, self._num_reserved_tokens)
-        num_others = len(self.running) - plan.num_decodes + len(self.waiting)
-        if num_others == 0:
+        if len(self.running) == plan.num_decodes and not self.waiting:
             return plan
-        if plan.num_decodes >= num_others and self._has_long_prompt():
-            limit = max_prefill_tokens(plan.num_decodes, plan.num_decode_rows, budget)
+        prompt = self._only_prompt() if plan.num_decodes else None
+        if prompt is not None and prompt.num_tokens > self._max_whole_prompt:
+            start = prompt.num_computed_tokens
+            limit = max_prefill_tokens(plan.num_decodes, plan.num_decode_rows, start, budget)
             budget = min(budget, max(limit, MIN_PREFILL_TOKENS))
         budget = self._plan_prefills(plan, budget)
         self._admit(plan, budget)
@@ -180,12 +186,13 @@ class Scheduler:
         room = (len(sequence.block_table) + self._blocks.num_free_blocks) * self._blocks.block_size
         return max(1, min(num_tokens, room - sequence.num_computed_tokens - 1))
 
-    def _has_long_prompt(self) -> bool:
-        """Returns whether the next step might compute part of a long prompt."""
-        prefilling = [s for s in self.running if not _is_decoding(s)]
-        if not prefilling and self.waiting:
-            prefilling = [self._next_waiting()]
-        return any(s.num_tokens > self._max_num_batched_tokens for s in prefilling)
+    def _only_prompt(self) -> Sequence | None:
+        """Returns the first of the sequences that are neither decoding nor of different requests;
+        None = prompts of several requests wait for each other."""
+        prefilling = (s for s in self.running if not _is_decoding(s))
+        first = next(prefilling, None) or self._next_waiting()
+        others = chain(prefilling, self.waiting)
+        return first if all(s.request_id == first.request_id for s in others) else None
 
     def _plan_prefills(self, plan: Plan, budget: int) -> int:
         for sequence in self.running:
@@ -197,8 +204,7 @@ class Scheduler:
         num_tokens = min(sequence.num_uncomputed_tokens - num_held_tokens(sequence), budget)
         if sequence.scores_prompt:
             num_tokens = min(num_tokens, MAX_SCORED_TOKENS)
-        plan.chunks.append(Chunk(sequence, num_tokens))
-        plan.num_prefill_tokens += num_tokens
+        plan.add_prefill(Chunk(sequence, num_tokens))
         return num_tokens
 
     def _running_in_order(self) -> Iterator[Sequence]:

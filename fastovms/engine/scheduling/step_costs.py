@@ -7,6 +7,7 @@ from collections import deque
 from typing import Final
 
 from fastovms.engine.scheduling.cost_curve import CostCurve
+from fastovms.engine.scheduling.prefill_costs import PrefillCosts
 
 _MEMORY: Final = 9
 """How many changes of shape are remembered. Their median counts."""
@@ -16,23 +17,32 @@ class StepCosts:
     """Estimates seconds of steps from those that have run.
 
     A step costs what its decodes cost without drafts, what the rows of drafts add to that, and what
-    the tokens of prompts add to both. Each of the three is a curve, and the latter two hold
-    differences, so that they stay true while contexts grow. All are of steps whose shape (numbers
-    of sequences, rows and tokens of prompts) is that of the step before, for which OpenVINO has
+    the tokens of prompts add to both. The latter two are learned as differences, so that they stay
+    true while contexts of decodes grow. Decodes and drafts are of steps whose shape (numbers of
+    sequences, rows and tokens of prompts) is that of the step before, for which OpenVINO has
     everything ready; what a change of shape adds is learned apart.
 
     A few microseconds a step, and some kilobytes in all.
+
+    Attributes:
+        prefills: what pieces of prompts add.
     """
 
     def __init__(self) -> None:
         self._decodes = CostCurve(starts_at_zero=False)
         self._draft_rows: dict[int, CostCurve] = {}
-        self._prefills = CostCurve(starts_at_zero=True)
+        self.prefills = PrefillCosts()
         self._changes: deque[float] = deque(maxlen=_MEMORY)
         self._last_shape = (0, 0, 0)
 
     def learn(
-        self, *, num_decodes: int, num_rows: int, num_prefill_tokens: int, seconds: float
+        self,
+        *,
+        num_decodes: int,
+        num_rows: int,
+        num_prefill_tokens: int,
+        prefill_context: float = 0.0,
+        seconds: float,
     ) -> None:
         """Takes note of a step.
 
@@ -40,13 +50,18 @@ class StepCosts:
             num_decodes: sequences that decode.
             num_rows: rows of those, one a sequence and one a draft token.
             num_prefill_tokens: tokens of prompts beside them.
+            prefill_context: how many tokens are before each of those, on average.
             seconds: what the step's inference took.
         """
         shape = (num_decodes, num_rows, num_prefill_tokens)
         is_change = shape != self._last_shape
         self._last_shape = shape
         if num_prefill_tokens:
-            self._learn_prefill(num_decodes, num_rows, num_prefill_tokens, seconds)
+            # Before the first step of decodes nobody knows what a step costs that computes next to
+            # nothing: it is counted as the tokens' own, until there is a second measurement.
+            beside = self.decode_seconds(max(1, num_decodes), max(1, num_rows)) or 0.0
+            own = max(0.0, seconds - beside)
+            self.prefills.learn(num_prefill_tokens, prefill_context, own)
         elif num_rows > num_decodes:
             plain = self._decodes.seconds(num_decodes)
             if plain is not None:
@@ -62,14 +77,6 @@ class StepCosts:
             assert steady is not None
             self._changes.append(max(0.0, seconds - steady))
 
-    def _learn_prefill(
-        self, num_decodes: int, num_rows: int, num_prefill_tokens: int, seconds: float
-    ) -> None:
-        # Before the first step of decodes nobody knows what a step costs that computes next to
-        # nothing: it is counted as the tokens' own, and forgotten at the second measurement.
-        beside = self.decode_seconds(max(1, num_decodes), max(1, num_rows)) or 0.0
-        self._prefills.learn(num_prefill_tokens, max(0.0, seconds - beside))
-
     @property
     def shape_change_seconds(self) -> float:
         """What a step costs more whose shape is not that of the step before; so does the step after
@@ -82,7 +89,7 @@ class StepCosts:
 
         None = too little is known: no step of decodes, or nothing of what more rows cost.
         """
-        token_seconds = self._prefill_token_seconds()
+        token_seconds = self.prefills.token_seconds
         plain = self._decodes.seconds(num_sequences, beyond=token_seconds or 0.0)
         num_drafts = num_rows - num_sequences
         if plain is None or num_drafts == 0:
@@ -93,17 +100,6 @@ class StepCosts:
         drafts = curve.seconds(num_drafts, beyond=token_seconds or 0.0)
         assert drafts is not None
         return plain + drafts
-
-    def prefill_seconds(self, num_prefill_tokens: int) -> float | None:
-        """Returns what so many tokens of prompts add to a step; None = nothing is known."""
-        return self._prefills.seconds(
-            num_prefill_tokens, beyond=self._prefill_token_seconds() or 0.0
-        )
-
-    def _prefill_token_seconds(self) -> float | None:
-        """Returns what a token costs in the largest known piece of a prompt."""
-        largest = self._prefills.largest()
-        return None if largest is None else largest[1] / largest[0]
 
     def _draft_curve(self, num_sequences: int) -> CostCurve | None:
         """Returns the curve of the nearest number of sequences."""

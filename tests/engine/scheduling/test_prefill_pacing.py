@@ -55,9 +55,9 @@ BUDGET = 256
         ([], BUDGET),
         ([(0, 100, 1.0)], BUDGET),
         ([(4, 0, 1.0)], BUDGET),
-        ([(0, 100, 2.0), (4, 0, 1.0)], 50),
-        ([(0, 100, 2.0), (4, 0, 1.0), (4, 100, 1.5), (4, 100, 1.5)], 200),
-        ([(0, 100, 2.0), *[(4, 0, 1.0)] * 3, (4, 0, 90.0), (4, 0, 1.0)], 50),  # an outlier
+        ([(0, 100, 2.0), (4, 0, 1.0)], 44),
+        ([(0, 100, 2.0), (4, 0, 1.0), (4, 100, 1.5), (4, 100, 1.5)], 188),  # 192 in all
+        ([(0, 100, 2.0), *[(4, 0, 1.0)] * 3, (4, 0, 90.0), (4, 0, 1.0)], 44),  # an outlier
         ([(4, 0, 0.0), (4, 8, 0.0)], BUDGET),
         ([(4, 8, 1.0)], BUDGET),  # nothing to compare it with
     ],
@@ -65,7 +65,35 @@ BUDGET = 256
 def test_what_a_prompt_may_have_of_a_step(
     steps: list[tuple[int, int, float]], expected: int
 ) -> None:
-    assert pacing_after(*steps).max_prefill_tokens(4, 4, BUDGET) == expected
+    assert pacing_after(*steps).max_prefill_tokens(4, 4, 0, BUDGET) == expected
+
+
+def test_what_no_reader_sees_is_allowed() -> None:
+    """Steps of 1 ms may take 50, and then have a multiple of 16 tokens in all."""
+    quick = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.101)] * 3)
+    assert quick.max_prefill_tokens(4, 4, 0, BUDGET) == 44
+
+
+def test_what_attention_to_a_long_context_costs_is_learned() -> None:
+    costs = StepCosts()
+
+    def run(num_prefill_tokens: int, start: int = 0) -> None:
+        context = start + num_prefill_tokens / 2
+        costs.learn(
+            num_decodes=4,
+            num_rows=4,
+            num_prefill_tokens=num_prefill_tokens,
+            prefill_context=context,
+            seconds=1 + num_prefill_tokens / 100 * (1 + context / 2000),
+        )
+
+    run(0)
+    run(0)
+    for start in range(0, 1600, 100):
+        run(100, start)
+    for start in (0, 1000, 3000):
+        most = PrefillPacing(costs).max_prefill_tokens(4, 4, start, 1000)
+        assert most == pytest.approx(100 / (1 + (start + most / 2) / 2000), abs=17)
 
 
 def run_streams(
@@ -107,10 +135,14 @@ def test_a_long_prompt_at_most_doubles_the_steps_of_those_who_decode(num_streams
     assert sum(model.num_tokens_per_step) >= 1500
 
 
-def test_a_crowd_that_waits_gets_the_whole_budget() -> None:
-    """Until those who decode are as many."""
-    model, _ = run_streams(2, 10, 200)
-    assert model.num_tokens_per_step[:4] == [256] * 4
+def test_prompts_that_wait_for_each_other_get_the_whole_budget() -> None:
+    """Until the last of them is alone: then those who decode count."""
+    model, _ = run_streams(8, 4, 600)
+    undisturbed = BASE + TOKEN * 12
+    num_crowded = 3 * 600 // 248
+    assert model.num_tokens_per_step[:num_crowded] == [256] * num_crowded
+    assert max(model.step_seconds[num_crowded + 1 :]) <= 2.05 * undisturbed
+    assert len(model.num_tokens_per_step) > num_crowded + 5
 
 
 def test_short_prompts_are_not_held_back() -> None:

@@ -41,7 +41,7 @@ def machine() -> Machine:
 def test_nothing_is_known_at_first() -> None:
     machine = Machine()
     assert machine.costs.decode_seconds(1, 1) is None
-    assert machine.costs.prefill_seconds(100) is None
+    assert machine.costs.prefills.seconds(100, 0) is None
     assert machine.costs.shape_change_seconds == 0
     machine.run(1)
     machine.run(1)
@@ -74,8 +74,8 @@ def test_tokens_of_prompts_tell_what_rows_cost_where_no_drafts_have_been(machine
         machine.run(4, 0, 64)
         machine.run(4, 0, 16)
     costs = machine.costs
-    assert costs.prefill_seconds(40) == pytest.approx(10 + CHANGE)
-    assert costs.prefill_seconds(164) == pytest.approx((16 + CHANGE) / 64 * 164)
+    assert costs.prefills.seconds(40, 0) == pytest.approx(10 + CHANGE)
+    assert costs.prefills.seconds(164, 0) == pytest.approx((16 + CHANGE) / 64 * 164)
     estimate = costs.decode_seconds(4, 8)
     assert estimate == pytest.approx(12 + 4 * (16 + CHANGE) / 64)
 
@@ -83,7 +83,7 @@ def test_tokens_of_prompts_tell_what_rows_cost_where_no_drafts_have_been(machine
 def test_what_a_prompt_alone_costs_does_not_hold_the_weights(machine: Machine) -> None:
     for _ in range(3):
         machine.run(0, 0, 64)
-    assert machine.costs.prefill_seconds(64) == pytest.approx(64 / 4 - 0.5)
+    assert machine.costs.prefills.seconds(64, 0) == pytest.approx(64 / 4 - 0.5)
 
 
 def test_drafts_before_any_plain_step_teach_nothing() -> None:

@@ -1,0 +1,70 @@
+"""Draws the requests of a round: how long they are, and when they arrive."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fastovms.load_test.arrivals import arrival_times
+from fastovms.load_test.data_sets import RANDOM_TOKEN_IDS
+
+ARRIVALS = ("at-once", "bursts", "poisson")
+
+
+class Request(NamedTuple):
+    """One request of a round, due so many seconds after its start."""
+
+    prompt: list[int]
+    num_output_tokens: int
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadShape:
+    """What the rounds of a load have in common. Each draws new prompts.
+
+    Attributes:
+        num_requests: of a round.
+        prompt_lengths, output_lengths: a request has one of each, in turn.
+        arrivals: one of `ARRIVALS`.
+        rate: requests a second, on average; without meaning where they come at once.
+        burst_size: requests that come together, where they come in bursts.
+    """
+
+    num_requests: int
+    prompt_lengths: Sequence[int]
+    output_lengths: Sequence[int]
+    arrivals: str = "at-once"
+    rate: float = float("inf")
+    burst_size: int = 8
+
+    def draw(self, rng: random.Random) -> list[Request]:
+        return [
+            Request(
+                rng.choices(RANDOM_TOKEN_IDS, k=self.prompt_lengths[i % len(self.prompt_lengths)]),
+                self.output_lengths[i % len(self.output_lengths)],
+                due,
+            )
+            for i, due in enumerate(self._times(rng))
+        ]
+
+    def _times(self, rng: random.Random) -> list[float]:
+        match self.arrivals:
+            case "poisson":
+                return arrival_times(self.num_requests, self.rate, 1.0, rng)
+            case "bursts":
+                num_bursts = -(-self.num_requests // self.burst_size)
+                starts = arrival_times(num_bursts, self.rate / self.burst_size, 1.0, rng)
+                times = [start for start in starts for _ in range(self.burst_size)]
+                return times[: self.num_requests]
+        return [0.0] * self.num_requests
+
+    @property
+    def name(self) -> str:
+        """How its rows of tables begin."""
+        if self.arrivals == "at-once":
+            return f"{self.num_requests} at once"
+        of_bursts = f" in bursts of {self.burst_size}" if self.arrivals == "bursts" else ""
+        return f"{self.rate:g} a second{of_bursts}"

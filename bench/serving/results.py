@@ -1,0 +1,101 @@
+"""What rounds came to, as tables: each side's figures, and ratios to the first one's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.report import median, ratio, table
+from bench.serving.rounds import Rounds
+from fastovms.load_test.timeline import Load, Timeline
+
+_NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds within which a request is served well: up to its first token, and for each token
+    after that, on average."""
+
+    first_token: float = 2.0
+    per_token: float = 0.1
+
+    def are_met(self, timeline: Timeline) -> bool:
+        per_token = timeline.time_per_output_token
+        return timeline.time_to_first_token <= self.first_token and (
+            per_token is None or per_token <= self.per_token
+        )
+
+    def goodput(self, timelines: Sequence[Timeline]) -> float:
+        """Returns the share of requests that are served well."""
+        return sum(map(self.are_met, timelines)) / len(timelines)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    return float(np.percentile(values, percent)) if values else _NAN
+
+
+def figures_table(all_rounds: Sequence[Rounds], limits: Limits) -> str:
+    """One line a load and side: medians over rounds of throughput, percentiles over all streams."""
+    header = (
+        "requests", "", "tok/s", "first p50 ms", "first p99", "gap p50 ms", "gap p99", "gap max",
+        f"within {limits.first_token:g} s and {1000 * limits.per_token:g} ms a token",
+    )  # fmt: skip
+    rows = [
+        [rounds.shape.name, name, *_figures(loads, limits)]
+        for rounds in all_rounds
+        for name, loads in rounds.loads.items()
+    ]
+    return table(header, rows)
+
+
+def _figures(loads: Sequence[Load], limits: Limits) -> list[object]:
+    timelines = [timeline for load in loads for timeline in load.timelines]
+    first = [1000 * timeline.time_to_first_token for timeline in timelines]
+    gaps = [1000 * gap for timeline in timelines for gap in timeline.gaps]
+    return [
+        median([load.tokens_per_second for load in loads]),
+        percentile(first, 50),
+        percentile(first, 99),
+        percentile(gaps, 50),
+        percentile(gaps, 99),
+        max(gaps, default=_NAN),
+        f"{limits.goodput(timelines):.0%}",
+    ]
+
+
+def ratios_table(all_rounds: Sequence[Rounds]) -> str:
+    """The first side's tokens a second over each other's, and the others' median times to the first
+    token over its own: more is better in both. Rounds are compared each with itself."""
+    rows = [row for rounds in all_rounds for row in _ratios(rounds)]
+    header = ("requests", "first side over", "tok/s", "speed to the first token")
+    return table(header, rows)
+
+
+def _ratios(rounds: Rounds) -> Iterator[list[object]]:
+    first, *others = rounds.loads
+    for name in others:
+        ours, theirs = rounds.loads[first], rounds.loads[name]
+        yield [
+            rounds.shape.name,
+            name,
+            ratio([load.tokens_per_second for load in ours], [x.tokens_per_second for x in theirs]),
+            ratio(list(map(_median_first_token, theirs)), list(map(_median_first_token, ours))),
+        ]
+
+
+def _median_first_token(load: Load) -> float:
+    return median([timeline.time_to_first_token for timeline in load.timelines])
+
+
+def memory_table(all_rounds: Sequence[Rounds]) -> str:
+    """Gigabytes a second that the memory gave before each side's turn, round by round."""
+    names = list(all_rounds[0].loads)
+    rows = [
+        [rounds.shape.name, number, *speeds]
+        for rounds in all_rounds
+        for number, speeds in enumerate(rounds.memory_speeds, start=1)
+    ]
+    return table(("requests", "round", *(f"GB/s before {name}" for name in names)), rows)

@@ -21,44 +21,66 @@ def _size_class(size: int) -> int:
 class CostCurve:
     """Seconds by size. Sizes are positive, and about equal ones are taken together."""
 
-    def __init__(self, *, starts_at_zero: bool) -> None:
-        """`starts_at_zero`: whether size 0 costs nothing. Else sizes below the smallest known one
-        cost as much as that."""
+    def __init__(self, *, starts_at_zero: bool, memory: int | None = None) -> None:
+        """
+        Args:
+            starts_at_zero: size 0 costs nothing. Else sizes below the smallest known one cost as
+                much as that.
+            memory: after how many measurements of other sizes one is forgotten; None = never.
+        """
         self._starts_at_zero = starts_at_zero
-        self._classes: list[int] = []
+        self._memory = memory
+        self._num_learned = 0
+        self._last_learned: dict[int, int] = {}
         self._samples: dict[int, deque[tuple[int, float]]] = {}
         self._points: dict[int, tuple[float, float]] = {}
-        self._provisional: set[int] = set()
+        self._first_seen: list[int] = []
+        self._confirmed: list[int] = []
 
     def knows(self, size: int) -> bool:
         """Returns whether about this size has been measured."""
         return _size_class(size) in self._samples
 
     def learn(self, size: int, seconds: float) -> None:
-        """Takes note of a measurement. The first one of about a size counts only until there is
-        another: what prepares a size makes it slow."""
+        """Takes note of a measurement. The first one of about a size counts only until any has
+        been measured twice, since what prepares a size makes it slow."""
         key = _size_class(size)
         samples = self._samples.get(key)
         if samples is None:
             samples = self._samples[key] = deque(maxlen=_MEMORY)
-            insort(self._classes, key)
-            self._provisional.add(key)
-        elif key in self._provisional:
-            self._provisional.discard(key)
+            insort(self._first_seen, key)
+        elif key in self._first_seen:
+            self._first_seen.remove(key)
+            insort(self._confirmed, key)
             samples.clear()
         samples.append((size, seconds))
         self._points[key] = (
             statistics.median(size for size, _ in samples),
             statistics.median(seconds for _, seconds in samples),
         )
+        if self._memory is not None:
+            self._forget(key, self._memory)
+
+    def _forget(self, learned: int, memory: int) -> None:
+        self._num_learned += 1
+        self._last_learned[learned] = self._num_learned
+        oldest = min(self._last_learned, key=self._last_learned.__getitem__)
+        if self._num_learned - self._last_learned[oldest] > memory:
+            del self._last_learned[oldest], self._samples[oldest], self._points[oldest]
+            (self._first_seen if oldest in self._first_seen else self._confirmed).remove(oldest)
+
+    @property
+    def _classes(self) -> list[int]:
+        return self._confirmed or self._first_seen
 
     def seconds(self, size: float, *, beyond: float = 0.0) -> float | None:
         """Returns the estimated seconds of a size; None = nothing has been measured. Above the
         largest known size, each further unit costs `beyond` seconds."""
-        if not self._classes:
+        classes = self._classes
+        if not classes:
             return None
-        at = bisect_left(self._classes, size)
-        nearby = [self._points[key] for key in self._classes[max(0, at - 2) : at + 2]]
+        at = bisect_left(classes, size)
+        nearby = [self._points[key] for key in classes[max(0, at - 2) : at + 2]]
         size_below, seconds_below = 0.0, 0.0 if self._starts_at_zero else nearby[0][1]
         for size_above, seconds_above in nearby:
             if size_above > size:

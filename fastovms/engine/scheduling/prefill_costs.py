@@ -14,6 +14,10 @@ _NUM_RECENT: Final = 16
 _NUM_GROWTHS: Final = 9
 """Comparisons that are remembered. Their median counts."""
 
+_MEMORY: Final = 64
+"""After how many pieces of other lengths one is forgotten: what a neighbour has slowed would never
+be tried again else."""
+
 _MIN_DISTANCE: Final = 512
 """Tokens between the contexts of two pieces that are compared: the noise of two that are nearer is
 more than what they differ by."""
@@ -33,7 +37,7 @@ class PrefillCosts:
     one plus the tokens before it, times a growth. Attention alone is what grows."""
 
     def __init__(self) -> None:
-        self._at_start = CostCurve(starts_at_zero=True)
+        self._at_start = CostCurve(starts_at_zero=True, memory=_MEMORY)
         self._recent: deque[_Piece] = deque(maxlen=_NUM_RECENT)
         self._growths: deque[float] = deque(maxlen=_NUM_GROWTHS)
         self._growth = 0.0

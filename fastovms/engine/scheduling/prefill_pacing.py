@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.engine.scheduling.step_costs import StepCosts
 
 MAX_SLOWDOWN: Final = 2.0
@@ -18,6 +19,13 @@ gaps between tokens may reach at their 99th percentile, since every estimate err
 
 UNSEEN_SECONDS: Final = 0.05
 """How long a step may take in any case: a reader sees nothing of it."""
+
+SHORT_SECONDS: Final = 1.0
+"""How long a prompt may take that is computed in whole steps, whoever decodes beside it: it is over
+before small pieces are of use to anybody."""
+
+MIN_PREFILL_TOKENS: Final = 16
+"""The fewest tokens of a prompt beside decodes: fewer cost nearly as much time as these."""
 
 _GRAIN: Final = 16
 """What the tokens of a step are a multiple of, so that its shape changes seldom."""
@@ -29,18 +37,24 @@ class PrefillPacing:
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
 
-    def max_prefill_tokens(self, num_decodes: int, num_rows: int, start: int, budget: int) -> int:
+    def max_prefill_tokens(
+        self, num_decodes: int, num_rows: int, prompt: Sequence, budget: int
+    ) -> int:
         """Returns how many tokens of a prompt the next step may have beside its decodes.
 
         Args:
             num_rows: rows of those that decode, drafts included.
-            start: how many tokens of the prompt have been computed.
+            prompt: whose tokens they would be.
             budget: what is returned at most, and as long as too little is known.
         """
         usual = self._costs.decode_seconds(num_decodes, num_rows)
-        if usual is None:
+        length = prompt.num_tokens - prompt.num_cached_tokens
+        whole = self._costs.prefills.seconds(length, prompt.num_tokens / 2)
+        if usual is None or whole is None or whole <= SHORT_SECONDS:
             return budget
         spare = max(MAX_SLOWDOWN * usual, UNSEEN_SECONDS) - usual
+        start = prompt.num_computed_tokens
         num_tokens = self._costs.prefills.num_tokens_within(spare, start, budget)
-        is_bounded = 2 * _GRAIN < num_tokens < budget
-        return num_tokens - (num_rows + num_tokens) % _GRAIN if is_bounded else num_tokens
+        if num_tokens == budget:
+            return budget
+        return max(MIN_PREFILL_TOKENS, num_tokens - (num_rows + num_tokens) % _GRAIN)

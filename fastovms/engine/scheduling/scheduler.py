@@ -23,17 +23,10 @@ MAX_RESERVED_TOKENS = 32
 """The most tokens that a step keeps for prompts, however many sequences decode: as many as a block
 has, where it has fewer."""
 
-MAX_WHOLE_PROMPT = 256
-"""The most tokens of a prompt that is computed at once, whoever decodes beside it: it holds those
-up once, and pieces of it would cost everybody steps."""
-
-MIN_PREFILL_TOKENS = 16
-"""The fewest tokens of prompts beside decodes: fewer cost nearly as much time as these."""
-
-MaxPrefillTokens = Callable[[int, int, int, int], int]
+MaxPrefillTokens = Callable[[int, int, Sequence, int], int]
 
 
-def _whole_budget(num_decodes: int, num_rows: int, start: int, budget: int) -> int:
+def _whole_budget(num_decodes: int, num_rows: int, prompt: Sequence, budget: int) -> int:
     return budget
 
 
@@ -78,7 +71,6 @@ class Scheduler:
         self._counters = counters
         self._tables = BlockTables(blocks, counters, rope_switch_len, has_states=states is not None)
         self._max_num_batched_tokens = max_num_batched_tokens
-        self._max_whole_prompt = min(max_num_batched_tokens, MAX_WHOLE_PROMPT)
         self._rope_switch_len = rope_switch_len
         self._states = states
         # Blocks have thousands of tokens where a model has large states.
@@ -107,9 +99,9 @@ class Scheduler:
 
         Args:
             max_prefill_tokens: returns how many tokens of a prompt the step may have, given how
-                many sequences decode, their rows, how much of the prompt is computed, and the
-                budget that is left. It is asked only for a long prompt behind which no other waits:
-                else the crowd goes first.
+                many sequences decode, their rows, the prompt's sequence, and the budget that is
+                left. It is asked only for a prompt behind which no other waits: else the crowd goes
+                first.
         """
         self._restart_outgrown()
         plan = Plan()
@@ -120,10 +112,9 @@ class Scheduler:
         if len(self.running) == plan.num_decodes and not self.waiting:
             return plan
         prompt = self._only_prompt() if plan.num_decodes else None
-        if prompt is not None and prompt.num_tokens > self._max_whole_prompt:
-            start = prompt.num_computed_tokens
-            limit = max_prefill_tokens(plan.num_decodes, plan.num_decode_rows, start, budget)
-            budget = min(budget, max(limit, MIN_PREFILL_TOKENS))
+        if prompt is not None:
+            limit = max_prefill_tokens(plan.num_decodes, plan.num_decode_rows, prompt, budget)
+            budget = min(budget, limit)
         budget = self._plan_prefills(plan, budget)
         self._admit(plan, budget)
         return plan

@@ -32,6 +32,24 @@ def test_nothing_known_and_below_what_is_known() -> None:
     assert curve((8, 3.0), starts_at_zero=False).seconds(1) == 3.0
 
 
+def test_what_has_not_been_measured_for_long_is_forgotten() -> None:
+    made = CostCurve(starts_at_zero=True, memory=20)
+    made.learn(100, 90.0)
+    made.learn(100, 90.0)
+    for _ in range(20):
+        made.learn(8, 2.0)
+        assert made.knows(100)
+    made.learn(8, 2.0)
+    assert not made.knows(100)
+    assert made.seconds(100, beyond=0.5) == 48.0
+
+
+def test_a_size_that_was_measured_once_does_not_count_beside_others() -> None:
+    made = curve((10, 2.0), (20, 4.0))
+    made.learn(14, 50.0)
+    assert made.seconds(15) == 3.0
+
+
 def test_the_first_of_a_size_counts_until_there_is_another() -> None:
     made = CostCurve(starts_at_zero=True)
     made.learn(8, 90.0)

@@ -9,13 +9,17 @@ from numpy.typing import NDArray
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.step_inputs import StepInputs
-from fastovms.engine.scheduling.prefill_pacing import PrefillPacing
-from fastovms.engine.scheduling.scheduler import MIN_PREFILL_TOKENS
+from fastovms.engine.scheduling.prefill_pacing import (
+    MIN_PREFILL_TOKENS,
+    UNSEEN_SECONDS,
+    PrefillPacing,
+)
+from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.engine.scheduling.step_costs import StepCosts
 from fastovms.params import GenerationRequest, SamplingParams
 from tests.engine.fake_model import FakeModel
 
-BASE, TOKEN = 20.0, 0.5
+BASE, TOKEN = 0.05, 0.0015
 """Seconds of the fake model's step, and of each token in it."""
 
 
@@ -23,15 +27,16 @@ class TimedModel(FakeModel):
     """Its steps take time on a clock of its own."""
 
     now = 0.0
+    base = BASE
     token_seconds = TOKEN
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
-        self.now += BASE + self.token_seconds * len(inputs.input_ids)
+        self.now += self.base + self.token_seconds * len(inputs.input_ids)
         return super().infer(inputs)
 
     @property
     def step_seconds(self) -> list[float]:
-        return [BASE + self.token_seconds * tokens for tokens in self.num_tokens_per_step]
+        return [self.base + self.token_seconds * tokens for tokens in self.num_tokens_per_step]
 
 
 def pacing_after(*steps: tuple[int, int, float]) -> PrefillPacing:
@@ -47,6 +52,14 @@ def pacing_after(*steps: tuple[int, int, float]) -> PrefillPacing:
 
 
 BUDGET = 256
+
+
+def prompt(length: int = 1600, start: int = 0) -> Sequence:
+    """A prompt of which the tokens before `start` are computed."""
+    request = GenerationRequest("r", [1] * length, SamplingParams())
+    made = Sequence(0, request, 0, token_limit=length + 9)
+    made.num_computed_tokens = start
+    return made
 
 
 @pytest.mark.parametrize(
@@ -65,13 +78,23 @@ BUDGET = 256
 def test_what_a_prompt_may_have_of_a_step(
     steps: list[tuple[int, int, float]], expected: int
 ) -> None:
-    assert pacing_after(*steps).max_prefill_tokens(4, 4, 0, BUDGET) == expected
+    assert pacing_after(*steps).max_prefill_tokens(4, 4, prompt(), BUDGET) == expected
 
 
 def test_what_no_reader_sees_is_allowed() -> None:
     """Steps of 1 ms may take 50, and then have a multiple of 16 tokens in all."""
     quick = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.101)] * 3)
-    assert quick.max_prefill_tokens(4, 4, 0, BUDGET) == 44
+    assert quick.max_prefill_tokens(4, 4, prompt(), BUDGET) == 44
+
+
+def test_what_is_over_soon_is_not_held_back() -> None:
+    """A second of a prompt's tokens, those left out that are cached."""
+    pacing = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.101)] * 3)
+    assert pacing.max_prefill_tokens(4, 4, prompt(1000), BUDGET) == BUDGET
+    assert pacing.max_prefill_tokens(4, 4, prompt(1020), BUDGET) < BUDGET
+    cached = prompt(4000, 3600)
+    cached.num_cached_tokens = 3600
+    assert pacing.max_prefill_tokens(4, 4, cached, BUDGET) == BUDGET
 
 
 def test_what_attention_to_a_long_context_costs_is_learned() -> None:
@@ -92,16 +115,21 @@ def test_what_attention_to_a_long_context_costs_is_learned() -> None:
     for start in range(0, 1600, 100):
         run(100, start)
     for start in (0, 1000, 3000):
-        most = PrefillPacing(costs).max_prefill_tokens(4, 4, start, 1000)
+        most = PrefillPacing(costs).max_prefill_tokens(4, 4, prompt(4000, start), 1000)
         assert most == pytest.approx(100 / (1 + (start + most / 2) / 2000), abs=17)
 
 
 def run_streams(
-    num_streams: int, num_late: int, late_length: int, token_seconds: float = TOKEN
+    num_streams: int,
+    num_late: int,
+    late_length: int,
+    *,
+    base: float = BASE,
+    token_seconds: float = TOKEN,
 ) -> tuple[TimedModel, Engine]:
     """Streams that decode, and then prompts that come while they do, until those are computed."""
     model = TimedModel()
-    model.token_seconds = token_seconds
+    model.base, model.token_seconds = base, token_seconds
     model.allocate_cache(4096)
     engine = Engine(
         model,
@@ -135,6 +163,15 @@ def test_a_long_prompt_at_most_doubles_the_steps_of_those_who_decode(num_streams
     assert sum(model.num_tokens_per_step) >= 1500
 
 
+@pytest.mark.parametrize("num_streams", [1, 8])
+def test_steps_that_no_reader_sees_are_filled(num_streams: int) -> None:
+    """Though they take ten times as long as without the prompt."""
+    model, _ = run_streams(num_streams, 1, 1900, base=0.003, token_seconds=0.0004)
+    whole = model.step_seconds[1:-1]
+    assert max(whole) <= 1.05 * UNSEEN_SECONDS
+    assert min(whole) >= 0.8 * UNSEEN_SECONDS
+
+
 def test_prompts_that_wait_for_each_other_get_the_whole_budget() -> None:
     """Until the last of them is alone: then those who decode count."""
     model, _ = run_streams(8, 4, 600)
@@ -147,8 +184,8 @@ def test_prompts_that_wait_for_each_other_get_the_whole_budget() -> None:
 
 def test_short_prompts_are_not_held_back() -> None:
     """Each holds up those who decode once: taking it in small pieces would cost everybody steps."""
-    model, _ = run_streams(8, 2, 120)
-    assert model.num_tokens_per_step[0] == 8 + 2 * 120
+    model, _ = run_streams(8, 1, 240)
+    assert model.num_tokens_per_step[0] == 8 + 240
 
 
 def test_a_long_prompt_advances_however_dear_its_tokens_are() -> None:

@@ -17,8 +17,8 @@ MAX_SLOWDOWN: Final = 2.0
 """How much longer a step with a piece of a prompt may take than one without. It is below 2.5, which
 gaps between tokens may reach at their 99th percentile, since every estimate errs."""
 
-UNSEEN_SECONDS: Final = 0.05
-"""How long a step may take in any case: a reader sees nothing of it."""
+UNSEEN_SECONDS: Final = 0.045
+"""How long a step may take in any case: a reader sees nothing below 50 ms, and estimates err."""
 
 SHORT_SECONDS: Final = 1.0
 """How long a prompt may take that is computed in whole steps, whoever decodes beside it: it is over

@@ -82,8 +82,8 @@ def test_what_a_prompt_may_have_of_a_step(
 
 
 def test_what_no_reader_sees_is_allowed() -> None:
-    """Steps of 1 ms may take 50, and then have a multiple of 16 tokens in all."""
-    quick = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.101)] * 3)
+    """Steps of 1 ms may take 45, and then have a multiple of 16 tokens in all."""
+    quick = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.081)] * 3)
     assert quick.max_prefill_tokens(4, 4, prompt(), BUDGET) == 44
 
 
@@ -166,17 +166,17 @@ def test_a_long_prompt_at_most_doubles_the_steps_of_those_who_decode(num_streams
 @pytest.mark.parametrize("num_streams", [1, 8])
 def test_steps_that_no_reader_sees_are_filled(num_streams: int) -> None:
     """Though they take ten times as long as without the prompt."""
-    model, _ = run_streams(num_streams, 1, 1900, base=0.003, token_seconds=0.0004)
+    model, _ = run_streams(num_streams, 1, 1900, base=0.003, token_seconds=0.0006)
     whole = model.step_seconds[1:-1]
     assert max(whole) <= 1.05 * UNSEEN_SECONDS
-    assert min(whole) >= 0.8 * UNSEEN_SECONDS
+    assert min(whole) >= 0.7 * UNSEEN_SECONDS
 
 
 def test_prompts_that_wait_for_each_other_get_the_whole_budget() -> None:
     """Until the last of them is alone: then those who decode count."""
-    model, _ = run_streams(8, 4, 600)
+    model, _ = run_streams(8, 4, 900)
     undisturbed = BASE + TOKEN * 12
-    num_crowded = 3 * 600 // 248
+    num_crowded = 3 * 900 // 248
     assert model.num_tokens_per_step[:num_crowded] == [256] * num_crowded
     assert max(model.step_seconds[num_crowded + 1 :]) <= 2.05 * undisturbed
     assert len(model.num_tokens_per_step) > num_crowded + 5

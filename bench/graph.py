@@ -100,7 +100,7 @@ class LlamaGraph:
     # Layers
 
     def _matrix(self, rows: int, columns: int, std: float) -> QuantizedMatrix:
-        return QuantizedMatrix.random(self._rng, rows, columns, std, self._format.bits)
+        return QuantizedMatrix.random(self._rng, rows, columns, std, self._format.quantization)
 
     def _linear(self, inputs: Node, rows: int, columns: int, std: float, name: str) -> Node:
         """Projects [B, Q, columns] to [B, Q, rows]."""

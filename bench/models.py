@@ -14,7 +14,7 @@ import openvino as ov
 
 from bench.graph import LlamaGraph
 from bench.shapes import SHAPES, Shape
-from bench.weights import WeightFormat
+from bench.weights import WEIGHT_FORMATS, WeightFormat
 from fastovms.config import DEMO_MODEL
 
 TOKENIZER_FILES = (
@@ -82,12 +82,18 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="DIR",
         help="model directory to take the tokenizer from (default: %(default)s)",
     )
+    parser.add_argument(
+        "--weights", choices=WEIGHT_FORMATS, help="their format (default: that of the shape)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the weights (default: %(default)s)")
     options = parser.parse_args(arguments)
     directory = options.directory or Path(__file__).with_suffix("") / options.name
+    shape = SHAPES[options.name]
+    if options.weights is not None:
+        shape = replace(shape, weight_format=options.weights)
     start = time.perf_counter()
     try:
-        write_model(SHAPES[options.name], directory, options.tokenizer, options.seed)
+        write_model(shape, directory, options.tokenizer, options.seed)
     except FileNotFoundError as error:
         parser.error(f"--tokenizer: no such file: {error.filename}")
     size = (directory / "openvino_model.bin").stat().st_size / 1e6

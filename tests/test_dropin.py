@@ -171,7 +171,7 @@ def test_runpods_environment(tmp_path):
         (["--add_to_config", "/none", "--model_name", "a"], "needs --model-path or"),
         (["--remove_from_config", "/none", "--model_name", "a"], "cannot read /none"),
         (["--list_models", "--model_repository_path", "/none"], "there is no directory /none"),
-        (["--kv_cache_precision", "i4"], "argument --kv-cache-precision: must be u8"),
+        (["--kv_cache_precision", "i4"], "argument --kv-cache-precision: must be u4"),
         (["--grpc_port"], "--grpc-port"),
     ],
 )  # fmt: skip

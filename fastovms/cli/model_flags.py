@@ -49,8 +49,9 @@ ENGINE_FLAGS: Final = (
          "where the defaults of requests come from: auto = the model's generation_config.json, "
          "vllm = no file, or a directory or file in its place", shows_default=False),
     Flag("--kv-cache-precision", ENGINE.plugin_config, "PRECISION",
-         choice("u8", "f16", "bf16", "f32"),
-         "of the KV cache: u8, f16, bf16 or f32 (default: the fastest that the device has)",
+         choice("u4", "u8", "f16", "bf16", "f32"),
+         "of the KV cache: u4, u8, f16, bf16 or f32 (default: the fastest that the device has, "
+         "never u4, which changes texts)",
          shows_default=False, member="KV_CACHE_PRECISION"),
     Flag("--precision", ENGINE.precision, "PRECISION", choice("auto", "exact"),
          "auto = the fastest; exact = f32 throughout, and nothing else that runs changes a text"),

@@ -100,7 +100,7 @@ def test_a_line_of_vllm():
         (["--task", "embeddings"], "must be text_generation, not 'embeddings'"),
         (["--pipeline_type", "cb"], "must be AUTO, LM, VLM, LM_CB, VLM_CB or OMNI, not 'cb'"),
         (["--model_distribution_policy", "X"], "must be TENSOR_PARALLEL or PIPELINE_PARALLEL"),
-        (["--kv_cache_precision", "u9"], "must be u8, f16, bf16 or f32, not 'u9'"),
+        (["--kv_cache_precision", "u9"], "must be u4, u8, f16, bf16 or f32, not 'u9'"),
         (["--gpu-memory-utilization", "much"], "must be a number of shares"),
         (["--dtype", "int1"], "not 'int1'"),
         (["--file_system_poll_wait_seconds", "-1"], "must be an integer at least 0"),

@@ -8,6 +8,7 @@ engine.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +29,21 @@ Outputs = dict[tuple[int, int], list[GenerationOutput]]
 
 
 def run_reference(
-    model_dir: Path, prompts: list[list[int]], num_tokens: int, **settings: object
+    model_dir: Path,
+    prompts: list[list[int]],
+    num_tokens: int,
+    *,
+    properties: Mapping[str, str] = EXACT,
+    max_num_seqs: int = 256,
+    **settings: object,
 ) -> list[openvino_genai.GenerationOutput]:
     """Greedily, unless `settings` of its GenerationConfig say otherwise."""
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.cache_size = 1
-    pipeline = openvino_genai.ContinuousBatchingPipeline(str(model_dir), scheduler, "CPU", EXACT)
+    scheduler.max_num_seqs = max_num_seqs
+    pipeline = openvino_genai.ContinuousBatchingPipeline(
+        str(model_dir), scheduler, "CPU", dict(properties)
+    )
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = num_tokens
     config.ignore_eos = True

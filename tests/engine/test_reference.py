@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,24 @@ def test_greedy_tokens_equal_the_reference(
         assert engine.counters.num_preemptions > 0
 
 
+@pytest.mark.parametrize("precision", ["u8", "u4"])
+def test_a_quantized_cache_gives_the_tokens_that_the_reference_gives_with_it(
+    prompts: list[list[int]], precision: str
+) -> None:
+    properties = {**EXACT, "KV_CACHE_PRECISION": precision}
+    model = PagedModel.load(DEMO_MODEL, properties=properties)
+    model.allocate_cache(NUM_BLOCKS)
+    # One after another: a block's scales depend on the steps in which its tokens came.
+    config = EngineConfig(max_num_seqs=1, enable_prefix_caching=False, enable_prompt_lookup=False)
+    engine = Engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=NUM_BLOCKS * 32)
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    outputs = run(engine, prompts, params)
+    expected = run_reference(DEMO_MODEL, prompts, NUM_TOKENS, properties=properties, max_num_seqs=1)
+    assert [tokens(outputs[i, 0]) for i in range(len(prompts))] == [
+        output.generated_ids for output in expected
+    ]
+
+
 @pytest.mark.parametrize(
     "penalties",
     [
@@ -88,10 +107,10 @@ def test_greedy_tokens_equal_the_reference(
     ids=str,
 )
 def test_penalties_equal_the_reference(
-    model: PagedModel, prompts: list[list[int]], penalties: dict[str, float]
+    model: PagedModel, prompts: list[list[int]], penalties: dict[str, Any]
 ) -> None:
     engine = Engine(model, EngineConfig(), num_blocks=NUM_BLOCKS, max_model_len=2048)
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, **penalties)  # type: ignore[arg-type]
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, **penalties)
     outputs = run(engine, prompts, params)
     for i, expected in enumerate(run_reference(DEMO_MODEL, prompts, NUM_TOKENS, **penalties)):
         assert tokens(outputs[i, 0]) == expected.generated_ids

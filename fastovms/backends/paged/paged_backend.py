@@ -33,6 +33,7 @@ from fastovms.engine.engine import Engine
 from fastovms.engine.model.device_memory import GIB, MIB, available_memory, num_cache_blocks
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.paging import reason_of
+from fastovms.engine.sampling.row_functions import load_kernels_beside
 from fastovms.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -128,6 +129,7 @@ class PagedBackend:
         Raises:
             ConfigurationError: the model or the device cannot do it.
         """
+        kernels = load_kernels_beside()
         cache = cache or DiskCache(None)
         files = read_files(model_dir, config, model.max_model_len)
         model = fit_attention(model, files.graph)
@@ -140,6 +142,8 @@ class PagedBackend:
         if config.draft_model is not None:
             draft_model = load_draft_model(config.draft_model, model_dir, model, config)
         grammars = load_grammar_compiler(model_dir, model)
+        if config.precision == "exact":
+            kernels.join()  # NumPy rounds sums otherwise, which could draw another token
 
         def reserve(available: int) -> PagedBackend:
             if paged_model.is_on_gpu:

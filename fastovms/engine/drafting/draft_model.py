@@ -12,8 +12,8 @@ from fastovms.engine.drafting.sequence_drafters import SequenceDrafters
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.raw_logits import RawLogits, as_bits, as_float32
 from fastovms.engine.model.step_inputs import StepLayout
-from fastovms.engine.sampling.kernels import BROKEN, likeliest
 from fastovms.engine.sampling.logprobs import log_sum_exp
+from fastovms.engine.sampling.row_functions import BROKEN, likeliest
 from fastovms.engine.scheduling.blocks import ROOT, BlockManager
 from fastovms.engine.scheduling.sequence import Sequence, SequenceStatus
 from fastovms.params import SamplingParams
@@ -279,7 +279,7 @@ class _Follower:
 
     def append(self, token_id: int, logits: RawLogits) -> bool:
         """Adds a drafted token if the model is sure enough of it, and returns whether to go on
-        drafting. `token_id` is `kernels.BROKEN` where the logits are no numbers."""
+        drafting. `token_id` is `BROKEN` where the logits are no numbers."""
         if token_id == BROKEN:
             return False
         if self.threshold > 0 and _confidence(logits, token_id) < self.threshold:

@@ -13,6 +13,10 @@ the bits of bfloat16, which numpy has no type for. These are the upper half of t
 bits in float32."""
 
 
+Bits = NDArray[np.int32] | NDArray[np.int16]
+"""The bits of logits, [rows, vocab_size] or [vocab_size]."""
+
+
 def as_float32(logits: RawLogits) -> Floats:
     """Returns the same numbers as float32, without a copy if they are float32 already."""
     if logits.dtype == np.float32:
@@ -32,7 +36,7 @@ def copy_float32(logits: RawLogits, target: Floats) -> None:
         bits <<= 16
 
 
-def as_bits(logits: RawLogits) -> tuple[NDArray[np.int32] | NDArray[np.int16], np.int32]:
+def as_bits(logits: RawLogits) -> tuple[Bits, np.int32]:
     """Returns the same memory as bits, as `kernels` takes them, and by how many bits each is to be
     shifted to be a float32."""
     if logits.dtype == np.float32:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.raw_logits import RawLogits, as_bits
 from fastovms.engine.model.step_inputs import StepLayout
-from fastovms.engine.sampling.kernels import BROKEN, likeliest
+from fastovms.engine.sampling.row_functions import BROKEN, likeliest
 from fastovms.engine.scheduling.blocks import BlockManager, OutOfBlocks
 from fastovms.errors import BrokenLogits, EngineFailed
 from fastovms.params import EngineOutput

@@ -70,7 +70,10 @@ def kernel(*signatures: str) -> Decorator:
 @lru_cache
 def _announce() -> None:
     """Says, after the first kernel that was not in the cache, what the others take; once."""
-    logger.info("compiling what samples tokens, at the first start only: some 7 s on an idle core")
+    logger.info(
+        "compiling what samples tokens, at the first start only: some 7 s on an idle core, for "
+        "which NumPy does it"
+    )
 
 
 def row_kernel(returns: str, *others: str) -> Decorator:

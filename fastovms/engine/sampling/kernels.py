@@ -21,15 +21,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.engine.model.raw_logits import Bits
 from fastovms.engine.sampling.jit import as_bits, as_float, inlined, kernel, row_kernel, rows_kernel
-
-Bits = NDArray[np.int32] | NDArray[np.int16]
-"""The bits of logits, [rows, vocab_size] or [vocab_size]."""
+from fastovms.engine.sampling.numpy_rows import BROKEN
 
 GROUP_SIZE = 256
-
-BROKEN = -1
-"""What stands in place of a token that would be drawn from a broken row."""
 
 _INFINITY = np.int32(0x7F800000)
 """The key of plus infinity; its negative is that of minus infinity. Those of NaNs lie beyond."""

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.engine.model.raw_logits import RawLogits, as_bits, as_float32
-from fastovms.engine.sampling import kernels
+from fastovms.engine.sampling import row_functions
 from fastovms.params import ALL_LOGPROBS, TokenLogprobs
 
 
@@ -20,7 +20,7 @@ def log_sum_exp(row: RawLogits) -> float:
 def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64]]:
     """Returns the same as `log_sum_exp`, and the positions of the k largest logits (or of all), in
     descending order; of equal ones the first ones first."""
-    log_sum, ranks = kernels.log_sum_exp_and_top(*as_bits(row), k)
+    log_sum, ranks = row_functions.log_sum_exp_and_top(*as_bits(row), k)
     ranks[::-1].sort()
     return log_sum, 0xFFFFFFFF - (ranks & 0xFFFFFFFF)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastovms.cgroup import num_usable_cpus
 from fastovms.engine.model.raw_logits import Floats, RawLogits, as_bits, copy_float32
-from fastovms.engine.sampling.kernels import BROKEN, draw_rows, likeliest_of_rows
+from fastovms.engine.sampling.row_functions import BROKEN, draw_rows, likeliest_of_rows
 from fastovms.engine.scheduling.batch import SampledTokens
 from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.errors import BrokenLogits

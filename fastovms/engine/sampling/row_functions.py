@@ -1,0 +1,79 @@
+"""What is done to rows of logits: by kernels, or by NumPy as long as these are not compiled.
+
+Kernels take seconds to compile at the first start of all, and half a second to be read at others.
+A server has that done beside the loading of its model. Whoever has not begun it waits at the first
+call.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, Generic, ParamSpec, TypeVar
+
+from fastovms.engine.sampling import numpy_rows
+
+logger = logging.getLogger(__name__)
+
+BROKEN: Final = numpy_rows.BROKEN
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RowFunction(Generic[P, R]):
+    """A function that exists twice: see `kernels` and `numpy_rows`."""
+
+    def __init__(self, in_numpy: Callable[P, R]) -> None:
+        self.name = in_numpy.__name__
+        self._in_numpy = in_numpy
+        self._run: Callable[P, R] = self._load_and_run
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(*args, **kwargs)
+
+    def use_numpy(self) -> None:
+        """Has NumPy do it, unless the kernel is there already."""
+        if self._run == self._load_and_run:
+            self._run = self._in_numpy
+
+    def use_kernel(self, kernel: Callable[P, R]) -> None:
+        self._run = kernel
+
+    def _load_and_run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        load_kernels()
+        return self._run(*args, **kwargs)
+
+
+likeliest: Final = RowFunction(numpy_rows.likeliest)
+likeliest_of_rows: Final = RowFunction(numpy_rows.likeliest_of_rows)
+draw_rows: Final = RowFunction(numpy_rows.draw_rows)
+log_sum_exp_and_top: Final = RowFunction(numpy_rows.log_sum_exp_and_top)
+
+_ALL: Final = (likeliest, likeliest_of_rows, draw_rows, log_sum_exp_and_top)
+
+
+def load_kernels() -> None:
+    """Compiles the kernels, or reads them, and has them used from now on."""
+    from fastovms.engine.sampling import kernels
+
+    for function in _ALL:
+        function.use_kernel(getattr(kernels, function.name))
+
+
+def load_kernels_beside() -> threading.Thread:
+    """Does that in a thread, and has NumPy stand in until it has ended. Where the kernels cannot be
+    had, NumPy goes on."""
+    for function in _ALL:
+        function.use_numpy()
+    thread = threading.Thread(target=_try_to_load, name="kernels", daemon=True)
+    thread.start()
+    return thread
+
+
+def _try_to_load() -> None:
+    try:
+        load_kernels()
+    except Exception:
+        logger.exception("tokens are drawn by NumPy, as the kernels cannot be compiled")

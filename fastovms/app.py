@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import uvloop
@@ -38,6 +39,7 @@ from fastovms.config import (
     HttpConfig,
     MediaConfig,
     ModelConfig,
+    PrefixCacheConfig,
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
@@ -60,6 +62,8 @@ from fastovms.service.ovms_metrics import OvmsMetrics
 from fastovms.service.span_export import span_tracer
 from fastovms.settings import ModelSource
 from fastovms.state.opening.opening import open_store
+from fastovms.state.sqlite.database import IN_MEMORY
+from fastovms.state.sqlite.location import default_directory
 from fastovms.state.state_metrics import StateCollector
 from fastovms.tracing import Tracer
 from fastovms.ui.page_files import read_page_files
@@ -85,6 +89,7 @@ class ServerConfig:
     service: ServiceConfig = field(default_factory=ServiceConfig)
     state: StateConfig = field(default_factory=StateConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
+    prefix_cache: PrefixCacheConfig = field(default_factory=PrefixCacheConfig)
 
 
 def serve(config: ServerConfig, log: LineWriter) -> None:
@@ -105,11 +110,14 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
         check_models(models)
         return models
 
+    def load(models: list[ModelConfig]) -> ServedModels:
+        return load_models(models, config.media, config.prefix_cache, _state_dir(config.state))
+
     if any(map(finder.needs_network, config.models)):
-        run(config, log, load=lambda: load_models(find(), config.media))
+        run(config, log, load=lambda: load(find()))
     else:
         models = find()  # so that the commonest mistakes are found at once
-        run(config, log, load=lambda: load_models(models, config.media))
+        run(config, log, load=lambda: load(models))
 
 
 def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModels]) -> None:
@@ -230,6 +238,13 @@ async def _run(
             await keeper.close()
         if store is not None:
             await store.close()
+
+
+def _state_dir(config: StateConfig) -> Path | None:
+    """Returns the directory of the state; None = the operator wants none."""
+    if config.state_dir == IN_MEMORY:
+        return None
+    return Path(config.state_dir or default_directory(os.environ))
 
 
 def _observers(

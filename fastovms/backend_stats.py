@@ -35,6 +35,45 @@ class EngineCounters:
         int, Counter("spec_decode_num_accepted_tokens", "Drafted tokens that were right")
     ] = 0
     num_steps: int = 0
+    num_prefill_tokens: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredPrefixStats:
+    """What happened to the blocks of prompts that are kept on disk. Where none are, nothing has.
+
+    Attributes:
+        num_blocks, num_bytes: what the directory holds now, of all models.
+        num_tokens_restored: prompt tokens that were read, beside those that memory had.
+        seconds_saved: what computing these tokens would have taken longer than reading them.
+        num_bytes_written: what this model has written.
+        num_damaged: blocks that could not be had though they were there.
+    """
+
+    num_blocks: Annotated[
+        int, Gauge("prefix_cache_disk_blocks", "Blocks in the prefix cache on disk")
+    ] = 0
+    num_bytes: Annotated[
+        int, Gauge("prefix_cache_disk_bytes", "Bytes of the prefix cache on disk")
+    ] = 0
+    num_tokens_restored: Annotated[
+        int, Counter("prefix_cache_disk_hits", "Prompt tokens read from disk")
+    ] = 0
+    seconds_saved: Annotated[
+        float,
+        Counter("prefix_cache_disk_saved_seconds", "Time that reading prompts from disk saved"),
+    ] = 0.0
+    num_bytes_read: Annotated[
+        int, Counter("prefix_cache_disk_read_bytes", "Bytes read from the prefix cache on disk")
+    ] = 0
+    num_bytes_written: Annotated[
+        int,
+        Counter("prefix_cache_disk_written_bytes", "Bytes written to the prefix cache on disk"),
+    ] = 0
+    num_damaged: Annotated[
+        int,
+        Counter("prefix_cache_disk_damaged", "Blocks on disk that were damaged or unreadable"),
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +112,7 @@ class BackendStats:
         float, Gauge("longest_step_seconds", "The longest step so far")
     ] = 0.0
     grammars: GrammarStats = field(default_factory=GrammarStats)
+    stored_prefixes: StoredPrefixStats = field(default_factory=StoredPrefixStats)
     counters: EngineCounters = field(default_factory=EngineCounters)
     step_seconds: Annotated[
         Histogram | None,

@@ -293,6 +293,24 @@ class StateConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixCacheConfig:
+    """What is kept on disk of prompts that were computed.
+
+    Attributes:
+        directory: None = below the directory of the state.
+        max_bytes: 0 = nothing is kept, None = 2 GiB where the disk has 20 GiB free.
+        bytes_per_second, bytes_per_day: how much is written at most.
+        keeps_salted: keep prompts with a `cache_salt`, too.
+    """
+
+    directory: Path | None = None
+    max_bytes: int | None = None
+    bytes_per_second: int = 32 * 1024 * 1024
+    bytes_per_day: int = 10 * 1024 * 1024 * 1024
+    keeps_salted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ChatConfig:
     """How messages become prompts, and answers messages.
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,9 +22,10 @@ from fastovms.backends.images.image_decoder import ImageDecoder
 from fastovms.backends.model_files.context_length import limit_context
 from fastovms.backends.model_files.model_info import log_missing, read_model_info
 from fastovms.backends.model_files.required_files import takes_images
+from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
 from fastovms.backends.processes.process import ChildProcess
 from fastovms.binding_tables import make_binding_tables
-from fastovms.config import MediaConfig, ModelConfig
+from fastovms.config import MediaConfig, ModelConfig, PrefixCacheConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.engine.model.compilation import check_exact
 from fastovms.engine.model.device_memory import available_memory, share_memory
@@ -33,9 +35,13 @@ from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.media.loader import ImageLoader
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo, SamplingDefaults
+from fastovms.prefix_cache.block_directory import BlockDirectory
+from fastovms.prefix_cache.directory_choice import open_block_directory
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+NO_PREFIX_CACHE = PrefixCacheConfig(max_bytes=0)
 
 
 def read_info(model: ModelConfig) -> ModelInfo:
@@ -65,9 +71,18 @@ def check_models(models: Sequence[ModelConfig]) -> None:
             read_contents(gguf)
 
 
-def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedModels:
+def load_models(
+    models: Sequence[ModelConfig],
+    media: MediaConfig,
+    prefix_cache: PrefixCacheConfig = NO_PREFIX_CACHE,
+    state_dir: Path | None = None,
+) -> ServedModels:
     """Loads models, which takes seconds: not for the event loop. Caches are reserved when all
     weights are in memory, so that those of automatic size share what is left.
+
+    Args:
+        prefix_cache: what is kept on disk of prompts.
+        state_dir: the directory below which that is by default; None = there is none.
 
     Raises:
         ConfigurationError: a model or its device cannot do it, or no cache fits.
@@ -76,6 +91,8 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
     start = time.perf_counter()
     make_binding_tables()
     loaded = []
+    blocks = open_block_directory(prefix_cache, state_dir)
+    prefixes = None if blocks is None else PrefixDirectory(blocks, prefix_cache.keeps_salted)
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in models:
             logger.info("loading %s from %s", model.name, model.path)
@@ -86,7 +103,7 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
             chat = beside.submit(ChatModel.load, model.path, model.chat)
             info = read_info(model)
             log_missing(info)
-            reserve = compile_backend(model.path, info, model.engine, cache)
+            reserve = compile_backend(model.path, info, model.engine, cache, prefixes)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None
@@ -96,10 +113,15 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig) -> ServedMode
                 _served(model, tokenizer, chat, reserve(share), loader)
                 for model, tokenizer, chat, reserve in loaded
             ],
-            close=(lambda: None) if loader is None else loader.close,
+            close=partial(_close, [shared for shared in (loader, blocks) if shared is not None]),
         )
     logger.info("loaded in %.1f s", time.perf_counter() - start)
     return served
+
+
+def _close(shared: Sequence[ImageLoader | BlockDirectory]) -> None:
+    for one in shared:
+        one.close()
 
 
 def _image_loader(config: MediaConfig) -> ImageLoader:

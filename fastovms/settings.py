@@ -17,6 +17,7 @@ from fastovms.config import (
     MediaConfig,
     ModelFiles,
     ModelLimits,
+    PrefixCacheConfig,
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
@@ -119,6 +120,7 @@ FILES: Final = Fields(ModelFiles)
 HTTP: Final = Fields(HttpConfig)
 LIMITS: Final = Fields(ModelLimits)
 MEDIA: Final = Fields(MediaConfig)
+PREFIX_CACHE: Final = Fields(PrefixCacheConfig)
 REPOSITORY: Final = Fields(RepositoryConfig)
 SECURITY: Final = Fields(SecurityConfig)
 SERVICE: Final = Fields(ServiceConfig)

@@ -64,7 +64,9 @@ class ControlledModel(FakeModel):
         return logits
 
 
-def load_models(seconds: float, models: Sequence[ModelConfig], media: MediaConfig) -> ServedModels:
+def load_models(
+    seconds: float, models: Sequence[ModelConfig], media: MediaConfig, *_: object
+) -> ServedModels:
     time.sleep(seconds)
     [model] = models
     tokenizer = Tokenizer.load(FIXTURES / "byte_level")

@@ -40,6 +40,7 @@ RANKS = (
         "http.routing",
         "media",
         "ovms",
+        "prefix_cache",
         "state",
         "text.scanning",
         "text.templating",
@@ -64,6 +65,7 @@ RANKS = (
     },
     {
         "engine.sampling",
+        "engine.stored_prefixes",
         "http.connection",
         "state.opening",
         "state.transfer",

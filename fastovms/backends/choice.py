@@ -20,6 +20,7 @@ from fastovms.backends.model_files.vocabulary import load_grammar_compiler
 from fastovms.backends.paged.context_window import fit_length
 from fastovms.backends.paged.draft_backend import read_draft_info
 from fastovms.backends.paged.paged_backend import PagedBackend
+from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
 from fastovms.backends.trials.guarded_grammars import trial_starter
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
@@ -35,12 +36,17 @@ is known when all models are in memory. Raises ConfigurationError when nothing f
 
 
 def compile_backend(
-    model_dir: Path, model: ModelInfo, config: EngineConfig, cache: DiskCache | None = None
+    model_dir: Path,
+    model: ModelInfo,
+    config: EngineConfig,
+    cache: DiskCache | None = None,
+    prefixes: PrefixDirectory | None = None,
 ) -> Reserve:
     """Compiles a model, which takes seconds: call it off the loop. Returns what reserves its cache.
 
     Args:
         cache: knows and keeps how a model runs best here; None = nobody does.
+        prefixes: keeps blocks of prompts of models that the paged backend runs; None = nobody does.
 
     Raises:
         ConfigurationError: no backend that the operator allows can run the model, or the device
@@ -54,7 +60,7 @@ def compile_backend(
             f"{model.name} takes images, which the paged backend does not: --backend genai"
         )
     try:
-        return PagedBackend.compile(model_dir, model, config, cache)
+        return PagedBackend.compile(model_dir, model, config, cache, prefixes)
     except UnsupportedModel as error:
         if config.backend == "paged":
             raise

@@ -38,8 +38,9 @@ TUNE: Final = "tune"
 BENCH: Final = "bench"
 DOCTOR: Final = "doctor"
 STATE: Final = "state"
+CACHE: Final = "cache"
 CHAT: Final = "chat"
-_COMMANDS: Final = (SERVE, PULL, TUNE, BENCH, DOCTOR, CHAT, STATE)
+_COMMANDS: Final = (SERVE, PULL, TUNE, BENCH, DOCTOR, CHAT, STATE, CACHE)
 _FIRST_WORDS: Final = (*_COMMANDS, "-h", "--help", "--version")
 """What a line begins with that is not one of `serve` without its name."""
 

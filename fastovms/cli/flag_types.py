@@ -127,6 +127,11 @@ def size(value: str) -> int:
     return parsed
 
 
+def size_or_none(value: str) -> int:
+    """Reads bytes as `size` does, or 0."""
+    return 0 if value == "0" else size(value)
+
+
 def model_length(value: str) -> int | None:
     """Reads tokens: "8192", "8k" (8000), "8K" (8192), "1.5k", as vLLM reads them; "auto" and -1 are
     None."""

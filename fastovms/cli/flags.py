@@ -14,6 +14,7 @@ from fastovms.cli.server_flags import (
     LIMITS_FLAGS,
     NETWORK_FLAGS,
     OPERATION_FLAGS,
+    PREFIX_CACHE_FLAGS,
     STATE_FLAGS,
 )
 from fastovms.config import HttpConfig
@@ -21,6 +22,7 @@ from fastovms.settings import HTTP, Settings
 
 HUB_GROUP: Final = "models of a hub"
 ENGINE_GROUP: Final = "batching and memory"
+PREFIX_CACHE_GROUP: Final = "prefix cache on disk"
 
 GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     HUB_GROUP: REPOSITORY_FLAGS,
@@ -32,6 +34,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "limits": LIMITS_FLAGS,
     "operation": OPERATION_FLAGS,
     "stored responses": STATE_FLAGS,
+    PREFIX_CACHE_GROUP: PREFIX_CACHE_FLAGS,
 }
 FLAGS: Final = tuple(flag for flags in GROUPS.values() for flag in flags)
 

@@ -17,8 +17,9 @@ from typing import Final, NoReturn
 
 from fastovms import __version__
 from fastovms.catalog.hub import Repository, is_model_id, model_root
-from fastovms.cli.aliases import BENCH, CHAT, DOCTOR, PULL, STATE, TUNE
+from fastovms.cli.aliases import BENCH, CACHE, CHAT, DOCTOR, PULL, STATE, TUNE
 from fastovms.cli.bench_command import run_bench
+from fastovms.cli.cache_command import run_cache
 from fastovms.cli.chat_command import run_chat
 from fastovms.cli.config_edit import add_model, list_models, remove_model
 from fastovms.cli.configure import HELD_FLAGS, write_graph
@@ -35,6 +36,7 @@ from fastovms.config import (
     EngineConfig,
     HttpConfig,
     MediaConfig,
+    PrefixCacheConfig,
     RepositoryConfig,
     SecurityConfig,
     ServiceConfig,
@@ -140,6 +142,7 @@ def _command(arguments: argparse.Namespace) -> Command:
         DOCTOR: run_doctor,
         CHAT: run_chat,
         STATE: run_state,
+        CACHE: run_cache,
     }
     if arguments.command in commands:
         return commands[arguments.command]
@@ -179,6 +182,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
             service=service,
             state=settings.section(StateConfig),
             media=settings.section(MediaConfig),
+            prefix_cache=settings.section(PrefixCacheConfig),
         )
         serve(config, log)
 

@@ -7,8 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from fastovms import __version__
-from fastovms.cli.aliases import BENCH, CHAT, DOCTOR, MODES, PULL, SERVE, STATE, TUNE, normalize
+from fastovms.cli.aliases import (
+    BENCH,
+    CACHE,
+    CHAT,
+    DOCTOR,
+    MODES,
+    PULL,
+    SERVE,
+    STATE,
+    TUNE,
+    normalize,
+)
 from fastovms.cli.bench_command import add_bench
+from fastovms.cli.cache_command import add_cache
 from fastovms.cli.chat_command import add_chat
 from fastovms.cli.doctor_command import add_doctor
 from fastovms.cli.flag_types import path, text
@@ -56,6 +68,7 @@ def command_parser() -> argparse.ArgumentParser:
     add_bench(commands.add_parser, BENCH)
     add_doctor(commands.add_parser, DOCTOR)
     add_state(commands.add_parser, STATE)
+    add_cache(commands.add_parser, CACHE)
     add_chat(commands.add_parser, CHAT)
     return parser
 

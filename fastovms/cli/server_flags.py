@@ -1,5 +1,5 @@
-"""Lists the flags about the server: its network, who may use it, limits, logs and stored
-responses."""
+"""Lists the flags about the server: its network, who may use it, limits, logs, and what it
+keeps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from fastovms.cli.flag_types import (
     show_mode,
     show_size,
     size,
+    size_or_none,
     text,
 )
-from fastovms.settings import API, HTTP, SECURITY, SERVICE, STATE
+from fastovms.settings import API, HTTP, PREFIX_CACHE, SECURITY, SERVICE, STATE
 
 _seconds: Final = number("seconds")
 _some_seconds: Final = number("seconds", positive=True)
@@ -153,6 +154,21 @@ OPERATION_FLAGS: Final = (
          "variables name, if they do); needs the extra otel", shows_default=False),
     Flag("--ovms-metrics", SERVICE.ovms_metrics, "", None,
          "export the ovms_requests_* counters of OpenVINO Model Server too"),
+)  # fmt: skip
+
+PREFIX_CACHE_FLAGS: Final = (
+    Flag("--prefix-cache-dir", PREFIX_CACHE.directory, "DIR", path,
+         "directory for prompts that were computed, for the next start (default: prefix-cache in "
+         "the directory of stored responses)", shows_default=False),
+    Flag("--prefix-cache-disk-size", PREFIX_CACHE.max_bytes, "SIZE", size_or_none,
+         "of all of them together; those not used for longest go; 0 = none are kept (default: 2G "
+         "where the disk has 20G free, else 0)", shows_default=False),
+    Flag("--prefix-cache-write-rate", PREFIX_CACHE.bytes_per_second, "SIZE", size,
+         "bytes a second that are written while nothing runs; an eighth of it else", show_size),
+    Flag("--prefix-cache-daily-writes", PREFIX_CACHE.bytes_per_day, "SIZE", size,
+         "bytes that are written on a day, as flash wears", show_size),
+    Flag("--prefix-cache-salted", PREFIX_CACHE.keeps_salted, "", None,
+         "keep prompts with a cache_salt, too"),
 )  # fmt: skip
 
 STATE_FLAGS: Final = (

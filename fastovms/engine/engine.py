@@ -55,6 +55,7 @@ class Engine:
     Attributes:
         admitted: the requests that left the queue for the last step, including any that were
             preempted before.
+        on_prompt: is called with each sample whose prompt has just been computed.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Engine:
             states=model.states,
         )
         self.admitted: list[str] = []
+        self.on_prompt: Callable[[Sequence], None] = lambda _: None
         self.drafting = Drafting(
             self.counters,
             enable_prompt_lookup=config.enable_prompt_lookup is not False,
@@ -222,6 +224,8 @@ class Engine:
             end = row + 1 + num_drafts
             if sequence.status is not SequenceStatus.FINISHED:  # scoring its prompt has not failed
                 try:
+                    if sequence.num_generated_tokens == 0:
+                        self.on_prompt(sequence)
                     outputs += self._advance(sequence, drawn[row:end], logits, row)
                 except Exception as error:  # one request's fault must not cost the others theirs
                     failures.append(self._fail(sequence, error))

@@ -83,6 +83,9 @@ class FakeModel:
             if self.states is not None:
                 self._states[target] = self._states[source]
 
+    def block_rows(self, block_id: int) -> list[NDArray[np.uint8]]:
+        return [self._cache[block_id].view(np.uint8)]
+
     def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
         if self.states is not None:
             for source, target in self._state_rows.accepted(block_table, first, end):

@@ -102,6 +102,7 @@ class TextGeneration:
                 task.params,
                 priority=queueing.priority,
                 cache_salt=queueing.cache_salt,
+                tenant=queueing.tenant,
                 prompt=task.prompt,
                 ends_text=ends_text if task.params.beam_search and stopping.strings else None,
             )

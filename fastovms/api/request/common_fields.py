@@ -49,10 +49,11 @@ class Stopping:
 
 
 class Queueing(NamedTuple):
-    """What a request says about its place in the queue and in the prefix cache."""
+    """What decides a request's place in the queue and in the prefix cache."""
 
     priority: int = 0
     cache_salt: str | None = None
+    tenant: str = ""
 
 
 def check_ranges(body: GenerationFields, dialect: Dialect) -> None:
@@ -156,8 +157,8 @@ def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
     raise InvalidField(f"{name} must be {allowed}, not {value}", param=name)
 
 
-def queueing(body: GenerationFields) -> Queueing:
-    """Reads what the request says about its place.
+def queueing(body: GenerationFields, tenant: str) -> Queueing:
+    """Reads what the request of a tenant says about its place.
 
     Raises:
         InvalidField: vLLM would refuse the salt.
@@ -171,7 +172,7 @@ def queueing(body: GenerationFields) -> Queueing:
             f"NUL, not {show(salt)}",
             param="cache_salt",
         )
-    return Queueing(body.priority or 0, salt)
+    return Queueing(body.priority or 0, salt, tenant)
 
 
 def request_id(body: GenerationFields, default: str) -> str:

@@ -74,6 +74,7 @@ class Preparation(Generic[Body]):
         body: as the client has sent it.
         size: the body's, in bytes.
         client: who asks.
+        tenant: the same by its key alone; "" where none is needed.
         text_format: stands in for the body's `response_format`, in the form of chats.
     """
 
@@ -84,6 +85,7 @@ class Preparation(Generic[Body]):
     config: ApiConfig
     names: FieldNames
     client: str
+    tenant: str = ""
     text_format: Mapping[str, Any] | None = None
 
     @property

@@ -28,11 +28,18 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineCall:
+    """Calls a function on the engine's thread, between two steps."""
+
+    function: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     pass
 
 
-Command = Submit | Abort | Close
+Command = Submit | Abort | EngineCall | Close
 
 
 class SteppedEngine(Protocol):
@@ -72,11 +79,13 @@ def run_engine(
         for command in receive(not engine.has_work):
             if isinstance(command, Close):
                 return
-            if isinstance(command, Abort):
+            if isinstance(command, EngineCall):
+                command.function()
+            elif isinstance(command, Abort):
                 engine.abort(command.request_id, command.index)
             else:
                 num_received += command.request.params.n
-                outputs += _add(engine, command.request)
+                outputs += add_request(engine, command.request)
             del command  # frees its images
         started_at = clock()
         admitted: Sequence[str] = ()
@@ -88,7 +97,7 @@ def run_engine(
         publish(StepReport(outputs, admitted, started_at, take_stats(), num_received, seconds))
 
 
-def _add(engine: SteppedEngine, request: GenerationRequest) -> list[EngineOutput]:
+def add_request(engine: SteppedEngine, request: GenerationRequest) -> list[EngineOutput]:
     """Queues a request. One that cannot even be queued fails alone."""
     try:
         engine.add(request)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import queue
 import threading
 import time
@@ -13,30 +12,41 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastovms.backend import OutputCallback
-from fastovms.backend_stats import BackendStats
-from fastovms.backends.engine_thread.engine_loop import Abort, Close, Command, Submit, run_engine
+from fastovms.backend_stats import BackendStats, StoredPrefixStats
+from fastovms.backends.engine_thread.engine_loop import (
+    Abort,
+    Close,
+    Command,
+    EngineCall,
+    SteppedEngine,
+    Submit,
+    run_engine,
+)
 from fastovms.backends.engine_thread.in_flight import RequestsInFlight, StepReport, check_length
 from fastovms.backends.engine_thread.permits import Permits
 from fastovms.backends.model_files.context_length import fit_cache
 from fastovms.backends.model_files.graph_check import check_graph
 from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_grammar_compiler
+from fastovms.backends.paged.cache_reservation import reserve_cache
 from fastovms.backends.paged.context_window import fit_attention
 from fastovms.backends.paged.draft_backend import load_draft_model
 from fastovms.backends.paged.model_tuning import load_tuned, read_files
 from fastovms.backends.paged.paging_check import paging_comparison
+from fastovms.backends.paged.prefix_engine import PrefixEngine
+from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory, prefix_files
 from fastovms.backends.processes.deep_stack import start_thread
 from fastovms.backends.trials.guarded_grammars import guard_compiler
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.device_memory import GIB, MIB, available_memory, num_cache_blocks
+from fastovms.engine.model.device_memory import available_memory
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.paging import reason_of
 from fastovms.engine.sampling.row_functions import load_kernels_beside
+from fastovms.engine.stored_prefixes.model_blocks import ModelBlocks, PrefixFiles
 from fastovms.errors import (
     BackendUnavailable,
-    ConfigurationError,
     EngineFailed,
     InvalidField,
 )
@@ -76,13 +86,17 @@ class PagedBackend:
         grammars: GrammarCompiler | None = None,
         clock: Callable[[], float] = time.perf_counter,
         commit_ahead: Callable[[int], bool] = lambda _: False,
+        stored: ModelBlocks | None = None,
     ) -> None:
         """
         Args:
             commit_ahead: commits memory of the cache, given how many of its blocks have been used;
                 see `KvCache`.
+            stored: the blocks that outlive the process; None = none do.
         """
         self._engine = engine
+        self._stored = stored
+        self._prefixes: PrefixEngine | None = None
         self._clock = clock
         self._commit_ahead = commit_ahead
         self._grammars = None if grammars is None else guard_compiler(grammars)
@@ -114,12 +128,14 @@ class PagedBackend:
         model: ModelInfo,
         config: EngineConfig,
         cache: DiskCache | None = None,
+        prefixes: PrefixDirectory | None = None,
     ) -> Callable[[int], PagedBackend]:
         """Compiles the model, and its draft model if there is one, which takes seconds: call it off
         the loop.
 
         Args:
             cache: keeps what is found out about the model. Without one, nothing is.
+            prefixes: keeps blocks of prompts. Without it, none outlive the process.
 
         Returns:
             What reserves the caches, given how many bytes of free memory the model may count as its
@@ -144,6 +160,9 @@ class PagedBackend:
         grammars = load_grammar_compiler(model_dir, model)
         if config.precision == "exact":
             kernels.join()  # NumPy rounds sums otherwise, which could draw another token
+        stored = None
+        if prefixes is not None and config.enable_prefix_caching:
+            stored = prefix_files(prefixes, paged_model, model_dir, model)
 
         def reserve(available: int) -> PagedBackend:
             if paged_model.is_on_gpu:
@@ -155,6 +174,7 @@ class PagedBackend:
                 grammars,
                 draft_model,
                 available=available,
+                prefixes=stored,
             )
 
         return reserve
@@ -169,6 +189,7 @@ class PagedBackend:
         draft_model: DraftModel | None = None,
         *,
         available: int | None = None,
+        prefixes: PrefixFiles | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> PagedBackend:
         """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
@@ -177,50 +198,10 @@ class PagedBackend:
         Args:
             available: bytes of memory that a cache of automatic size takes its share of; None =
                 all that is free.
+            prefixes: where blocks of prompts are kept.
         """
-        block_size = paged_model.block_size
-        bytes_per_block = paged_model.bytes_per_block
-        states = paged_model.states
-        if draft_model is not None:
-            bytes_per_block += math.ceil(block_size * draft_model.bytes_per_token)
-        max_num_seqs = min(config.max_num_seqs, config.token_budget)  # see `Scheduler`
-        max_useful_blocks = max_num_seqs * -(-model.max_model_len // block_size)
-        num_blocks = num_cache_blocks(
-            config.cache_size,
-            bytes_per_block=bytes_per_block,
-            extra_bytes=states.extra_bytes if states is not None else 0,
-            max_useful_blocks=max_useful_blocks,
-            available=available_memory() if available is None else available,
-        )
-        if num_blocks < 1:
-            size = f"of {config.cache_size:g} GB" if config.cache_size else "in the free memory"
-            raise ConfigurationError(
-                f"a KV cache {size} holds no block ({bytes_per_block} bytes each): raise "
-                "--cache-size"
-            )
-        paged_model.allocate_cache(num_blocks)
-        capacity = num_blocks * block_size
-        if draft_model is not None:
-            draft_model.allocate_cache(capacity)
-        logger.info("KV cache: %d blocks of %d tokens", num_blocks, block_size)
-        if states is not None:
-            logger.info(
-                "KV cache: states beside attention take %.3g of the %.3g MB of a block, and %.3g "
-                "MB beside the blocks; cached prefixes are multiples of %d tokens",
-                states.num_bytes / MIB,
-                paged_model.bytes_per_block / MIB,
-                states.extra_bytes / MIB,
-                block_size,
-            )
-        if num_blocks == max_useful_blocks and config.cache_size:
-            logger.info(
-                "KV cache: %.3g of %.3g GB, as %d sequences of %d tokens can use no more",
-                num_blocks * bytes_per_block / GIB,
-                config.cache_size,
-                max_num_seqs,
-                model.max_model_len,
-            )
-        model = fit_cache(model, capacity)
+        num_blocks = reserve_cache(paged_model, draft_model, model, config, available)
+        model = fit_cache(model, num_blocks * paged_model.block_size)
         engine = Engine(
             paged_model,
             config,
@@ -229,7 +210,8 @@ class PagedBackend:
             grammars=grammars,
             draft_model=draft_model,
         )
-        return cls(engine, model, config, grammars, clock, paged_model.commit_ahead)
+        stored = None if prefixes is None else ModelBlocks(paged_model, prefixes)
+        return cls(engine, model, config, grammars, clock, paged_model.commit_ahead, stored)
 
     # Backend
 
@@ -244,6 +226,10 @@ class PagedBackend:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
+        if self._stored is not None:
+            self._prefixes = PrefixEngine(
+                self._engine, self._stored, call=self._call, call_later=self._call_later
+            )
         self._thread = start_thread(self._run, name="engine")
         if self._grammars is not None:
             self._grammars.start()
@@ -313,13 +299,16 @@ class PagedBackend:
         assert self._stopped is not None
         try:
             self._engine.warm_up()
+            engine: SteppedEngine = self._prefixes or self._engine
             run_engine(
-                self._engine,
+                engine,
                 receive=self._receive,
                 take_stats=self._take_stats,
                 publish=self._publish,
                 clock=self._clock,
             )
+            if self._prefixes is not None:
+                self._prefixes.close()
         except EngineFailed as error:
             logger.error("the engine has failed: %s", error)
             self._call_loop(self.fail, str(error))
@@ -344,17 +333,26 @@ class PagedBackend:
         return commands
 
     def _take_stats(self) -> BackendStats:
-        engine = self._engine
+        engine, prefixes = self._engine, self._prefixes
         return BackendStats(
             num_running=len(engine.scheduler.running),
-            num_waiting=len(engine.scheduler.waiting),
+            num_waiting=len(engine.scheduler.waiting) + (prefixes.num_held if prefixes else 0),
+            stored_prefixes=prefixes.stats if prefixes else StoredPrefixStats(),
             counters=replace(engine.counters),
             block_size=engine.blocks.block_size,
             num_blocks=engine.blocks.num_blocks,
             num_free_blocks=engine.blocks.num_free_blocks,
         )
 
-    def _call_loop(self, callback: Callable[..., None], *args: object) -> None:
+    def _call(self, function: Callable[[], None]) -> None:
+        """Has the engine's thread call a function."""
+        self._commands.put(EngineCall(function))
+
+    def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        assert self._loop is not None
+        self._call_loop(self._loop.call_later, seconds, self._call, function)
+
+    def _call_loop(self, callback: Callable[..., object], *args: object) -> None:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(callback, *args)

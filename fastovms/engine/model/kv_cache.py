@@ -72,6 +72,10 @@ def cache_inputs(compiled: ov.CompiledModel) -> list[CacheInput]:
     ]
 
 
+BlockRows = Sequence[NDArray[np.uint8]]
+"""The memory of a block: an array for each input."""
+
+
 class KvCache(Protocol):
     """The tensors of one input after another: of keys and values for `num_blocks` blocks, of states
     `num_state_rows` rows."""
@@ -84,6 +88,10 @@ class KvCache(Protocol):
         """Copies keys, values and state."""
 
     def copy_state(self, source: int, target: int) -> None: ...
+
+    def block_rows(self, block_id: int) -> BlockRows:
+        """Returns the memory of keys, values and state of a block, which may be written to; it is
+        empty where that is no memory of the host's. Any thread may call it."""
 
     def clear_state(self, row: int) -> None:
         """Makes a row of all tables of states zero."""
@@ -128,6 +136,9 @@ class HostCache:
         for memory in self._states:
             memory[target] = memory[source]
 
+    def block_rows(self, block_id: int) -> BlockRows:
+        return [memory[block_id] for memory in self._memories]
+
     def clear_state(self, row: int) -> None:
         for memory in self._states:
             memory[row] = 0
@@ -161,6 +172,9 @@ class RemoteCache:
     def copy_block(self, source: int, target: int) -> None:
         for cache_input in self._inputs:
             self._block(cache_input, target).copy_from(self._block(cache_input, source))
+
+    def block_rows(self, block_id: int) -> BlockRows:
+        return ()
 
     def copy_state(self, source: int, target: int) -> None:
         for table in filter(attrgetter("is_state"), self._inputs):

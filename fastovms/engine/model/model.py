@@ -18,7 +18,14 @@ from fastovms.engine.model.compilation import (
     with_single_rows,
 )
 from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is_gpu
-from fastovms.engine.model.kv_cache import BlockCopy, HostCache, KvCache, RemoteCache, cache_inputs
+from fastovms.engine.model.kv_cache import (
+    BlockCopy,
+    BlockRows,
+    HostCache,
+    KvCache,
+    RemoteCache,
+    cache_inputs,
+)
 from fastovms.engine.model.paging import (
     DEFAULT_MAX_MODEL_LEN,
     PagedGraph,
@@ -70,6 +77,9 @@ class Model(Protocol):
 
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None: ...
 
+    def block_rows(self, block_id: int) -> BlockRows:
+        """Returns the memory of a block; see `KvCache.block_rows`."""
+
     def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
         """Takes note that of a sequence's drafts, which were computed in the last step from the
         position `first` on, those before `end` are right. What is not accepted is forgotten."""
@@ -84,6 +94,7 @@ class PagedModel:
 
     Attributes:
         vocab_size: width of the logits, or None where the model leaves it open.
+        device: OpenVINO's name of it.
         graph: what it was compiled of.
         has_single_rows: whether steps of one row have a variant of their own: see `single_rows`.
         rope_switch_len, states: see `Model`.
@@ -101,7 +112,7 @@ class PagedModel:
         self.graph = graph
         self.rope_switch_len = graph.rope_switch_len
         self.is_on_gpu = is_gpu(device)
-        self._device = device
+        self.device = device
         self._precisions = precisions
         self._large = StepRunner(variants.large, is_on_gpu=self.is_on_gpu)
         self._small = self._large
@@ -153,7 +164,7 @@ class PagedModel:
 
     def available_memory(self) -> int:
         """Returns the free bytes where the cache will lie."""
-        return device_memory(ov.Core(), self._device)
+        return device_memory(ov.Core(), self.device)
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Reserves the KV tensors."""
@@ -191,6 +202,24 @@ class PagedModel:
     def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
         for source, target in copies:
             self._cache.copy_block(source, target)
+
+    def block_rows(self, block_id: int) -> BlockRows:
+        """Returns the memory of a block; see `KvCache.block_rows`."""
+        return self._cache.block_rows(block_id)
+
+    @property
+    def cache_traits(self) -> list[object]:
+        """What decides, besides its files and the machine, what is in its cache, for keys."""
+        precisions = self._precisions
+        properties = [precisions.large, precisions.small or {}]
+        return [
+            self.device,
+            precisions.is_batch_invariant,
+            [{name: str(value) for name, value in given.items()} for given in properties],
+            [[c.name, str(c.element_type), c.page_shape, c.num_pages] for c in self._cache_inputs],
+            self.block_size,
+            self.rope_switch_len,
+        ]
 
     def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
         """Keeps the state after the last of some drafts; see `Model.accept_drafts`."""

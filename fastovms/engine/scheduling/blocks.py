@@ -174,6 +174,11 @@ class BlockManager:
             self._keys[block_id] = key
         return entry.node
 
+    def text_of(self, block_id: int) -> object:
+        """Returns what stands for the text that a findable block holds, up to its end: equal for
+        equal texts only. None = it cannot be found."""
+        return self._keys.get(block_id)
+
     def forget(self, block_table: array[int]) -> None:
         """Makes blocks in use unfindable: what they hold is not to be trusted."""
         for block_id in block_table:

@@ -123,6 +123,7 @@ class Scheduler:
         """Records that a plan's KV is in the cache, and makes its full blocks findable. Drafts
         are nobody's tokens yet: who accepts one records it."""
         size = self._blocks.block_size
+        self._counters.num_prefill_tokens += plan.num_prefill_tokens
         for sequence, num_tokens in plan.chunks:
             end = sequence.num_computed_tokens + num_tokens
             sequence.num_computed_tokens = min(end, sequence.num_tokens)

@@ -68,6 +68,7 @@ class Sequence:
         num_computed_tokens: tokens whose KV is in the cache (a prefix of `token_ids`).
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
         cache_salt: prefixes are shared only with sequences of the same salt.
+        tenant: prefixes on disk are found only by sequences of the same tenant.
         prefix_root: the prefix cache's node before the first block of `block_table`.
         prefix_node: the prefix cache's node of the last registered full block.
         num_registered_blocks: full blocks of `block_table` that the prefix cache knows.
@@ -101,6 +102,7 @@ class Sequence:
         "seed",
         "seq_id",
         "status",
+        "tenant",
         "token_ids",
         "token_limit",
     )
@@ -141,6 +143,7 @@ class Sequence:
         self.seed = seed
         self.rank = rank
         self.cache_salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
+        self.tenant = request.tenant
         self.draft_token_ids = array("q")
         self.grammar = grammar
         self.processors = processors if grammar is None else (*processors, grammar)

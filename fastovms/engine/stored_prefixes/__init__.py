@@ -1,0 +1,1 @@
+"""Moves blocks of prompts between the KV cache and the disk: which are worth it, and when."""

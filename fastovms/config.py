@@ -28,7 +28,7 @@ class EngineConfig:
             for a token whatever else runs and however prompts are cut.
         max_num_batched_tokens: token budget of one step; None = what was measured for the model on
             this machine, else `DEFAULT_TOKEN_BUDGET`.
-        tune: measure, at the first start, which precisions and token budget are the fastest.
+        tune: measure, when idle, which precisions and token budget are the fastest from then on.
         max_num_queued_requests: samples that may wait to run; more are refused as overload.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
         enable_prompt_lookup: draft from earlier text, for every request; None = where it pays, as

@@ -22,6 +22,7 @@ from fastovms.backends.images.image_decoder import ImageDecoder
 from fastovms.backends.model_files.context_length import limit_context
 from fastovms.backends.model_files.model_info import log_missing, read_model_info
 from fastovms.backends.model_files.required_files import takes_images
+from fastovms.backends.paged.idle_tuning import IdleTuning
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
 from fastovms.backends.processes.process import ChildProcess
 from fastovms.binding_tables import make_binding_tables
@@ -93,6 +94,7 @@ def load_models(
     loaded = []
     blocks = open_block_directory(prefix_cache, state_dir)
     prefixes = None if blocks is None else PrefixDirectory(blocks, prefix_cache.keeps_salted)
+    idle_tuning = IdleTuning()
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in models:
             logger.info("loading %s from %s", model.name, model.path)
@@ -103,7 +105,7 @@ def load_models(
             chat = beside.submit(ChatModel.load, model.path, model.chat)
             info = read_info(model)
             log_missing(info)
-            reserve = compile_backend(model.path, info, model.engine, cache, prefixes)
+            reserve = compile_backend(model.path, info, model.engine, cache, prefixes, idle_tuning)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None

@@ -61,8 +61,8 @@ ENGINE_FLAGS: Final = (
          "tokens computed in one step, over all sequences (default: what was measured on this "
          f"machine, else {DEFAULT_TOKEN_BUDGET})", shows_default=False),
     Flag("--tune", ENGINE.tune, "", None,
-         "measure at the first start, for a few seconds, which precisions and token budget are "
-         "the fastest"),
+         "measure, while nobody asks, which precisions and token budget are the fastest, and "
+         "start by what was measured"),
     Flag("--max-queued-requests", ENGINE.max_num_queued_requests, "N", integer(1),
          "samples that may wait to run; more are refused with 429"),
     Flag("--enable-prefix-caching", ENGINE.enable_prefix_caching, "", None,

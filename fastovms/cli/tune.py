@@ -8,26 +8,26 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
 
 from fastovms.backends.paged.model_tuning import TuningReport, measure_all
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
 from fastovms.config import RepositoryConfig
 from fastovms.disk_cache import DiskCache, cache_root
-from fastovms.engine.model.tuning import DECODES, PREFILLS, Times, speed_ratios
+from fastovms.engine.model.memory_speed import MemoryReader
+from fastovms.engine.model.tuning import DECODES, PREFILLS, Times
+from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
 from fastovms.loading import check_models
 from fastovms.settings import ModelSource
-
-NUM_ROUNDS: Final = 15
 
 
 def tune(source: ModelSource, repository: RepositoryConfig) -> str:
     """Measures, which takes up to minutes, and returns a report to print.
 
     Raises:
-        ConfigurationError: there is no such model, or neither it nor the device can do it.
+        ConfigurationError: there is no such model, or neither it nor the device can do it, or the
+            machine is too busy.
     """
     root = model_root(repository.path, os.environ)
     model = ModelFinder(Repository(root), repository).find(source)
@@ -35,7 +35,9 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
     cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
     with TemporaryDirectory(prefix="fastovms-") as scratch:
         directory = model_directory(model.path, cache, Path(scratch))
-        report = measure_all(directory, model.engine, cache, num_rounds=NUM_ROUNDS)
+        report = measure_all(directory, model.engine, cache, memory_speed=MemoryReader())
+    if report is None:
+        raise ConfigurationError("too much else runs here for a measurement: try again later")
     return render(report, is_used=model.engine.tune)
 
 
@@ -56,7 +58,7 @@ def render(report: TuningReport, *, is_used: bool) -> str:
         [
             name,
             *_cells(report.loads[name], report.budgets[name]),
-            f"{statistics.median(speed_ratios(report.loads[name], report.loads[default])):.2f}",
+            f"{report.gains[name]:.2f}",
         ]
         for name in report.loads
     ]

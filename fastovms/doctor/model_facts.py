@@ -150,4 +150,4 @@ def _why(files: ExportedModel, engine: EngineConfig, cache: DiskCache, *, is_kep
         return "the default: --no-tune measures nothing"
     if not cache.is_kept:
         return "the default: without a cache directory nothing measured would be kept"
-    return "the default: nothing was measured yet, which the first start or fastovms tune does"
+    return "the default: nothing was measured yet, which an idle server or fastovms tune does"

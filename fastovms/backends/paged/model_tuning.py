@@ -1,10 +1,11 @@
-"""Finds how to run a model on this machine: as an earlier measurement found, or a short one finds
-now, or by default."""
+"""Finds how to run a model on this machine: as an earlier measurement has found, or by default; and
+measures it."""
 
 from __future__ import annotations
 
 import json
 import logging
+import statistics
 import time
 from collections.abc import Callable, Set
 from dataclasses import asdict, dataclass
@@ -15,27 +16,21 @@ from typing import Any, Final, NamedTuple
 import openvino as ov
 
 from fastovms.cgroup import num_usable_cpus
-from fastovms.config import DEFAULT_TOKEN_BUDGET, EngineConfig
+from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.engine.model import tuning
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-MAX_SECONDS: Final = 8.0
-"""Seconds that a first start may take longer, for compiling and measuring."""
+NUM_ROUNDS: Final = 15
+"""How often two ways to run a model are compared."""
 
-MAX_COMPILATION: Final = 4.0
-"""The part of `MAX_SECONDS` that compiling may take, for further ways to be tried."""
-MAX_SECONDS_FOR_BUDGET: Final = 2.5
-"""The part of `MAX_SECONDS` in which the token budget is measured."""
-
-_ROUNDS: Final = 7
 _FILE: Final = "choice.json"
-_FORMAT: Final = 4
+_FORMAT: Final = 5
 """The version of what is kept and how it is measured; a new one makes what is kept old."""
 
 _MEMORY_SHARE: Final = 0.5
@@ -43,10 +38,16 @@ _MEMORY_SHARE: Final = 0.5
 
 
 class TunedModel(NamedTuple):
-    """A compiled model and the token budget of its steps; None = nothing is known of that."""
+    """A compiled model.
+
+    Attributes:
+        token_budget: that of its steps; None = nothing is known of that.
+        is_to_be_measured: whether it is worth measuring, which nobody has done yet.
+    """
 
     model: PagedModel
     token_budget: int | None
+    is_to_be_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,13 @@ class TuningReport:
 
     Attributes:
         loads: times of `LOAD_CASES` by way to run the model, the default first.
+        gains: how much faster than the default each way was.
         budgets: times of `BUDGET_CASES`, likewise.
         entry: where the finding is kept; None = it is not.
     """
 
     loads: dict[str, tuning.Times]
+    gains: dict[str, float]
     budgets: dict[str, tuning.Times]
     finding: TuningResult
     entry: Path | None
@@ -91,36 +94,23 @@ def read_files(
     )
 
 
-def load_tuned(
-    files: ExportedModel,
-    config: EngineConfig,
-    cache: DiskCache,
-    clock: Callable[[], float] = time.perf_counter,
-) -> TunedModel:
-    """Compiles a model in the best known way. Where none is known, and there is a cache to keep it
-    in, a first start measures, unless that is not worth its time: then only a measurement by hand
-    makes one known.
+def load_tuned(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TunedModel:
+    """Compiles a model in the best known way, by default as `files` has it.
 
     Raises:
         ConfigurationError: the device cannot do it.
     """
-    start = clock()
     if not config.tune or not cache.is_kept:
         return TunedModel(files.compile(files.choices)[1], None)
-    key = _key(config, files)
-    entry, kept = _find(cache, key, files)
+    entry, kept = _find(cache, _key(config, files), files)
     if kept is not None:
         choices = sorted(files.choices, key=lambda choice: choice.name != kept.name)
         precisions, model = files.compile(choices)
         return TunedModel(model, kept.token_budget if precisions.name == kept.name else None)
     if entry is not None:
         cache.discard(entry)
-    precisions, model = files.compile(files.choices)
-    if not _is_worth_measuring(files, config):
-        return TunedModel(model, None)
-    finding, model = _tune_at_start(files, precisions, model, clock() - start, clock)
-    _keep(cache, key, finding)
-    return TunedModel(model, finding.token_budget)
+    model = files.compile(files.choices)[1]
+    return TunedModel(model, None, is_to_be_measured=_is_worth_measuring(files, config))
 
 
 def find_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TuningResult | None:
@@ -133,87 +123,67 @@ def measure_all(
     config: EngineConfig,
     cache: DiskCache,
     *,
-    num_rounds: int,
+    num_rounds: int = NUM_ROUNDS,
     clock: Callable[[], float] = time.perf_counter,
-) -> TuningReport:
-    """Measures every way to run a model, however long it takes, and keeps what it finds.
+    memory_speed: Callable[[], float] = lambda: 1.0,
+) -> TuningReport | None:
+    """Measures every way to run a model that there is memory for, however long it takes, and keeps
+    what it finds. Beside the default one way at a time is in memory.
+
+    Args:
+        memory_speed: see `tuning.measure`.
+
+    Returns:
+        What was found, or None where the machine was too busy for it.
 
     Raises:
         ConfigurationError: the model or the device cannot do it.
     """
     files = read_files(model_dir, config)
-    models: dict[str, PagedModel] = {}
-    for precisions in files.choices:
+    measure = partial(
+        tuning.measure,
+        clock=clock,
+        max_seconds=float("inf"),
+        max_rounds=num_rounds,
+        memory_speed=memory_speed,
+    )
+    default, model = files.compile(files.choices)
+    loads: dict[str, tuning.Times] = {}
+    ratios: dict[str, list[float]] = {}
+    budgets = measure({default.name: model}, tuning.BUDGET_CASES)
+    for other in files.choices:
+        room = files.available_memory() * _MEMORY_SHARE
+        if other.name == default.name or files.weights_size * other.num_variants > room:
+            continue
         try:
-            name = precisions.name
-            models[name] = files.compile([precisions])[1]
+            rival = files.compile([other])[1]
         except ConfigurationError as error:
-            logger.warning("%s: %s", precisions.name, error)
-    if not models:
-        files.compile(files.choices)  # says why
-    measure = partial(tuning.measure, max_seconds=float("inf"), max_rounds=num_rounds)
-    loads = measure(models, tuning.LOAD_CASES, clock)
-    budgets = measure(models, tuning.BUDGET_CASES, clock)
-    choice = tuning.choose(loads)
-    assert choice is not None, f"{num_rounds} rounds are too few"
-    budget = tuning.choose_token_budget(budgets[choice.name]) or DEFAULT_TOKEN_BUDGET
+            logger.warning("%s: %s", other.name, error)
+            continue
+        times = measure({default.name: model, other.name: rival}, tuning.LOAD_CASES)
+        ratios[other.name] = tuning.speed_ratios(times[other.name], times[default.name])
+        loads.setdefault(default.name, times[default.name])
+        loads[other.name] = times[other.name]
+        budgets |= measure({other.name: rival}, tuning.BUDGET_CASES)
+        del rival  # its memory is for the next one
+    if not loads:
+        loads = measure({default.name: model}, tuning.LOAD_CASES)
+    fewest = min(choice.num_variants for choice in files.choices)
+    twice = {choice.name for choice in files.choices if choice.num_variants > fewest}
+    choice = tuning.choose(default.name, ratios, twice)
+    budget = None if choice is None else tuning.choose_token_budget(budgets[choice.name])
+    if choice is None or budget is None:
+        return None
+    gains = {name: statistics.median(found) for name, found in ratios.items()}
     finding = TuningResult(choice.name, budget)
-    return TuningReport(loads, budgets, finding, _keep(cache, _key(config, files), finding))
+    entry = _keep(cache, _key(config, files), finding)
+    return TuningReport(loads, {default.name: 1.0, **gains}, budgets, finding, entry)
 
 
 def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:
     if files.weights_size <= EXACT_WEIGHTS_SIZE:
         return False
     return len(files.choices) > 1 or config.max_num_batched_tokens is None
-
-
-def _tune_at_start(
-    files: ExportedModel,
-    precisions: Precisions,
-    model: PagedModel,
-    compiled_in: float,
-    clock: Callable[[], float],
-) -> tuple[TuningResult, PagedModel]:
-    """Measures as much as there is time and memory for."""
-    logger.info(
-        "measuring how the model runs fastest here, at the first start only: up to %.0f s",
-        MAX_SECONDS,
-    )
-    start = clock()
-    models = {precisions.name: model}
-    for other in files.choices:
-        room = files.available_memory() * _MEMORY_SHARE
-        if clock() - start + compiled_in > MAX_COMPILATION or files.weights_size > room:
-            break
-        if other.name not in models:
-            try:
-                models[other.name] = files.compile([other])[1]
-            except ConfigurationError as error:
-                logger.info("%s: %s", other.name, error)
-    measure = partial(tuning.measure, max_rounds=_ROUNDS)
-    choice = None
-    if len(models) > 1:
-        left = MAX_SECONDS - (clock() - start) - MAX_SECONDS_FOR_BUDGET
-        choice = tuning.choose(measure(models, tuning.LOAD_CASES, clock, max_seconds=left))
-    name = precisions.name if choice is None else choice.name
-    left = min(MAX_SECONDS_FOR_BUDGET, MAX_SECONDS - (clock() - start))
-    times = measure({name: models[name]}, tuning.BUDGET_CASES, clock, max_seconds=left)
-    budget = tuning.choose_token_budget(times[name])
-    if choice is None and budget is None:
-        logger.info(
-            "the model could not be measured in the %.0f s that a start takes for it: it runs in "
-            "the default way, and fastovms tune measures it at length",
-            MAX_SECONDS,
-        )
-    else:
-        logger.info(
-            "measured in %.1f s: best of %d ways to run the model is %s, with %d tokens a step",
-            clock() - start,
-            1 if choice is None else len(models),
-            name,
-            budget or DEFAULT_TOKEN_BUDGET,
-        )
-    return TuningResult(name, budget or DEFAULT_TOKEN_BUDGET), models[name]
 
 
 # What is kept

@@ -30,6 +30,7 @@ from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_gramma
 from fastovms.backends.paged.cache_reservation import reserve_cache
 from fastovms.backends.paged.context_window import fit_attention
 from fastovms.backends.paged.draft_backend import load_draft_model
+from fastovms.backends.paged.idle_tuning import IdleTuning, Measurement
 from fastovms.backends.paged.model_tuning import load_tuned, read_files
 from fastovms.backends.paged.paging_check import paging_comparison
 from fastovms.backends.paged.prefix_engine import PrefixEngine
@@ -75,7 +76,7 @@ class PagedBackend:
     The engine thread receives commands, steps, and hands over each step's outputs with one
     `call_soon_threadsafe`. While the loop turns them into text, the thread is inside the next
     inference with the GIL released. When there is no work it commits memory ahead, and then
-    sleeps on the command queue.
+    sleeps on the command queue, while others may measure.
     """
 
     def __init__(
@@ -87,18 +88,23 @@ class PagedBackend:
         clock: Callable[[], float] = time.perf_counter,
         commit_ahead: Callable[[int], bool] = lambda _: False,
         stored: ModelBlocks | None = None,
+        idle_tuning: IdleTuning | None = None,
+        measurement: Measurement | None = None,
     ) -> None:
         """
         Args:
             commit_ahead: commits memory of the cache, given how many of its blocks have been used;
                 see `KvCache`.
             stored: the blocks that outlive the process; None = none do.
+            idle_tuning: is told when the engine works, and does `measurement`, if there is one.
         """
         self._engine = engine
         self._stored = stored
         self._prefixes: PrefixEngine | None = None
         self._clock = clock
         self._commit_ahead = commit_ahead
+        self._idle_tuning = idle_tuning or IdleTuning()
+        self._measurement = measurement
         self._grammars = None if grammars is None else guard_compiler(grammars)
         self._model = model
         self._config = config
@@ -129,6 +135,7 @@ class PagedBackend:
         config: EngineConfig,
         cache: DiskCache | None = None,
         prefixes: PrefixDirectory | None = None,
+        idle_tuning: IdleTuning | None = None,
     ) -> Callable[[int], PagedBackend]:
         """Compiles the model, and its draft model if there is one, which takes seconds: call it off
         the loop.
@@ -136,6 +143,7 @@ class PagedBackend:
         Args:
             cache: keeps what is found out about the model. Without one, nothing is.
             prefixes: keeps blocks of prompts. Without it, none outlive the process.
+            idle_tuning: finds out how the model runs fastest, where nobody has. It is the server's.
 
         Returns:
             What reserves the caches, given how many bytes of free memory the model may count as its
@@ -150,7 +158,8 @@ class PagedBackend:
         files = read_files(model_dir, config, model.max_model_len)
         model = fit_attention(model, files.graph)
         check_graph(paging_comparison(files), cache)
-        paged_model, token_budget = load_tuned(files, config, cache)
+        paged_model, token_budget, is_to_be_measured = load_tuned(files, config, cache)
+        measurement = Measurement(model_dir, config, cache) if is_to_be_measured else None
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=token_budget)
         model = fit_vocabulary(model, paged_model.vocab_size)
@@ -175,6 +184,8 @@ class PagedBackend:
                 draft_model,
                 available=available,
                 prefixes=stored,
+                idle_tuning=idle_tuning,
+                measurement=measurement,
             )
 
         return reserve
@@ -191,6 +202,8 @@ class PagedBackend:
         available: int | None = None,
         prefixes: PrefixFiles | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        idle_tuning: IdleTuning | None = None,
+        measurement: Measurement | None = None,
     ) -> PagedBackend:
         """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
         The draft model's cache holds as many tokens, and both share the memory.
@@ -199,6 +212,7 @@ class PagedBackend:
             available: bytes of memory that a cache of automatic size takes its share of; None =
                 all that is free.
             prefixes: where blocks of prompts are kept.
+            idle_tuning, measurement: see `PagedBackend`.
         """
         num_blocks = reserve_cache(paged_model, draft_model, model, config, available)
         model = fit_cache(model, num_blocks * paged_model.block_size)
@@ -211,7 +225,17 @@ class PagedBackend:
             draft_model=draft_model,
         )
         stored = None if prefixes is None else ModelBlocks(paged_model, prefixes)
-        return cls(engine, model, config, grammars, clock, paged_model.commit_ahead, stored)
+        return cls(
+            engine,
+            model,
+            config,
+            grammars,
+            clock,
+            paged_model.commit_ahead,
+            stored,
+            idle_tuning,
+            measurement,
+        )
 
     # Backend
 
@@ -230,7 +254,10 @@ class PagedBackend:
             self._prefixes = PrefixEngine(
                 self._engine, self._stored, call=self._call, call_later=self._call_later
             )
+        self._idle_tuning.begin_work()
         self._thread = start_thread(self._run, name="engine")
+        if self._measurement is not None:
+            self._idle_tuning.add(self._measurement)
         if self._grammars is not None:
             self._grammars.start()
 
@@ -272,6 +299,8 @@ class PagedBackend:
             return
         self._closing = True
         self._commands.put(Close())
+        if self._measurement is not None:
+            self._idle_tuning.drop(self._measurement)
         if self._grammars is not None:
             self._grammars.close()
         self._requests.end_all(FinishReason.ABORT, None)
@@ -316,6 +345,7 @@ class PagedBackend:
             logger.exception("the engine has failed")
             self._call_loop(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:
+            self._idle_tuning.end_work()
             self._call_loop(_resolve, self._stopped)
 
     def _publish(self, step: StepReport) -> None:
@@ -327,9 +357,11 @@ class PagedBackend:
         num_used_blocks = self._engine.blocks.num_touched_blocks
         while wait and self._commands.empty() and self._commit_ahead(num_used_blocks):
             pass
-        while wait or not self._commands.empty():  # nobody else takes any
+        if wait:
+            with self._idle_tuning.rest():
+                commands.append(self._commands.get())
+        while not self._commands.empty():  # nobody else takes any
             commands.append(self._commands.get())
-            wait = False
         return commands
 
     def _take_stats(self) -> BackendStats:

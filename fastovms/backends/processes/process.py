@@ -57,9 +57,13 @@ class ChildProcess:
         return fate(code)
 
     def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends a signal to it and to what it has forked, if it has not ended."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, number)
 
 
 def fate(code: int) -> str:

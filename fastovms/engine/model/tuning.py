@@ -1,7 +1,8 @@
 """Finds out by measuring which of several ways to run a model is the fastest.
 
-All ways are measured in turn, round by round, and compared within rounds: a neighbour's load
-disturbs all of them alike. The first way is the default, and stays unless another one is clearly
+Two ways at a time are measured in turn, round by round, and compared within rounds: a neighbour's
+load disturbs both of them alike. Each round carries how fast memory was in it, and those in which a
+neighbour made it slow do not count. One way is the default, and stays unless another one is clearly
 faster in most rounds.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -28,12 +29,21 @@ PROMPT_CONTEXT: Final = 512
 """Tokens before a measured chunk of a prompt, so that attention counts in its cost."""
 
 MIN_GAIN: Final = 1.05
+MIN_GAIN_OF_TWO: Final = 1.10
+"""What a way that holds the weights twice must gain over one that holds them once."""
+
 MIN_ROUNDS: Final = 3
 
 _PROMPT_TOKENS: Final = 128
 _OUTPUT_TOKENS: Final = 64
 _MIN_AGREEMENT: Final = 0.75
 """The share of the rounds in which the faster way must have been faster."""
+
+_CALM: Final = 0.85
+"""The share of the fastest memory of all rounds that a round must have had, to count."""
+
+_MAX_TRIES: Final = 4
+"""How many rounds are made at most for each one that is to count."""
 
 
 class MeasuredStep(NamedTuple):
@@ -74,9 +84,14 @@ def measure(
     *,
     max_seconds: float,
     max_rounds: int,
+    memory_speed: Callable[[], float] = lambda: 1.0,
 ) -> dict[str, Times]:
     """Times every case of every model, after one round to warm up. The models' caches are
     replaced.
+
+    Args:
+        memory_speed: tells, at the end of a round, how fast memory is; 0 = the round is worth
+            nothing. Rounds with slow memory are made again, within bounds.
 
     Returns:
         As many whole rounds as there was time for; fewer than `MIN_ROUNDS` decide nothing.
@@ -86,40 +101,74 @@ def measure(
     for name, model in models.items():
         model.allocate_cache(max(_num_blocks(case, model.block_size) for case in cases))
         steps += [(name, case, model, inputs_of(case, model.block_size)) for case in cases]
-    times: dict[str, Times] = {name: {case: [] for case in cases} for name in models}
-    for number in range(max_rounds + 1):
+    rounds: list[_Round] = []
+    for number in range(_MAX_TRIES * max_rounds + 1):
         round_start = clock()
         seconds = []
         for _, _, model, inputs in steps:
             step_start = clock()
             if step_start > end:
-                return times
+                return _times(steps, rounds)
             model.infer(inputs)
             seconds.append(clock() - step_start)
         round_seconds = clock() - round_start
+        speed = memory_speed()
         if number == 0:
             if clock() + MIN_ROUNDS * round_seconds > end:
-                return times  # not even the fewest rounds would fit
+                return _times(steps, rounds)  # not even the fewest rounds would fit
             continue
-        for (name, case, _, _), taken in zip(steps, seconds, strict=True):
-            times[name][case].append(taken)
-        if clock() + round_seconds > end:
-            return times
+        rounds.append(_Round(speed, seconds))
+        if len(_calm(rounds)) == max_rounds or clock() + round_seconds > end:
+            break
+    return _times(steps, rounds)
+
+
+class _Round(NamedTuple):
+    """Seconds of all steps, in their order, and how fast memory was."""
+
+    memory_speed: float
+    seconds: Sequence[float]
+
+
+def _calm(rounds: Sequence[_Round]) -> list[_Round]:
+    fastest = max((one.memory_speed for one in rounds), default=0.0)
+    return [one for one in rounds if 0 < one.memory_speed >= _CALM * fastest]
+
+
+def _times(
+    steps: Sequence[tuple[str, MeasuredStep, Model, StepInputs]], rounds: Sequence[_Round]
+) -> dict[str, Times]:
+    times: dict[str, Times] = {}
+    calm = _calm(rounds)
+    for index, (name, case, *_) in enumerate(steps):
+        times.setdefault(name, {})[case] = [one.seconds[index] for one in calm]
     return times
 
 
-def choose(times: Mapping[str, Times]) -> FastestWay | None:
-    """Returns the best way by the times of `LOAD_CASES`; None = there were not enough rounds."""
-    default, *others = times
-    if _num_rounds(times[default]) < MIN_ROUNDS:
+def choose(
+    default: str, ratios: Mapping[str, Sequence[float]], twice: Set[str] = frozenset()
+) -> FastestWay | None:
+    """Returns the best way; None = there were not enough rounds.
+
+    Args:
+        ratios: how much faster than the default each other way was, round by round: see
+            `speed_ratios`.
+        twice: the ways that hold the weights twice.
+    """
+    if any(len(found) < MIN_ROUNDS for found in ratios.values()):
         return None
-    best, best_gain = default, 1.0
-    for name in others:
-        ratios = speed_ratios(times[name], times[default])
-        gain = statistics.median(ratios)
-        if gain >= max(MIN_GAIN, best_gain) and _mostly_above_one(ratios):
-            best, best_gain = name, gain
-    return FastestWay(best, best_gain)
+    best = FastestWay(default, 1.0)
+    for name, found in ratios.items():
+        needed = MIN_GAIN
+        if name in twice and default not in twice:
+            needed = MIN_GAIN_OF_TWO
+        elif default in twice and name not in twice:
+            needed = 1 / MIN_GAIN_OF_TWO
+        gain = statistics.median(found)
+        is_clear = _mostly_above(min(needed, 1.0), found)
+        if gain >= needed and is_clear and (best.name == default or gain > best.gain):
+            best = FastestWay(name, gain)
+    return best
 
 
 def choose_token_budget(times: Times) -> int | None:
@@ -133,7 +182,7 @@ def choose_token_budget(times: Times) -> int | None:
             (small / best) / (large / budget)
             for small, large in zip(times[PREFILLS[best]], times[PREFILLS[budget]], strict=True)
         ]
-        if statistics.median(ratios) >= MIN_GAIN and _mostly_above_one(ratios):
+        if statistics.median(ratios) >= MIN_GAIN and _mostly_above(1.0, ratios):
             best = budget
     return best
 
@@ -160,8 +209,8 @@ def _load(times: Times, num_sequences: int, i: int) -> float:
     return prompts + _OUTPUT_TOKENS * times[DECODES[num_sequences]][i]
 
 
-def _mostly_above_one(ratios: Sequence[float]) -> bool:
-    return sum(ratio > 1 for ratio in ratios) >= _MIN_AGREEMENT * len(ratios)
+def _mostly_above(bound: float, ratios: Sequence[float]) -> bool:
+    return sum(ratio > bound for ratio in ratios) >= _MIN_AGREEMENT * len(ratios)
 
 
 def _num_blocks(case: MeasuredStep, block_size: int) -> int:

@@ -1,14 +1,20 @@
-"""What a first start measures, what the next one finds, and what is done without either."""
+"""What is measured, what a start finds of it, and what it does without."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 
 from fastovms.backends.paged import model_tuning as tuning
-from fastovms.backends.paged.model_tuning import TuningResult, load_tuned, measure_all
+from fastovms.backends.paged.model_tuning import (
+    TuningReport,
+    TuningResult,
+    load_tuned,
+    measure_all,
+)
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
@@ -33,6 +39,10 @@ class Machine:
         self.memory = 100 * EXACT_WEIGHTS_SIZE
         self.weights_size = 2 * EXACT_WEIGHTS_SIZE
         self.compile_seconds = compile_seconds
+        self.in_memory: WeakSet[NamedModel] = WeakSet()
+        self.most_in_memory = 0
+        self.twice: set[str] = set()
+        self.is_to_be_measured = False
 
     def files(self, *args: object, **kwargs: object) -> MachineFiles:
         return MachineFiles(self)
@@ -40,9 +50,13 @@ class Machine:
     def start(self, cache: DiskCache, config: EngineConfig = CONFIG) -> tuple[str, int | None]:
         del self.compiled[:]
         files = tuning.read_files(Path("model"), config)
-        model, token_budget = load_tuned(files, config, cache, self.clock)
+        model, token_budget, self.is_to_be_measured = load_tuned(files, config, cache)
         assert isinstance(model, NamedModel)
         return model.name, token_budget
+
+    def measure(self, cache: DiskCache, config: EngineConfig = CONFIG) -> TuningReport | None:
+        del self.compiled[:]
+        return measure_all(Path("model"), config, cache, num_rounds=5, clock=self.clock)
 
 
 class NamedModel(TimedModel):
@@ -56,7 +70,9 @@ class MachineFiles:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.weights_size = machine.weights_size
-        self.choices = [Precisions(name, {}) for name in machine.costs]
+        self.choices = [
+            Precisions(name, {}, {} if name in machine.twice else None) for name in machine.costs
+        ]
 
     def available_memory(self) -> int:
         return self._machine.memory
@@ -68,6 +84,10 @@ class MachineFiles:
             if choice.name not in self._machine.refused:
                 model = NamedModel(self._machine.clock, self._machine.costs[choice.name])
                 model.name = choice.name
+                self._machine.in_memory.add(model)
+                self._machine.most_in_memory = max(
+                    self._machine.most_in_memory, len(self._machine.in_memory)
+                )
                 return choice, model
         raise ConfigurationError("refused")
 
@@ -85,26 +105,36 @@ def cache(tmp_path: Path) -> DiskCache:
     return DiskCache(tmp_path)
 
 
-def test_the_first_start_measures_and_the_next_one_knows(
-    machine: Machine, cache: DiskCache
-) -> None:
-    assert machine.start(cache) == ("b", 512)
+def test_a_start_goes_by_what_was_measured(machine: Machine, cache: DiskCache) -> None:
+    assert machine.start(cache) == ("a", None)
+    assert machine.is_to_be_measured
+    assert machine.compiled == ["a"], "nobody waits for more"
+    report = machine.measure(cache)
+    assert report is not None
+    assert report.finding == TuningResult("b", 512)
+    assert list(report.loads) == list(report.budgets) == list(report.gains) == ["a", "b", "c"]
+    assert report.gains["a"] == 1
+    assert report.gains["b"] > 1.3 > 1 > report.gains["c"]
     assert machine.compiled == ["a", "b", "c"]
-    assert machine.clock.now < tuning.MAX_SECONDS + 3 * machine.compile_seconds
     assert machine.start(cache) == ("b", 512)
+    assert not machine.is_to_be_measured
     assert machine.compiled == ["b"]
+    machine.costs["b"] = linear(0.09, 0.0001)
+    report = machine.measure(cache)
+    assert report is not None
+    assert report.finding == TuningResult("a", 512), "a later measurement replaces it"
+    assert machine.start(cache) == ("a", 512)
 
 
-def test_another_machine_or_model_measures_anew(machine: Machine, cache: DiskCache) -> None:
-    machine.start(cache)
-    machine.start(cache, EngineConfig(plugin_config={"INFERENCE_NUM_THREADS": 1}))
-    assert machine.compiled == ["a", "b", "c"]
+def test_of_another_machine_or_model_nothing_is_known(machine: Machine, cache: DiskCache) -> None:
+    machine.measure(cache)
+    config = EngineConfig(plugin_config={"INFERENCE_NUM_THREADS": 1})
+    assert machine.start(cache, config) == ("a", None)
+    assert machine.is_to_be_measured
 
 
-@pytest.mark.parametrize("why", ["off", "no cache", "small", "slow to compile", "slow to compute"])
-def test_without_a_measurement_the_default_stays(
-    machine: Machine, cache: DiskCache, why: str
-) -> None:
+@pytest.mark.parametrize("why", ["off", "no cache", "small", "nothing to choose"])
+def test_what_is_not_worth_measuring(machine: Machine, cache: DiskCache, why: str) -> None:
     config = CONFIG
     if why == "off":
         config = EngineConfig(tune=False)
@@ -112,30 +142,59 @@ def test_without_a_measurement_the_default_stays(
         cache = DiskCache(None)
     elif why == "small":
         machine.weights_size = EXACT_WEIGHTS_SIZE
-    elif why == "slow to compile":
-        machine.compile_seconds = 20
     else:
-        machine.costs = {name: linear(3, 0.01) for name in machine.costs}
-    budgets = {"slow to compile": 512, "slow to compute": 256}  # the first needs no compilation
-    assert machine.start(cache, config) == ("a", budgets.get(why))
-    assert machine.compiled[0] == "a"
-    assert machine.start(cache, config) == ("a", budgets.get(why))
-    assert machine.compiled == ["a"], "not even what was found out in vain is tried again"
+        machine.costs = {"a": machine.costs["a"]}
+        config = EngineConfig(max_num_batched_tokens=64)
+    assert machine.start(cache, config) == ("a", None)
+    assert not machine.is_to_be_measured
 
 
-def test_memory_for_further_weights_is_not_taken_from_others(
-    machine: Machine, cache: DiskCache
-) -> None:
+def test_only_two_ways_are_in_memory_at_a_time(machine: Machine, cache: DiskCache) -> None:
+    machine.measure(cache)
+    assert machine.most_in_memory == 2
     machine.memory = 3 * EXACT_WEIGHTS_SIZE
-    assert machine.start(cache)[0] == "a"
-    assert machine.compiled == ["a"]
+    report = machine.measure(cache)
+    assert report is not None
+    assert machine.compiled == ["a"], "that memory is others'"
+    assert report.finding == TuningResult("a", 512)
+
+
+@pytest.mark.parametrize(
+    ("twice", "base", "expected"),
+    [
+        ({"b"}, 0.0185, "a"),
+        ({"b"}, 0.016, "b"),
+        (set(), 0.0185, "b"),
+        ({"a"}, 0.021, "b"),
+        ({"a"}, 0.024, "a"),
+    ],
+)
+def test_weights_are_held_twice_for_a_tenth_of_the_speed(
+    machine: Machine, cache: DiskCache, twice: set[str], base: float, expected: str
+) -> None:
+    machine.twice = twice
+    machine.costs = {"a": linear(0.02, 0), "b": linear(base, 0)}
+    report = machine.measure(cache)
+    assert report is not None
+    assert report.finding.name == expected
 
 
 def test_what_the_device_refuses_is_left_out(machine: Machine, cache: DiskCache) -> None:
     machine.refused = {"a", "b"}
     assert machine.start(cache)[0] == "c"
+    report = machine.measure(cache)
+    assert report is not None
+    assert list(report.loads) == ["c"]
     machine.refused = {"a", "c"}
     assert machine.start(cache)[0] == "b", "what is kept is refused now"
+
+
+def test_a_busy_machine_decides_nothing(machine: Machine, cache: DiskCache) -> None:
+    report = measure_all(
+        Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock, memory_speed=lambda: 0.0
+    )
+    assert report is None
+    assert machine.start(cache) == ("a", None)
 
 
 @pytest.mark.parametrize(
@@ -151,37 +210,20 @@ def test_what_the_device_refuses_is_left_out(machine: Machine, cache: DiskCache)
         "\x00",
     ],
 )
-def test_a_broken_entry_is_measured_anew(
+def test_a_broken_entry_counts_as_none(
     machine: Machine, cache: DiskCache, tmp_path: Path, content: str
 ) -> None:
-    machine.start(cache)
+    machine.measure(cache)
     (entry,) = tmp_path.iterdir()
     (entry / "choice.json").write_text(content)
+    assert machine.start(cache) == ("a", None)
+    assert machine.is_to_be_measured
+    machine.measure(cache)
     assert machine.start(cache) == ("b", 512)
-    assert machine.compiled == ["a", "b", "c"]
-    assert machine.start(cache) == ("b", 512)
-    assert machine.compiled == ["b"]
 
 
-def test_measuring_by_hand_takes_its_time_and_is_kept(machine: Machine, cache: DiskCache) -> None:
-    machine.costs = {"a": linear(3, 0.01), "b": linear(1, 0.01)}
-    machine.compile_seconds = 20
-    machine.start(cache)
-    report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock)
-    assert report.finding == TuningResult("b", 512)
-    assert list(report.loads) == list(report.budgets) == ["a", "b"]
-    assert machine.start(cache) == ("b", 512)
-    machine.costs["b"] = linear(9, 0.01)
-    report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock)
-    assert report.finding == TuningResult("a", 512)
-    assert machine.start(cache) == ("a", 512)
-
-
-def test_what_was_measured_by_hand_of_a_small_model_is_known(
-    machine: Machine, cache: DiskCache
-) -> None:
+def test_what_was_measured_of_a_small_model_is_known(machine: Machine, cache: DiskCache) -> None:
     machine.weights_size = EXACT_WEIGHTS_SIZE
-    report = measure_all(Path("model"), CONFIG, cache, num_rounds=5, clock=machine.clock)
-    assert report.finding == TuningResult("b", 512)
+    machine.measure(cache)
     assert machine.start(cache) == ("b", 512)
     assert machine.start(cache, EngineConfig(tune=False)) == ("a", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable
 
@@ -19,6 +20,7 @@ from fastovms.engine.model.tuning import (
     choose,
     choose_token_budget,
     measure,
+    speed_ratios,
 )
 
 Cost = Callable[[int, int], float]
@@ -27,6 +29,7 @@ Cost = Callable[[int, int], float]
 
 class Clock:
     now = 0.0
+    is_calm = True
 
     def __call__(self) -> float:
         return self.now
@@ -68,7 +71,9 @@ def noisy(cost: Cost, seed: int, noise: float) -> Cost:
 def best(costs: dict[str, Cost], max_seconds: float = 1e9) -> FastestWay | None:
     clock = Clock()
     models = {name: TimedModel(clock, cost) for name, cost in costs.items()}
-    return choose(measure(models, LOAD_CASES, clock, max_seconds=max_seconds, max_rounds=9))
+    times = measure(models, LOAD_CASES, clock, max_seconds=max_seconds, max_rounds=9)
+    default, *others = times
+    return choose(default, {name: speed_ratios(times[name], times[default]) for name in others})
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_too_slow_a_model_is_left_alone_after_one_round() -> None:
     clock = Clock()
     model = TimedModel(clock, linear(1, 0.01))
     times = measure({"a": model}, LOAD_CASES, clock, max_seconds=20, max_rounds=9)
-    assert choose(times) is None
+    assert not any(times["a"].values())
     round_seconds = sum(1 + 0.01 * case.num_sequences * case.num_tokens for case in LOAD_CASES)
     assert clock.now == pytest.approx(round_seconds)
 
@@ -155,3 +160,37 @@ def test_measuring_ends_in_time() -> None:
     num_rounds = {len(samples) for name in "ab" for samples in times[name].values()}
     assert len(num_rounds) == 1
     assert num_rounds.pop() >= MIN_ROUNDS
+
+
+def test_too_few_rounds_decide_nothing() -> None:
+    assert choose("a", {"b": [2.0] * (MIN_ROUNDS - 1)}) is None
+    assert choose("a", {"b": [2.0] * MIN_ROUNDS}) == FastestWay("b", 2.0)
+
+
+def test_rounds_with_slow_memory_do_not_count() -> None:
+    """A neighbour takes half of the memory's speed in every other round."""
+    clock = Clock()
+    speeds = itertools.cycle([20.0, 10.0])
+
+    def cost(num_sequences: int, num_tokens: int) -> float:
+        return 1.0 if clock.is_calm else 2.0
+
+    def memory_speed() -> float:
+        speed = next(speeds)
+        clock.is_calm = speed < 20  # what the next round will be
+        return speed
+
+    models = {"a": TimedModel(clock, cost)}
+    times = measure(
+        models, BUDGET_CASES, clock, max_seconds=1e9, max_rounds=5, memory_speed=memory_speed
+    )
+    assert set(map(tuple, times["a"].values())) == {(1.0,) * 5}
+
+
+def test_rounds_are_not_made_again_for_ever() -> None:
+    clock = Clock()
+    models = {"a": TimedModel(clock, linear(1, 0))}
+    times = measure(
+        models, BUDGET_CASES, clock, max_seconds=1e9, max_rounds=5, memory_speed=lambda: 0.0
+    )
+    assert not any(times["a"].values())

@@ -1,0 +1,61 @@
+"""A real model is measured by a real process."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from bench.models import write_model
+from bench.shapes import SHAPES
+from fastovms.backends.paged import tuning_process
+from fastovms.backends.paged.idle_tuning import Measurement, TuningProcess
+from fastovms.backends.paged.tuning_process import MemorySpeed, tune
+from fastovms.config import EngineConfig
+from fastovms.disk_cache import DiskCache
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    write_model(SHAPES["tiny"], directory)
+    return directory
+
+
+def test_a_process_keeps_what_it_finds(model_dir: Path, tmp_path: Path) -> None:
+    process = TuningProcess(Measurement(model_dir, EngineConfig(), DiskCache(tmp_path)))
+    process.pause()
+    process.resume()
+    assert process.result().startswith("the next start will run it as f32, f32 cache, with ")
+    (entry,) = tmp_path.iterdir()
+    assert json.loads((entry / "choice.json").read_text())["name"] == "f32, f32 cache"
+
+
+def test_a_process_that_was_killed_has_found_nothing(model_dir: Path, tmp_path: Path) -> None:
+    process = TuningProcess(Measurement(model_dir, EngineConfig(), DiskCache(tmp_path)))
+    process.pause()
+    process.kill()
+    assert process.result() == "the process that measures was ended by SIGKILL"
+    assert not list(tmp_path.iterdir())
+
+
+def test_there_must_be_room_beside_the_server(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning_process, "available_memory", lambda: 1000)
+    found = tune(Measurement(model_dir, EngineConfig(), DiskCache(None)))
+    assert found == "there is too little memory to measure it beside the server"
+
+
+def test_a_round_in_which_the_process_was_stopped_is_worth_nothing() -> None:
+    before = signal.getsignal(signal.SIGCONT)
+    try:
+        speed = MemorySpeed()
+        assert speed() > 0
+        signal.raise_signal(signal.SIGCONT)
+        assert speed() == 0
+        assert speed() > 0
+    finally:
+        signal.signal(signal.SIGCONT, before)

@@ -18,18 +18,36 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Final
 
 import uvloop
 
 from bench.process import ServerProcess, server_process
 from bench.report import machine
 from bench.serving.load_shape import ARRIVALS, LoadShape
-from bench.serving.memory_speed import MemorySpeed
-from bench.serving.results import Limits, figures_table, memory_table, ratios_table
+from bench.serving.results import (
+    Limits,
+    figures_table,
+    goodput_table,
+    memory_table,
+    ratios_table,
+)
 from bench.serving.rounds import run_rounds
 from bench.serving.sides import Genai, Server, Side
+from fastovms.cgroup import num_usable_cpus
+from fastovms.cli.flag_types import integer, number
+from fastovms.client.request_failed import RequestFailed
+from fastovms.client.target import Target
+from fastovms.doctor.memory_bandwidth import measure_bandwidth
+from fastovms.errors import ConfigurationError
+
+FIRST_SIDE: Final = "server"
+"""The name of the side that the others are compared with."""
+
+GENAI: Final = "genai"
 
 
 def parser_of_flags() -> argparse.ArgumentParser:
@@ -39,26 +57,54 @@ def parser_of_flags() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
+    count, rate, seconds = integer(1), number("requests a second", positive=True), number("seconds")
     add("url", nargs="?", help="base URL of a running server, with its /v1")
     add("--serve", type=Path, metavar="MODEL_DIR", help="start fastovms on a model")
     add("--serve-flag", action="append", default=[], metavar="FLAG", help="for --serve's server")
     add("--model", help="model name (default: the first that a server lists)")
-    add("--compare", nargs=2, metavar=("genai", "MODEL_DIR"))
+    add("--compare", nargs=2, metavar=(GENAI, "MODEL_DIR"))
     add("--side", nargs=2, action="append", default=[], metavar=("NAME", "URL"),
         help="a further server; may be repeated")  # fmt: skip
-    add("-n", "--clients", type=int, nargs="+", default=[1, 8, 32], help="requests of a round")
-    add("-p", "--prompt-tokens", type=int, nargs="+", default=[128], help="in turn, where several")
-    add("-g", "--output-tokens", type=int, nargs="+", default=[64])
-    add("-r", "--runs", type=int, default=5, help="rounds of each load")
+    add("-n", "--requests", type=count, nargs="+", default=[1, 8, 32], help="of a round")
+    add("-p", "--prompt-tokens", type=count, nargs="+", default=[128], help="in turn, if several")
+    add("-g", "--output-tokens", type=count, nargs="+", default=[64], help="likewise")
+    add("-r", "--runs", type=count, default=5, help="rounds of each load")
     add("--arrivals", choices=ARRIVALS, default=ARRIVALS[0])
-    add("--rates", type=float, nargs="+", default=[1.0], metavar="R",
-        help="requests a second, unless all come at once")  # fmt: skip
-    add("--burst", type=int, default=8, help="requests of a burst")
+    add("--rates", type=rate, nargs="+", metavar="R",
+        help="requests a second, unless all come at once (default: 1)")  # fmt: skip
+    add("--burst", type=count, default=8, help="requests of a burst")
     limits = Limits()
-    add("--first-token-limit", type=float, default=limits.first_token, metavar="SECONDS")
-    add("--token-limit", type=float, default=limits.per_token, metavar="SECONDS")
+    add("--first-token-limit", type=seconds, default=limits.first_token, metavar="SECONDS")
+    add("--token-limit", type=seconds, default=limits.per_token, metavar="SECONDS")
     add("--seed", type=int, default=0, help="of prompts and arrivals")
     return parser
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Raises SystemExit: flags are wrong, or do not belong together."""
+    parser = parser_of_flags()
+    arguments = parser.parse_args(argv)
+    if (arguments.url is None) == (arguments.serve is None):
+        parser.error("give either a URL or --serve MODEL_DIR")
+    if arguments.compare is not None:
+        side, model_dir = arguments.compare
+        if side != GENAI:
+            parser.error(f"--compare knows {GENAI}, not {side}")
+        if not Path(model_dir).is_dir():
+            parser.error(f"--compare: there is no directory {model_dir}")
+    if arguments.rates is not None and arguments.arrivals == "at-once":
+        parser.error("--rates needs --arrivals bursts or poisson")
+    names = {FIRST_SIDE, GENAI}
+    for name, _ in arguments.side:
+        if name in names:
+            parser.error(f"--side: the name {name} is taken")
+        names.add(name)
+    try:
+        arguments.url = arguments.url and Target.from_url(arguments.url)
+        arguments.side = [(name, Target.from_url(url, "--side")) for name, url in arguments.side]
+    except ConfigurationError as error:
+        parser.error(str(error))
+    return arguments
 
 
 def load_shapes(arguments: argparse.Namespace) -> list[LoadShape]:
@@ -72,44 +118,56 @@ def load_shapes(arguments: argparse.Namespace) -> list[LoadShape]:
             rate,
             arguments.burst,
         )
-        for num_requests in arguments.clients
-        for rate in ([float("inf")] if at_once else arguments.rates)
+        for num_requests in arguments.requests
+        for rate in ([float("inf")] if at_once else arguments.rates or [1.0])
     ]
 
 
-def main() -> None:
-    parser = parser_of_flags()
-    arguments = parser.parse_args()
-    if (arguments.url is None) == (arguments.serve is None):
-        parser.error("give either a URL or --serve MODEL_DIR")
-    if arguments.compare is not None and arguments.compare[0] != "genai":
-        parser.error(f"--compare knows genai, not {arguments.compare[0]}")
+def memory_speed() -> float:
+    """Bytes a second that all cores read together at the moment."""
+    return measure_bandwidth(num_usable_cpus(), 0, 2**40, max_seconds=0.1)
+
+
+def servers(
+    targets: Sequence[tuple[str, Target]], model: str | None, runner: asyncio.Runner
+) -> dict[str, Side]:
+    """Raises SystemExit: a server cannot be asked for its models."""
+    sides: dict[str, Side] = {}
+    for name, target in targets:
+        try:
+            sides[name] = Server(target, model, runner)
+        except RequestFailed as error:
+            raise SystemExit(f"{name}: {error}") from None
+    return sides
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parse(argv)
     server: AbstractContextManager[ServerProcess | None] = nullcontext()
     if arguments.serve is not None:
         server = server_process(
             ["-m", "fastovms", "serve", str(arguments.serve), *arguments.serve_flag]
         )
     rng = random.Random(arguments.seed)
-    limits = Limits(arguments.first_token_limit, arguments.token_limit)
     print(machine())
     lengths = [" or ".join(map(str, x)) for x in (arguments.prompt_tokens, arguments.output_tokens)]
     print(f"{lengths[0]} prompt and {lengths[1]} output tokens each\n")
     with server as started, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        base = arguments.url if started is None else f"{started.url}/v1"
-        sides: dict[str, Side] = {"server": Server(base, arguments.model, runner)}
-        for name, url in arguments.side:
-            sides[name] = Server(url, arguments.model, runner)
+        first = arguments.url if started is None else Target.from_url(started.url)
+        sides = servers([(FIRST_SIDE, first), *arguments.side], arguments.model, runner)
         if arguments.compare is not None:
-            sides["genai"] = Genai(Path(arguments.compare[1]))
-        memory = MemorySpeed()
+            sides[GENAI] = Genai.load(Path(arguments.compare[1]))
         results = [
-            run_rounds(sides, shape, num_rounds=arguments.runs, rng=rng, memory=memory)
+            run_rounds(sides, shape, num_rounds=arguments.runs, rng=rng, memory_speed=memory_speed)
             for shape in load_shapes(arguments)
         ]
-    print(figures_table(results, limits))
-    if len(sides) > 1:
-        print(f"\n{ratios_table(results)}")
-    print(f"\n{memory_table(results)}")
+    tables = [
+        figures_table(results),
+        goodput_table(results, Limits(arguments.first_token_limit, arguments.token_limit)),
+        *([ratios_table(results)] if len(sides) > 1 else []),
+        memory_table(results),
+    ]
+    print("\n\n".join(tables))
 
 
 if __name__ == "__main__":

@@ -66,5 +66,5 @@ class LoadShape:
         """How its rows of tables begin."""
         if self.arrivals == "at-once":
             return f"{self.num_requests} at once"
-        of_bursts = f" in bursts of {self.burst_size}" if self.arrivals == "bursts" else ""
-        return f"{self.rate:g} a second{of_bursts}"
+        of_bursts = f", in bursts of {self.burst_size}" if self.arrivals == "bursts" else ""
+        return f"{self.num_requests} at {self.rate:g} a second{of_bursts}"

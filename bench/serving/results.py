@@ -37,22 +37,27 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return float(np.percentile(values, percent)) if values else _NAN
 
 
-def figures_table(all_rounds: Sequence[Rounds], limits: Limits) -> str:
+def figures_table(all_rounds: Sequence[Rounds]) -> str:
     """One line a load and side: medians over rounds of throughput, percentiles over all streams."""
     header = (
-        "requests", "", "tok/s", "first p50 ms", "first p99", "gap p50 ms", "gap p99", "gap max",
-        f"within {limits.first_token:g} s and {1000 * limits.per_token:g} ms a token",
+        "requests", "side", "tok/s", "first token p50, ms", "p99, ms", "gap p50, ms", "p99, ms",
+        "longest, ms",
     )  # fmt: skip
     rows = [
-        [rounds.shape.name, name, *_figures(loads, limits)]
+        [rounds.shape.name, name, *_figures(loads)]
         for rounds in all_rounds
         for name, loads in rounds.loads.items()
     ]
-    return table(header, rows)
+    explanation = (
+        "tok/s: output tokens a second, the median of the rounds; requests at a rate bring no more "
+        "than\nthey ask for. First token: after the request was due. Gap: between two events of a "
+        "stream."
+    )
+    return f"{table(header, rows)}\n\n{explanation}"
 
 
-def _figures(loads: Sequence[Load], limits: Limits) -> list[object]:
-    timelines = [timeline for load in loads for timeline in load.timelines]
+def _figures(loads: Sequence[Load]) -> list[object]:
+    timelines = _timelines(loads)
     first = [1000 * timeline.time_to_first_token for timeline in timelines]
     gaps = [1000 * gap for timeline in timelines for gap in timeline.gaps]
     return [
@@ -62,16 +67,39 @@ def _figures(loads: Sequence[Load], limits: Limits) -> list[object]:
         percentile(gaps, 50),
         percentile(gaps, 99),
         max(gaps, default=_NAN),
-        f"{limits.goodput(timelines):.0%}",
     ]
 
 
+def _timelines(loads: Sequence[Load]) -> list[Timeline]:
+    return [timeline for load in loads for timeline in load.timelines]
+
+
+def goodput_table(all_rounds: Sequence[Rounds], limits: Limits) -> str:
+    """One line a load: the share of requests that each side served within the limits."""
+    names = list(all_rounds[0].loads)
+    rows = [
+        [
+            rounds.shape.name,
+            *(f"{limits.goodput(_timelines(rounds.loads[name])):.0%}" for name in names),
+        ]
+        for rounds in all_rounds
+    ]
+    explanation = (
+        f"Goodput: the share of requests whose first token came within {limits.first_token:g} s, "
+        f"and each further\none within {1000 * limits.per_token:g} ms, on average over the request."
+    )
+    header = ("requests", *(f"goodput of {name}" for name in names))
+    return f"{table(header, rows)}\n\n{explanation}"
+
+
 def ratios_table(all_rounds: Sequence[Rounds]) -> str:
-    """The first side's tokens a second over each other's, and the others' median times to the first
-    token over its own: more is better in both. Rounds are compared each with itself."""
+    """How many times faster than each other side the first one is. Rounds are compared each with
+    itself."""
     rows = [row for rounds in all_rounds for row in _ratios(rounds)]
-    header = ("requests", "first side over", "tok/s", "speed to the first token")
-    return table(header, rows)
+    first = next(iter(all_rounds[0].loads))
+    header = ("requests", f"{first} over", "tok/s", "speed to the first token")
+    explanation = f"More than 1: {first} is faster. Medians of the rounds' ratios, and their range."
+    return f"{table(header, rows)}\n\n{explanation}"
 
 
 def _ratios(rounds: Rounds) -> Iterator[list[object]]:
@@ -91,11 +119,12 @@ def _median_first_token(load: Load) -> float:
 
 
 def memory_table(all_rounds: Sequence[Rounds]) -> str:
-    """Gigabytes a second that the memory gave before each side's turn, round by round."""
+    """What the memory gave before each side's turn, round by round."""
     names = list(all_rounds[0].loads)
     rows = [
-        [rounds.shape.name, number, *speeds]
+        [rounds.shape.name, number, *(speed / 1e9 for speed in speeds)]
         for rounds in all_rounds
         for number, speeds in enumerate(rounds.memory_speeds, start=1)
     ]
-    return table(("requests", "round", *(f"GB/s before {name}" for name in names)), rows)
+    header = ("requests", "round", *(f"memory before {name}, GB/s" for name in names))
+    return table(header, rows)

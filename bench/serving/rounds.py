@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from bench.serving.load_shape import LoadShape
-from bench.serving.memory_speed import MemorySpeed
 from bench.serving.sides import Side
+from fastovms.client.request_failed import RequestFailed
 from fastovms.load_test.timeline import Load
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What the rounds of a load came to: loads by the name of the side, and gigabytes a second of
-    the machine's memory between the sides' turns, both round by round."""
+    """What the rounds of a load came to: loads by the name of the side, and bytes a second of the
+    machine's memory before each side's turn, both round by round."""
 
     shape: LoadShape
     loads: dict[str, list[Load]]
@@ -28,12 +28,12 @@ def run_rounds(
     *,
     num_rounds: int,
     rng: random.Random,
-    memory: MemorySpeed,
+    memory_speed: Callable[[], float],
 ) -> Rounds:
     """Runs all sides in turn, once to warm up, and then for as many rounds.
 
     Raises:
-        SystemExit: a side has not written as many tokens as it was asked for.
+        SystemExit: a side has failed, or not written as many tokens as it was asked for.
     """
     rounds = Rounds(shape, {name: [] for name in sides})
     for number in range(-1, num_rounds):
@@ -41,8 +41,11 @@ def run_rounds(
         expected = sum(request.num_output_tokens for request in requests)
         speeds = []
         for name, side in sides.items():
-            speeds.append(memory.measure())
-            load = side(requests)
+            speeds.append(memory_speed())
+            try:
+                load = side(requests)
+            except RequestFailed as error:
+                raise SystemExit(f"{name}: {error}") from None
             if load.num_tokens != expected:
                 raise SystemExit(f"{name}: {load.num_tokens} output tokens, not {expected}")
             if number >= 0:

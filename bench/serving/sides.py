@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.request import urlopen
 
 import numpy as np
 import openvino as ov
@@ -15,6 +13,8 @@ import openvino_genai
 
 from bench.serving.load_shape import Request
 from bench.streams import completion, run_streams
+from fastovms.client.http_client import HttpClient
+from fastovms.client.model_list import first_model
 from fastovms.client.target import Target
 from fastovms.load_test.timeline import Load, Timeline
 
@@ -25,13 +25,21 @@ Side = Callable[[Sequence[Request]], Load]
 class Server:
     """A server, over HTTP."""
 
-    def __init__(self, url: str, model: str | None, runner: asyncio.Runner) -> None:
-        """`model`: None = the first that the server lists."""
-        self._target = Target.from_url(url)
-        self._model = model if model is not None else _first_model(url)
+    def __init__(self, target: Target, model: str | None, runner: asyncio.Runner) -> None:
+        """Asks for a model where none is given.
+
+        Args:
+            model: None = the first that the server lists.
+
+        Raises:
+            RequestFailed: the server cannot be asked, or lists none.
+        """
+        self._target = target
+        self._model = model if model is not None else runner.run(_first_model(target))
         self._runner = runner
 
     def __call__(self, requests: Sequence[Request]) -> Load:
+        """Raises RequestFailed: of the first stream that did not end as it should."""
         sent = [
             completion(self._model, request.prompt, request.num_output_tokens)._replace(
                 due=request.due
@@ -41,38 +49,53 @@ class Server:
         return self._runner.run(run_streams(self._target, sent))
 
 
-def _first_model(url: str) -> str:
-    with urlopen(f"{url.rstrip('/')}/models") as response:
-        name: str = json.load(response)["data"][0]["id"]
-    return name
+async def _first_model(target: Target) -> str:
+    client = HttpClient(target)
+    try:
+        return await first_model(client)
+    finally:
+        await client.close()
 
 
 class Genai:
-    """The C++ pipeline with its defaults."""
+    """The C++ pipeline."""
 
-    def __init__(self, model_dir: Path) -> None:
-        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            model_dir, openvino_genai.SchedulerConfig(), "CPU"
-        )
+    def __init__(
+        self,
+        pipeline: openvino_genai.ContinuousBatchingPipeline,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._pipeline = pipeline
+        self._clock = clock
+        self._sleep = sleep
         self._num_requests = 0
 
+    @classmethod
+    def load(cls, model_dir: Path) -> Genai:
+        """Loads a model with the pipeline's defaults."""
+        scheduler = openvino_genai.SchedulerConfig()
+        return cls(openvino_genai.ContinuousBatchingPipeline(model_dir, scheduler, "CPU"))
+
     def __call__(self, requests: Sequence[Request]) -> Load:
-        start = time.perf_counter()
+        """Runs steps in this thread, and adds between two of them what is due by then: a request's
+        clock starts when it is due."""
+        start = self._clock()
         timelines = [Timeline(start + request.due, completion_tokens=0) for request in requests]
-        running: list[tuple[openvino_genai.GenerationHandle, Timeline]] = []
-        next_request = 0
-        while next_request < len(requests) or self._pipeline.has_non_finished_requests():
-            now = time.perf_counter() - start
-            while next_request < len(requests) and requests[next_request].due <= now:
-                handle = self._add(requests[next_request])
-                running.append((handle, timelines[next_request]))
-                next_request += 1
+        handles: list[openvino_genai.GenerationHandle] = []
+        while len(handles) < len(requests) or self._pipeline.has_non_finished_requests():
+            now = self._clock() - start
+            for request in requests[len(handles) :]:
+                if request.due > now:
+                    break
+                handles.append(self._add(request))
             if not self._pipeline.has_non_finished_requests():
-                time.sleep(requests[next_request].due - now)
+                self._sleep(requests[len(handles)].due - now)
                 continue
             self._pipeline.step()
-            now = time.perf_counter()
-            for handle, timeline in running:
+            now = self._clock()
+            for handle, timeline in zip(handles, timelines, strict=False):
                 while handle.can_read():
                     (output,) = handle.read().values()
                     timeline.arrivals.append(now)

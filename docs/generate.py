@@ -13,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,10 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.openapi.docs_routes import DocsRoutes, add_docs_routes
 from fastovms.api.openapi.route_operations import OPERATIONS, operation_name
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.serving.served import ServedModels
+from fastovms.api.serving.model_metrics import ModelCollector
+from fastovms.api.serving.model_pool import ModelPool
+from fastovms.api.serving.residency import Residency
+from fastovms.api.serving.served import KnownModel, ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.backend_stats import BackendStats
@@ -37,18 +41,21 @@ from fastovms.cli.environment import VARIABLES
 from fastovms.cli.flag import Flag
 from fastovms.cli.flags import GROUPS
 from fastovms.cli.parser import parse
-from fastovms.config import ApiConfig, HttpConfig
+from fastovms.config import ApiConfig, HttpConfig, MediaConfig
 from fastovms.http.observing.http_metrics import HttpMetrics
 from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Request
 from fastovms.http.routing.router import Router
 from fastovms.http.server import HttpServer
+from fastovms.loading import load_models
 from fastovms.metrics import GenerationCollector, GenerationMetrics
+from fastovms.residency_config import ResidencyConfig
 from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.ovms_metrics import OvmsMetrics
 from fastovms.settings import ConfigField
 from fastovms.state.state_metrics import StateCollector
 from fastovms.state.store import StateStats
+from fastovms.supply.on_demand import OneModelLoader
 from fastovms.ui.page_files import read_page_files
 from fastovms.ui.page_routes import add_page_routes
 
@@ -216,8 +223,19 @@ def _collectors() -> Mapping[str, Collector]:
     labels = {"max_model_len": "", "device": ""}
     generation = GenerationMetrics("name", BackendStats, labels)
     generation.finished["stop"] = 1
+    models = ServedModels()
+    load = partial(load_models, media=MediaConfig())
+    pool = ModelPool(
+        models,
+        Residency(ResidencyConfig()),
+        OneModelLoader(load, ResidencyConfig(), int, trim=bool),
+        clock=float,
+        wait_timeout=0.0,
+    )
+    models.set_known([KnownModel("name")])
     return {
-        "Generation": GenerationCollector([generation]),
+        "Generation": GenerationCollector(lambda: [generation]),
+        "Models": ModelCollector(models, pool),
         "HTTP": http,
         "The event loop": LoopWatch(bool, float, float),
         "Stored responses": StateCollector(lambda: StateStats(0, 0, 0, True), int),

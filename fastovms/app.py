@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import json
 import os
 import secrets
 import sys
@@ -28,6 +26,7 @@ from fastovms.api.openapi.document import openapi_document
 from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
 from fastovms.api.responses.lease_keeper import LeaseKeeper
 from fastovms.api.routes import add_health_routes, add_model_routes
+from fastovms.api.serving.model_metrics import ModelCollector
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
@@ -38,7 +37,6 @@ from fastovms.config import (
     ApiConfig,
     HttpConfig,
     MediaConfig,
-    ModelConfig,
     PrefixCacheConfig,
     RepositoryConfig,
     SecurityConfig,
@@ -46,12 +44,15 @@ from fastovms.config import (
     StateConfig,
 )
 from fastovms.free_memory import find_trim
+from fastovms.greeting import greeting
 from fastovms.http import HttpServer, JsonOnly, Observer, Router
 from fastovms.http.listening.systemd import Notifier, inherited_sockets
 from fastovms.http.observing.access_log import AccessLog
 from fastovms.http.observing.http_metrics import HttpMetrics
-from fastovms.loading import check_models, load_models
+from fastovms.loading import load_models
 from fastovms.metrics import GenerationCollector
+from fastovms.prefix_cache.directory_choice import open_block_directory
+from fastovms.residency_config import ResidencyConfig
 from fastovms.service.gates import cors_policy, gates_for
 from fastovms.service.guard import Guard
 from fastovms.service.lifecycle import Lifecycle, LifecycleHooks
@@ -65,6 +66,8 @@ from fastovms.state.opening.opening import open_store
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
 from fastovms.state.state_metrics import StateCollector
+from fastovms.supply.model_supply import ModelSupply, ReadList
+from fastovms.supply.on_demand import settle_memory
 from fastovms.tracing import Tracer
 from fastovms.ui.page_files import read_page_files
 from fastovms.ui.page_routes import add_page_routes
@@ -79,7 +82,12 @@ _LAST_WRITES: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Everything the operator chose."""
+    """Everything the operator chose.
+
+    Attributes:
+        model_list: the file that lists the models, and `read_models` reads it again; None = there
+            is none.
+    """
 
     models: tuple[ModelSource, ...]
     repository: RepositoryConfig = field(default_factory=RepositoryConfig)
@@ -90,6 +98,9 @@ class ServerConfig:
     state: StateConfig = field(default_factory=StateConfig)
     media: MediaConfig = field(default_factory=MediaConfig)
     prefix_cache: PrefixCacheConfig = field(default_factory=PrefixCacheConfig)
+    residency: ResidencyConfig = field(default_factory=ResidencyConfig)
+    model_list: Path | None = None
+    read_models: ReadList | None = None
 
 
 def serve(config: ServerConfig, log: LineWriter) -> None:
@@ -104,30 +115,39 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
     """
     root = model_root(config.repository.path, os.environ)
     finder = ModelFinder(Repository(root), config.repository)
+    prefix_cache = config.prefix_cache
+    supply = ModelSupply(
+        config.models,
+        finder.find,
+        partial(load_models, media=config.media),
+        config.residency,
+        open_blocks=partial(open_block_directory, prefix_cache, _state_dir(config.state)),
+        keeps_salted=prefix_cache.keeps_salted,
+        list_path=config.model_list,
+        read_list=config.read_models,
+    )
+    if not any(map(finder.needs_network, config.models)):
+        supply.find()  # so that the commonest mistakes are found at once
+    run(config, log, load=supply.load, supply=supply)
 
-    def find() -> list[ModelConfig]:
-        models = [finder.find(source) for source in config.models]
-        check_models(models)
-        return models
 
-    def load(models: list[ModelConfig]) -> ServedModels:
-        return load_models(models, config.media, config.prefix_cache, _state_dir(config.state))
-
-    if any(map(finder.needs_network, config.models)):
-        run(config, log, load=lambda: load(find()))
-    else:
-        models = find()  # so that the commonest mistakes are found at once
-        run(config, log, load=lambda: load(models))
-
-
-def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModels]) -> None:
+def run(
+    config: ServerConfig,
+    log: LineWriter,
+    *,
+    load: Callable[[], ServedModels],
+    supply: ModelSupply | None = None,
+) -> None:
     """Serves the models that `load` loads, as `serve` does; tests and benchmarks serve their own
-    with it."""
+    with it.
+
+    Args:
+        supply: has models come and go; None = they stay.
+    """
 
     def load_and_settle() -> ServedModels:
         models = load()
-        gc.collect()
-        gc.freeze()
+        settle_memory()
         return models
 
     sys.setswitchinterval(_SWITCH_INTERVAL)
@@ -136,7 +156,7 @@ def run(config: ServerConfig, log: LineWriter, *, load: Callable[[], ServedModel
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         _access_log(config.service, log) as access_lines,
     ):
-        runner.run(_run(config, log, access_lines, tracer, load_and_settle))
+        runner.run(_run(config, log, access_lines, tracer, load_and_settle, supply))
 
 
 async def _run(
@@ -145,6 +165,7 @@ async def _run(
     access_lines: LineWriter | None,
     tracer: Tracer | None,
     load: Callable[[], ServedModels],
+    supply: ModelSupply | None,
 ) -> None:
     router = Router()
     registry = CollectorRegistry()
@@ -194,15 +215,19 @@ async def _run(
         trimmer.start(loop)
         if keeper is not None:
             keeper.start()
-        registry.register(GenerationCollector([model.metrics for model in models]))
-        add_model_routes(router, _context(config, models, bodies, tracer), state)
+        registry.register(GenerationCollector(models.metrics))
+        reload = None
+        if supply is not None:
+            registry.register(ModelCollector(models, supply.start(models)))
+            reload = supply.reload if supply.has_list else None
+        add_model_routes(router, _context(config, models, bodies, tracer), state, reload)
         if config.security.enable_docs:
             describe = partial(_describe, config, router, models, needs_key=guard.needs_key)
             add_docs_routes(router, DocsRoutes(describe))
         router.more_to_come = False
 
     def announce(models: ServedModels) -> None:
-        text = _greeting(server.addresses, models, needs_key=guard.needs_key)
+        text = greeting(server.addresses, models, needs_key=guard.needs_key)
         with suppress(OSError):  # perhaps nobody reads it any more
             os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
@@ -214,8 +239,10 @@ async def _run(
             server.reload_tls,
             guard.reload,
             *(lines.reopen for lines in {log, access_lines} if lines is not None),
+            *([] if supply is None else [supply.reload_soon]),
         ],
         drains=[runs.drain],
+        ends=[] if supply is None else [supply.close],
         trouble=(lambda: "") if store is None else store.trouble,
     )
     notifier = Notifier(os.environ, os.getpid())
@@ -287,7 +314,7 @@ def _describe(
     models are called."""
     return openapi_document(
         router.routes(),
-        model="MODEL" if needs_key else next(iter(models)).info.name,
+        model="MODEL" if needs_key else models.known[0].name,
         root_path=config.http.root_path,
         needs_key=needs_key,
     )
@@ -303,25 +330,3 @@ def _access_log(config: ServiceConfig, log: LineWriter) -> Iterator[LineWriter |
     else:
         with closing(LineWriter(config.access_log_file)) as lines:
             yield lines
-
-
-def _greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> str:
-    lines = [f"fastovms {__version__} is listening on {', '.join(addresses)}"]
-    lines += [
-        f"model {model.info.name}: context of {model.info.max_model_len} tokens" for model in models
-    ]
-    name = next(iter(models)).info.name
-    body = json.dumps({"model": name, "prompt": "Once upon a time", "max_tokens": 60})
-    quoted = body.replace("'", "'\\''")
-    key = ' -H "Authorization: Bearer $API_KEY"' if needs_key else ""
-    lines.append(
-        f"try: curl {_curl_target(addresses[0])}/v1/completions{key} "
-        f"-H 'Content-Type: application/json' -d '{quoted}'"
-    )
-    return "\n".join(lines)
-
-
-def _curl_target(address: str) -> str:
-    if address.startswith("unix:"):
-        return f"--unix-socket {address.removeprefix('unix:')} http://localhost"
-    return address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")

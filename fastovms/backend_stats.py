@@ -3,10 +3,10 @@ either."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Final
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Annotated, Any, Final, TypeVar
 
-from fastovms.series import Counter, Gauge, Histogram, Series
+from fastovms.series import Counter, Gauge, Histogram, Series, series_of
 
 STEP_BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
@@ -128,3 +128,28 @@ class BackendStats:
         """The share of the KV cache blocks in use, from 0 to 1."""
         used = self.num_blocks - self.num_free_blocks
         return used / self.num_blocks if self.num_blocks else 0.0
+
+
+Statistics = TypeVar("Statistics", BackendStats, GrammarStats, EngineCounters)
+
+
+def continued(before: Statistics, now: Statistics) -> Statistics:
+    """Returns `now` with what counts events going on where `before`, of the same model's backend
+    that is closed, has ended."""
+    statistics: type = type(now)
+    series = dict(series_of(statistics))
+    changes: dict[str, Any] = {}
+    for field_ in fields(now):
+        name = field_.name
+        old, new = getattr(before, name), getattr(now, name)
+        if is_dataclass(new):
+            changes[name] = continued(old, new)
+        elif name in series and series[name].kind == "counter":
+            changes[name] = old + new
+        elif name in series and series[name].kind == "histogram":
+            both = Histogram(series[name].buckets)
+            for histogram in (old, new):
+                if histogram is not None:
+                    both.add(histogram)
+            changes[name] = both
+    return replace(now, **changes)

@@ -91,7 +91,11 @@ class Overloaded(BackendError):
 
 
 class BackendUnavailable(BackendError):
-    """The backend is loading, draining or closed."""
+    """The backend is loading, draining or closed. `retry_after` is in seconds."""
+
+    def __init__(self, message: str = "", *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class StateFailed(BackendUnavailable):

@@ -6,10 +6,9 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,8 +35,6 @@ from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.media.loader import ImageLoader
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo, SamplingDefaults
-from fastovms.prefix_cache.block_directory import BlockDirectory
-from fastovms.prefix_cache.directory_choice import open_block_directory
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -75,15 +72,16 @@ def check_models(models: Sequence[ModelConfig]) -> None:
 def load_models(
     models: Sequence[ModelConfig],
     media: MediaConfig,
-    prefix_cache: PrefixCacheConfig = NO_PREFIX_CACHE,
-    state_dir: Path | None = None,
+    prefixes: PrefixDirectory | None = None,
+    *,
+    available: Callable[[], int] = available_memory,
 ) -> ServedModels:
     """Loads models, which takes seconds: not for the event loop. Caches are reserved when all
     weights are in memory, so that those of automatic size share what is left.
 
     Args:
-        prefix_cache: what is kept on disk of prompts.
-        state_dir: the directory below which that is by default; None = there is none.
+        prefixes: where computed prompts are kept on disk; None = nowhere.
+        available: returns the bytes of free memory that they may share then.
 
     Raises:
         ConfigurationError: a model or its device cannot do it, or no cache fits.
@@ -92,8 +90,6 @@ def load_models(
     start = time.perf_counter()
     make_binding_tables()
     loaded = []
-    blocks = open_block_directory(prefix_cache, state_dir)
-    prefixes = None if blocks is None else PrefixDirectory(blocks, prefix_cache.keeps_salted)
     idle_tuning = IdleTuning()
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in models:
@@ -109,21 +105,16 @@ def load_models(
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None
-        share = share_memory([model.engine.cache_size for model in models], available_memory())
+        share = share_memory([model.engine.cache_size for model in models], available())
         served = ServedModels(
             [
                 _served(model, tokenizer, chat, reserve(share), loader)
                 for model, tokenizer, chat, reserve in loaded
             ],
-            close=partial(_close, [shared for shared in (loader, blocks) if shared is not None]),
+            close=(lambda: None) if loader is None else loader.close,
         )
     logger.info("loaded in %.1f s", time.perf_counter() - start)
     return served
-
-
-def _close(shared: Sequence[ImageLoader | BlockDirectory]) -> None:
-    for one in shared:
-        one.close()
 
 
 def _image_loader(config: MediaConfig) -> ImageLoader:

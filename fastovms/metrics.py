@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from fastovms.backend_stats import STEP_BUCKETS, BackendStats
+from fastovms.backend_stats import STEP_BUCKETS, BackendStats, continued
 from fastovms.series import Gauge, Histogram, Series, series_of
 from fastovms.timings import SampleTimings
 
@@ -137,14 +137,32 @@ class GenerationMetrics:
     ) -> None:
         """
         Args:
-            stats: asked at every scrape.
+            stats: asked at every scrape, until `end`.
         """
         self.model_name = model_name
-        self.stats = stats
+        self._stats = stats
+        self._before: BackendStats | None = None
         self.labels = labels or {}
         self.finished: Counter[str] = Counter()
         for name, series in series_of(GenerationMetrics):
             setattr(self, name, Histogram(series.buckets))
+
+    def stats(self) -> BackendStats:
+        """Returns what the backend has counted, with what those before it had."""
+        stats = self._stats()
+        return stats if self._before is None else continued(self._before, stats)
+
+    def end(self) -> None:
+        """Takes note that the backend is closed: of its numbers those remain that count events."""
+        counted = continued(self.stats(), BackendStats())
+        self._before, self._stats = None, lambda: counted
+
+    def continue_from(self, earlier: GenerationMetrics) -> None:
+        """Goes on counting where those of the same model, which was unloaded, have ended."""
+        self._before = earlier.stats()
+        self.finished = earlier.finished
+        for name, _ in series_of(GenerationMetrics):
+            setattr(self, name, getattr(earlier, name))
 
     def request_finished(self, request: FinishedRequest) -> None:
         self.e2e_request_latency.observe(request.seconds)
@@ -169,37 +187,44 @@ _KV_CACHE_USAGE: Final = Gauge(
 
 
 class GenerationCollector(Collector):
-    """Exports every model's numbers, told apart by the label `model_name`."""
+    """Exports every model's numbers, told apart by the label `model_name`.
 
-    def __init__(self, models: Sequence[GenerationMetrics]) -> None:
-        self._models = tuple(models)
+    Args:
+        models: returns those of all models there are.
+    """
+
+    def __init__(self, models: Callable[[], Sequence[GenerationMetrics]]) -> None:
+        self._models = models
 
     def collect(self) -> Iterable[Metric]:
-        stats = {model.model_name: model.stats() for model in self._models}
-        yield self._info()
+        models = self._models()
+        stats = {model.model_name: model.stats() for model in models}
+        yield _model_info(models)
         yield _cache_info(stats)
         yield from _families(BackendStats, stats)
         usage = {model_name: values.kv_cache_usage for model_name, values in stats.items()}
         yield _family(_KV_CACHE_USAGE, usage)
-        yield self._finished()
-        yield from _families(GenerationMetrics, {m.model_name: m for m in self._models})
+        yield _finished(models)
+        yield from _families(GenerationMetrics, {m.model_name: m for m in models})
 
-    def _info(self) -> Metric:
-        info = GaugeMetricFamily(f"{_PREFIX}model_info", "1, with what describes the model")
-        for model in self._models:
-            info.add_sample(info.name, {"model_name": model.model_name, **model.labels}, 1.0)
-        return info
 
-    def _finished(self) -> Metric:
-        finished = CounterMetricFamily(
-            f"{_PREFIX}request_success",
-            "Samples that ran to their end",
-            labels=["model_name", "finished_reason"],
-        )
-        for model in self._models:
-            for reason, count in model.finished.items():
-                finished.add_metric([model.model_name, reason], count)
-        return finished
+def _model_info(models: Sequence[GenerationMetrics]) -> Metric:
+    info = GaugeMetricFamily(f"{_PREFIX}model_info", "1, with what describes the model")
+    for model in models:
+        info.add_sample(info.name, {"model_name": model.model_name, **model.labels}, 1.0)
+    return info
+
+
+def _finished(models: Sequence[GenerationMetrics]) -> Metric:
+    finished = CounterMetricFamily(
+        f"{_PREFIX}request_success",
+        "Samples that ran to their end",
+        labels=["model_name", "finished_reason"],
+    )
+    for model in models:
+        for reason, count in model.finished.items():
+            finished.add_metric([model.model_name, reason], count)
+    return finished
 
 
 def _cache_info(stats: Mapping[str, BackendStats]) -> Metric:

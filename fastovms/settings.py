@@ -23,6 +23,7 @@ from fastovms.config import (
     ServiceConfig,
     StateConfig,
 )
+from fastovms.residency_config import ResidencyConfig
 
 Parameters = ParamSpec("Parameters")
 Section = TypeVar("Section")
@@ -122,6 +123,7 @@ LIMITS: Final = Fields(ModelLimits)
 MEDIA: Final = Fields(MediaConfig)
 PREFIX_CACHE: Final = Fields(PrefixCacheConfig)
 REPOSITORY: Final = Fields(RepositoryConfig)
+RESIDENCY: Final = Fields(ResidencyConfig)
 SECURITY: Final = Fields(SecurityConfig)
 SERVICE: Final = Fields(ServiceConfig)
 SOURCE: Final = Fields(ModelSource)

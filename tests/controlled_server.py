@@ -65,7 +65,7 @@ class ControlledModel(FakeModel):
 
 
 def load_models(
-    seconds: float, models: Sequence[ModelConfig], media: MediaConfig, *_: object
+    seconds: float, models: Sequence[ModelConfig], media: MediaConfig, **_: object
 ) -> ServedModels:
     time.sleep(seconds)
     [model] = models

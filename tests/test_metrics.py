@@ -33,7 +33,7 @@ STATS = BackendStats(
 
 def scraped() -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(GenerationCollector([GenerationMetrics("m", lambda: STATS)]))
+    registry.register(GenerationCollector(lambda: [GenerationMetrics("m", lambda: STATS)]))
     return registry
 
 
@@ -67,7 +67,7 @@ def test_no_two_series_share_a_name() -> None:
 
 def test_a_histogram_that_has_not_begun_is_an_empty_one() -> None:
     registry = CollectorRegistry()
-    registry.register(GenerationCollector([GenerationMetrics("m", BackendStats)]))
+    registry.register(GenerationCollector(lambda: [GenerationMetrics("m", BackendStats)]))
     assert registry.get_sample_value("fastovms_step_seconds_count", {"model_name": "m"}) == 0
     assert registry.get_sample_value("fastovms_kv_cache_usage_perc", {"model_name": "m"}) == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastovms.api.admin.health import HealthRoutes
 from fastovms.api.admin.models import ModelRoutes
-from fastovms.api.admin.servables import ServableRoutes
+from fastovms.api.admin.servables import Reload, ServableRoutes
 from fastovms.api.chat.chat import ChatCompletions
 from fastovms.api.chat.tokenize import Tokenization
 from fastovms.api.completions.completions import Completions
@@ -20,10 +20,17 @@ from fastovms.http.routing.router import Router
 
 
 def add_model_routes(
-    router: Router, context: ApiContext, state: ResponsesState | None = None
+    router: Router,
+    context: ApiContext,
+    state: ResponsesState | None = None,
+    reload: Reload | None = None,
 ) -> None:
-    """Adds the routes that need the models. `state` is what outlives requests; None = nothing
-    does."""
+    """Adds the routes that need the models.
+
+    Args:
+        state: what outlives requests; None = nothing does.
+        reload: reads the list of models again; None = there is none.
+    """
     models = context.models
     completions = Completions(context)
     chat = ChatCompletions(context)
@@ -36,6 +43,10 @@ def add_model_routes(
             router.add("GET", f"{prefix}/models", listing.list)
             router.add("GET", f"{prefix}/models/{{id:path}}", listing.get)
         for prefix in dialect.prefixes:
+            for path, handler in (("load", listing.load), ("unload", listing.unload)):
+                router.add(
+                    "POST", f"{prefix}/models/{{id:path}}/{path}", endpoint(handler, dialect)
+                )
             router.add("POST", f"{prefix}/completions", endpoint(completions, dialect))
             router.add("POST", f"{prefix}/chat/completions", endpoint(chat, dialect))
             router.add("POST", f"{prefix}/tokenize", endpoint(tokenize, dialect))
@@ -43,7 +54,7 @@ def add_model_routes(
         _add_response_routes(router, context, state, dialect)
     router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))
     router.add("POST", "/detokenize", endpoint(tokenization.detokenize, OPENAI))
-    _add_servable_routes(router, ServableRoutes(models))
+    _add_servable_routes(router, ServableRoutes(models, reload))
 
 
 def _add_response_routes(
@@ -78,7 +89,7 @@ def _add_response_routes(
 
 def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
     router.add("GET", "/v1/config", servables.config)
-    router.add("POST", "/v1/config/reload", servables.config)
+    router.add("POST", "/v1/config/reload", servables.reload)
     # The longer patterns first: a model's name may have slashes.
     for path in ("/v2/models/{name:path}/versions/{version}", "/v2/models/{name:path}"):
         router.add("GET", f"{path}/ready", servables.ready)

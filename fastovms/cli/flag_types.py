@@ -15,6 +15,8 @@ from fastovms.ovms.options import Choice, Integer, Kind
 
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|h|d|)", re.ASCII)
+_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)", re.ASCII)
 _LENGTH_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
@@ -130,6 +132,33 @@ def size(value: str) -> int:
 def size_or_none(value: str) -> int:
     """Reads bytes as `size` does, or 0."""
     return 0 if value == "0" else size(value)
+
+
+def duration(value: str) -> float:
+    """Reads seconds: "90", "90s", "15m", "2h", "1d"."""
+    match = _DURATION.fullmatch(value)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"must be a time of 0 or more, such as 90s, 15m or 2h, not {value!r}"
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def some_duration(value: str) -> float:
+    """Reads seconds as `duration` does, above 0."""
+    parsed = duration(value)
+    if not parsed:
+        raise argparse.ArgumentTypeError(f"must be a time of more than 0, not {value!r}")
+    return parsed
+
+
+def show_duration(value: object) -> str:
+    """Writes seconds as `duration` reads them."""
+    assert isinstance(value, float)
+    for unit, length in (("h", 3600), ("m", 60)):
+        if value and value % length == 0:
+            return f"{value / length:g}{unit}"
+    return f"{value:g}s" if value else "0"
 
 
 def model_length(value: str) -> int | None:

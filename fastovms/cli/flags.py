@@ -8,7 +8,13 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from fastovms.cli.flag import Flag, settings_of
-from fastovms.cli.model_flags import CHAT_FLAGS, ENGINE_FLAGS, IMAGES_FLAGS, REPOSITORY_FLAGS
+from fastovms.cli.model_flags import (
+    CHAT_FLAGS,
+    ENGINE_FLAGS,
+    IMAGES_FLAGS,
+    REPOSITORY_FLAGS,
+    RESIDENCY_FLAGS,
+)
 from fastovms.cli.server_flags import (
     ACCESS_FLAGS,
     LIMITS_FLAGS,
@@ -28,6 +34,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     HUB_GROUP: REPOSITORY_FLAGS,
     "network": NETWORK_FLAGS,
     "access": ACCESS_FLAGS,
+    "several models": RESIDENCY_FLAGS,
     ENGINE_GROUP: ENGINE_FLAGS,
     "chat": CHAT_FLAGS,
     "images": IMAGES_FLAGS,

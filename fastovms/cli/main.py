@@ -45,6 +45,7 @@ from fastovms.config import (
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
 from fastovms.log_format import log_handler
 from fastovms.ovms.config_list import config_file
+from fastovms.residency_config import ResidencyConfig
 from fastovms.service.log_writer import LineWriter
 from fastovms.settings import MODEL_SECTIONS, ModelSource, Settings
 
@@ -160,7 +161,8 @@ def _command(arguments: argparse.Namespace) -> Command:
 
 
 def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
-    models, settings = chosen_models(arguments, settings)
+    given, listed = settings, arguments.config_path
+    models, settings = chosen_models(arguments, given)
     service = settings.section(ServiceConfig)
     with closing(LineWriter(service.log_file)) as log:
         handler = log_handler(logging.StreamHandler(log), service.log_format)
@@ -183,6 +185,9 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
             state=settings.section(StateConfig),
             media=settings.section(MediaConfig),
             prefix_cache=settings.section(PrefixCacheConfig),
+            residency=settings.section(ResidencyConfig),
+            model_list=listed and config_file(listed),
+            read_models=listed and (lambda: chosen_models(arguments, given)[0]),
         )
         serve(config, log)
 

@@ -7,18 +7,21 @@ from typing import Final
 from fastovms.cli.flag import Flag
 from fastovms.cli.flag_types import (
     choice,
+    duration,
     integer,
     json_object,
     model_length,
     number,
     path,
+    show_duration,
     show_size,
     size,
+    some_duration,
     template,
     text,
 )
 from fastovms.config import DEFAULT_TOKEN_BUDGET
-from fastovms.settings import CHAT, ENGINE, FILES, MEDIA, REPOSITORY
+from fastovms.settings import CHAT, ENGINE, FILES, MEDIA, REPOSITORY, RESIDENCY
 from fastovms.text.reasoning import REASONING_FORMAT_ALIASES, REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMAT_ALIASES, TOOL_FORMATS
 
@@ -30,6 +33,23 @@ REPOSITORY_FLAGS: Final = (
          "branch, tag or commit to pull (default: the main branch)", shows_default=False),
     Flag("--overwrite-models", REPOSITORY.overwrite, "", None,
          "pull models again that are there"),
+)  # fmt: skip
+
+RESIDENCY_FLAGS: Final = (
+    Flag("--max-loaded-models", RESIDENCY.max_loaded_models, "N", integer(1),
+         "models in memory at the same time: each is loaded when it is first asked for, and the "
+         "idle one that was used least recently makes room (default: all are loaded at start)",
+         shows_default=False),
+    Flag("--model-memory", RESIDENCY.model_memory, "SIZE", size,
+         "memory for the weights and KV caches of all models together, with the same effect "
+         "(default: no limit)", shows_default=False),
+    Flag("--idle-unload", RESIDENCY.idle_unload, "TIME", duration,
+         "unload a model that nobody has used for so long, such as 90s, 15m or 2h; 0 = never",
+         show_duration),
+    Flag("--model-wait-timeout", RESIDENCY.wait_timeout, "TIME", some_duration,
+         "how long a request waits for its model to be loaded; 503 beyond it", show_duration),
+    Flag("--file-system-poll-wait-seconds", RESIDENCY.poll_interval, "SECONDS", number("seconds"),
+         "between two looks at the file of --config-path, whose changes are followed; 0 = none"),
 )  # fmt: skip
 
 ENGINE_FLAGS: Final = (

@@ -200,8 +200,6 @@ _OF_THE_SERVER: Final = (
     OvmsOption(Integer(1), None, _GRPC, flag="--grpc-memory-quota"),
     OvmsOption(str, None, _GRPC, flag="--grpc-channel-arguments"),
     OvmsOption(Integer(1), None, "one event loop serves every connection", flag="--rest-workers"),
-    OvmsOption(Integer(), None, "models are loaded once, at start", (0,),
-               flag="--file-system-poll-wait-seconds"),
     OvmsOption(str, None, "every metric is exported", flag="--metrics-list"),
     OvmsOption(bool, None, "answers hold what the request asks for", (False,),
                flag="--verbose-response"),

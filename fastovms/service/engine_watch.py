@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from fastovms.backend import Backend
 from fastovms.backend_stats import BackendStats
@@ -48,6 +49,7 @@ class EngineWatch:
     """Looks at all engines in turn.
 
     Args:
+        backends: returns those there are at the moment.
         timeout: seconds without a step after which an engine is declared dead; 0 = never.
         on_progress: called after each look that found every engine in order, at least once in
             `interval` seconds then.
@@ -56,7 +58,7 @@ class EngineWatch:
 
     def __init__(
         self,
-        backends: Sequence[Backend],
+        backends: Callable[[], Iterable[Backend]],
         *,
         timeout: float,
         on_progress: Callable[[], None],
@@ -66,7 +68,8 @@ class EngineWatch:
         self._timeout = timeout
         self._on_progress = on_progress
         self._clock = clock
-        self._watched = [(backend, ProgressWatch(clock())) for backend in backends]
+        self._backends = backends
+        self._watches: WeakKeyDictionary[Backend, ProgressWatch] = WeakKeyDictionary()
         self._interval = min(_INTERVAL, interval or _INTERVAL, timeout / 4 or _INTERVAL)
 
     async def run(self) -> str:
@@ -81,7 +84,10 @@ class EngineWatch:
         that hangs is told that it has failed."""
         now = self._clock()
         in_order = True
-        for backend, watch in self._watched:
+        for backend in self._backends():
+            watch = self._watches.get(backend)
+            if watch is None:
+                watch = self._watches[backend] = ProgressWatch(self._clock())
             in_order &= watch.observe(backend.stats(), now)
             if self._timeout and watch.stalled_for >= self._timeout:
                 backend.fail(f"no step has ended for {watch.stalled_for:.0f} s")

@@ -38,7 +38,9 @@ class Guard:
     def __call__(self, request: Request) -> Response | None:
         if request.path in self._open_paths:
             return None
-        if self._keys is not None:
+        if self._keys is None:
+            request.is_admin = request.is_local and not _is_forwarded(request)
+        else:
             refusal = self._keys(request)
             if refusal is not None:
                 return refusal
@@ -59,4 +61,9 @@ class Guard:
     def _read_keys(self) -> ApiKeys | None:
         keys = read_api_keys(self._config.api_key_file, self._environ, self._config.api_keys)
         exempt = (*HEALTH_PATHS, *(DOCS_PATHS if self._config.enable_docs else ()))
-        return ApiKeys(keys, render_error, exempt) if keys else None
+        return ApiKeys(keys.every, render_error, exempt, keys.admins) if keys.every else None
+
+
+def _is_forwarded(request: Request) -> bool:
+    """Returns whether a proxy on this machine may have passed the request on for somebody else."""
+    return "x-forwarded-for" in request.headers or "forwarded" in request.headers

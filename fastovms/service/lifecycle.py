@@ -6,12 +6,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -19,6 +17,7 @@ from fastovms.api.admin.status import ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModels
 from fastovms.backend import Backend
 from fastovms.config import HttpConfig, ServiceConfig
+from fastovms.daemon_thread import in_daemon_thread
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.http.listening.systemd import Notifier
 from fastovms.http.server import HttpServer
@@ -45,6 +44,7 @@ class LifecycleHooks:
         reloads: each reads a part of the configuration again, and raises ConfigurationError when it
             cannot be used.
         drains: what else may end by itself at shutdown; each takes the seconds that it has.
+        ends: called when the time for that is over, before the models are closed.
         trouble: returns what the service manager's status line says besides; "" = nothing.
     """
 
@@ -53,6 +53,7 @@ class LifecycleHooks:
     announce: Callable[[ServedModels], None]
     reloads: Sequence[Callable[[], None]]
     drains: Sequence[Callable[[float], Awaitable[None]]]
+    ends: Sequence[Callable[[], Awaitable[None]]]
     trouble: Callable[[], str]
 
 
@@ -108,26 +109,27 @@ class Lifecycle:
         if models is None:
             return
         self._hooks.on_loaded(models)
-        backends = [model.backend for model in models]
-        for backend in backends:
-            backend.start()
+        for model in models:
+            model.backend.start()
         self._status.open(models)
         try:
             if not self._listens_early:
                 await self._server.start()
             self._hooks.announce(models)
-            await self._serve(backends)
+            await self._serve(models)
         finally:
             # Requests that still run end with an error of their own, which a client can tell from
             # a lost connection; only then are the connections cut.
-            await self._close_all(backends)
+            for end in self._hooks.ends:
+                await end()
+            await self._close_all([model.backend for model in models])
             await asyncio.to_thread(models.close)
 
     async def _load_models(self) -> ServedModels | None:
         """Returns the loaded models, or None if a signal came first; the thread is then left to its
         work."""
         self._notifier.status("loading the model")
-        loading = _in_daemon_thread(self._hooks.load)
+        loading = in_daemon_thread("load", self._hooks.load)
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             while not loading.done():
@@ -144,9 +146,9 @@ class Lifecycle:
         finally:
             stopped.cancel()
 
-    async def _serve(self, backends: Sequence[Backend]) -> None:
+    async def _serve(self, models: ServedModels) -> None:
         watch = EngineWatch(
-            backends,
+            lambda: [model.backend for model in models],
             timeout=self._config.engine_timeout,
             on_progress=self._on_progress,
             interval=self._notifier.watchdog_interval,
@@ -218,7 +220,7 @@ class Lifecycle:
             stats = model.backend.stats()
             running += stats.num_running
             waiting += stats.num_waiting
-        names = ", ".join(model.info.name for model in self._status.models or ())
+        names = ", ".join(model.info.name for model in self._status.models or ()) or "no model yet"
         activity = (
             f"serving {names}: {running} running, {waiting} waiting, "
             f"{self._server.num_connections} connections"
@@ -271,27 +273,6 @@ def _on_loop(
     """Returns a signal handler that has the loop call `handler`: a signal may come between any two
     instructions, but this runs between two callbacks."""
     return lambda number, frame: loop.call_soon_threadsafe(handler)
-
-
-def _in_daemon_thread(load: Load) -> asyncio.Future[ServedModels]:
-    """Loads in a thread that, unlike those of an executor, does not keep the process from
-    ending."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[ServedModels] = loop.create_future()
-
-    def run() -> None:
-        settle: Callable[[], None]
-        try:
-            settle = partial(future.set_result, load())
-        except Exception as error:
-            settle = partial(future.set_exception, error)
-        try:
-            loop.call_soon_threadsafe(settle)
-        except RuntimeError:
-            logger.debug("the model was loaded for nothing: the server has ended")
-
-    threading.Thread(target=run, name="load", daemon=True).start()
-    return future
 
 
 async def _first_of(*waits: Coroutine[object, object, object]) -> None:

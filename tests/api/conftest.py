@@ -53,7 +53,7 @@ class Api:
         self.last_request: Request | None = None
         self.registry = CollectorRegistry()
         self.metrics = GenerationMetrics(backend.model.name, backend.stats)
-        self.registry.register(GenerationCollector([self.metrics]))
+        self.registry.register(GenerationCollector(lambda: [self.metrics]))
         model = ServedModel(backend, tokenizer, self.metrics, limits, chat, images=images)
         models = ServedModels([model])
         ids = count(first_id)

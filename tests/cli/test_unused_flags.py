@@ -103,7 +103,7 @@ def test_a_line_of_vllm():
         (["--kv_cache_precision", "u9"], "must be u4, u8, f16, bf16 or f32, not 'u9'"),
         (["--gpu-memory-utilization", "much"], "must be a number of shares"),
         (["--dtype", "int1"], "not 'int1'"),
-        (["--file_system_poll_wait_seconds", "-1"], "must be an integer at least 0"),
+        (["--file_system_poll_wait_seconds", "-1"], "must be a number of seconds, 0 or more"),
     ],
 )
 def test_wrong_values_of_flags_without_use(arguments, message):

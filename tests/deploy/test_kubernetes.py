@@ -229,7 +229,7 @@ def test_ports_of_services_are_those_of_containers(name: str) -> None:
 def exported() -> Mapping[str, set[str]]:
     """The series that a server exports, with their labels."""
     registry = CollectorRegistry()
-    registry.register(GenerationCollector([GenerationMetrics("m", BackendStats)]))
+    registry.register(GenerationCollector(lambda: [GenerationMetrics("m", BackendStats)]))
     return {
         sample.name: set(sample.labels)
         for family in registry.collect()

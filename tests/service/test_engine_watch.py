@@ -86,7 +86,7 @@ def engines():
 def make_watch(engines, clock, *, timeout=3.0, interval=None):
     looks: list[float] = []
     watch = EngineWatch(
-        engines,
+        lambda: engines,
         timeout=timeout,
         on_progress=lambda: looks.append(clock.now),
         interval=interval,

@@ -80,3 +80,24 @@ def test_keys_are_read_again_and_those_before_stay_where_they_cannot(tmp_path: P
     with pytest.raises(ConfigurationError):
         keeper.reload()
     assert keeper(asked(key="new")) is None
+
+
+@pytest.mark.parametrize(
+    ("client", "fields", "is_admin"),
+    [
+        ("127.0.0.1:5", [], True),
+        ("[::1]:5", [], True),
+        ("", [], True),
+        ("10.0.0.5:5", [], False),
+        ("127.0.0.1:5", [("x-forwarded-for", "10.0.0.5")], False),
+    ],
+)
+def test_without_keys_this_machine_is_the_operator(
+    client: str, fields: list[tuple[str, str]], is_admin: bool
+) -> None:
+    request = Request("POST", "/v1/models/a/load", headers=Headers(fields), client=client)
+    assert guard({})(request) is None
+    assert request.is_admin is is_admin
+    request = Request("POST", "/v1/models/a/load", headers=asked(key="a").headers, client=client)
+    assert guard({"API_KEY": "a"})(request) is None
+    assert request.is_admin is False

@@ -90,6 +90,7 @@ class Run:
             announce=lambda models: self._announce(),
             reloads=self.reloads,
             drains=[self._drain],
+            ends=[self._end],
             trouble=lambda: "trouble",
         )
         http = HttpConfig(drain_timeout=5.0, drain_grace=0.5)
@@ -108,6 +109,9 @@ class Run:
     def _announce(self) -> None:
         self.notes.append("announce")
         self._at_once()
+
+    async def _end(self) -> None:
+        self.notes.append("end")
 
     async def _drain(self, seconds: float) -> None:
         assert 4 < seconds <= 5
@@ -140,7 +144,7 @@ async def test_a_signal_drains_what_runs_and_then_all_is_closed(
     await run.run()
     assert run.notes[:4] == beginning
     assert run.notes[4].startswith("drain ")
-    assert run.notes[5:] == ["drain more (LEAVING)", "close models", "drain 0.5", "close"]
+    assert run.notes[5:] == ["drain more (LEAVING)", "end", "close models", "drain 0.5", "close"]
     assert run.status.phase is ServerPhase.CLOSING
     kinds = dict.fromkeys(line.split()[0] for line in run.manager.told)
     assert list(kinds) == ["status", "ready", "stopping"]

@@ -1,12 +1,13 @@
-"""Answers `GET /models` and `/models/{id}`. The bodies never change, so they are made at start."""
+"""Answers `GET /models` and `/models/{id}`, and loads and unloads models for operators."""
 
 from __future__ import annotations
 
 import orjson
 
-from fastovms.api.serving.served import ServedModel, ServedModels
+from fastovms.api.serving.residency import ModelState
+from fastovms.api.serving.served import KnownModel, ServedModels
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.error_responses import error_response, model_not_found
+from fastovms.api.wire.error_responses import error_response, model_not_found, render_error
 from fastovms.http.routing.messages import Request, Response
 
 
@@ -14,31 +15,67 @@ class ModelRoutes:
     """The model routes of one dialect."""
 
     def __init__(self, models: ServedModels, dialect: Dialect) -> None:
+        self._models = models
         self._dialect = dialect
-        cards = [(model, _card(model, dialect)) for model in models]
-        data = [card for _, card in cards]
-        self._list = _card_response({"object": "list", "data": data})
-        self._by_name = {
-            name: _card_response(card)
-            for model, card in cards
-            for name in (model.info.name, *model.aliases)
-        }
 
     def list(self, request: Request) -> Response:
-        return self._list
+        data = [_card(model, self._dialect) for model in self._models.known]
+        return _json({"object": "list", "data": data})
 
     def get(self, request: Request) -> Response:
         name = request.path_params["id"]
-        card = self._by_name.get(name)
-        return card if card is not None else error_response(model_not_found(name), self._dialect)
+        model = self._models.get(name)
+        if model is None:
+            return error_response(model_not_found(name), self._dialect)
+        return _json(_card(model, self._dialect))
+
+    async def load(self, request: Request, dialect: Dialect) -> Response:
+        """Loads a model, and answers when it is in memory.
+
+        Raises:
+            BackendError: it cannot be loaded now.
+            ModelNotFound: it is unknown.
+        """
+        refusal = _refusal(request)
+        if refusal is not None:
+            return refusal
+        model = self._models.find(request.path_params["id"], dialect)
+        if self._models.holder is not None:
+            await self._models.holder.load(model.name)
+        return _json(_card(model, dialect))
+
+    async def unload(self, request: Request, dialect: Dialect) -> Response:
+        """Unloads a model when the requests on it have ended, and answers when it is out of memory.
+
+        Raises:
+            BackendUnavailable: requests run on it for too long.
+            ModelNotFound: it is unknown.
+        """
+        refusal = _refusal(request)
+        if refusal is not None:
+            return refusal
+        model = self._models.find(request.path_params["id"], dialect)
+        if self._models.holder is not None:
+            await self._models.holder.unload(model.name)
+        return _json(_card(model, dialect))
 
 
-def _card_response(content: dict[str, object]) -> Response:
+def _refusal(request: Request) -> Response | None:
+    """Returns the 403 for who may not load and unload models."""
+    if request.is_admin:
+        return None
+    if request.tenant:
+        message = "this needs the key of an operator: one with the word admin behind it in the file"
+    else:
+        message = "without keys, only programs of this machine may load and unload models"
+    return render_error(request.path, 403, message)
+
+
+def _json(content: dict[str, object]) -> Response:
     return Response(200, orjson.dumps(content))
 
 
-def _card(served: ServedModel, dialect: Dialect) -> dict[str, object]:
-    model = served.info
+def _card(model: KnownModel, dialect: Dialect) -> dict[str, object]:
     card: dict[str, object] = {
         "id": model.name,
         "object": "model",
@@ -49,22 +86,19 @@ def _card(served: ServedModel, dialect: Dialect) -> dict[str, object]:
         card |= {
             "root": model.name,
             "parent": None,
-            "max_model_len": model.max_model_len,
             "permission": [],
-            "capabilities": _capabilities(served),
+            "status": _status(model),
         }
+        if model.max_model_len is not None:
+            card["max_model_len"] = model.max_model_len
+        if model.capabilities is not None:
+            card["capabilities"] = model.capabilities
     return card
 
 
-def _capabilities(served: ServedModel) -> list[str]:
-    """Returns what a client may offer its user with a model, in the words of Ollama's
-    `/api/show`."""
-    chat = served.chat
-    found = {
-        "completion": True,
-        "chat": chat.template is not None,
-        "tools": chat.template is not None and chat.tool_format is not None,
-        "thinking": chat.reasoning_format is not None,
-        "vision": served.images is not None,
-    }
-    return [name for name, is_there in found.items() if is_there]
+def _status(model: KnownModel) -> dict[str, object]:
+    """Returns where a model is, in the form of llama.cpp's router."""
+    state = model.state
+    if state is ModelState.FAILED:
+        return {"value": "unloaded", "failed": True, "reason": model.reason}
+    return {"value": "loaded" if state is ModelState.AVAILABLE else state.value}

@@ -130,11 +130,14 @@ class TextGeneration:
         self._tells_timings = options.report.has_timings
         self._begin_span = begin_span
         self._span: GenerationSpan | None = None
+        self._hold = model.hold
+        self._release: Callable[[], None] | None = None
         self._on_delta: DeltaCallback | None = None
         self._num_unfinished = len(self._samples)
         self._done: asyncio.Future[None] | None = None
 
     def __enter__(self) -> Self:
+        self._release = self._hold()
         if self._begin_span is not None:
             self._span = self._begin_span(self._requests[0].params)
         return self
@@ -146,6 +149,8 @@ class TextGeneration:
         traceback: TracebackType | None,
     ) -> None:
         failure = self._abort()
+        if self._release is not None:
+            self._release()
         if self._span is not None:
             reasons = [sample.finish_reason or FinishReason.ABORT for sample in self._samples]
             error = exc if isinstance(exc, Exception) else failure

@@ -30,6 +30,15 @@ class OvmsError(AnswerSchema, kw_only=True):
     error: str
 
 
+class ModelPlace(AnswerSchema, kw_only=True):
+    """Where a model is, in the form of llama.cpp's router; `reason` says why it could not be
+    loaded."""
+
+    value: Literal["unloaded", "loading", "loaded", "unloading"]
+    failed: bool | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+
+
 class ModelCard(AnswerSchema, kw_only=True):
     """Describes a model; below `/v1` with vLLM's members, and with what it is capable of:
     `completion`, `chat`, `tools`, `thinking`, `vision`."""
@@ -43,6 +52,7 @@ class ModelCard(AnswerSchema, kw_only=True):
     max_model_len: int | UnsetType = UNSET
     permission: list[Any] | UnsetType = UNSET
     capabilities: list[str] | UnsetType = UNSET
+    status: ModelPlace | UnsetType = UNSET
 
 
 class ModelList(AnswerSchema, kw_only=True):
@@ -84,7 +94,7 @@ class VersionStatus(AnswerSchema, kw_only=True):
     """The status of a model's only version."""
 
     version: str
-    state: Literal["AVAILABLE", "END"]
+    state: Literal["LOADING", "AVAILABLE", "UNLOADING", "END"]
     status: VersionStatusDetails
 
 

@@ -195,6 +195,7 @@ MODEL_LIST: Final = {
             "parent": None,
             "max_model_len": 1024,
             "permission": [],
+            "status": {"value": "loaded"},
         }
     ],
 }

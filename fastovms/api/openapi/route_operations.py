@@ -103,7 +103,9 @@ _OVMS_TOKENIZE: Final = Operation(
     answered={"tokens": [1, 403, 378]},
 )
 _PROBE: Final = Operation("Answers as `/health` does.", Nothing)
-_READY: Final = "Answers 200 when the model can be asked, 503 when it has failed."
+_READY: Final = (
+    "Answers 200 when the model can be asked, 503 when it is not in memory or has failed."
+)
 
 OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
     "Text generation": {
@@ -237,11 +239,19 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
             answered=examples.MODEL_LIST,
         ),
         "GET /models/{id}": Operation("Describes one model as the list does.", ModelCard),
+        "POST /models/{id}/load": Operation(
+            "Loads a model, for operators, and answers when it is in memory.", ModelCard
+        ),
+        "POST /models/{id}/unload": Operation(
+            "Unloads a model when the requests on it have ended, for operators.", ModelCard
+        ),
         "GET /v1/config": Operation(
             "Returns the status of every model, as OVMS does.", ServerConfigStatus
         ),
         "POST /v1/config/reload": Operation(
-            "Returns the same status; models are loaded at start only.", ServerConfigStatus
+            "Reads the list of models of `--config-path` again, and returns the same status: 201 "
+            "where something has changed, 412 where the list or a model is at fault.",
+            ServerConfigStatus,
         ),
         "GET /v2/models/{name}": Operation("Returns KServe's metadata of a model.", ModelMetadata),
         "GET /v2/models/{name}/versions/{version}": Operation(

@@ -147,7 +147,7 @@ class Conversations:
             raise InvalidField(
                 f"items must have at most {_MAX_ITEMS} entries, not {len(given)}", param="items"
             )
-        takes_images = any(model.images is not None for model in self._context.models)
+        takes_images = any(model.takes_images for model in self._context.models.known)
         rules = ItemRules(dialect, item_ids(self._context, dialect), takes_images)
 
         def read() -> tuple[Sequence[StoredItem], HeaderPairs]:

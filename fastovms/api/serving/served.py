@@ -3,11 +3,13 @@ tokenizer, chat format and limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
+from fastovms.api.serving.residency import ModelState
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import model_not_found
 from fastovms.backend import GenerationBackend
@@ -17,14 +19,22 @@ from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer
 
+Release = Callable[[], None]
+"""Gives back what was taken into use, once."""
+
+
+def _uncounted() -> Release:
+    return lambda: None
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model with what turns its tokens into text and counts them.
+    """A model in memory, with what turns its tokens into text and counts them.
 
     Attributes:
         aliases: names that requests may use in place of the model's, which answers carry.
         images: None = it takes none.
+        hold: takes it into use; nobody unloads it then.
     """
 
     backend: GenerationBackend
@@ -34,40 +44,144 @@ class ServedModel:
     chat: ChatModel = field(default_factory=ChatModel)
     aliases: tuple[str, ...] = ()
     images: ImageInput | None = None
+    hold: Callable[[], Release] = _uncounted
 
     @property
     def info(self) -> ModelInfo:
         return self.backend.model
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What a client may offer its user with the model, in the words of Ollama's
+        `/api/show`."""
+        chat = self.chat
+        found = {
+            "completion": True,
+            "chat": chat.template is not None,
+            "tools": chat.template is not None and chat.tool_format is not None,
+            "thinking": chat.reasoning_format is not None,
+            "vision": self.images is not None,
+        }
+        return tuple(name for name, is_there in found.items() if is_there)
+
+
+@dataclass(slots=True)
+class KnownModel:
+    """A model that requests may name, in memory or not.
+
+    Attributes:
+        created: seconds since the epoch.
+        max_model_len: its context length; None = that is known when it was loaded once.
+        takes_images: whether it does, by its files.
+        capabilities: as of its last load; None = it was not loaded yet.
+        state: where it is.
+        reason: why it could not be loaded; "" = it could.
+        served: the model itself, while it is AVAILABLE or UNLOADING.
+        metrics: what happened to its requests, also before it was unloaded; None = nothing yet.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    created: int = 0
+    max_model_len: int | None = None
+    takes_images: bool = False
+    capabilities: tuple[str, ...] | None = None
+    state: ModelState = ModelState.UNLOADED
+    reason: str = ""
+    served: ServedModel | None = None
+    metrics: GenerationMetrics | None = None
+
+    @classmethod
+    def of(cls, served: ServedModel) -> KnownModel:
+        """Returns a model that is in memory."""
+        known = cls(served.info.name, served.aliases)
+        known.note_loaded(served)
+        return known
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+    @property
+    def failure(self) -> str | None:
+        """Why its engine can generate no more, or None."""
+        return None if self.served is None else self.served.backend.failure
+
+    def note_loaded(self, served: ServedModel) -> None:
+        """Takes note of what is known of a model once it is in memory."""
+        info = served.info
+        self.created, self.max_model_len = info.created, info.max_model_len
+        self.takes_images = served.images is not None
+        self.capabilities = served.capabilities
+        self.served, self.metrics = served, served.metrics
+        self.state, self.reason = ModelState.AVAILABLE, ""
+
+
+class ModelHolder(Protocol):
+    """Has models in memory while they are in use."""
+
+    def try_hold(self, name: str) -> Release | None:
+        """Takes a model into use; None = it is not in memory, or about to leave."""
+
+    async def hold(self, name: str) -> Release:
+        """Takes a model into use, for which it is loaded where it is not in memory.
+
+        Raises:
+            BackendUnavailable: it cannot be loaded now.
+            Overloaded: too many wait for it.
+        """
+
+    async def load(self, name: str) -> None:
+        """Loads a model, and returns when it is in memory. Raises as `hold` does."""
+
+    async def unload(self, name: str) -> None:
+        """Has a model leave, and returns when it is out of memory.
+
+        Raises:
+            BackendUnavailable: requests run on it for too long.
+        """
 
 
 class ServedModels:
     """Looks models up by the name that a request gives.
 
     Attributes:
+        holder: loads and unloads them; None = they are in memory, and stay there.
         close: gives back what the models share besides their backends. Takes at most a few
             seconds: not for the event loop.
     """
 
     def __init__(
-        self, models: Sequence[ServedModel], close: Callable[[], None] = lambda: None
+        self, models: Iterable[ServedModel] = (), close: Callable[[], None] = lambda: None
     ) -> None:
         """
         Args:
             models: the first one answers requests that name none, where the dialect allows it.
         """
+        self.holder: ModelHolder | None = None
         self.close = close
-        self._models = tuple(models)
-        self._by_name = {
-            name: model for model in models for name in (model.info.name, *model.aliases)
-        }
+        self._known: dict[str, KnownModel] = {}
+        self._by_name: dict[str, KnownModel] = {}
+        self.set_known([KnownModel.of(model) for model in models])
+
+    def set_known(self, models: Sequence[KnownModel]) -> None:
+        """Takes these in the place of all models that were known."""
+        self._known = {model.name: model for model in models}
+        self._by_name = {name: model for model in models for name in model.names}
+
+    @property
+    def known(self) -> Sequence[KnownModel]:
+        """All models, in memory or not."""
+        return list(self._known.values())
 
     def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self._models)
+        """Yields the models in memory."""
+        return iter([m.served for m in self._known.values() if m.served is not None])
 
-    def get(self, name: str) -> ServedModel | None:
+    def get(self, name: str) -> KnownModel | None:
         return self._by_name.get(name)
 
-    def find(self, name: str | None, dialect: Dialect) -> ServedModel:
+    def find(self, name: str | None, dialect: Dialect) -> KnownModel:
         """Returns the model of a name.
 
         Raises:
@@ -77,17 +191,22 @@ class ServedModels:
         if name is None:
             if dialect.model_required:
                 raise InvalidField("model is required and must be a string", param="model")
-            return self._models[0]
+            return next(iter(self._known.values()))
         model = self._by_name.get(name)
         if model is None:
             raise model_not_found(name)
         return model
 
+    def metrics(self) -> list[GenerationMetrics]:
+        """Returns those of all models that were ever in memory."""
+        return [m.metrics for m in self._known.values() if m.metrics is not None]
+
     @property
     def failure(self) -> str | None:
         """Why one of the models can generate no more, or None while all is well."""
-        for model in self._by_name.values():  # a plain loop: every request asks
-            failure = model.backend.failure
-            if failure is not None:
-                return failure
+        for model in self._known.values():  # a plain loop: every request asks
+            if model.served is not None:
+                failure = model.served.backend.failure
+                if failure is not None:
+                    return failure
         return None

@@ -50,7 +50,9 @@ def error_response(error: Exception, dialect: Dialect) -> Response:
     status = _status(error, dialect)
     headers: tuple[tuple[str, str], ...] = ()
     if status in (429, 503):
-        seconds = error.retry_after if isinstance(error, Overloaded) else 1.0
+        seconds = 1.0
+        if isinstance(error, (Overloaded, BackendUnavailable)):
+            seconds = error.retry_after
         headers = (("Retry-After", str(max(1, math.ceil(seconds)))),)
     return Response(
         status, error_body(error, dialect), headers=headers, log_fields=log_fields_of(error)

@@ -29,6 +29,7 @@ class ResponseStream:
         "_chunked",
         "_content_type",
         "_headers",
+        "_is_event_stream",
         "_last_sent",
         "_loop",
         "_muted",
@@ -57,14 +58,14 @@ class ResponseStream:
         is_last: bool,
         ping: bool,
     ) -> None:
-        is_event_stream = content_type.startswith("text/event-stream")
+        self._is_event_stream = is_event_stream = content_type.startswith("text/event-stream")
         self._wire = wire
         self._server = server
         self._loop = loop = server.loop
         self._request = request
         self._status = status
         self._content_type = content_type
-        self._headers = _EVENT_STREAM_FIELDS + headers if is_event_stream else headers
+        self.set_headers(headers)
         # Towards HTTP/1.0 the message ends with the connection (RFC 9112 6.1).
         self._chunked = request.http_version != "1.0"
         self._muted = request.method == "HEAD"
@@ -79,6 +80,9 @@ class ResponseStream:
         if self._ping_interval:
             self._last_sent = loop.time()
             self._ping_timer = loop.call_later(self._ping_interval, self._on_silence)
+
+    def set_headers(self, headers: HeaderPairs) -> None:
+        self._headers = _EVENT_STREAM_FIELDS + headers if self._is_event_stream else headers
 
     @property
     def writable(self) -> bool:

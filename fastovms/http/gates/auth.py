@@ -7,11 +7,13 @@ import hashlib
 import hmac
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from fastovms.errors import ConfigurationError
 from fastovms.http.routing.messages import ErrorRenderer, Request, Response
 
 _VARIABLES = ("API_KEY", "VLLM_API_KEY")
+_ADMIN = "admin"
 _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
 
 
@@ -21,15 +23,21 @@ class ApiKeys:
 
     Args:
         exempt: paths that anybody may ask, such as health; a trailing slash is overlooked.
+        admins: those of the keys whose owners may say what the server does, not only ask it.
     """
 
     def __init__(
-        self, keys: Iterable[str], render_error: ErrorRenderer, exempt: Collection[str] = ()
+        self,
+        keys: Iterable[str],
+        render_error: ErrorRenderer,
+        exempt: Collection[str] = (),
+        admins: Iterable[str] = (),
     ) -> None:
         # Digests have one length, and comparing them tells nothing about the keys.
         self._digests = [_digest(key.encode()) for key in dict.fromkeys(keys)]
         if not self._digests:
             raise ConfigurationError("no API key is given")
+        self._admins = frozenset(_digest(key.encode()).hex() for key in admins)
         self._render_error = render_error
         self._exempt = frozenset(exempt)
 
@@ -49,6 +57,7 @@ class ApiKeys:
         if scheme.lower() != "bearer" or not any(matches):
             return self._refuse(request, "the API key is not valid")
         request.tenant = digest.hex()
+        request.is_admin = request.tenant in self._admins
         return None
 
     def _refuse(self, request: Request, message: str) -> Response:
@@ -56,27 +65,47 @@ class ApiKeys:
         return dataclasses.replace(response, headers=response.headers + _CHALLENGE)
 
 
+class KnownKeys(NamedTuple):
+    """The keys that requests may have.
+
+    Attributes:
+        every: all of them; empty = requests need none.
+        admins: those of operators.
+    """
+
+    every: list[str]
+    admins: list[str]
+
+
 def read_api_keys(
     path: Path | None, environ: Mapping[str, str], given: Sequence[str] = ()
-) -> list[str]:
+) -> KnownKeys:
     """Returns the given keys and those of a file, one a line (blank lines and those that begin with
-    # are skipped), else the one in the environment's API_KEY or VLLM_API_KEY; empty = no
-    authentication.
+    # are skipped), else the one in the environment's API_KEY or VLLM_API_KEY. Behind a key of the
+    file, the word "admin" makes it an operator's.
 
     Raises:
         ConfigurationError: the file cannot be read, or holds no key or one with a blank in it.
     """
     keys = [("--api-key", key) for key in given]
+    admins: list[str] = []
     if path is not None:
-        keys += [(str(path), key) for key in _read_keys(path)]
+        for line in _read_keys(path):
+            key, _, mark = line.partition(" ")
+            if mark.strip() == _ADMIN:
+                admins.append(key)
+            keys.append((str(path), key if mark.strip() == _ADMIN else line))
     elif not keys:
         found = [(name, environ.get(name, "").strip()) for name in _VARIABLES]
         keys = [(name, key) for name, key in found if key][:1]
     for source, key in keys:
         if not (key.isascii() and key.isprintable()) or " " in key:
             # The key itself must not appear in a log.
-            raise ConfigurationError(f"{source}: an API key is visible ASCII without blanks")
-    return [key for _, key in keys]
+            raise ConfigurationError(
+                f"{source}: an API key is visible ASCII without blanks; in a file, only the word "
+                f"{_ADMIN} may follow it"
+            )
+    return KnownKeys([key for _, key in keys], admins)
 
 
 def _read_keys(path: Path) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from mmap import mmap
 from typing import Protocol
 from urllib.parse import unquote
@@ -78,6 +78,9 @@ class Stream(Protocol):
     def buffered(self) -> int:
         """How many bytes were written that the kernel has not yet taken."""
 
+    def set_headers(self, headers: HeaderPairs) -> None:
+        """Sends these fields in the head, unless that is on its way."""
+
     on_writable: Callable[[], None] | None
     """Is called each time `writable` turns True again."""
 
@@ -114,16 +117,21 @@ class Request:
         log_fields: what the handler wants in the access log, such as token counts.
         tenant: what tells apart those who ask with different keys; "" where none is needed.
         trace: where it belongs in a trace; None = nobody traces it.
+        is_admin: whether who asks may say what the server does, too.
+        early_stream: what keeps the client informed before the answer can begin; None = nothing.
     """
 
     __slots__ = (
+        "_held",
         "_log_fields",
         "_open_stream",
         "body",
         "client",
+        "early_stream",
         "headers",
         "http_version",
         "id",
+        "is_admin",
         "method",
         "path",
         "path_params",
@@ -162,6 +170,9 @@ class Request:
         self.received_at = 0.0
         self.tenant = ""
         self.trace: TraceContext | None = None
+        self.is_admin = False
+        self.early_stream: Stream | None = None
+        self._held: Callable[[], None] | None = None
         self._open_stream = open_stream
         self._log_fields: dict[str, object] | None = None
 
@@ -174,6 +185,12 @@ class Request:
             return self.tenant
         address = self.client.rpartition(":")[0]
         return _network(address) if ":" in address else address
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it came from this machine: over a Unix socket or from a loopback address."""
+        address = self.client.rpartition(":")[0].strip("[]")
+        return not self.client or _is_loopback(address)
 
     def set_path(self, raw_path: str) -> None:
         self.raw_path = raw_path
@@ -199,9 +216,37 @@ class Request:
             ping: whether to send an SSE comment whenever an event stream has been silent for a
                 while (it starts the stream if nothing else has). Pieces must then be whole events.
         """
+        if self.early_stream is not None:
+            self.early_stream.set_headers(headers)
+            return self.early_stream
         if self._open_stream is None:
             raise RuntimeError("this request did not come from a connection")
         return self._open_stream(self, status, content_type, headers, ping)
+
+    def open_early(self) -> None:
+        """Opens the event stream that answers this request long before there is an answer: comments
+        begin it after a while of silence. `stream` returns it later."""
+        self.early_stream = self.stream()
+
+    def hold(self, release: Callable[[], None]) -> None:
+        """Notes what the handler of this request, when it is over, gives back by `release`."""
+        assert self._held is None, "a request holds one thing"
+        self._held = release
+
+    def release(self) -> None:
+        """Gives back what is held."""
+        if self._held is not None:
+            release, self._held = self._held, None
+            release()
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return False
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return (mapped or parsed).is_loopback
 
 
 def _network(address: str) -> str:

@@ -35,6 +35,7 @@ async def get(api, path: str):
                 "max_model_len": 64,
                 "permission": [],
                 "capabilities": ["completion"],
+                "status": {"value": "loaded"},
             },
         ),
         ("/v3", {**CARD, "owned_by": "OVMS"}),
@@ -60,7 +61,7 @@ def several_models() -> tuple[ServedModels, GenerationCollector]:
         backend = FakeBackend(lambda request, index: b"abc", model_info(name=name))
         metrics = GenerationMetrics(name, backend.stats, {"device": f"{name}-device"})
         models.append(ServedModel(backend, ByteTokenizer(), metrics, aliases=aliases))
-    return ServedModels(models), GenerationCollector([model.metrics for model in models])
+    return ServedModels(models), GenerationCollector(lambda: [model.metrics for model in models])
 
 
 def test_metrics_of_several_models():

@@ -16,7 +16,7 @@ def test_several_models_and_names():
     models, _ = several_models()
     assert [model.info.name for model in models] == ["one", "two"]
     for name, expected in ((None, "one"), ("uno", "one"), ("org/uno", "one"), ("two", "two")):
-        assert models.find(name, OPENAI).info.name == expected
+        assert models.find(name, OPENAI).name == expected
     with pytest.raises(ModelNotFound):
         models.find("three", OPENAI)
     routes = ModelRoutes(models, OPENAI)

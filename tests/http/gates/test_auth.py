@@ -77,9 +77,9 @@ def test_no_keys() -> None:
 def test_keys_from_a_file_or_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_bytes(b"\xef\xbb\xbf# ours\r\nalpha\r\n\r\n  beta  \r\n  # and one more")
-    assert read_api_keys(path, {"API_KEY": "gamma"}) == ["alpha", "beta"]
-    assert read_api_keys(None, {"API_KEY": " gamma\n"}) == ["gamma"]
-    assert read_api_keys(None, {}) == []
+    assert read_api_keys(path, {"API_KEY": "gamma"}) == (["alpha", "beta"], [])
+    assert read_api_keys(None, {"API_KEY": " gamma\n"}) == (["gamma"], [])
+    assert read_api_keys(None, {}) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,18 @@ def test_bad_key_files(text: str, message: str, tmp_path: Path) -> None:
     assert "a b" not in str(raised.value)
     with pytest.raises(ConfigurationError, match="cannot read"):
         read_api_keys(tmp_path / "none", {})
+
+
+def test_the_keys_of_operators_are_marked(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("alpha admin\nbeta\n")
+    known = read_api_keys(path, {}, ["gamma"])
+    assert known == (["gamma", "alpha", "beta"], ["alpha"])
+    keys = ApiKeys(known.every, render_error, admins=known.admins)
+    for key, is_admin in (("alpha", True), ("beta", False), ("gamma", False)):
+        asked = request(Authorization=f"Bearer {key}")
+        assert keys(asked) is None
+        assert asked.is_admin is is_admin
+    path.write_text("alpha administrator\n")
+    with pytest.raises(ConfigurationError, match="only the word admin may follow"):
+        read_api_keys(path, {})

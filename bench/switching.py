@@ -1,0 +1,192 @@
+"""Has more models than there is room for, and many who ask for them.
+
+    python -m bench.switching                          # the demo model three times
+    python -m bench.switching a=DIR b=DIR c=DIR        # models of your own
+    python -m bench.switching --plot memory.svg        # and memory over time as a plot
+
+Eight clients ask three models at random, of which two fit into memory; then two models take turns.
+It exits with 1 if a request fails, or if memory, threads or descriptors have grown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from bench.endurance.server import ServerUnderTest, server_under_test
+from fastovms.config import DEMO_MODEL
+
+_TIMEOUT: Final = 600.0
+_MAX_GROWTH: Final = 100.0
+"""MiB that the turns of two models may leave behind."""
+_SAMPLE_INTERVAL: Final = 0.5
+
+
+@dataclass(slots=True)
+class Memory:
+    """Samples of a process's memory.
+
+    Attributes:
+        seconds, mebibytes: one of each a sample.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    mebibytes: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def sampled(self, server: ServerUnderTest) -> Iterator[None]:
+        """Takes samples in a thread, until the block ends."""
+        end, start = threading.Event(), time.monotonic()
+
+        def sample() -> None:
+            while not end.wait(_SAMPLE_INTERVAL):
+                self.seconds.append(time.monotonic() - start)
+                self.mebibytes.append(server.resident_memory())
+
+        thread = threading.Thread(target=sample)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join()
+
+
+def ask(url: str, model: str) -> float:
+    """Asks for a few tokens. Returns the seconds to the answer's end; raises HTTPError."""
+    body = {"model": model, "prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
+    return _post(f"{url}/v1/completions", body)
+
+
+def _post(url: str, body: dict[str, object]) -> float:
+    start = time.perf_counter()
+    headers = {"Content-Type": "application/json"}
+    with urlopen(Request(url, json.dumps(body).encode(), headers), timeout=_TIMEOUT) as response:
+        response.read()
+    return time.perf_counter() - start
+
+
+def ask_at_random(url: str, names: Sequence[str], num_requests: int, num_clients: int) -> list[str]:
+    """Asks from several clients at once. Returns what has failed."""
+    rng = random.Random(0)
+    asked = [rng.choice(names) for _ in range(num_requests)]
+    failures: list[str] = []
+    lock = threading.Lock()
+
+    def client() -> None:
+        while True:
+            with lock:
+                if not asked:
+                    return
+                name = asked.pop()
+            try:
+                ask(url, name)
+            except HTTPError as error:
+                failures.append(f"{error.code} {error.read().decode()[:300]}")
+            except OSError as error:
+                failures.append(repr(error))
+
+    clients = [threading.Thread(target=client) for _ in range(num_clients)]
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join()
+    return failures
+
+
+def take_turns(server: ServerUnderTest, names: Sequence[str], num_rounds: int) -> bool:
+    """Asks models in turn, each of which makes the other leave. Returns whether nothing grows."""
+    seconds: list[float] = []
+    for name in names:  # what is made once, such as compiled kernels, is there afterwards
+        ask(server.url, name)
+    before = _taken(server)
+    for _ in range(num_rounds):
+        seconds += [ask(server.url, name) for name in names]
+    after = _taken(server)
+    print(f"a switch: {statistics.median(seconds):.2f} s (median of {len(seconds)})")
+    for what, was, is_ in zip(
+        ("memory, MiB", "threads", "descriptors"), before, after, strict=True
+    ):
+        print(f"{what} before and after {num_rounds} rounds: {was:.0f}, {is_:.0f}")
+    grown = [is_ - was for was, is_ in zip(before, after, strict=True)]
+    return grown[0] <= _MAX_GROWTH and grown[1] <= 1 and grown[2] <= 1
+
+
+def _taken(server: ServerUnderTest) -> tuple[float, int, int]:
+    return server.resident_memory(), server.num_threads(), server.num_descriptors()
+
+
+def cold_start(model: str) -> float:
+    """Returns the seconds from the start of a server of one model to its first answer."""
+    start = time.perf_counter()
+    with server_under_test("--model", model, "--no-tune", "--cache-size", "0.2") as server:
+        ask(server.url, model.partition("=")[0])
+        return time.perf_counter() - start
+
+
+def draw(memory: Memory, path: Path) -> None:
+    """Writes an SVG file: memory over time."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "switching"  # the same samples give the same file
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 3), layout="constrained")
+    axes.plot(memory.seconds, memory.mebibytes)
+    axes.set_xlabel("seconds of requests at random")
+    axes.set_ylabel("memory, MiB")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def main() -> int:
+    """Runs the test, and returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="*", metavar="NAME=DIR")
+    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    models = arguments.models or [f"{name}={DEMO_MODEL}" for name in "abc"]
+    names = [model.partition("=")[0] for model in models]
+    flags = [part for model in models for part in ("--model", model)]
+    print(f"a cold start: {cold_start(models[0]):.2f} s")
+    memory = Memory()
+    limit = str(len(names) - 1)
+    common = ("--no-tune", "--cache-size", "0.2")
+    with (
+        server_under_test(*flags, *common, "--max-loaded-models", limit) as server,
+        memory.sampled(server),
+    ):
+        start = time.perf_counter()
+        failures = ask_at_random(server.url, names, arguments.requests, arguments.clients)
+        seconds = time.perf_counter() - start
+        loads = server.metrics()["model_loads_total"]
+        print(f"{arguments.requests} requests in {seconds:.0f} s, {loads:.0f} loads")
+        print(f"{len(failures)} failed", *failures[:5], sep="\n")
+    with server_under_test(*flags, *common, "--max-loaded-models", "1") as server:
+        is_steady = take_turns(server, names[:2], arguments.rounds)
+    print(f"memory at most {max(memory.mebibytes):.0f} MiB with {limit} of {len(names)} loaded")
+    if arguments.plot is not None:
+        draw(memory, arguments.plot)
+    return 0 if is_steady and not failures else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,378 @@
+"""Loads models that requests ask for, and unloads those that make room, as `Residency` decides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from fastovms.api.serving.residency import Move, MoveKind, Residency
+from fastovms.api.serving.served import KnownModel, Release, ServedModels
+from fastovms.config import ModelConfig
+from fastovms.errors import BackendUnavailable, ConfigurationError, Overloaded, description_of
+
+logger = logging.getLogger(__name__)
+
+_LATER: Final = 0.001
+"""Seconds that a timer is late, so that it is not early by a rounding."""
+
+
+class ModelPlan(NamedTuple):
+    """A model that may be loaded.
+
+    Attributes:
+        known: what is known of it before.
+        size: the bytes of memory that it takes, about.
+    """
+
+    config: ModelConfig
+    known: KnownModel
+    size: int
+
+
+class ModelChanges(NamedTuple):
+    """What has come of another list of models.
+
+    Attributes:
+        is_any: whether anything has changed.
+        loads: are done when what is to be loaded is loaded, or could not be.
+    """
+
+    is_any: bool
+    loads: Sequence[asyncio.Future[None]]
+
+
+class ModelLoader(Protocol):
+    """Loads models and gives their memory back, in threads that may take their time."""
+
+    async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
+        """Returns the model alone. Raises ConfigurationError: it cannot be loaded.
+
+        Args:
+            num_loaded: how many models are in memory already.
+        """
+
+    async def reclaim(self) -> None:
+        """Gives back to the system what an unloaded model has left."""
+
+
+class ModelPool:
+    """Has the models in memory that are asked for. Implements `ModelHolder`; all of it runs on the
+    event loop.
+
+    Attributes:
+        num_loads, num_unloads, num_failures: moves so far, by the model's name.
+    """
+
+    def __init__(
+        self,
+        models: ServedModels,
+        residency: Residency,
+        loader: ModelLoader,
+        *,
+        clock: Callable[[], float],
+        wait_timeout: float,
+    ) -> None:
+        """
+        Args:
+            models: is kept up to date; `plan` says which there are.
+            wait_timeout: how many seconds a request may wait for its model.
+        """
+        self._models = models
+        self._residency = residency
+        self._loader = loader
+        self._clock = clock
+        self._wait_timeout = wait_timeout
+        self._configs: dict[str, ModelConfig] = {}
+        self._known: dict[str, KnownModel] = {}
+        self._waiting: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+        self._move: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closes: dict[str, Callable[[], None]] = {}
+        self._leaving: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+        self._closed = False
+        self.num_loads: Counter[str] = Counter()
+        self.num_unloads: Counter[str] = Counter()
+        self.num_failures: Counter[str] = Counter()
+        models.holder = self
+
+    # What there is
+
+    def start(self, plans: Sequence[ModelPlan]) -> None:
+        """Takes over these models, of which some may be in memory."""
+        for plan in plans:
+            self._adopt(plan, is_loaded=plan.known.served is not None)
+        self._tell()
+        self._advance()
+
+    def apply(self, plans: Sequence[ModelPlan]) -> ModelChanges:
+        """Makes these the models there are: adds, changes and removes. Models in use leave when
+        their last request has ended."""
+        given = {plan.known.name: plan for plan in plans}
+        removed = [name for name in self._configs if name not in given]
+        added = [plan for name, plan in given.items() if name not in self._configs]
+        changed = [
+            plan
+            for name, plan in given.items()
+            if name in self._configs and plan.config != self._configs[name]
+        ]
+        for name in removed:
+            logger.info("%s is no longer served", name)
+            self._refuse(name, BackendUnavailable(f"the model {name} is no longer served"))
+            self._residency.remove(name)
+            del self._configs[name]
+        for plan in added:
+            logger.info("%s is served from now on", plan.known.name)
+            self._adopt(plan, is_loaded=False)
+        for plan in changed:
+            logger.info("%s has changed", plan.known.name)
+            name = plan.known.name
+            self._known[name].aliases = plan.known.aliases
+            self._configs[name] = plan.config
+            self._residency.change(name, plan.size)
+        self._configs = {name: plan.config for name, plan in given.items()}
+        self._tell()
+        loads: list[asyncio.Future[None]] = []
+        if not self._residency.loads_on_demand:
+            loads = [self._want(plan.known.name) for plan in (*added, *changed)]
+        self._advance()
+        return ModelChanges(bool(removed or added or changed), loads)
+
+    @property
+    def configs(self) -> Mapping[str, ModelConfig]:
+        """The models that requests may name."""
+        return self._configs
+
+    def num_waiting(self) -> dict[str, int]:
+        """Returns how many wait for each model."""
+        return {model.name: model.num_waiting for model in self._residency}
+
+    # Requests
+
+    def try_hold(self, name: str) -> Release | None:
+        if name not in self._residency or not self._residency.acquire(name, self._clock()):
+            return None
+        return partial(self._release, name)
+
+    async def hold(self, name: str) -> Release:
+        release = self.try_hold(name)
+        if release is not None:
+            return release
+        if name not in self._configs:
+            raise BackendUnavailable(f"the model {name} is no longer served")
+        seconds = self._residency.seconds_to_retry(name, self._clock())
+        if seconds:
+            raise _not_loaded(self._known[name], seconds)
+        limit = self._configs[name].engine.max_num_queued_requests
+        if len(self._waiting[name]) >= limit:
+            raise Overloaded(f"{limit} requests wait for {name} to be loaded, which is the limit")
+        waiting = self._wait(name)
+        try:
+            async with asyncio.timeout(self._wait_timeout):
+                await waiting
+        except BaseException as error:
+            self._give_up(name, waiting)
+            if isinstance(error, TimeoutError):
+                raise BackendUnavailable(
+                    f"the model {name} could not be loaded within {self._wait_timeout:g} s",
+                    retry_after=10.0,
+                ) from None
+            raise
+        return partial(self._release, name)
+
+    def _wait(self, name: str) -> asyncio.Future[None]:
+        """Returns what is done once the model is in use on behalf of who waits."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[name].append(waiting)
+        self._residency.wait(name, self._clock())
+        self._advance()
+        return waiting
+
+    def _give_up(self, name: str, waiting: asyncio.Future[None]) -> None:
+        """Ends the wait of a client that has left, or of which the time is over."""
+        if waiting in self._waiting[name]:
+            self._waiting[name].remove(waiting)
+            self._residency.stop_waiting(name)
+            self._advance()
+        elif not waiting.cancelled() and waiting.exception() is None:
+            self._release(name)  # it came too late
+
+    def _release(self, name: str) -> None:
+        self._residency.release(name, self._clock())
+        self._advance()
+
+    def _hold_again(self, name: str) -> Release:
+        self._residency.hold(name)
+        return partial(self._release, name)
+
+    # Operators
+
+    async def load(self, name: str) -> None:
+        """Loads a model, and returns when it is in memory. Raises as `hold` does."""
+        self._residency.retry_now(name)
+        (await self.hold(name))()
+
+    async def unload(self, name: str) -> None:
+        """Has a model leave, and returns when it is out of memory.
+
+        Raises:
+            BackendUnavailable: requests still run on it. It leaves when they have ended.
+        """
+        self._residency.ask_to_leave(name)
+        self._advance()
+        if not self._residency[name].leaves:
+            return
+        left = asyncio.get_running_loop().create_future()
+        self._leaving[name].append(left)
+        try:
+            async with asyncio.timeout(self._wait_timeout):
+                await left
+        except TimeoutError:
+            raise BackendUnavailable(
+                f"requests still run on {name}: it is unloaded when they have ended"
+            ) from None
+
+    def _want(self, name: str) -> asyncio.Future[None]:
+        """Has a model loaded that no request waits for."""
+
+        def end(waiting: asyncio.Future[None]) -> None:
+            if not waiting.cancelled() and waiting.exception() is None:
+                self._release(name)
+
+        waiting = self._wait(name)
+        waiting.add_done_callback(end)
+        return waiting
+
+    # Moves
+
+    def _advance(self) -> None:
+        """Begins the next move, if there is one, or sets the timer for when there may be one."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._closed:
+            return
+        now = self._clock()
+        move = self._residency.next_move(now)
+        if move is not None:
+            self._tell()
+            self._move = asyncio.ensure_future(self._do(move))
+            return
+        at = self._residency.wake_at(now)
+        if at is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(at - now + _LATER, self._advance)
+
+    async def _do(self, move: Move) -> None:
+        if move.kind is MoveKind.LOAD:
+            await self._load(move.name)
+        else:
+            await self._unload(move.name)
+        self._tell()
+        self._advance()
+
+    async def _load(self, name: str) -> None:
+        known = self._known[name]
+        num_loaded = sum(model.served is not None for model in self._known.values())
+        try:
+            loaded = await self._loader.load(self._configs[name], num_loaded)
+            [model] = loaded
+        except Exception as error:
+            known.reason = description_of(error)
+            is_expected = isinstance(error, ConfigurationError)
+            trace = None if is_expected else error
+            logger.error("%s cannot be loaded: %s", name, error, exc_info=trace)
+            self.num_failures[name] += 1
+            self._residency.failed(self._clock())
+            if name in self._configs:  # else whoever has waited knows already
+                seconds = self._residency.seconds_to_retry(name, self._clock())
+                self._refuse(name, _not_loaded(known, seconds))
+            return
+        if known.metrics is not None:
+            model.metrics.continue_from(known.metrics)
+        model = replace(model, hold=partial(self._hold_again, name))
+        model.backend.start()
+        known.note_loaded(model)
+        self._closes[name] = loaded.close
+        self.num_loads[name] += 1
+        self._residency.loaded(self._clock())
+        if not self._residency[name].leaves:
+            self._hand_over(name)
+
+    def _hand_over(self, name: str) -> None:
+        """Takes the model into use for each of those who wait, so that it cannot leave before they
+        have had it."""
+        for waiting in self._waiting.pop(name, ()):
+            self._residency.stop_waiting(name)
+            if not waiting.done():
+                self._residency.acquire(name, self._clock())
+                waiting.set_result(None)
+
+    async def _unload(self, name: str) -> None:
+        known = self._known[name]
+        model, known.served = known.served, None
+        assert model is not None
+        try:
+            await model.backend.close()
+            model.metrics.end()
+            del model
+            close = self._closes.pop(name, None)
+            if close is not None:
+                await asyncio.to_thread(close)
+                del close
+            await self._loader.reclaim()
+        finally:
+            logger.info("%s is unloaded", name)
+            self.num_unloads[name] += 1
+            self._residency.unloaded()
+            for left in self._leaving.pop(name, ()):
+                if not left.done():
+                    left.set_result(None)
+
+    def _refuse(self, name: str, error: BackendUnavailable) -> None:
+        """Ends every wait for a model with an error."""
+        for waiting in self._waiting.pop(name, ()):
+            self._residency.stop_waiting(name)
+            if not waiting.done():
+                waiting.set_exception(error)
+
+    def _adopt(self, plan: ModelPlan, *, is_loaded: bool) -> None:
+        name = plan.known.name
+        known = self._known.setdefault(name, plan.known)
+        known.aliases = plan.known.aliases
+        self._configs[name] = plan.config
+        self._residency.add(name, plan.size, is_loaded=is_loaded, now=self._clock())
+        if known.served is not None:
+            known.served = replace(known.served, hold=partial(self._hold_again, name))
+
+    def _tell(self) -> None:
+        """Has everybody see the models, and where each is."""
+        for name in list(self._known):
+            if name in self._residency:
+                self._known[name].state = self._residency[name].state
+            else:
+                del self._known[name]
+        self._models.set_known([self._known[name] for name in self._configs])
+
+    async def close(self) -> None:
+        """Loads and unloads nothing any more; whoever waits is told so."""
+        self._closed = True
+        self._advance()
+        for name in list(self._waiting):
+            self._refuse(name, BackendUnavailable("the server is shutting down"))
+        if self._move is not None:
+            self._move.cancel()
+            await asyncio.gather(self._move, return_exceptions=True)
+        for name, known in self._known.items():
+            if name not in self._configs and known.served is not None:
+                await known.served.backend.close()
+
+
+def _not_loaded(known: KnownModel, seconds: float) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"the model {known.name} could not be loaded: {known.reason}", retry_after=seconds
+    )

@@ -1,0 +1,32 @@
+"""Says on standard output where the server is, which models it has, and how to try it."""
+
+from __future__ import annotations
+
+import json
+
+from fastovms import __version__
+from fastovms.api.serving.served import ServedModels
+
+
+def greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> str:
+    """Returns the lines that are printed once the models can be asked."""
+    lines = [f"fastovms {__version__} is listening on {', '.join(addresses)}"]
+    for model in models.known:
+        later = "" if model.served is not None else ", loaded when it is asked for"
+        length = "" if model.max_model_len is None else f": context of {model.max_model_len} tokens"
+        lines.append(f"model {model.name}{length}{later}")
+    name = models.known[0].name
+    body = json.dumps({"model": name, "prompt": "Once upon a time", "max_tokens": 60})
+    quoted = body.replace("'", "'\\''")
+    key = ' -H "Authorization: Bearer $API_KEY"' if needs_key else ""
+    lines.append(
+        f"try: curl {_curl_target(addresses[0])}/v1/completions{key} "
+        f"-H 'Content-Type: application/json' -d '{quoted}'"
+    )
+    return "\n".join(lines)
+
+
+def _curl_target(address: str) -> str:
+    if address.startswith("unix:"):
+        return f"--unix-socket {address.removeprefix('unix:')} http://localhost"
+    return address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")

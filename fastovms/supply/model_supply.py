@@ -1,0 +1,189 @@
+"""Brings a server its models: those of the start, those that requests ask for, and those of a list
+that has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from fastovms.api.admin.servables import ReloadOutcome
+from fastovms.api.serving.model_pool import ModelPlan, ModelPool
+from fastovms.api.serving.residency import Residency
+from fastovms.api.serving.served import ServedModels
+from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
+from fastovms.config import ModelConfig
+from fastovms.errors import ConfigurationError
+from fastovms.free_memory import find_trim
+from fastovms.loading import check_models
+from fastovms.prefix_cache.block_directory import BlockDirectory
+from fastovms.residency_config import ResidencyConfig
+from fastovms.service.file_watch import FileWatch
+from fastovms.settings import ModelSource
+from fastovms.supply.on_demand import LoadModels, OneModelLoader, find_each, plan_models
+
+logger = logging.getLogger(__name__)
+
+ReadList = Callable[[], Sequence[ModelSource]]
+"""Reads the list of models again. Raises ConfigurationError: it is broken."""
+
+
+class ModelSupply:
+    """The models of one server.
+
+    Args:
+        find: finds a model, if need be by pulling it.
+        load_models: loads some, in the thread that it is called in.
+        open_blocks: opens the directory in which computed prompts are kept; None = there is none.
+        keeps_salted: whether prompts with a `cache_salt` are kept there.
+        list_path: the file that lists the models; None = there is none.
+        read_list: reads it again.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[ModelSource],
+        find: Callable[[ModelSource], ModelConfig],
+        load_models: LoadModels,
+        residency: ResidencyConfig,
+        *,
+        open_blocks: Callable[[], BlockDirectory | None],
+        keeps_salted: bool = False,
+        list_path: Path | None = None,
+        read_list: ReadList | None = None,
+    ) -> None:
+        self._sources = sources
+        self._find = find
+        self._config = residency
+        self._load_models = load_models
+        self._open_blocks = open_blocks
+        self._keeps_salted = keeps_salted
+        self._prefixes: PrefixDirectory | None = None
+        self._list_path = list_path
+        self._read_list = read_list
+        self._residency = Residency(residency)
+        self._configs: list[ModelConfig] | None = None
+        self._plans: list[ModelPlan] = []
+        self._pool: ModelPool | None = None
+        self._watch: FileWatch | None = None
+        self._reloading: asyncio.Task[ReloadOutcome] | None = None
+
+    def find(self) -> None:
+        """Finds the models and checks their files, which takes long where one is to be pulled.
+
+        Raises:
+            ConfigurationError: one is not there, or is broken.
+        """
+        self._configs = [self._find(source) for source in self._sources]
+        check_models(self._configs)
+
+    def load(self) -> ServedModels:
+        """Loads the models of the start, in a thread. Those that are loaded on demand are only
+        looked at.
+
+        Raises:
+            ConfigurationError: one cannot be loaded.
+        """
+        if self._configs is None:
+            self.find()
+        assert self._configs is not None
+        self._plans = plan_models(self._configs, self._config)
+        blocks = self._open_blocks()
+        if blocks is not None:
+            self._prefixes = PrefixDirectory(blocks, self._keeps_salted)
+        if self._residency.loads_on_demand:
+            models = ServedModels()
+            models.set_known([plan.known for plan in self._plans])
+        else:
+            models = self._load_models(self._configs, prefixes=self._prefixes)
+        models.close = partial(_close, models.close, blocks)
+        return models
+
+    def start(self, models: ServedModels) -> ModelPool:
+        """Has models come and go from now on, as requests and the list of models want it."""
+        plans = [
+            plan._replace(known=known)
+            for plan, known in zip(self._plans, models.known, strict=True)
+        ]
+        loader = OneModelLoader(
+            self._load_models, self._config, lambda: len(models.known), find_trim(), self._prefixes
+        )
+        self._pool = pool = ModelPool(
+            models,
+            self._residency,
+            loader,
+            clock=time.monotonic,
+            wait_timeout=self._config.wait_timeout,
+        )
+        pool.start(plans)
+        if self._list_path is not None:
+            self._watch = FileWatch(self._list_path, self._config.poll_interval, self.reload_soon)
+            self._watch.start(asyncio.get_running_loop())
+        return pool
+
+    @property
+    def has_list(self) -> bool:
+        """Whether there is a list of models that may change."""
+        return self._read_list is not None
+
+    def reload_soon(self) -> None:
+        """Reads the list of models again; what comes of it is told in the log."""
+        if self.has_list and self._pool is not None:
+            asyncio.ensure_future(self._reload_and_tell())  # noqa: RUF006
+
+    async def reload(self) -> ReloadOutcome:
+        """Reads the list of models again, and returns when what is new is loaded. Whoever comes
+        while it is read waits for the same reading.
+
+        Raises:
+            ConfigurationError: the list cannot be read; nothing has changed.
+        """
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.ensure_future(self._reload())
+        return await asyncio.shield(self._reloading)
+
+    async def _reload_and_tell(self) -> None:
+        try:
+            for fault in (await self.reload()).faults:
+                logger.error("list of models: %s", fault)
+        except ConfigurationError as error:
+            logger.error("the list of models is not reloaded: %s", error)
+
+    async def _reload(self) -> ReloadOutcome:
+        pool, read_list = self._pool, self._read_list
+        assert pool is not None
+        assert read_list is not None
+        present = list(pool.configs.values())
+
+        def plan() -> tuple[list[ModelPlan], list[str]]:
+            found = find_each(read_list(), self._find, present)
+            if not found.configs:
+                raise ConfigurationError("; ".join(found.faults))
+            return plan_models(found.configs, self._config), found.faults
+
+        plans, faults = await asyncio.to_thread(plan)
+        changes = pool.apply(plans)
+        if changes.loads:
+            await asyncio.wait(changes.loads)
+        faults += [str(load.exception()) for load in changes.loads if load.exception() is not None]
+        return ReloadOutcome(changes.is_any, faults)
+
+    async def close(self) -> None:
+        """Ends what comes and goes, not the models that are there."""
+        if self._watch is not None:
+            self._watch.stop()
+        if self._reloading is not None:
+            self._reloading.cancel()
+        if self._pool is not None:
+            await self._pool.close()
+
+
+def _close(close: Callable[[], None], blocks: BlockDirectory | None) -> None:
+    """Gives back what models share, the directory of prompts last: models write to it until they
+    are closed."""
+    close()
+    if blocks is not None:
+        blocks.close()

@@ -1,0 +1,176 @@
+"""Says which models there are, in memory or not, and what each takes; loads one at a time."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from fastovms.api.serving.model_pool import ModelPlan
+from fastovms.api.serving.served import KnownModel, ServedModels
+from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
+from fastovms.config import ModelConfig
+from fastovms.daemon_thread import in_daemon_thread
+from fastovms.engine.model.device_memory import FREE_MEMORY_SHARE, GIB, available_memory
+from fastovms.errors import ConfigurationError
+from fastovms.gguf.model_directory import find_gguf
+from fastovms.loading import check_models, read_info
+from fastovms.residency_config import ResidencyConfig
+from fastovms.settings import ModelSource
+
+_WEIGHTS: Final = "*.bin"
+
+
+class FoundModels(NamedTuple):
+    """What a list of models leads to.
+
+    Attributes:
+        configs: the models that can be served, as far as that is seen without loading them.
+        faults: what is wrong with the others.
+    """
+
+    configs: list[ModelConfig]
+    faults: list[str]
+
+
+def find_each(
+    sources: Sequence[ModelSource],
+    find: Callable[[ModelSource], ModelConfig],
+    present: Sequence[ModelConfig],
+) -> FoundModels:
+    """Finds models one by one, so that one at fault leaves the rest. In its place stays the one of
+    `present` that has its name."""
+    configs: list[ModelConfig] = []
+    faults: list[str] = []
+    for source in sources:
+        try:
+            config = find(source)
+            check_models([config])
+            configs.append(config)
+        except ConfigurationError as error:
+            name = source.names[0] if source.names else source.location
+            faults.append(f"{name}: {error}")
+            configs += [config for config in present if config.name == name]
+    counts = Counter(name for config in configs for name in config.names)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise ConfigurationError(f"several models have the name {twice[0]}")
+    return FoundModels(configs, faults)
+
+
+def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> list[ModelPlan]:
+    """Says what is known of models that are not loaded, and how much memory each takes.
+
+    Raises:
+        ConfigurationError: one takes more than all together may.
+    """
+    plans = []
+    for config in configs:
+        weights = weights_size(config)
+        cache = config.engine.cache_size * GIB
+        if not cache and residency.model_memory is not None:
+            room = _room(residency, residency.model_memory - weights, len(configs))
+            cache = FREE_MEMORY_SHARE * room
+        size = int(weights + cache)
+        if residency.model_memory is not None and size >= residency.model_memory:
+            raise ConfigurationError(
+                f"{config.name} takes about {size / GIB:.1f} GB with its KV cache: --model-memory "
+                "must be more"
+            )
+        plans.append(ModelPlan(config, _known(config), size))
+    return plans
+
+
+def weights_size(config: ModelConfig) -> int:
+    """Returns the bytes of a model's weights, those of its draft model included."""
+    paths = [config.path, *filter(None, [config.engine.draft_model])]
+    return sum(_file_sizes(path) for path in paths)
+
+
+def _file_sizes(path: Path) -> int:
+    gguf = find_gguf(path)
+    files = path.glob(_WEIGHTS) if gguf is None else [gguf]
+    return sum(file.stat().st_size for file in files)
+
+
+def _known(config: ModelConfig) -> KnownModel:
+    gguf = find_gguf(config.path)
+    if gguf is not None:  # it says more once it is converted
+        return KnownModel(config.name, config.names[1:], int(gguf.stat().st_mtime))
+    info = read_info(config)
+    return KnownModel(
+        config.name, config.names[1:], info.created, info.max_model_len, info.takes_images
+    )
+
+
+def _room(residency: ResidencyConfig, available: int, num_models: int) -> int:
+    """Returns the share of free memory of one of the models that may be in memory together."""
+    return max(0, available) // (residency.max_loaded_models or max(1, num_models))
+
+
+class LoadModels(Protocol):
+    """Loads models. Raises ConfigurationError: one cannot be loaded."""
+
+    def __call__(
+        self,
+        models: Sequence[ModelConfig],
+        *,
+        prefixes: PrefixDirectory | None,
+        available: Callable[[], int] = available_memory,
+    ) -> ServedModels: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OneModelLoader:
+    """Implements `ModelLoader`: loads each model in a thread of its own.
+
+    Attributes:
+        load_models: loads them, in the thread that it is called in.
+        num_models: returns how many there are, in memory or not.
+        trim: gives what malloc keeps back to the system.
+        prefixes: where computed prompts are kept on disk, of all models; None = nowhere.
+    """
+
+    load_models: LoadModels
+    residency: ResidencyConfig
+    num_models: Callable[[], int]
+    trim: Callable[[], None]
+    prefixes: PrefixDirectory | None = None
+
+    async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
+        def load() -> ServedModels:
+            available = partial(self._available, num_loaded, weights_size(config))
+            models = self.load_models([config], prefixes=self.prefixes, available=available)
+            settle_memory()
+            return models
+
+        return await in_daemon_thread("load", load)
+
+    async def reclaim(self) -> None:
+        def reclaim() -> None:
+            gc.unfreeze()  # what a model leaves may refer to itself
+            settle_memory()
+            self.trim()
+
+        await in_daemon_thread("reclaim", reclaim)
+
+    def _available(self, num_loaded: int, weights: int) -> int:
+        """Returns how much of the free memory the model may count as its own."""
+        memory, num_models = self.residency.model_memory, self.num_models()
+        num_further = (self.residency.max_loaded_models or num_models) - num_loaded
+        free = available_memory() // max(1, num_further)
+        return (
+            free
+            if memory is None
+            else min(free, _room(self.residency, memory - weights, num_models))
+        )
+
+
+def settle_memory() -> None:
+    """Has the collector of garbage look no more at what is there now, which mostly stays."""
+    gc.collect()
+    gc.freeze()

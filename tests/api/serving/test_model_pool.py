@@ -1,0 +1,221 @@
+"""Models come and go as requests want it, over a loader that plays."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from fastovms.api.serving.model_metrics import ModelCollector
+from fastovms.api.serving.model_pool import ModelPlan, ModelPool
+from fastovms.api.serving.residency import ModelState, Residency
+from fastovms.api.serving.served import KnownModel, ServedModel, ServedModels
+from fastovms.config import ModelConfig
+from fastovms.errors import BackendUnavailable, ConfigurationError
+from fastovms.metrics import FinishedRequest, GenerationMetrics, render
+from fastovms.residency_config import ResidencyConfig
+from tests.fakes import ByteTokenizer, FakeBackend, model_info
+
+
+class Loader:
+    """Loads at once, unless told to wait or to fail."""
+
+    def __init__(self) -> None:
+        self.moves: list[str] = []
+        self.error: Exception | None = None
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
+        self.moves.append(f"load {config.name} beside {num_loaded}")
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        backend = FakeBackend(lambda request, index: b"a", model_info(name=config.name))
+        metrics = GenerationMetrics(config.name, backend.stats)
+        model = ServedModel(backend, ByteTokenizer(), metrics, aliases=config.names[1:])
+        return ServedModels([model], close=lambda: self.moves.append(f"close {config.name}"))
+
+    async def reclaim(self) -> None:
+        self.moves.append("reclaim")
+
+
+def plan(name: str, *aliases: str) -> ModelPlan:
+    config = ModelConfig(Path(name), (name, *aliases))
+    return ModelPlan(config, KnownModel(name, aliases), 1)
+
+
+class Pool(ModelPool):
+    """A pool with its loader and its clock.
+
+    Attributes:
+        now: what the clock says beside the loop's time.
+    """
+
+    def __init__(self, *plans: ModelPlan, wait_timeout: float = 20.0, **config: float) -> None:
+        self.models, self.loader, self.now = ServedModels(), Loader(), 0.0
+        loop = asyncio.get_running_loop()
+        super().__init__(
+            self.models,
+            Residency(ResidencyConfig(**config)),  # type: ignore[arg-type]
+            self.loader,
+            clock=lambda: loop.time() + self.now,
+            wait_timeout=wait_timeout,
+        )
+        self.start(plans)
+
+    async def use(self, name: str) -> None:
+        async with asyncio.timeout(20):
+            (await self.hold(name))()
+
+    def state(self, name: str) -> ModelState:
+        known = self.models.get(name)
+        assert known is not None
+        return known.state
+
+
+async def test_a_model_is_loaded_for_all_who_wait_and_makes_room_for_another() -> None:
+    pool = Pool(plan("a", "alias"), plan("b"), max_loaded_models=1)
+    assert pool.state("alias") is ModelState.UNLOADED
+    assert pool.try_hold("a") is None
+    async with asyncio.timeout(20):
+        held = await asyncio.gather(*(pool.hold("a") for _ in range(3)))
+    assert pool.loader.moves == ["load a beside 0"]
+    assert pool.state("a") is ModelState.AVAILABLE
+    other = asyncio.ensure_future(pool.use("b"))
+    await asyncio.sleep(0.01)
+    assert not other.done()
+    [model] = pool.models
+    again = model.hold()  # a response in the background outlives its request
+    for release in held:
+        release()
+    await asyncio.sleep(0.01)
+    assert not other.done()
+    again()
+    await other
+    assert pool.loader.moves[1:] == ["close a", "reclaim", "load b beside 0"]
+    assert pool.state("a") is ModelState.UNLOADED
+    await pool.close()
+
+
+async def test_a_client_that_leaves_waits_no_longer() -> None:
+    pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
+    held = await pool.hold("a")
+    gone = asyncio.ensure_future(pool.hold("b"))
+    await asyncio.sleep(0.01)
+    assert pool.num_waiting() == {"a": 0, "b": 1}
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    assert pool.num_waiting() == {"a": 0, "b": 0}
+    held()
+    await asyncio.sleep(0.01)
+    assert pool.loader.moves == ["load a beside 0"]
+    await pool.close()
+
+
+async def test_a_client_that_leaves_as_its_model_comes_holds_nothing() -> None:
+    pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
+    gone = asyncio.ensure_future(pool.hold("a"))
+    await asyncio.sleep(0)
+    while not (handed := pool.state("a") is ModelState.AVAILABLE or gone.done()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert handed
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    if not gone.cancelled():
+        gone.result()()
+    await pool.use("b")  # else `a` could not leave
+    await pool.close()
+
+
+async def test_a_load_that_fails_says_why_and_is_not_tried_in_a_loop() -> None:
+    pool = Pool(plan("a"), max_loaded_models=1)
+    pool.loader.error = ConfigurationError("a file is broken")
+    for _ in range(3):
+        with pytest.raises(BackendUnavailable, match="model a could not be loaded: a file is") as e:
+            await pool.use("a")
+    assert e.value.retry_after > 1
+    assert len(pool.loader.moves) == 1
+    assert pool.state("a") is ModelState.FAILED
+    pool.now, pool.loader.error = 3.0, ValueError("odd")
+    with pytest.raises(BackendUnavailable, match="odd"):
+        await pool.use("a")
+    pool.loader.error = None
+    await pool.load("a")  # an operator does not wait
+    assert pool.state("a") is ModelState.AVAILABLE
+    await pool.close()
+
+
+async def test_who_waits_too_long_is_told() -> None:
+    pool = Pool(plan("a"), wait_timeout=0.01, max_loaded_models=1)
+    pool.loader.go.clear()
+    with pytest.raises(BackendUnavailable, match=r"not be loaded within 0.01 s"):
+        await pool.hold("a")
+    waiting = asyncio.ensure_future(pool.hold("a"))
+    await asyncio.sleep(0)
+    await pool.close()
+    with pytest.raises(BackendUnavailable):
+        await waiting
+
+
+async def test_operators_unload_and_idle_models_leave() -> None:
+    pool = Pool(plan("a"), idle_unload=0.02)
+    await pool.use("a")
+    while pool.state("a") is not ModelState.UNLOADED:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    held = await pool.hold("a")
+    leaving = asyncio.ensure_future(pool.unload("a"))
+    await asyncio.sleep(0.005)
+    assert pool.try_hold("a") is None
+    held()
+    async with asyncio.timeout(20):
+        await leaving
+        await pool.unload("a")  # nothing is there to be unloaded
+    assert pool.state("a") is ModelState.UNLOADED
+    await pool.close()
+
+
+async def test_a_list_that_changes() -> None:
+    pool = Pool(plan("a"), plan("b"))
+    await asyncio.gather(pool.use("a"), pool.use("b"))
+    held = await pool.hold("b")
+    assert not pool.apply([plan("a"), plan("b")]).is_any
+    pool.loader.moves.clear()
+    changed = plan("b", "new")
+    changes = pool.apply([plan("c"), changed])
+    assert changes.is_any
+    assert [model.name for model in pool.models.known] == ["c", "b"]
+    assert pool.models.get("a") is None
+    assert pool.models.get("new") is pool.models.get("b")
+    with pytest.raises(BackendUnavailable, match="no longer served"):
+        await pool.hold("a")
+    held()
+    async with asyncio.timeout(20):
+        await asyncio.wait(changes.loads)
+    moves = sorted(move.partition(" beside")[0] for move in pool.loader.moves)
+    assert moves == ["close a", "close b", "load b", "load c", "reclaim", "reclaim"]
+    assert pool.apply([changed]).is_any  # `c` goes
+    await pool.use("b")
+    await pool.close()
+
+
+async def test_counters_go_on_when_a_model_is_back() -> None:
+    pool = Pool(plan("a"), max_loaded_models=1)
+    registry = CollectorRegistry()
+    registry.register(ModelCollector(pool.models, pool))
+    counts = []
+    for _ in range(2):
+        await pool.use("a")
+        [model] = pool.models
+        model.metrics.request_finished(FinishedRequest(1.0, ["stop"], 3, 4, 1, 16))
+        await pool.unload("a")
+        [metrics] = pool.models.metrics()
+        counts.append(metrics.finished["stop"])
+        assert metrics.request_params_n.count == counts[-1]
+    assert counts == [1, 2]
+    text = render(registry, "")[0].decode()
+    assert 'fastovms_model_state{model_name="a",state="unloaded"} 1.0' in text
+    assert 'fastovms_model_unloads_total{model_name="a"} 2.0' in text
+    await pool.close()

@@ -1,0 +1,57 @@
+"""What is known of models before they are loaded, and what of a list can be served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastovms.config import DEMO_MODEL, EngineConfig, ModelConfig
+from fastovms.engine.model.device_memory import GIB
+from fastovms.errors import ConfigurationError
+from fastovms.residency_config import ResidencyConfig
+from fastovms.settings import ModelSource
+from fastovms.supply.on_demand import find_each, plan_models, weights_size
+
+DEMO = ModelConfig(DEMO_MODEL, ("a", "b"), EngineConfig(cache_size=0.5))
+WEIGHTS = sum(path.stat().st_size for path in DEMO_MODEL.glob("*.bin"))
+
+
+def find(source: ModelSource) -> ModelConfig:
+    return ModelConfig(Path(source.location), source.names)
+
+
+def test_what_is_known_before_a_model_is_loaded(tmp_path: Path) -> None:
+    gguf = tmp_path / "m.gguf"
+    gguf.write_bytes(b"x" * 7)
+    demo, other = plan_models([DEMO, ModelConfig(gguf, ("g",))], ResidencyConfig())
+    assert demo.known.names == ("a", "b")
+    assert demo.known.max_model_len is not None
+    assert demo.known.capabilities is None
+    assert demo.size == WEIGHTS + GIB // 2
+    assert (other.known.max_model_len, other.size) == (None, 7)
+    assert weights_size(ModelConfig(gguf, ("g",), EngineConfig(draft_model=DEMO_MODEL))) == (
+        WEIGHTS + 7
+    )
+
+
+def test_caches_of_automatic_size_share_the_memory() -> None:
+    automatic = ModelConfig(DEMO_MODEL, ("c",))
+    [plan] = plan_models([automatic], ResidencyConfig(model_memory=GIB, max_loaded_models=2))
+    assert plan.size == WEIGHTS + (GIB - WEIGHTS) // 2 // 2
+    with pytest.raises(ConfigurationError, match=r"a takes about 0\.5 GB with its KV"):
+        plan_models([DEMO], ResidencyConfig(model_memory=GIB // 2))
+
+
+def test_a_model_at_fault_leaves_the_rest() -> None:
+    sources = [
+        ModelSource(str(DEMO_MODEL), ("good",)),
+        ModelSource("/nowhere", ("a",)),
+        ModelSource("/nowhere", ("new",)),
+    ]
+    found = find_each(sources, find, [DEMO])
+    assert [config.name for config in found.configs] == ["good", "a"]
+    assert found.configs[1] is DEMO  # which is served, and goes on to be
+    assert [fault.partition(":")[0] for fault in found.faults] == ["a", "new"]
+    with pytest.raises(ConfigurationError, match="several models have the name good"):
+        find_each([sources[0]] * 2, find, [])

@@ -6,8 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from fastovms.backends.paged.model_tuning import TuningReport, TuningResult
 from fastovms.cli.main import main
+from fastovms.cli.tune import render
 from fastovms.config import DEMO_MODEL
+from fastovms.engine.model.tuning import BUDGET_CASES, LOAD_CASES
+
+
+@pytest.fixture(autouse=True)
+def steady_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds count, whatever else runs on the machine."""
+    monkeypatch.setattr("fastovms.cli.tune.MemoryReader", lambda: lambda: 1.0)
 
 
 def test_a_model_is_measured_and_the_result_kept(
@@ -40,3 +49,28 @@ def test_without_a_cache_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_missing_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err == f"fastovms: model directory {tmp_path}/none does not exist\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "small_int4_groups", "told"),
+    [
+        ("bf16, u8 cache", None, ["Of KV caches of f16, u8 and u4"]),
+        ("f32, f16 cache", 64, ["Of KV caches of f16, u8 and u4", "in groups of 64"]),
+        ("exact, f32 cache", 32, ["in groups of 32"]),
+        ("exact, f32 cache", None, []),
+    ],
+)
+def test_caches_and_slow_exports_are_told(
+    name: str, small_int4_groups: int | None, told: list[str]
+) -> None:
+    report = TuningReport(
+        loads={name: {case: [0.1] for case in LOAD_CASES}},
+        gains={name: 1.0},
+        budgets={name: {case: [0.1] for case in BUDGET_CASES}},
+        finding=TuningResult(name, 256),
+        entry=None,
+        small_int4_groups=small_int4_groups,
+    )
+    text = " ".join(render(report, is_used=True).split())
+    assert all(words in text for words in told)
+    assert text.count("docs/performance.md") == len(told)

@@ -72,6 +72,7 @@ class TuningReport:
         gains: how much faster than the default each way was.
         budgets: times of `BUDGET_CASES`, likewise.
         entry: where the finding is kept; None = it is not.
+        small_int4_groups: that of `ExportedModel`.
     """
 
     loads: dict[str, tuning.Times]
@@ -79,6 +80,7 @@ class TuningReport:
     budgets: dict[str, tuning.Times]
     finding: TuningResult
     entry: Path | None
+    small_int4_groups: int | None
 
 
 def read_files(
@@ -177,7 +179,9 @@ def measure_all(
     gains = {name: statistics.median(found) for name, found in ratios.items()}
     finding = TuningResult(choice.name, budget)
     entry = _keep(cache, _key(config, files), finding)
-    return TuningReport(loads, {default.name: 1.0, **gains}, budgets, finding, entry)
+    return TuningReport(
+        loads, {default.name: 1.0, **gains}, budgets, finding, entry, files.small_int4_groups
+    )
 
 
 def _is_worth_measuring(files: ExportedModel, config: EngineConfig) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator, Set
 from typing import Any, Final
 
 import openvino as ov
@@ -12,7 +13,8 @@ import openvino as ov
 MAX_ACTIVATION_GROUP: Final = 128
 """The most activations that share a scale."""
 
-_INTEGERS: Final = frozenset({ov.Type.i4, ov.Type.u4, ov.Type.i8, ov.Type.u8})
+_INT4: Final = frozenset({ov.Type.i4, ov.Type.u4})
+_INT8: Final = frozenset({ov.Type.i8, ov.Type.u8})
 _DECOMPRESSION: Final = frozenset({"Convert", "Subtract", "Multiply", "Reshape"})
 
 Node = Any
@@ -23,12 +25,28 @@ def activation_group_size(model: ov.Model) -> int:
     done where the groups of a matrix are multiples of it, so it follows the groups that most
     weights have; matrices whose zero points are no integers, as in k-quants, count as none."""
     sizes: Counter[int] = Counter()
+    for group, num_weights in _groups(model, _INT4 | _INT8):
+        sizes[math.gcd(group, MAX_ACTIVATION_GROUP)] += num_weights
+    return max(sizes, key=lambda size: sizes[size], default=MAX_ACTIVATION_GROUP)
+
+
+def small_int4_groups(model: ov.Model) -> int | None:
+    """Returns how many weights of 4 bits share a scale, where most do so in groups smaller than
+    `MAX_ACTIVATION_GROUP`, which makes a step slower. None = they do not, or there are none."""
+    sizes: Counter[int] = Counter()
+    for group, num_weights in _groups(model, _INT4):
+        sizes[group] += num_weights
+    most = max(sizes, key=lambda size: sizes[size], default=MAX_ACTIVATION_GROUP)
+    return most if most < MAX_ACTIVATION_GROUP else None
+
+
+def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[int, int]]:
+    """Yields the size of the groups of each matrix, and how many weights it has."""
     for node in model.get_ordered_ops():
-        if node.get_type_name() == "Constant" and node.get_element_type() in _INTEGERS:
+        if node.get_type_name() == "Constant" and node.get_element_type() in types:
             group = _group_of(node)
             if group is not None:
-                sizes[math.gcd(group, MAX_ACTIVATION_GROUP)] += math.prod(node.shape)
-    return max(sizes, key=lambda size: sizes[size], default=MAX_ACTIVATION_GROUP)
+                yield group, math.prod(node.shape)
 
 
 def _group_of(weights: Node) -> int | None:

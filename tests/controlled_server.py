@@ -19,6 +19,7 @@ from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.cli import main as cli
 from fastovms.config import MediaConfig, ModelConfig
 from fastovms.engine.model.step_inputs import StepInputs
+from fastovms.engine.sampling.row_functions import load_kernels
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer
@@ -68,6 +69,7 @@ def load_models(
     seconds: float, models: Sequence[ModelConfig], media: MediaConfig, **_: object
 ) -> ServedModels:
     time.sleep(seconds)
+    load_kernels()  # lest the first step wait for them, longer than an engine is given
     [model] = models
     tokenizer = Tokenizer.load(FIXTURES / "byte_level")
     info = ModelInfo(

@@ -222,6 +222,8 @@ class GenerationRequest:
         prompt: the prompt again, for a model that takes images.
         ends_text: where a stop string does. For a search, which nobody can abort for one of its
             texts. Called by whichever thread computes.
+        generated_token_ids: what was generated of its one sample before, by a process that has
+            ended. The sample goes on behind them, and they are told to nobody again.
     """
 
     request_id: str
@@ -232,6 +234,7 @@ class GenerationRequest:
     tenant: str = ""
     prompt: TextPrompt | None = None
     ends_text: EndsText | None = None
+    generated_token_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import cast
 from fastovms.errors import StateFailed
 from fastovms.state.running_responses import ONLY_REPLICA, Replica, RunningResponses
 from fastovms.state.store import (
+    CutResponse,
     EarlierItems,
     EventPack,
     FoundEvents,
@@ -62,7 +63,7 @@ class Operations:
         if key is None:
             return False
         if response.progress is ResponseProgress.RUNNING:
-            self._running.start(key)
+            self._running.start(key, response.resumption)
         if conversation_id is not None:
             self.add_items(tenant, conversation_id, [*response.input, *response.output])
         return True
@@ -144,12 +145,33 @@ class Operations:
     def give_up(self, keys: Sequence[ResponseKey]) -> None:
         for tenant, id in keys:
             key = self._key_for_change(tenant, id)
-            if key is not None and self._running.interrupt_own(key):
+            if key is not None and self._running.give_up(key):
                 self._notify(response_topic(tenant, id))
 
-    def interrupt_expired(self) -> None:
-        for tenant, id in self._running.interrupt_expired():
+    def interrupt_expired(self, patience: float) -> None:
+        for tenant, id in self._running.interrupt_expired(patience):
             self._notify(response_topic(tenant, id))
+
+    def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[ResponseKey]:
+        return self._running.take_over(models, limit)
+
+    def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
+        key = self._key_for_change(tenant, id)
+        attempt = None if key is None else self._running.begin_attempt(key)
+        if key is None or attempt is None:
+            return None
+        job, num_attempts, cancel_requested = attempt
+        row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "body, previous_id")
+        body, previous_id = cast("tuple[bytes, str | None]", row)
+        return CutResponse(
+            body,
+            self._tables.items.of(key, ItemOrigin.INPUT),
+            previous_id,
+            job,
+            self._running.packs(key),
+            num_attempts,
+            cancel_requested,
+        )
 
     # Conversations
 

@@ -12,7 +12,14 @@ from typing import Final, NamedTuple
 
 from fastovms.state.item_table import OVERHEAD
 from fastovms.state.seal import seal, unseal
-from fastovms.state.store import EventPack, OwnedResponse, ResponseKey, ResponseProgress
+from fastovms.state.sql import marks
+from fastovms.state.store import (
+    EventPack,
+    OwnedResponse,
+    ResponseKey,
+    ResponseProgress,
+    Resumption,
+)
 from fastovms.state.tables import Tables
 
 
@@ -40,14 +47,22 @@ class RunningResponses:
         self._execute = tables.execute
         self._replica = replica
 
-    def start(self, key: int) -> None:
-        """Makes a response this replica's that has just been added."""
+    def start(self, key: int, resumption: Resumption | None) -> None:
+        """Makes a response this replica's that has just been added.
+
+        Raises:
+            TooLarge: the response would become larger than one may be.
+        """
         id, lease = self._replica
         self._execute(
-            "INSERT INTO runs (object, owner, lease_until, cancel_requested) "
-            "VALUES (?, ?, unix_time() + ?, 0)",
-            (key, id, lease),
+            "INSERT INTO runs (object, owner, lease_until, cancel_requested, model) "
+            "VALUES (?, ?, unix_time() + ?, 0, ?)",
+            (key, id, lease, "" if resumption is None else resumption.model),
         )
+        if resumption is not None:
+            job = seal(resumption.job)
+            self._execute("INSERT INTO jobs (object, job) VALUES (?, ?)", (key, job))
+            self._tables.grow(key, OVERHEAD + len(job))
 
     def owns(self, key: int) -> bool:
         """Tells whether a response runs on this replica."""
@@ -78,23 +93,68 @@ class RunningResponses:
         )
         return [OwnedResponse(ResponseKey(tenant, id), bool(cancel)) for tenant, id, cancel in rows]
 
-    def interrupt_expired(self) -> list[ResponseKey]:
-        """Makes those INTERRUPTED whose leases have expired, and returns them. What somebody else
-        is about to change is left for the next time."""
+    def interrupt_expired(self, patience: float) -> list[ResponseKey]:
+        """Makes those INTERRUPTED whose leases have expired, and returns them: at once if nobody
+        can go on with them, else after so many seconds. What somebody else is about to change is
+        left for the next time."""
         rows = self._execute(
-            "SELECT key FROM objects WHERE key IN "
-            "(SELECT object FROM runs WHERE lease_until < unix_time()) "
-            f"ORDER BY key {self._tables.locks.skip}"
+            "SELECT key FROM objects WHERE key IN (SELECT object FROM runs "
+            "WHERE lease_until < unix_time() - CASE model WHEN '' THEN 0 ELSE ? END) "
+            f"ORDER BY key {self._tables.locks.skip}",
+            (patience,),
         ).fetchall()
         return [self._interrupt(key) for (key,) in rows if self._has_expired(key)]
 
-    def interrupt_own(self, key: int) -> bool:
-        """Makes a response INTERRUPTED that this replica owns. Returns whether it does."""
-        is_own = self.owns(key)
-        if is_own:
+    def give_up(self, key: int) -> bool:
+        """Lets others take over a response that this replica owns, or makes it INTERRUPTED if
+        nobody can. Returns whether the replica owns it."""
+        row = self._execute(
+            "UPDATE runs SET owner = '', lease_until = unix_time() WHERE object = ? AND owner = ? "
+            "RETURNING model",
+            (key, self._replica.id),
+        ).fetchone()
+        if row == ("",):
             self.end(key)
             self._interrupt(key)
-        return is_own
+        return row is not None
+
+    def take_over(self, models: Sequence[str] | None, limit: int) -> list[ResponseKey]:
+        """Makes some this replica's whose leases have expired, and returns them."""
+        if models is not None and not models:
+            return []
+        is_served = "model <> ''" if models is None else f"model IN ({marks(models)})"
+        rows = self._execute(
+            "SELECT key, tenant, id FROM objects WHERE key IN "
+            f"(SELECT object FROM runs WHERE lease_until < unix_time() AND {is_served}) "
+            f"ORDER BY key LIMIT ? {self._tables.locks.skip}",
+            (*(models or ()), limit),
+        ).fetchall()
+        return [ResponseKey(tenant, id) for key, tenant, id in rows if self._takes(key)]
+
+    def begin_attempt(self, key: int) -> tuple[bytes, int, bool] | None:
+        """Counts an attempt to go on with a response that this replica owns. Returns its job, the
+        attempts since it last had an event, and whether it is to be cancelled; None = it has no
+        job."""
+        row = self._execute(
+            "UPDATE runs SET attempts = attempts + 1 WHERE object = ? AND owner = ? "
+            "RETURNING (SELECT job FROM jobs WHERE jobs.object = runs.object), attempts, "
+            "cancel_requested",
+            (key, self._replica.id),
+        ).fetchone()
+        if row is None or row[0] is None:
+            return None
+        job, num_attempts, cancel_requested = row
+        return unseal(job), num_attempts, bool(cancel_requested)
+
+    def _takes(self, key: int) -> bool:
+        """Makes a response this replica's, unless its lease has been renewed meanwhile."""
+        id, lease = self._replica
+        row = self._execute(
+            "UPDATE runs SET owner = ?, lease_until = unix_time() + ? "
+            "WHERE object = ? AND lease_until < unix_time() RETURNING object",
+            (id, lease, key),
+        ).fetchone()
+        return row is not None
 
     def _has_expired(self, key: int) -> bool:
         """Removes the row of a response whose lease has not been renewed meanwhile."""
@@ -119,19 +179,36 @@ class RunningResponses:
         Raises:
             TooLarge: the response would become larger than one may be.
         """
-        data = seal(pack.data)
+        data, outputs = seal(pack.data), seal(pack.outputs)
         replaced = self._execute(
-            "DELETE FROM event_packs WHERE object = ? AND first = ? RETURNING length(data)",
+            "DELETE FROM event_packs WHERE object = ? AND first = ? "
+            "RETURNING length(data) + coalesce(length(outputs), 0)",
             (key, pack.first),
         ).fetchall()
         self._execute(
-            "INSERT INTO event_packs (object, first, data) VALUES (?, ?, ?)",
-            (key, pack.first, data),
+            "INSERT INTO event_packs (object, first, data, outputs) VALUES (?, ?, ?, ?)",
+            (key, pack.first, data, outputs),
         )
-        size = OVERHEAD + len(data) - sum(OVERHEAD + length for (length,) in replaced)
-        self._tables.grow(key, size)
+        if outputs is not None:
+            self._execute(
+                "UPDATE runs SET attempts = 0 WHERE object = ? AND attempts > 0", (key,)
+            )
+        size = OVERHEAD + len(data) + len(outputs or b"")
+        self._tables.grow(key, size - sum(OVERHEAD + length for (length,) in replaced))
+
+    def packs(self, key: int) -> Sequence[EventPack]:
+        """Returns all packs, with what the model has said."""
+        rows = self._execute(
+            "SELECT first, data, outputs FROM event_packs WHERE object = ? ORDER BY first", (key,)
+        )
+        return [
+            EventPack(first, unseal(data), None if outputs is None else unseal(outputs))
+            for first, data, outputs in rows
+        ]
 
     def events(self, key: int, start: int) -> Sequence[EventPack]:
+        """Returns the packs from the one on that has event `start`, without what the model has
+        said."""
         rows = self._execute(
             "SELECT first, data FROM event_packs WHERE object = ? AND first >= coalesce("
             "(SELECT max(first) FROM event_packs WHERE object = ? AND first <= ?), 0) "

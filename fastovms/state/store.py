@@ -36,6 +36,18 @@ class ResponseProgress(IntEnum):
     INTERRUPTED = 2
 
 
+class Resumption(NamedTuple):
+    """What another process needs to go on with a response that runs.
+
+    Attributes:
+        model: what identifies the model. Only who serves that one takes the response over.
+        job: what was asked for, in whatever form the API likes.
+    """
+
+    model: str
+    job: bytes
+
+
 class ItemOrigin(Enum):
     """Tells the items that a response was given from those that it has made."""
 
@@ -52,6 +64,7 @@ class StoredResponse:
         input, output: its items; `input` without those of the responses before it.
         previous_id: the response that it continues.
         events: everything a stream of it has sent, in whatever form the API likes.
+        resumption: of one that runs; None = when its process has ended, nobody goes on with it.
     """
 
     id: str
@@ -61,6 +74,7 @@ class StoredResponse:
     previous_id: str | None = None
     progress: ResponseProgress = ResponseProgress.FINISHED
     events: bytes | None = None
+    resumption: Resumption | None = None
 
 
 class FoundResponse(NamedTuple):
@@ -90,10 +104,13 @@ class EventPack(NamedTuple):
 
     Attributes:
         first: number of the first of them.
+        outputs: what the model has said since the pack before, up to the last of these events at
+            least, for who goes on with the response; None = nothing is kept of it.
     """
 
     first: int
     data: bytes
+    outputs: bytes | None = None
 
 
 class FoundEvents(NamedTuple):
@@ -101,6 +118,22 @@ class FoundEvents(NamedTuple):
 
     progress: ResponseProgress
     packs: Sequence[EventPack]
+
+
+class CutResponse(NamedTuple):
+    """A response whose process has ended before it had.
+
+    Attributes:
+        num_attempts: how often it was gone on with, this time included, since it last had an event.
+    """
+
+    body: bytes
+    input: Sequence[StoredItem]
+    previous_id: str | None
+    job: bytes
+    packs: Sequence[EventPack]
+    num_attempts: int
+    cancel_requested: bool
 
 
 class EarlierItems(NamedTuple):
@@ -220,10 +253,25 @@ class StateStore(Protocol):
         """Renews the leases of all responses that this replica owns, and returns these."""
 
     async def give_up(self, keys: Sequence[ResponseKey]) -> None:
-        """Makes responses INTERRUPTED that this replica owns."""
+        """Lets others take over responses that this replica owns. Those without a `Resumption`
+        become INTERRUPTED."""
 
-    async def interrupt_expired(self) -> None:
-        """Makes responses INTERRUPTED whose leases have expired, whoever owns them."""
+    async def interrupt_expired(self, patience: float) -> None:
+        """Makes responses INTERRUPTED whose leases have expired, whoever owns them: those with a
+        `Resumption` once nobody has taken them over for so many seconds."""
+
+    async def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[ResponseKey]:
+        """Makes responses this replica's whose leases have expired, and which can be gone on with.
+        Of several replicas one gets each.
+
+        Args:
+            models: what identifies those that are served here; None = whatever the model is.
+            limit: how many are taken at most, the oldest first.
+        """
+
+    async def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
+        """Takes note that this replica is about to go on with a response that it owns, and returns
+        what there is of it. None = it does not own it."""
 
     def watch_response(self, tenant: str, id: str) -> AbstractContextManager[Watch]:
         """Watches, in a `with` statement, for changes of a response by other replicas. Some may be

@@ -22,7 +22,7 @@ from fastovms.state.store import (
     UnknownCursor,
 )
 
-VERSION: Final = 3
+VERSION: Final = 4
 """The version of the tables, the same in every database and in files that states are exported
 to."""
 
@@ -33,10 +33,15 @@ not written anew for each one that is added to it."""
 COLUMNS: Final = "tenant, kind, id, progress, previous_id, body, events, size, used_at"
 """The columns of an object, without its key."""
 
+RUN_COLUMNS: Final = "owner, lease_until, cancel_requested, model, attempts"
+"""The columns of a response that runs, without its object."""
+
 _HAS_WRONG_SIZE: Final = (
     "size <> ? + length(body) + coalesce(length(events), 0) "
     "+ coalesce((SELECT sum(length(body) + ?) FROM items WHERE object = key), 0) "
-    "+ coalesce((SELECT sum(length(data) + ?) FROM event_packs WHERE object = key), 0)"
+    "+ coalesce((SELECT sum(length(data) + coalesce(length(outputs), 0) + ?) FROM event_packs "
+    "WHERE object = key), 0) "
+    "+ coalesce((SELECT length(job) + ? FROM jobs WHERE object = key), 0)"
 )
 """Holds for an object whose size is not that of its texts."""
 
@@ -269,12 +274,16 @@ class Tables:
 
     # All together
 
-    def interrupt_running(self) -> None:
+    def release_running(self) -> None:
+        """Has all leases expired, as of a process that has ended, and makes those INTERRUPTED that
+        nobody can go on with."""
+        self._execute("DELETE FROM runs WHERE model = ''")
+        self._execute("UPDATE runs SET lease_until = 0")
         self._execute(
-            "UPDATE objects SET progress = ? WHERE progress = ?",
+            "UPDATE objects SET progress = ? WHERE progress = ? "
+            "AND key NOT IN (SELECT object FROM runs)",
             (ResponseProgress.INTERRUPTED, ResponseProgress.RUNNING),
         )
-        self._execute("DELETE FROM runs")
 
     def count(self) -> Totals:
         """Counts what is kept, from the rows, all of which it reads."""
@@ -289,7 +298,7 @@ class Tables:
         Args:
             totals: what is taken for the number and size of the objects.
         """
-        for id in self._ids_where(_HAS_WRONG_SIZE, (OVERHEAD, OVERHEAD, OVERHEAD)):
+        for id in self._ids_where(_HAS_WRONG_SIZE, (OVERHEAD,) * 4):
             yield f"{id}: its size is not that of its texts"
         for id in self._ids_where(_HAS_WRONG_PROGRESS, (ResponseProgress.RUNNING,)):
             yield f"{id}: it runs and nobody has it, or the reverse"

@@ -10,6 +10,7 @@ from fastovms.state.running_responses import ONLY_REPLICA, Replica
 from fastovms.state.state_database import StateDatabase
 from fastovms.state.state_worker import StateWorker
 from fastovms.state.store import (
+    CutResponse,
     EarlierItems,
     EventPack,
     FoundEvents,
@@ -116,8 +117,14 @@ class ThreadedStore:
     async def give_up(self, keys: Sequence[ResponseKey]) -> None:
         await self._write(lambda state: state.give_up(keys))
 
-    async def interrupt_expired(self) -> None:
-        await self._write(lambda state: state.interrupt_expired())
+    async def interrupt_expired(self, patience: float) -> None:
+        await self._write(lambda state: state.interrupt_expired(patience))
+
+    async def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[ResponseKey]:
+        return await self._write(lambda state: state.take_over(models, limit))
+
+    async def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:
+        return await self._write(lambda state: state.begin_attempt(tenant, id))
 
     def watch_response(self, tenant: str, id: str) -> AbstractContextManager[Watch]:
         return self._watchers.watch(response_topic(tenant, id))

@@ -107,6 +107,46 @@ def test_seeded_samples_differ_and_repeat() -> None:
     assert len({tuple(tokens) for tokens in first.values()}) == 3
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0},
+        {"temperature": 8, "seed": 7, "top_k": 20},
+        {"temperature": 8, "seed": 7, "frequency_penalty": 1.5, "repetition_penalty": 1.2},
+        {"temperature": 8, "seed": 7, "min_tokens": 9, "eos_token_ids": frozenset(range(60))},
+        {"temperature": 0, "bad_words_token_ids": ((1, 2), (50,)), "logprobs": 2},
+        {"temperature": 0, "max_tokens": None},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("config", [{}, {"num_blocks": 16, "max_num_batched_tokens": 7}], ids=str)
+def test_what_was_cut_off_goes_on_as_if_it_had_not_been(
+    params: dict[str, object], config: dict[str, int]
+) -> None:
+    settings = SamplingParams(**{"max_tokens": 25, **params})  # type: ignore[arg-type]
+    prompt = prompts(1)[0]
+    engine, _ = make_engine(**config)
+    engine.add(GenerationRequest("r", prompt, settings))
+    whole = run(engine)["r", 0]
+    said = text(whole)
+    engine, _ = make_engine(**config)
+    for position in range(1, len(said)):
+        request = GenerationRequest(
+            str(position), prompt, settings, generated_token_ids=said[:position]
+        )
+        engine.add(request)
+    for (id, _), outputs in run(engine).items():
+        position = int(id)
+        assert text(outputs) == said[position:]
+        assert outputs[-1].finish_reason is whole[-1].finish_reason
+        assert outputs[-1].num_generated_tokens == whole[-1].num_generated_tokens
+        assert outputs[0].num_generated_tokens == position + len(outputs[0].token_ids)
+        told = [entry for output in outputs for entry in output.logprobs]
+        everything = [entry for output in whole for entry in output.logprobs]
+        assert told == everything[len(everything) - len(told) :]
+    assert engine.blocks.num_free_blocks == engine.blocks.num_blocks
+
+
 def test_ends_at_eos_which_is_counted_but_not_shown() -> None:
     prompt = [5, 6, 7]
     expected = continue_greedily(prompt, 10)

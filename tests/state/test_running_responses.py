@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,19 +13,23 @@ from fastovms.state.postgres.postgres_database import PostgresDatabase
 from fastovms.state.running_responses import Replica
 from fastovms.state.sqlite.database import Database
 from fastovms.state.store import (
+    CutResponse,
     EventPack,
     OwnedResponse,
     ResponseKey,
     ResponseProgress,
+    Resumption,
     StoredResponse,
 )
 from fastovms.state.tables import Tables
 from fastovms.state.watchers import response_topic
 from tests.replicas import LEASE, tell_time, use_test_time
 from tests.state.conftest import UNBOUNDED, Clock
-from tests.state.transactions import do, find
+from tests.state.transactions import do, find, items
 
 RUNNING = StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING)
+CAN_GO_ON = replace(RUNNING, input=items("i"), resumption=Resumption("m", b"job"))
+PATIENCE = 60.0
 KEY = ResponseKey("t", "r")
 TOPIC = response_topic(*KEY)
 
@@ -120,12 +125,12 @@ def test_a_lease_expires_unless_it_is_renewed(a, b, clock, database):
     for _ in range(3):
         clock.now += LEASE - 1
         a.renew_leases()
-        b.interrupt_expired()
+        b.interrupt_expired(PATIENCE)
         assert b.told == []
     clock.now += LEASE + 1
     assert a.renew_leases() == [OwnedResponse(KEY, False)], "it comes back in time, if late"
     clock.now += LEASE + 1
-    b.interrupt_expired()
+    b.interrupt_expired(PATIENCE)
     assert b.told == [TOPIC]
     assert find(database, "r").progress is ResponseProgress.INTERRUPTED
     assert a.renew_leases() == []
@@ -184,6 +189,91 @@ def test_events_count_as_a_part_of_their_response(make_timed, clock):
     database.check()
 
 
+@pytest.fixture
+def cut(a, b, clock):
+    """A response whose owner has ended."""
+    a.delete_response("t", "r")
+    a.add_response("t", CAN_GO_ON, None)
+    a.add_events("t", "r", EventPack(0, b"01"))
+    a.add_events("t", "r", EventPack(2, b"2", b"said"))
+    assert b.take_over(["m"], 9) == [], "it has an owner"
+    clock.now += LEASE + 1
+    return a
+
+
+def test_one_replica_takes_over_what_another_has_left(cut, b, clock, database):
+    assert b.take_over(["other"], 9) == []
+    assert b.take_over([], 9) == []
+    assert b.take_over(["other", "m"], 0) == []
+    assert b.take_over(["other", "m"], 9) == [KEY]
+    assert cut.take_over(None, 9) == [], "one gets it"
+    assert cut.add_events("t", "r", EventPack(3, b"3")) is False
+    assert cut.begin_attempt("t", "r") is None
+    assert b.renew_leases() == [OwnedResponse(KEY, False)]
+    packs = [EventPack(0, b"01"), EventPack(2, b"2", b"said")]
+    expected = CutResponse(b"{}", items("i"), None, b"job", packs, 1, False)
+    assert b.begin_attempt("t", "r") == expected
+    assert b.find_events("t", "r", 0) == (
+        ResponseProgress.RUNNING,
+        [pack._replace(outputs=None) for pack in packs],
+    )
+    assert b.finish_response("t", StoredResponse("r", b"end"), None) is True
+    database.check()
+    b.delete_response("t", "r")
+    assert database.totals == (0, 0)
+
+
+def test_attempts_count_until_the_model_says_more(cut, b, database):
+    b.take_over(None, 9)
+    assert [b.begin_attempt("t", "r").num_attempts for _ in range(3)] == [1, 2, 3]
+    b.add_events("t", "r", EventPack(3, b"3"))
+    assert b.begin_attempt("t", "r").num_attempts == 4, "an event of the server's is no progress"
+    b.add_events("t", "r", EventPack(4, b"4", b"more"))
+    assert b.begin_attempt("t", "r").num_attempts == 1
+    database.check()
+
+
+def test_what_is_given_up_is_free_at_once(cut, b, clock, database):
+    cut.renew_leases()
+    cut.give_up([KEY])
+    assert cut.told == [TOPIC]
+    assert cut.renew_leases() == []
+    clock.now += 0.1
+    b.interrupt_expired(PATIENCE)
+    assert find(database, "r").progress is ResponseProgress.RUNNING
+    assert b.take_over(["m"], 9) == [KEY]
+    database.check()
+
+
+def test_a_cancel_waits_for_who_takes_over(cut, b):
+    assert b.request_cancel("t", "r") is True
+    b.take_over(["m"], 9)
+    assert b.begin_attempt("t", "r").cancel_requested is True
+
+
+def test_what_nobody_takes_over_is_interrupted(cut, b, clock, database):
+    b.interrupt_expired(PATIENCE)
+    assert find(database, "r").progress is ResponseProgress.RUNNING
+    clock.now += PATIENCE
+    b.interrupt_expired(PATIENCE)
+    assert b.told == [TOPIC]
+    assert find(database, "r").progress is ResponseProgress.INTERRUPTED
+    assert b.take_over(None, 9) == []
+    database.check()
+
+
+def test_what_a_response_needs_to_be_gone_on_with_counts(make_timed, clock):
+    database = make_timed(UNBOUNDED._replace(max_bytes=2000))
+    a = Side(database, "a", clock)
+    with pytest.raises(TooLarge, match="2000"):
+        a.add_response("t", replace(CAN_GO_ON, resumption=Resumption("m", b"x" * 2000)), None)
+    assert database.totals == (0, 0)
+    a.add_response("t", CAN_GO_ON, None)
+    with pytest.raises(TooLarge, match="2000"):
+        a.add_events("t", "r", EventPack(0, b"x", b"x" * 2000))
+    database.check()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_operations_of_two_replicas(database, clock: Clock, seed: int):
     """Against a plain model: whose each response is, until when, and how many events it has."""
@@ -228,7 +318,7 @@ def test_random_operations_of_two_replicas(database, clock: Clock, seed: int):
                 for key, (_, _, events, cancel) in own.items():
                     running[key] = name, clock.now + LEASE, events, cancel
             case 6:
-                side.interrupt_expired()
+                side.interrupt_expired(PATIENCE)
                 for key in [key for key, run in running.items() if run[1] < clock.now]:
                     del running[key]
                     ended[key] = ResponseProgress.INTERRUPTED

@@ -172,7 +172,7 @@ class RequestsInFlight:
 
 def check_length(request: GenerationRequest, model: ModelInfo) -> None:
     """Raises RequestError when the prompt leaves no room in the context."""
-    num_tokens = len(request.prompt_token_ids)
+    num_tokens = len(request.prompt_token_ids) + len(request.generated_token_ids)
     if num_tokens >= model.max_model_len:
         raise RequestError(
             f"the prompt has {num_tokens} tokens, which leaves no room to generate in the context "

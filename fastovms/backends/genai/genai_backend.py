@@ -35,7 +35,7 @@ from fastovms.backends.model_files.context_length import fit_cache
 from fastovms.backends.processes.process import ChildProcess, Peer, receive, send
 from fastovms.backends.trials.guarded_grammars import GuardedGrammars
 from fastovms.config import EngineConfig
-from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed
+from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, RequestError
 from fastovms.log_format import form_in_use
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
 
@@ -163,6 +163,8 @@ class GenaiBackend:
         if self._loop is None or self._closing:
             raise BackendUnavailable("the server is not ready to generate")
         check_length(request, self._model)
+        if request.generated_token_ids:
+            raise RequestError("the model's backend cannot go on with an answer that was cut off")
         self.check(request.params)
         check_salt(request.cache_salt, enable_prefix_caching=has_prefix_cache(self._config))
         self._requests.add(request, on_output)

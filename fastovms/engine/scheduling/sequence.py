@@ -138,6 +138,7 @@ class Sequence:
         self.index = index
         self.token_ids = array("q", request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        self.token_ids.extend(request.generated_token_ids)
         self.params = request.params
         self.token_limit = token_limit
         self.seed = seed

@@ -13,6 +13,25 @@ MIGRATION_LOCK: Final = 0x6661_7374_0001
 NUM_SLOTS: Final = 64
 """How many rows share the count of all objects: as many transactions may end at the same time."""
 
+_RESUMPTION: Final = (
+    "ALTER TABLE runs ADD COLUMN model text COLLATE \"C\" NOT NULL DEFAULT ''",
+    "ALTER TABLE runs ADD COLUMN attempts integer NOT NULL DEFAULT 0",
+    "ALTER TABLE event_packs ADD COLUMN outputs bytea",
+    # Not a column of `runs`, whose rows are written anew with each renewal of a lease.
+    """
+    CREATE TABLE jobs (
+        object bigint PRIMARY KEY REFERENCES objects ON DELETE CASCADE,
+        job bytea NOT NULL
+    )
+    """,
+)
+"""What it takes to go on with a response whose server has gone: the model, what was asked for, and
+what the model has said. Without a model nobody can. Servers of version 3 that are connected may go
+on: what they do not name has a default."""
+
+_OLDEST: Final = 3
+"""The first version that there was in PostgreSQL."""
+
 _SCHEMA: Final = (
     "CREATE TABLE state_version (version integer NOT NULL)",
     # Ids are compared by their bytes, whatever order of words the system has, today or after an
@@ -78,8 +97,12 @@ _SCHEMA: Final = (
     ) WITH (fillfactor = 50)
     """,
     f"INSERT INTO totals (slot) SELECT * FROM generate_series(0, {NUM_SLOTS - 1})",
+    *_RESUMPTION,
     f"INSERT INTO state_version VALUES ({VERSION})",
 )
+
+_MIGRATION: Final = (*_RESUMPTION, f"UPDATE state_version SET version = {VERSION}")
+"""Makes tables of this version out of those of version 3."""
 
 
 class OtherVersion(Unreachable):
@@ -91,20 +114,21 @@ class NoTables(Unreachable):
 
 
 def make_tables(session: PostgresSession) -> None:
-    """Makes the tables unless they are there. Of several servers that start at the same time one
-    does so, and the others wait for it.
+    """Makes the tables unless they are there, or those of an older version new. Of several servers
+    that start at the same time one does so, and the others wait for it.
 
     Raises:
         psycopg.Error: the server does not allow it, or is gone.
         OtherVersion: they are of another version.
     """
-    if has_tables(session):
+    if _version(session) == VERSION:
         return
     session.begin()
     try:
         session.execute("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
-        if not has_tables(session):
-            for statement in _SCHEMA:
+        version = _version(session)
+        if version != VERSION:
+            for statement in _SCHEMA if version is None else _MIGRATION:
                 session.execute(statement)
         session.commit()
     except BaseException:
@@ -113,16 +137,18 @@ def make_tables(session: PostgresSession) -> None:
 
 
 def need_tables(session: PostgresSession) -> None:
-    """Raises NoTables unless the tables are there, and OtherVersion as `make_tables` does."""
-    if not has_tables(session):
+    """Raises NoTables unless tables are there, and makes those of an older version new as
+    `make_tables` does."""
+    if _version(session) is None:
         raise NoTables("it has no tables of a state")
+    make_tables(session)
 
 
-def has_tables(session: PostgresSession) -> bool:
-    """Returns whether the tables are there.
+def _version(session: PostgresSession) -> int | None:
+    """Returns the version of the tables; None = there are none.
 
     Raises:
-        OtherVersion: they are of another version.
+        OtherVersion: they are of one that this server does not know.
     """
     # Not `to_regclass`, which within a transaction may remember that there was no such table.
     [has_table] = session.execute(
@@ -130,9 +156,9 @@ def has_tables(session: PostgresSession) -> bool:
         "AND schemaname = ANY (current_schemas(false)))"
     ).fetchone()
     if not has_table:
-        return False
+        return None
     [version] = session.execute("SELECT max(version) FROM state_version").fetchone()
-    if version != VERSION:
+    if version is None or not _OLDEST <= version <= VERSION:
         of = "of a later fastovms" if version and version > VERSION else "none that there ever was"
         raise OtherVersion(f"its format is {version}, not {VERSION}: it is {of}")
-    return True
+    return int(version)

@@ -13,7 +13,7 @@ from fastovms.errors import StateFailed, description_of
 from fastovms.state.operations import Operations
 from fastovms.state.sqlite.database_schema import open_database
 from fastovms.state.state_database import Operation, OperationOutcome, StateBounds
-from fastovms.state.tables import COLUMNS, Clock, Tables, Totals
+from fastovms.state.tables import COLUMNS, RUN_COLUMNS, Clock, Tables, Totals
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Database:
         self._connection.create_function("unix_time", 0, clock)
         try:
             self._tables = Tables(self._connection, clock, bounds.max_bytes)
-            self._tables.interrupt_running()
+            self._tables.release_running()
             self._totals = self._tables.count()
         except BaseException:
             self._connection.close()
@@ -161,12 +161,13 @@ class Database:
                 ),
             )
             add(
-                "INSERT INTO runs VALUES (?, ?, ?, ?)",
-                read("SELECT object + ?, owner, lease_until, cancel_requested FROM runs", (last,)),
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)",
+                read(f"SELECT object + ?, {RUN_COLUMNS} FROM runs", (last,)),
             )
+            add("INSERT INTO jobs VALUES (?, ?)", read("SELECT object + ?, job FROM jobs", (last,)))
             add(
-                "INSERT INTO event_packs VALUES (?, ?, ?)",
-                read("SELECT object + ?, first, data FROM event_packs", (last,)),
+                "INSERT INTO event_packs VALUES (?, ?, ?, ?)",
+                read("SELECT object + ?, first, data, outputs FROM event_packs", (last,)),
             )
             totals = self._tables.count()
         self._totals = totals

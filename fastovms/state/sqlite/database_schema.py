@@ -27,6 +27,18 @@ CREATE TABLE event_packs (
 """The tables of responses that run: who runs them, and what their streams have told so far. Once
 they are finished, `objects.events` has all of it."""
 
+_RESUMPTION: Final = """
+ALTER TABLE runs ADD COLUMN model TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE event_packs ADD COLUMN outputs BLOB;
+CREATE TABLE jobs (
+    object INTEGER PRIMARY KEY REFERENCES objects ON DELETE CASCADE,
+    job BLOB NOT NULL
+) STRICT;
+"""
+"""What it takes to go on with a response whose process has ended: the model, what was asked for,
+and what the model has said. Without a model nobody can."""
+
 _SCHEMA: Final = f"""
 BEGIN;
 CREATE TABLE objects (
@@ -53,6 +65,7 @@ CREATE TABLE items (
 ) STRICT;
 CREATE INDEX items_by_id ON items (id);
 {_RUNNING}
+{_RESUMPTION}
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
@@ -79,6 +92,16 @@ PRAGMA user_version = 3;
 COMMIT;
 """
 """Makes a database of version 3 out of one of version 2, in which nobody owned what was running."""
+
+
+_ADD_RESUMPTION: Final = f"""
+BEGIN;
+{_RESUMPTION}
+PRAGMA user_version = 4;
+COMMIT;
+"""
+"""Makes a database of version 4 out of one of version 3, in which nobody could go on with what was
+cut off."""
 
 
 def open_database(path: str) -> sqlite3.Connection:
@@ -109,3 +132,5 @@ def _make_tables(connection: sqlite3.Connection) -> None:
         connection.executescript(_SEAL_ALL)
     if version <= 2:
         connection.executescript(_ADD_RUNNING)
+    if version <= 3:
+        connection.executescript(_ADD_RESUMPTION)

@@ -15,12 +15,15 @@ import orjson
 
 from fastovms.errors import ConfigurationError
 from fastovms.state.tables import VERSION
-from fastovms.state.transfer.row_copy import FORMS, PAGE, Page, Row, RowSource, TableForm
+from fastovms.state.transfer.row_copy import EVENTS, FORMS, PAGE, Page, Row, RowSource, TableForm
 
 _FORMAT: Final = "fastovms-state"
 
 _INTEGER_LIMIT: Final = 2**63
-_BLOBS: Final = ("body", "events", "data")
+_BLOBS: Final = ("body", "events", "data", "outputs", "job")
+_OLDEST: Final = 3
+"""The first version that there was of such files. Its rows of events end before `outputs`."""
+
 _FORM_OF: Final = {form.name: form for form in FORMS}
 
 
@@ -67,7 +70,7 @@ class PortableFile:
         header = _parse(line)
         if not isinstance(header, dict) or header.get("format") != _FORMAT:
             raise ConfigurationError(f"{file.name} is no exported state")
-        if (version := header.get("version")) != VERSION:
+        if (version := header.get("version")) not in range(_OLDEST, VERSION + 1):
             raise ConfigurationError(f"the format of {file.name} is {version}, not {VERSION}")
         num_rows = header.get("num_rows")
         if not isinstance(num_rows, int):
@@ -96,6 +99,8 @@ class PortableFile:
     def _row(self, value: Any) -> tuple[TableForm, Row]:
         try:
             form = _FORM_OF[value[0]]
+            if form is EVENTS and len(value) == len(form.columns):
+                value = [*value, None]
             return form, [
                 _column(name, part) for name, part in zip(form.columns, value[1:], strict=True)
             ]

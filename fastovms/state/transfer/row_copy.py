@@ -31,8 +31,11 @@ class TableForm(NamedTuple):
 
 OBJECTS: Final = TableForm("objects", ("key", *COLUMNS.split(", ")), ("key",))
 ITEMS: Final = TableForm("items", ("object", "position", "side", "id", "body"), ("rowid",))
-EVENTS: Final = TableForm("event_packs", ("object", "first", "data"), ("object", "first"))
-FORMS: Final = (OBJECTS, ITEMS, EVENTS)
+EVENTS: Final = TableForm(
+    "event_packs", ("object", "first", "data", "outputs"), ("object", "first")
+)
+JOBS: Final = TableForm("jobs", ("object", "job"), ("object",))
+FORMS: Final = (OBJECTS, ITEMS, EVENTS, JOBS)
 """The tables, objects before what belongs to them. Who runs a response is not copied."""
 
 Row = Sequence[Any]

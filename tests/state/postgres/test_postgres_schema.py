@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fastovms.state.postgres.postgres_connection import open_session
+from fastovms.state.postgres.postgres_connection import PostgresSession, open_session
 from fastovms.state.postgres.postgres_schema import OtherVersion, make_tables
+from fastovms.state.store import ResponseProgress
 from fastovms.state.tables import VERSION
+from tests.state.transactions import do
 
 
 def test_many_servers_start_at_the_same_time(postgres):
@@ -25,11 +27,45 @@ def test_many_servers_start_at_the_same_time(postgres):
     session.close()
 
 
+def test_tables_of_version_3_become_those_of_this_one(postgres, make_postgres):
+    session = open_session(postgres.connection_parameters())
+    make_tables(session)
+    expected = columns(session)
+    for statement in (
+        "DROP TABLE jobs",
+        "ALTER TABLE runs DROP COLUMN model, DROP COLUMN attempts",
+        "ALTER TABLE event_packs DROP COLUMN outputs",
+        "UPDATE state_version SET version = 3",
+        "INSERT INTO objects (key, tenant, kind, id, progress, body, size, used_at) "
+        "VALUES (1, 't', 0, 'old', 0, '{}', 0, 0)",
+        "INSERT INTO runs VALUES (1, 'somebody', 0, 0)",
+    ):
+        session.execute(statement)
+    session.close()
+    database = make_postgres()
+    assert do(database, lambda state: state.take_over(None, 9)) == []
+    do(database, lambda state: state.interrupt_expired(float("inf")))
+    left = do(database, lambda state: state.find_events("t", "old", 0))
+    assert left.progress is ResponseProgress.INTERRUPTED
+    session = open_session(postgres.connection_parameters())
+    assert columns(session) == expected
+    assert session.execute("SELECT version FROM state_version").fetchall() == [(VERSION,)]
+    session.close()
+
+
+def columns(session: PostgresSession) -> set[tuple[str, ...]]:
+    rows = session.execute(
+        "SELECT table_name, column_name, data_type, is_nullable, column_default "
+        "FROM information_schema.columns WHERE table_schema = 'public'"
+    )
+    return set(rows.fetchall())
+
+
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (99, "its format is 99, not 3: it is of a later fastovms"),
-        (2, "its format is 2, not 3: it is none that there ever was"),
+        (99, "its format is 99, not 4: it is of a later fastovms"),
+        (2, "its format is 2, not 4: it is none that there ever was"),
     ],
 )
 def test_another_version_is_left_alone(postgres, version, message):

@@ -82,7 +82,7 @@ async def test_nobody_is_in_the_way_of_others(stores, make_postgres):
                 if await store.delete_response("t", id):
                     deleted.append(id)
             case 2:
-                await store.interrupt_expired()
+                await store.interrupt_expired(60.0)
             case _:
                 await store.renew_leases()
     kept = [str(number) for number, task in enumerate(running) if await task]

@@ -11,7 +11,13 @@ import pytest
 from fastovms.errors import ConfigurationError
 from fastovms.state.sqlite.database import Database
 from fastovms.state.state_database import StateBounds
-from fastovms.state.store import EventPack, ResponseProgress, StoredItem, StoredResponse
+from fastovms.state.store import (
+    EventPack,
+    ResponseProgress,
+    Resumption,
+    StoredItem,
+    StoredResponse,
+)
 from tests.state.sqlite.test_location import open_at
 
 
@@ -35,6 +41,7 @@ async def test_a_file_of_version_1_gets_checksums_and_the_tables_of_running_resp
         "UPDATE objects SET progress = 0 WHERE id = 'running'",
         "DROP TABLE runs",
         "DROP TABLE event_packs",
+        "DROP TABLE jobs",
         "PRAGMA user_version = 1",
     ):
         connection.execute(statement)
@@ -47,9 +54,42 @@ async def test_a_file_of_version_1_gets_checksums_and_the_tables_of_running_resp
     assert await store.add_response("t", replace(running, id="new"))
     assert await store.add_events("t", "new", EventPack(0, b"events"))
     assert (found.body, found.output) == (response.body, response.output)
-    assert (await store.find_events("t", "r", 0)).packs == [(0, b"events")]
+    assert (await store.find_events("t", "r", 0)).packs == [EventPack(0, b"events")]
     context = await store.conversation_context("t", "c", max_bytes=1000)
     assert context.items == [StoredItem("i", b""), *response.input, *response.output]
+    await store.close()
+    Database(str(tmp_path / "state.db"), StateBounds(1e9, 100, 10**6), time.time).check()
+
+
+async def test_nobody_goes_on_with_what_a_file_of_version_3_has_running(tmp_path):
+    store = open_at(tmp_path)
+    await store.add_response("t", StoredResponse("r", b"{}", progress=ResponseProgress.RUNNING))
+    await store.add_events("t", "r", EventPack(0, b"events"))
+    await store.close()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    for statement in (
+        "DROP TABLE jobs",
+        "ALTER TABLE runs DROP COLUMN model",
+        "ALTER TABLE runs DROP COLUMN attempts",
+        "ALTER TABLE event_packs DROP COLUMN outputs",
+        "PRAGMA user_version = 3",
+    ):
+        connection.execute(statement)
+    connection.close()
+    store = open_at(tmp_path)
+    found = await store.find_events("t", "r", 0)
+    assert found == (ResponseProgress.INTERRUPTED, [EventPack(0, b"events")])
+    assert await store.take_over(None, 9) == []
+    new = StoredResponse(
+        "new", b"{}", progress=ResponseProgress.RUNNING, resumption=Resumption("m", b"job")
+    )
+    assert await store.add_response("t", new)
+    assert await store.add_events("t", "new", EventPack(0, b"events", b"outputs"))
+    await store.close()
+    store = open_at(tmp_path)
+    assert await store.take_over(None, 9) == [("t", "new")]
+    cut = await store.begin_attempt("t", "new")
+    assert (cut.job, cut.packs) == (b"job", [EventPack(0, b"events", b"outputs")])
     await store.close()
     Database(str(tmp_path / "state.db"), StateBounds(1e9, 100, 10**6), time.time).check()
 
@@ -59,5 +99,5 @@ async def test_a_file_of_another_version_is_left_alone(tmp_path):
     connection = sqlite3.connect(tmp_path / "state.db")
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(ConfigurationError, match="its format is 99, not 3"):
+    with pytest.raises(ConfigurationError, match="its format is 99, not 4"):
         open_at(tmp_path)

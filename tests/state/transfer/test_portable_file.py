@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from itertools import chain
 
@@ -9,9 +10,10 @@ import pytest
 from fastovms.errors import ConfigurationError
 from fastovms.state.tables import VERSION
 from fastovms.state.transfer.portable_file import PortableFile, write_portable
-from fastovms.state.transfer.row_copy import EVENTS, ITEMS, OBJECTS, PAGE, Page
+from fastovms.state.transfer.row_copy import EVENTS, ITEMS, JOBS, OBJECTS, PAGE, Page
 
 OBJECT = (1, "t", 0, "r", 1, None, b"body", None, 300, 1.5)
+EVENT = (1, 0, b"\x80", b"\x81")
 ITEM = (1, 0, 0, "\u20ac\ud7ff", b"\xff\0")
 
 
@@ -28,7 +30,7 @@ class Rows:
         yield from self._pages
 
 
-ROWS = Rows((OBJECTS, [OBJECT]), (ITEMS, [ITEM] * (PAGE + 1)), (EVENTS, [(1, 0, b"\x80")]))
+ROWS = Rows((OBJECTS, [OBJECT]), (ITEMS, [ITEM] * (PAGE + 1)), (EVENTS, [EVENT]), (JOBS, [(1, b"job")]))
 
 
 def read(path) -> list[Page]:
@@ -41,10 +43,20 @@ def test_rows_come_back_as_they_were(tmp_path):
     write_portable(path, ROWS, counted.append)
     assert sum(counted) == ROWS.num_rows()
     pages = read(path)
-    assert [len(rows) for _, rows in pages] == [1, PAGE, 1, 1]
+    assert [len(rows) for _, rows in pages] == [1, PAGE, 1, 1, 1]
     rows = [(form, tuple(row)) for form, some in pages for row in some]
     expected = chain.from_iterable([(form, row) for row in some] for form, some in ROWS.pages())
     assert rows == list(expected)
+
+
+def test_a_file_of_version_3_says_nothing_of_what_the_model_has_said(tmp_path):
+    path = tmp_path / "file"
+    write_portable(path, Rows((OBJECTS, [OBJECT]), (EVENTS, [EVENT[:3]])), lambda count: None)
+    header, *lines, _ = path.read_bytes().splitlines(keepends=True)
+    lines.insert(0, header.replace(b'"version":4', b'"version":3'))
+    end = orjson.dumps({"end": 2, "crc": zlib.crc32(b"".join(lines))}) + b"\n"
+    path.write_bytes(b"".join([*lines, end]))
+    assert [list(map(tuple, rows)) for _, rows in read(path)] == [[OBJECT], [(*EVENT[:3], None)]]
 
 
 def test_a_file_that_is_not_whole_has_no_name(tmp_path):
@@ -68,7 +80,7 @@ def changed(lines: list[bytes], number: int, line: bytes) -> list[bytes]:
         (lambda lines: [], "is no exported state"),
         (lambda lines: [b"[]\n"], "is no exported state"),
         (lambda lines: [b"\xff\n", *lines], "is no exported state"),
-        (lambda lines: [lines[0].replace(b'"version":3', b'"version":9')], "is 9, not 3"),
+        (lambda lines: [lines[0].replace(b'"version":4', b'"version":9')], "is 9, not 4"),
         (lambda lines: lines[:-1], "was cut off"),
         (lambda lines: [*lines[:2], *lines[3:]], "was cut off"),
         (lambda lines: changed(lines, 1, lines[1].replace(b'"r"', b'"x"')), "was cut off"),
@@ -81,7 +93,7 @@ def changed(lines: list[bytes], number: int, line: bytes) -> list[bytes]:
         (lambda lines: changed(lines, 103, b'["events",true,0,"gA=="]\n'), "is damaged"),
         (lambda lines: changed(lines, 103, b'["events",9223372036854775808,0,""]\n'), "is damaged"),
         (lambda lines: changed(lines, 103, b'["events",1,0,7]\n'), "is damaged"),
-        (lambda lines: changed(lines, 0, b'{"format":"fastovms-state"}\n'), "is None, not 3"),
+        (lambda lines: changed(lines, 0, b'{"format":"fastovms-state"}\n'), "is None, not 4"),
         (lambda lines: [lines[0].replace(b'"num_rows":103', b'"num_rows":"x"')], "is damaged"),
         (lambda lines: [lines[0].replace(b'"num_rows"', b'"rows"')], "is damaged"),
     ],

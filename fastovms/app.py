@@ -25,6 +25,8 @@ from fastovms.api.openapi.docs_routes import DocsRoutes, add_docs_routes
 from fastovms.api.openapi.document import openapi_document
 from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
 from fastovms.api.responses.lease_keeper import LeaseKeeper
+from fastovms.api.responses.resumption.resumer import Resumer
+from fastovms.api.responses.resumption.run_restorer import RunRestorer
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.serving.model_metrics import ModelCollector
 from fastovms.api.serving.served import ServedModels
@@ -199,8 +201,8 @@ async def _run(
     server.bind()  # before the state is touched: who has the address mostly has that too
     runs = BackgroundRuns(config.state.max_background)
     store = open_store(config.state, os.environ, time.time)
-    state = None if store is None else ResponsesState(store, runs)
-    keeper = None if store is None else LeaseKeeper(store, runs)
+    state = None if store is None else ResponsesState(store, runs, config.state.resume)
+    keeper: LeaseKeeper | None = None
     if store is not None:
         registry.register(StateCollector(store.stats, lambda: runs.num_running))
     loop = asyncio.get_running_loop()
@@ -213,14 +215,17 @@ async def _run(
     def on_loaded(models: ServedModels) -> None:
         loop_watch.start(loop)  # until now a model was loaded, and nobody was served
         trimmer.start(loop)
-        if keeper is not None:
-            keeper.start()
+        context = _context(config, models, bodies, tracer)
         registry.register(GenerationCollector(models.metrics))
         reload = None
         if supply is not None:
             registry.register(ModelCollector(models, supply.start(models)))
             reload = supply.reload if supply.has_list else None
-        add_model_routes(router, _context(config, models, bodies, tracer), state, reload)
+        if state is not None:
+            nonlocal keeper
+            keeper = _lease_keeper(state, context)
+            keeper.start()
+        add_model_routes(router, context, state, reload)
         if config.security.enable_docs:
             describe = partial(_describe, config, router, models, needs_key=guard.needs_key)
             add_docs_routes(router, DocsRoutes(describe))
@@ -292,6 +297,13 @@ def _observers(
     if access_lines is not None:
         observers.append(AccessLog(config.access_log, access_lines.write_line))
     return observers
+
+
+def _lease_keeper(state: ResponsesState, context: ApiContext) -> LeaseKeeper:
+    resumer = None
+    if state.resumes:
+        resumer = Resumer(state.store, state.runs, RunRestorer(context, state.store))
+    return LeaseKeeper(state.store, state.runs, resumer)
 
 
 def _context(

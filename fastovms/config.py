@@ -1,5 +1,4 @@
-"""Declares the configuration, frozen. Each default stands here and nowhere else; the CLI reads them
-from here."""
+"""Declares the configuration, frozen. Each default stands here alone; the CLI reads them all."""
 
 from __future__ import annotations
 
@@ -271,12 +270,12 @@ class StateConfig:
         num_connections: to that database.
         listen_url: of the same database for the connection that hears of changes, where `state_url`
             leads through a pooler that does not let sessions listen; None = `state_url`.
-        lease: seconds after which a response in the background counts as interrupted when its
-            server has not said that it still runs it.
+        lease: seconds for which a response in the background is its server's, if not renewed.
         max_age: seconds since the last use.
         max_objects: responses and conversations.
         max_bytes: the bytes of all of them with their items.
         max_background: responses that run without a client.
+        resume: go on with those that were cut off.
     """
 
     enable_store: bool = True
@@ -290,6 +289,7 @@ class StateConfig:
     max_objects: int = 100_000
     max_bytes: int = 512 * 1024 * 1024
     max_background: int = 64
+    resume: bool = True
 
 
 @dataclass(frozen=True, slots=True)

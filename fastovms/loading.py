@@ -19,6 +19,7 @@ from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.images.image_decoder import ImageDecoder
 from fastovms.backends.model_files.context_length import limit_context
+from fastovms.backends.model_files.fingerprint import fingerprint_of
 from fastovms.backends.model_files.model_info import log_missing, read_model_info
 from fastovms.backends.model_files.required_files import takes_images
 from fastovms.backends.paged.idle_tuning import IdleTuning
@@ -99,7 +100,7 @@ def load_models(
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
             chat = beside.submit(ChatModel.load, model.path, model.chat)
-            info = read_info(model)
+            info = replace(read_info(model), fingerprint=fingerprint_of(model.path))
             log_missing(info)
             reserve = compile_backend(model.path, info, model.engine, cache, prefixes, idle_tuning)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))

@@ -325,6 +325,7 @@ class ModelInfo:
         defaults: sampling defaults of the model.
         config: config.json as read.
         takes_images: prompts may have images, and are `TextPrompt`s.
+        fingerprint: the same for equal files, and for no others; empty = not known.
     """
 
     name: str
@@ -336,3 +337,4 @@ class ModelInfo:
     config: Mapping[str, object] = field(default_factory=dict)
     takes_images: bool = False
     context_reason: str = ""
+    fingerprint: str = ""

@@ -168,7 +168,8 @@ class FakeBackend:
         self.submitted.append(request)
         self.received.set()
         for index in range(request.params.n):
-            self._running[request.request_id, index] = (request, on_output, 0)
+            start = len(request.generated_token_ids)
+            self._running[request.request_id, index] = (request, on_output, start)
         if not self._stepping:
             self._stepping = True
             asyncio.get_running_loop().call_soon(self.step)

@@ -26,6 +26,7 @@ LINE = CommandLine(
         "storm": "bench.endurance.http_attack.storm",
         "crash": "bench.endurance.state_faults.crash",
         "disk": "bench.endurance.state_faults.disk",
+        "resume": "bench.endurance.state_faults.resume",
         "engine": "bench.endurance.engine_faults",
         "neighbours": "bench.endurance.load.neighbours",
         "restart": "bench.endurance.load.restart",

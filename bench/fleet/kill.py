@@ -151,7 +151,8 @@ def _restart(fleet: Fleet, options: argparse.Namespace, victim: ServerUnderTest)
 
 
 def run(options: argparse.Namespace) -> Sequence[Figure]:
-    with running_fleet(options.replicas) as fleet:
+    # Nobody goes on with what the replica ran, which is to be told within the time of a lease.
+    with running_fleet(options.replicas, "--no-resume") as fleet:
         return measure(fleet, options)
 
 

@@ -198,4 +198,6 @@ STATE_FLAGS: Final = (
          "of all of them together; the ones not used for longest are deleted", show_size),
     Flag("--max-background-responses", STATE.max_background, "N", integer(1),
          "responses that run without a client; more are refused with 429"),
+    Flag("--resume", STATE.resume, "", None,
+         "go on with them after a crash or a restart, instead of having them fail"),
 )  # fmt: skip

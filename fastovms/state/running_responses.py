@@ -190,9 +190,7 @@ class RunningResponses:
             (key, pack.first, data, outputs),
         )
         if outputs is not None:
-            self._execute(
-                "UPDATE runs SET attempts = 0 WHERE object = ? AND attempts > 0", (key,)
-            )
+            self._execute("UPDATE runs SET attempts = 0 WHERE object = ? AND attempts > 0", (key,))
         size = OVERHEAD + len(data) + len(outputs or b"")
         self._tables.grow(key, size - sum(OVERHEAD + length for (length,) in replaced))
 

@@ -58,19 +58,16 @@ class Api:
         models = ServedModels([model])
         ids = count(first_id)
         self.router = Router()
-        add_model_routes(
-            self.router,
-            ApiContext(
-                models,
-                config,
-                new_id=lambda: f"{next(ids):032x}",
-                unix_time=lambda: 1_750_000_000.5,
-                system_fingerprint="fp_test",
-                bodies=BodyReader(),
-                tracer=tracer,
-            ),
-            state,
+        self.context = ApiContext(
+            models,
+            config,
+            new_id=lambda: f"{next(ids):032x}",
+            unix_time=lambda: 1_750_000_000.5,
+            system_fingerprint="fp_test",
+            bodies=BodyReader(),
+            tracer=tracer,
         )
+        add_model_routes(self.router, self.context, state)
         self.status = ServerStatus.serving(models)
         add_health_routes(self.router, HealthRoutes(self.status, self.registry, "1.2.3"))
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
@@ -133,6 +134,8 @@ class TextGeneration:
         self._hold = model.hold
         self._release: Callable[[], None] | None = None
         self._on_delta: DeltaCallback | None = None
+        self._on_heard: Callable[[GenerationOutput], None] | None = None
+        self._is_live = True
         self._num_unfinished = len(self._samples)
         self._done: asyncio.Future[None] | None = None
 
@@ -156,6 +159,11 @@ class TextGeneration:
             error = exc if isinstance(exc, Exception) else failure
             # What only echoes its prompts has been submitted to nobody.
             self._span.end(self._progress.end([] if self._done is None else reasons, error))
+
+    @property
+    def has_lost_backend(self) -> bool:
+        """Whether nothing can be generated any more, whatever is asked for."""
+        return self._backend.failure is not None
 
     @property
     def num_samples(self) -> int:
@@ -195,18 +203,49 @@ class TextGeneration:
         self.submit(on_delta)
         await self.finished()
 
-    def submit(self, on_delta: DeltaCallback) -> None:
-        """Queues the prompts.
+    def hear(self, outputs: Iterable[GenerationOutput], on_delta: DeltaCallback) -> None:
+        """Takes over what the backend has said of the only sample in a process that has ended:
+        `submit` then goes on behind it. It may be told piece by piece.
+
+        Args:
+            on_delta: as for `submit`.
+        """
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+        self._on_delta, self._is_live = on_delta, False
+        [request] = self._requests
+        token_ids = list(request.generated_token_ids)
+        for output in outputs:
+            token_ids += output.token_ids
+            self._on_output(0, 0, output)
+        self._is_live = True
+        if token_ids:
+            # What is in the cache now was generated for this prompt.
+            self._progress.note_scored(self._progress.num_cached_tokens)
+        self._requests = [replace(request, generated_token_ids=token_ids)]
+
+    def submit(
+        self,
+        on_delta: DeltaCallback,
+        on_output: Callable[[GenerationOutput], None] | None = None,
+    ) -> None:
+        """Queues the prompts, unless all of their samples are known to be finished.
 
         `on_delta` is called on the event loop for every step of every sample; what it raises ends
         the run.
+
+        Args:
+            on_output: called with what the backend has said, before the delta that is made of it.
 
         Raises:
             RequestError: a prompt can never run.
             BackendError: the backend cannot take the prompts.
         """
-        self._on_delta = on_delta
-        self._done = asyncio.get_running_loop().create_future()
+        self._on_delta, self._on_heard = on_delta, on_output
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+        if not self._num_unfinished:
+            return
         n = self._requests[0].params.n
         self._progress.note_submitted()
         submit_all(
@@ -249,6 +288,8 @@ class TextGeneration:
         finish_reason = output.finish_reason
         if finish_reason is not None and finish_reason in _FAILED:
             raise failure(output)
+        if self._on_heard is not None:
+            self._on_heard(output)
         if output.prompt_logprobs:
             self.prompt_logprobs[position] = output.prompt_logprobs
         token_ids = output.token_ids
@@ -278,7 +319,8 @@ class TextGeneration:
             if tracking is not None:
                 parsed = text
             text = ""  # the pieces hold it
-        self._progress.note_output(sample.progress, output, num_tokens)
+        note = self._progress.note_output if self._is_live else self._progress.note_heard
+        note(sample.progress, output, num_tokens)
         sample.finish_reason = finish_reason
         if finish_reason is not None:
             self._num_unfinished -= 1

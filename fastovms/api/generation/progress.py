@@ -71,6 +71,7 @@ class RequestProgress:
         self._queue_times: list[float | None] = [None for _ in num_prompt_tokens]
         self.started_at = clock()
         self._submitted_at: float | None = None
+        self._has_times = True
         log_fields["prompt_tokens"] = sum(num_prompt_tokens)
         log_fields["cached_tokens"] = 0
         log_fields["completion_tokens"] = 0
@@ -81,6 +82,19 @@ class RequestProgress:
         self.num_cached_tokens = list(num_cached_tokens)
         self._log_fields["cached_tokens"] = sum(num_cached_tokens)
         self._is_scored = True
+
+    def note_heard(self, sample: SampleProgress, output: GenerationOutput, num_tokens: int) -> None:
+        """Takes note of an output of a process that has ended, of whose times nothing is known.
+
+        Args:
+            num_tokens: how many the sample now has.
+        """
+        self._has_times = False
+        self.num_cached_tokens[sample.position] = output.num_cached_tokens
+        if output.num_prompt_tokens is not None:
+            self.num_prompt_tokens[sample.position] = output.num_prompt_tokens
+        self.num_completion_tokens += num_tokens - sample.num_tokens
+        sample.num_tokens = num_tokens
 
     def note_submitted(self) -> None:
         """Takes note that the prompts begin to wait."""
@@ -128,7 +142,9 @@ class RequestProgress:
 
     def timings(self, sample: SampleProgress) -> SampleTimings | None:
         """Returns the phases of a sample; None where it has no token, or nothing tells how long it
-        waited."""
+        waited, or how long another process took for a part of it."""
+        if not self._has_times:
+            return None
         queue, submitted_at = self._queue_times[sample.position], self._submitted_at
         first_at, last_at = sample.first_token_at, sample.last_token_at
         if queue is None or submitted_at is None or first_at is None or last_at is None:

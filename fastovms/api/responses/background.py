@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -14,12 +14,14 @@ from fastovms.api.generation.deltas import SampleDelta
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.stored.event_log import EventLog
-from fastovms.api.responses.stored.event_writer import write_events
+from fastovms.api.responses.stored.event_writer import EventWriter
 from fastovms.api.responses.stored.records import from_record, to_record
-from fastovms.errors import InvalidField, StateFailed, TooLarge
+from fastovms.errors import BackendUnavailable, InvalidField, StateFailed, TooLarge
+from fastovms.params import GenerationOutput
 from fastovms.state.store import (
     ResponseKey,
     ResponseProgress,
+    Resumption,
     StateStore,
     StoredItem,
     StoredResponse,
@@ -47,6 +49,10 @@ class KeptFor:
 class BackgroundRun:
     """One response that runs without a client.
 
+    Args:
+        resumption: what others need to go on with it; None = nobody can.
+        log: what its stream has said already, where this goes on with it.
+
     Attributes:
         log: what its stream says. The last event comes when the response is kept.
     """
@@ -58,8 +64,14 @@ class BackgroundRun:
         input: Sequence[StoredItem],
         kept_for: KeptFor,
         store: StateStore,
+        resumption: Resumption | None = None,
+        log: EventLog | None = None,
     ) -> None:
-        self.log = EventLog()
+        self.log = EventLog() if log is None else log
+        self._is_kept = log is not None
+        self._resumption = resumption
+        self._is_cut = False
+        self._has_opened = False
         self._run = run
         self._generation = generation
         self._input = input
@@ -69,6 +81,8 @@ class BackgroundRun:
         self._accepted: asyncio.Future[None] = loop.create_future()
         self._held_up = asyncio.Event()
         self._stopped: asyncio.Future[None] = loop.create_future()
+        self._advanced = asyncio.Event()
+        self._writer = EventWriter(self.log, store, self.key, keeps_outputs=resumption is not None)
 
     @property
     def key(self) -> ResponseKey:
@@ -95,8 +109,28 @@ class BackgroundRun:
             BackendError: it cannot run now.
         """
         self._run.open(is_queued=True)
-        self.log.append(self._run.take_events())
-        self._generation.submit(self._on_delta)
+        self._writer.add(self._run.take_events())
+        self._generation.submit(self._on_delta, self._writer.add_output)
+
+    def hear(self, outputs: Iterable[GenerationOutput]) -> None:
+        """Takes over what the model has said in a process that has ended. It may be told piece by
+        piece, before `go_on`."""
+        if not self._has_opened:
+            self._run.open(is_queued=True)
+        self._has_opened = True
+        self._generation.hear(outputs, self._on_heard)
+
+    def go_on(self) -> None:
+        """Queues the response again, behind what it has heard; nothing is told twice. It raises as
+        `submit` does, and may then be tried again."""
+        self.hear(())
+        self._run.skip_events(self.log.num_events)
+        self._writer.add(self._run.take_events())
+        self._generation.submit(self._on_delta, self._writer.add_output)
+
+    async def advanced(self) -> None:
+        """Returns once the model has said something more, or the response has ended here."""
+        await self._advanced.wait()
 
     @property
     def is_leased(self) -> bool:
@@ -129,27 +163,38 @@ class BackgroundRun:
             self._stopped.set_result(None)
 
     async def drive(self) -> None:
-        """Runs what was submitted to its end."""
-        with self._generation:
+        """Runs what was submitted to its end, or until another process is to go on with it."""
+        try:
+            with self._generation:
+                if not await self._is_accepted():
+                    return
+                writing = asyncio.ensure_future(self._writer.run(self.lose))
+                try:
+                    await self._finished()
+                finally:
+                    writing.cancel()
+                    await asyncio.wait((writing,))
+            if self._is_cut:
+                await self._writer.flush()
+                self.log.cut()
+            else:
+                await self._keep()
+        finally:
+            self._advanced.set()
+
+    async def _is_accepted(self) -> bool:
+        """Keeps the response as one that runs, unless it is kept already."""
+        if not self._is_kept:
+            record = self._record(ResponseProgress.RUNNING)
             try:
-                if not await self._store.add_response(
-                    self._kept_for.tenant, self._record(ResponseProgress.RUNNING)
-                ):
+                if not await self._store.add_response(self._kept_for.tenant, record):
                     raise id_is_taken(self.id)
             except (StateFailed, TooLarge, InvalidField) as error:
                 self._accepted.set_exception(error)
                 self._accepted.exception()  # retrieved, so that asyncio does not complain about it
-                return
-            self._accepted.set_result(None)
-            writing = asyncio.ensure_future(
-                write_events(self.log, self._store, self.key, self.lose)
-            )
-            try:
-                await self._finished()
-            finally:
-                writing.cancel()
-                await asyncio.wait((writing,))
-        await self._keep()
+                return False
+        self._accepted.set_result(None)
+        return True
 
     async def _finished(self) -> None:
         finished = asyncio.ensure_future(self._generation.finished())
@@ -157,31 +202,41 @@ class BackgroundRun:
         if not finished.done():
             finished.cancel()
         elif isinstance(error := finished.exception(), Exception) and not self.has_ended:
-            self._run.fail(error)
+            # Not the answer's fault, but that of a server that ends.
+            ends = isinstance(error, BackendUnavailable) or self._generation.has_lost_backend
+            self._is_cut = ends and self._resumption is not None
+            if not self._is_cut:
+                self._run.fail(error)
 
     async def _keep(self) -> None:
         run = self._run
         run.end()
-        last = run.take_events()
-        record = self._record(ResponseProgress.FINISHED, events=self.log.dump(last))
+        own = [*self._writer.take_unsent(), *run.take_events()]
+        last: list[bytes] | None = own
+        record = self._record(ResponseProgress.FINISHED, events=self.log.dump(own))
         try:
             if not await self._finish(record):
-                last = await self._what_is_kept(last)
+                last = await self._what_is_kept(own)
         except (StateFailed, TooLarge) as error:
             logger.error("response %s is lost: %s", self.id, error)
         finally:
-            self.log.append(last, closes=True)
+            if last is None:
+                self.log.cut()
+            else:
+                self.log.append(last, closes=True)
 
-    async def _what_is_kept(self, last: list[bytes]) -> list[bytes]:
+    async def _what_is_kept(self, last: list[bytes]) -> list[bytes] | None:
         """Returns the last events of a response that is no longer this replica's: `last`, unless
-        the others have it as interrupted.
+        the others have it as interrupted; None where another one goes on with it.
 
         Raises:
             StateFailed: nothing is known of it.
         """
         kept = await self._store.find_response(*self.key)
-        if kept is None or kept.progress is not ResponseProgress.INTERRUPTED:
+        if kept is None:
             return last
+        if kept.progress is not ResponseProgress.INTERRUPTED:
+            return last if self._resumption is None else None
         logger.error("response %s is lost: %s", self.id, _LOST)
         return self._run.interrupted_events(orjson.loads(from_record(kept)), self.log.num_events)
 
@@ -211,13 +266,17 @@ class BackgroundRun:
     def _on_delta(self, delta: SampleDelta) -> None:
         if self.has_ended:
             return
+        self._on_heard(delta)
+        self._writer.add(self._run.take_events())
+        self._advanced.set()
+
+    def _on_heard(self, delta: SampleDelta) -> None:
         self._run.start()
         self._run.push(delta)
-        self.log.append(self._run.take_events())
 
     def _record(self, progress: ResponseProgress, *, events: bytes | None = None) -> StoredResponse:
         run = self._run
-        return to_record(
+        record = to_record(
             run.form,
             run.status,
             self._input,
@@ -225,6 +284,8 @@ class BackgroundRun:
             progress=progress,
             events=events,
         )
+        runs = progress is ResponseProgress.RUNNING
+        return replace(record, resumption=self._resumption) if runs else record
 
 
 def id_is_taken(id: str) -> InvalidField:

@@ -31,9 +31,14 @@ class BackgroundRuns:
     def num_running(self) -> int:
         return len(self._tasks)
 
+    @property
+    def room(self) -> int:
+        """How many more there may be."""
+        return max(0, self._max_runs - len(self._tasks))
+
     def check_room(self) -> None:
         """Raises Overloaded where there are as many runs as may be."""
-        if len(self._tasks) >= self._max_runs:
+        if not self.room:
             raise Overloaded(f"{self._max_runs} responses run in the background already")
 
     def start(self, run: BackgroundRun) -> None:
@@ -44,10 +49,19 @@ class BackgroundRuns:
             InvalidField: another response has the id.
         """
         self.check_room()
-        key = run.key
-        if key in self._runs:
+        if run.key in self._runs:
             raise id_is_taken(run.id)
         run.submit()
+        self._drive(run)
+
+    def go_on(self, run: BackgroundRun) -> None:
+        """Starts a run that was cut off, however many there are: it was let in before. It raises as
+        `BackgroundRun.go_on` does."""
+        run.go_on()
+        self._drive(run)
+
+    def _drive(self, run: BackgroundRun) -> None:
+        key = run.key
         task = asyncio.ensure_future(run.drive())
         self._runs[key] = run
         self._tasks[run] = task
@@ -101,13 +115,21 @@ class ResponsesState:
     """What of responses outlives requests.
 
     Attributes:
+        resumes: whether somebody goes on with responses that were cut off.
         attended: the responses that run for a client and are kept when they have ended, by tenant
             and id.
     """
 
     store: StateStore
     runs: BackgroundRuns
+    resumes: bool = False
     attended: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def may_run_elsewhere(self) -> bool:
+        """Whether what is kept as running, and does not run here, runs on another replica, or will
+        be gone on with."""
+        return self.resumes or self.store.lease is not None
 
     @contextmanager
     def attending(self, tenant: str, id: str) -> Iterator[None]:

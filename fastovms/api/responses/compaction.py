@@ -16,8 +16,9 @@ from fastovms.api.request import offload
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.request.prompts import context_exceeded
+from fastovms.api.responses.answering import item_ids
 from fastovms.api.responses.background_runs import ResponsesState
-from fastovms.api.responses.create import history_of, id_prefix, item_ids
+from fastovms.api.responses.create import history_of, id_prefix
 from fastovms.api.responses.input.input_items import Item, NewId
 from fastovms.api.responses.input.response_fields import read_fields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
@@ -83,7 +84,7 @@ class Compaction:
         history = await history_of(context, self._state, preparation, fields, request.tenant)
         if not history.items:
             raise InvalidField("input has nothing that could be compacted", param="input")
-        new_item_id = item_ids(context, dialect)
+        new_item_id = item_ids(context.new_id, dialect)
         asked = replace(preparation, body=_summary_body(preparation))
         fields = replace(read_fields(asked.body, dialect, keeps=False), reasoning=fields.reasoning)
         room = await _room(asked, history, new_item_id)

@@ -11,8 +11,8 @@ from msgspec import UNSET
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request import offload
 from fastovms.api.responses.affinity import with_affinity
+from fastovms.api.responses.answering import item_ids
 from fastovms.api.responses.background_runs import ResponsesState
-from fastovms.api.responses.create import item_ids
 from fastovms.api.responses.input.input_items import ItemRules, distinct, read_items
 from fastovms.api.responses.input.response_fields import read_metadata
 from fastovms.api.responses.input.responses_schema import (
@@ -148,7 +148,7 @@ class Conversations:
                 f"items must have at most {_MAX_ITEMS} entries, not {len(given)}", param="items"
             )
         takes_images = any(model.takes_images for model in self._context.models.known)
-        rules = ItemRules(dialect, item_ids(self._context, dialect), takes_images)
+        rules = ItemRules(dialect, item_ids(self._context.new_id, dialect), takes_images)
 
         def read() -> tuple[Sequence[StoredItem], HeaderPairs]:
             read = read_items(given, "items", rules)

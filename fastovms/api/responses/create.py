@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -22,14 +22,15 @@ from fastovms.api.request import offload
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.preparation import Preparation
 from fastovms.api.responses.affinity import with_affinity
+from fastovms.api.responses.answering import answering, item_ids
 from fastovms.api.responses.background import BackgroundRun, KeptFor, id_is_taken
 from fastovms.api.responses.background_runs import ResponsesState
-from fastovms.api.responses.input.input_items import ItemRules, NewId
+from fastovms.api.responses.input.input_items import ItemRules
 from fastovms.api.responses.input.response_fields import ResponseFields, read_fields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
-from fastovms.api.responses.output.echoed_fields import output_form, response_form
 from fastovms.api.responses.output.events import ResponseRun
 from fastovms.api.responses.responses_job import ResponsesJob, count_tokens, names_of, prepare
+from fastovms.api.responses.resumption.kept_job import numbered_ids, resumption_of, with_seed
 from fastovms.api.responses.stored.history import History, item_cost, read_history
 from fastovms.api.responses.stored.records import to_items, to_record
 from fastovms.api.responses.stored.replay import replay
@@ -39,12 +40,11 @@ from fastovms.api.wire.sse_frames import DONE
 from fastovms.api.wire.warning_header import passed_over, warning_headers
 from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
-from fastovms.state.store import StoredItem
+from fastovms.state.store import Resumption, StoredItem
 from fastovms.tracing import GenerationKind
 
 logger = logging.getLogger(__name__)
 
-_CALL_ID_LENGTH: Final = 24
 _RESPONSE_IDS: Final = ("resp_", "resp-")
 
 
@@ -61,6 +61,7 @@ class _Task:
     run: ResponseRun
     streams: bool
     headers: HeaderPairs
+    resumption: Resumption | None
 
     async def input_items(self) -> Sequence[StoredItem]:
         items = self.history.input
@@ -82,10 +83,11 @@ class Responses:
         """
         context, state = self._context, self._state
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
-        body = preparation.body
-        fields = read_fields(body, dialect, keeps=state is not None)
+        fields = read_fields(preparation.body, dialect, keeps=state is not None)
         if fields.background and state is not None:
             state.runs.check_room()
+            preparation = replace(preparation, body=with_seed(preparation.body))
+        body = preparation.body
         history = await history_of(context, state, preparation, fields, request.tenant)
         job = await prepare(preparation, fields, history)
         continued = fields.conversation_id or fields.previous_id
@@ -126,37 +128,30 @@ class Responses:
         job: ResponsesJob,
     ) -> _Task:
         context, dialect = self._context, envelope.dialect
-        form = output_form(job, fields, item_ids(context, dialect), self._new_call_id)
-        generation = TextGeneration(
-            job.preparation.model,
-            [job.task],
-            job.options,
+        id_key = context.new_id() if fields.background else ""
+        generation, run = answering(
+            context,
+            envelope,
+            fields,
+            job,
+            numbered_ids(id_key) if fields.background else context.new_id,
             request_id=new_id,
             # The access log's line is written before a response in the background has ended.
             log_fields={} if fields.background else request.log_fields,
-            measure=len,
-            new_parser=job.new_parser,
             begin_span=context.span_of(
                 request, GenerationKind.CHAT, job.preparation, envelope.id, fields.conversation_id
             ),
         )
+        resumption = None
+        if fields.background and self._state is not None and self._state.resumes:
+            resumption = resumption_of(job, dialect, envelope.created, id_key)
         streams = is_streamed(job.preparation.body)
-        run = ResponseRun(
-            response_form(job, fields, envelope),
-            form,
-            dialect,
-            usage=lambda: generation.usage,
-            unix_time=context.unix_time,
-            tells=streams or fields.background,
-            for_all=fields.background,
-        )
         skipped = [*history.skipped, *job.tools.skipped]
         warnings = job.tools.warnings_for(job.preparation.model.chat.tool_format)
         headers = warning_headers([*passed_over(skipped), *warnings], request.id)
-        return _Task(request, dialect, fields, history, job, generation, run, streams, headers)
-
-    def _new_call_id(self) -> str:
-        return f"call_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
+        return _Task(
+            request, dialect, fields, history, job, generation, run, streams, headers, resumption
+        )
 
     async def _complete(self, task: _Task) -> Response:
         generation, run, job = task.generation, task.run, task.job
@@ -216,6 +211,7 @@ class Responses:
             await task.input_items(),
             KeptFor(tenant, fields.conversation_id),
             state.store,
+            task.resumption,
         )
         state.runs.start(background)
         body = orjson.dumps(background.body())
@@ -288,13 +284,7 @@ async def history_of(
 ) -> History:
     """Reads the items of a request, and those that came before. Raises as `read_history` does."""
     dialect, takes_images = preparation.dialect, preparation.model.images is not None
-    rules = ItemRules(dialect, item_ids(context, dialect), takes_images)
+    rules = ItemRules(dialect, item_ids(context.new_id, dialect), takes_images)
     return await read_history(
         preparation, fields, rules, tenant, None if state is None else state.store
     )
-
-
-def item_ids(context: ApiContext, dialect: Dialect) -> NewId:
-    """Returns what makes ids of items in the dialect's form."""
-    separator = dialect.responses.id_separator
-    return lambda prefix: f"{prefix}{separator}{context.new_id()}"

@@ -5,51 +5,77 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from fastovms.api.responses.background_runs import BackgroundRuns
+from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
+from fastovms.api.responses.resumption.resumer import Resumer
 from fastovms.api.responses.stored.kept_stream import LOOK_AGAIN
 from fastovms.errors import StateFailed
-from fastovms.state.store import StateStore
+from fastovms.state.store import ResponseKey, StateStore
 
 logger = logging.getLogger(__name__)
 
 _INTERVAL: Final = 1.0
 """Seconds between two renewals: a lease of some seconds outlasts a few that fail."""
 
+_ALONE_INTERVAL: Final = 30.0
+"""Seconds after which to look again for what was cut off, where no other replica uses the store."""
 
-async def cancel_elsewhere(store: StateStore, tenant: str, id: str) -> None:
-    """Cancels a response, if another replica runs it, and returns when none does any more: it is
-    kept as cancelled or as what it had become, or the lease has expired."""
-    if store.lease is None:
-        return
-    with store.watch_response(tenant, id) as watch:
-        while await store.request_cancel(tenant, id):
+_PATIENCE: Final = 600.0
+"""Seconds that replicas have to take over a response, before it counts as interrupted: all that can
+may be busy, or be about to start."""
+
+
+async def cancel_anywhere(state: ResponsesState, tenant: str, id: str) -> None:
+    """Cancels a response, wherever it runs, and returns when it does no more: it is kept as
+    cancelled or as what it had become, or nobody goes on with it. It raises as
+    `BackgroundRuns.kept` does."""
+    with state.store.watch_response(tenant, id) as watch:
+        while True:
+            run = state.runs.find(tenant, id)
+            if run is not None:
+                await state.runs.cancel(run)
+                return
+            if not state.may_run_elsewhere or not await state.store.request_cancel(tenant, id):
+                return
             await watch.changed(LOOK_AGAIN)
 
 
 class LeaseKeeper:
-    """Renews the leases of this replica every second, where others use the store.
+    """Renews the leases of this replica every second, where others use the store. Where none does,
+    it looks now and then for what was cut off.
 
     Args:
+        resumer: goes on with what was cut off, here or on another replica; None = nobody here does.
         clock: tells seconds that only grow.
     """
 
     def __init__(
-        self, store: StateStore, runs: BackgroundRuns, clock: Callable[[], float] = time.monotonic
+        self,
+        store: StateStore,
+        runs: BackgroundRuns,
+        resumer: Resumer | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._runs = runs
+        self._resumer = resumer
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._renewed_at: float | None = None
         self._steady_since = 0.0
 
     def start(self) -> None:
-        if self._store.lease is not None:
-            self._task = asyncio.ensure_future(self._run(self._store.lease))
+        lease = self._store.lease
+        if lease is not None:
+            self._task = asyncio.ensure_future(self._run(lease))
+        elif self._resumer is not None:
+            self._task = asyncio.ensure_future(self._go_on(self._resumer))
+        else:
+            self._task = asyncio.ensure_future(self._end_cut())
 
     async def close(self) -> None:
         """Ends, and gives up what this replica still owns, so that nobody waits for the leases to
@@ -58,6 +84,10 @@ class LeaseKeeper:
             return
         self._task.cancel()
         await asyncio.wait((self._task,))
+        if self._resumer is not None:
+            await self._resumer.close()
+        if self._store.lease is None:
+            return
         try:
             owned = await self._store.renew_leases()
             await self._store.give_up([response.key for response in owned])
@@ -80,12 +110,45 @@ class LeaseKeeper:
                     orphans.append(key)
                 elif cancel_requested:
                     run_of_key.cancel()
-            if orphans:
-                await self._store.give_up(orphans)
-            if self._is_steady(lease):
-                await self._store.interrupt_expired()
+            await self._take_care(orphans)
+            steady_for = self._steady_for(lease)
+            if steady_for >= lease:
+                if self._resumer is not None:
+                    await self._take_over(self._resumer)
+                is_long = steady_for >= lease + _PATIENCE
+                await self._store.interrupt_expired(_PATIENCE if is_long else math.inf)
         except StateFailed:
             self._renewed_at = None
+
+    async def _take_over(self, resumer: Resumer) -> None:
+        """Takes over what other replicas have left, as much as may run here."""
+        if resumer.room:
+            resumer.add(await self._store.take_over(resumer.models(), resumer.room))
+
+    async def _take_care(self, orphans: Sequence[ResponseKey]) -> None:
+        """Goes on with responses that are this replica's and do not run here, or gives them up."""
+        if self._resumer is not None:
+            self._resumer.add(orphans)
+        elif orphans:
+            await self._store.give_up(orphans)
+
+    async def _go_on(self, resumer: Resumer) -> None:
+        """Goes on, from time to time, with what does not run though it is kept as running: after a
+        start, but also once a disk can be written again."""
+        while True:
+            try:
+                owned = await self._store.renew_leases()
+                resumer.add(key for key, _ in owned if self._runs.find(*key) is None)
+            except StateFailed as error:
+                logger.debug("what was cut off is looked for later: %s", error)
+            await asyncio.sleep(_ALONE_INTERVAL)
+
+    async def _end_cut(self) -> None:
+        """Has what was cut off before the start fail."""
+        try:
+            await self._store.interrupt_expired(0.0)
+        except StateFailed as error:
+            logger.warning("responses that were cut off still count as running: %s", error)
 
     async def _run(self, lease: float) -> None:
         with self._store.watch_cancels() as watch:
@@ -93,11 +156,11 @@ class LeaseKeeper:
                 await self.renew(lease)
                 await watch.changed(_INTERVAL)
 
-    def _is_steady(self, lease: float) -> bool:
-        """Takes note of a renewal. Returns whether the store could be had for the whole time of a
-        lease: a lease that has expired in an outage is no sign that its replica is gone."""
+    def _steady_for(self, lease: float) -> float:
+        """Takes note of a renewal. Returns for how many seconds the store could be had: a lease
+        that has expired in an outage is no sign that its replica is gone."""
         now = self._clock()
         if self._renewed_at is None or now - self._renewed_at > lease / 2:
             self._steady_since = now
         self._renewed_at = now
-        return now - self._steady_since >= lease
+        return now - self._steady_since

@@ -7,7 +7,7 @@ import orjson
 
 from fastovms.api.request import offload
 from fastovms.api.responses.background_runs import ResponsesState
-from fastovms.api.responses.lease_keeper import cancel_elsewhere
+from fastovms.api.responses.lease_keeper import cancel_anywhere
 from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.api.responses.stored.history import item_cost
 from fastovms.api.responses.stored.kept_stream import stream_kept
@@ -37,7 +37,7 @@ class StoredResponses:
             start = 0 if last is None else last + 1
             run = state.runs.find(request.tenant, id)
             if run is None:
-                await stream_kept(request, state.store, id, start, dialect)
+                await stream_kept(request, state, id, start, dialect)
             else:
                 await replay(request, run.log, start, dialect)
             return None
@@ -55,11 +55,7 @@ class StoredResponses:
     async def delete(self, request: Request, dialect: Dialect) -> Response:
         """Deletes a response. One that runs is cancelled first."""
         state, id = self._find(request)
-        run = state.runs.find(request.tenant, id)
-        if run is not None:
-            await state.runs.cancel(run)
-        else:
-            await cancel_elsewhere(state.store, request.tenant, id)
+        await cancel_anywhere(state, request.tenant, id)
         if not await state.store.delete_response(request.tenant, id):
             raise not_found("Response", id)
         return Response(200, orjson.dumps({"id": id, "object": "response", "deleted": True}))
@@ -78,7 +74,7 @@ class StoredResponses:
             await state.runs.cancel(run)
             body = orjson.dumps(run.body())
         else:
-            await cancel_elsewhere(state.store, request.tenant, id)
+            await cancel_anywhere(state, request.tenant, id)
             body = await self._body(state, request.tenant, id)
         response = orjson.loads(body)
         if response["status"] == "cancelled":
@@ -102,7 +98,7 @@ class StoredResponses:
         """Returns the response object of a response that does not run here, as JSON."""
         store = state.store
         kept = found(await store.find_response(tenant, id), "Response", id)
-        if kept.progress is not ResponseProgress.RUNNING or store.lease is None:
+        if kept.progress is not ResponseProgress.RUNNING or not state.may_run_elsewhere:
             return from_record(kept)
         log = EventLog()
         events = await store.find_events(tenant, id, 0)

@@ -48,6 +48,7 @@ class ResponsesJob:
     """A responses request that is ready to run.
 
     Attributes:
+        prompt: what the model is given.
         new_parser: makes the parser of one sample's text.
     """
 
@@ -55,13 +56,21 @@ class ResponsesJob:
     options: GenerationOptions
     task: PromptTask
     tools: ToolUse
+    prompt: Prompt
     new_parser: Callable[[], OutputParser]
 
 
 async def prepare(
-    request: Preparation[ResponsesRequest], fields: ResponseFields, history: History
+    request: Preparation[ResponsesRequest],
+    fields: ResponseFields,
+    history: History,
+    kept_prompt: Prompt | None = None,
 ) -> ResponsesJob:
     """Checks a request and makes what runs it. Long contexts are rendered and encoded in a thread.
+
+    Args:
+        kept_prompt: the prompt of a request that ran before, which has no images; None = one is
+            made of the history.
 
     Raises:
         RequestError: a field is at fault.
@@ -78,7 +87,11 @@ async def prepare(
     maker = replace(maker, truncation=options.truncation)
 
     def read() -> ReadChat:
-        prompt, images = _make_prompt(request, maker, history, options.budget)
+        prompt, images = (
+            _make_prompt(request, maker, history, options.budget)
+            if kept_prompt is None
+            else (kept_prompt, ())
+        )
         wanted = constraint(request, maker.tools, prompt.text or "", maker.options)
         if images and maker.may_lose_images:
             prompt, images = kept_images(prompt, images)
@@ -87,7 +100,7 @@ async def prepare(
     chat = await offload.run(read, history.size)
     task = await chat_task(request, options, chat)
     new_parser = parser_maker(request, options, chat)
-    return ResponsesJob(request, options, task, chat.tools, new_parser)
+    return ResponsesJob(request, options, task, chat.tools, chat.prompt, new_parser)
 
 
 async def count_tokens(

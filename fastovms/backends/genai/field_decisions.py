@@ -122,10 +122,14 @@ REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "cache_salt": FieldDecision(
         Handling.REFUSED, "with the prefix cache on, by `check_salt`; without it nothing is shared"
     ),
+    "tenant": FieldDecision(Handling.IGNORED, "nothing of the pipeline's is kept on disk"),
     "prompt": FieldDecision(Handling.ENGINE),
     "ends_text": FieldDecision(
         Handling.IGNORED,
         "functions cannot be sent to the process; the stop strings end the texts of a search",
+    ),
+    "generated_token_ids": FieldDecision(
+        Handling.REFUSED, "when the request is submitted; the pipeline takes prompts only"
     ),
 }
 """Every field of `GenerationRequest`."""

@@ -10,6 +10,8 @@ import pytest
 
 from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesState
 from fastovms.api.responses.lease_keeper import LeaseKeeper
+from fastovms.api.responses.resumption.resumer import Resumer
+from fastovms.api.responses.resumption.run_restorer import RunRestorer
 from fastovms.api.responses.stored import event_writer
 from fastovms.http.routing.messages import Response
 from tests.api.chat_models import PARAMETERS, chat_model
@@ -64,13 +66,23 @@ class Replica:
         api: its routes, over a model that makes as many steps as `api.steps_left` says.
     """
 
-    def __init__(self, make: Callable[..., Any], store: ReplicaStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        store: ReplicaStore,
+        clock: Clock,
+        *,
+        resumes: bool,
+        **options: Any,
+    ) -> None:
         self.store = store
         self.runs = BackgroundRuns(10)
-        self.state = ResponsesState(store, self.runs)
-        self.keeper = LeaseKeeper(store, self.runs, clock)
+        self.state = ResponsesState(store, self.runs, resumes)
         first_id = int(store._replica.id, 16) << 64
-        self.api = paused(make, num_steps=0, state=self.state, first_id=first_id)
+        options.setdefault("script", "Hello!")
+        self.api = paused(make, num_steps=0, state=self.state, first_id=first_id, **options)
+        self.resumer = Resumer(store, self.runs, RunRestorer(self.api.context, store))
+        self.keeper = LeaseKeeper(store, self.runs, self.resumer if resumes else None, clock)
 
     async def renew(self) -> None:
         await self.keeper.renew(LEASE)
@@ -89,8 +101,10 @@ async def make_replicas(request, make, monkeypatch):
         shared = InPostgres(request.getfixturevalue("postgres"), clock)
     replicas = []
 
-    def make_some(*ids: str) -> tuple[list[Replica], Clock]:
-        replicas.extend(Replica(make, shared.replica(id), clock) for id in ids)
+    def make_some(*ids: str, resumes: bool = False, **options) -> tuple[list[Replica], Clock]:
+        replicas.extend(
+            Replica(make, shared.replica(id), clock, resumes=resumes, **options) for id in ids
+        )
         return replicas, clock
 
     yield make_some

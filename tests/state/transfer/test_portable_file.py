@@ -30,7 +30,9 @@ class Rows:
         yield from self._pages
 
 
-ROWS = Rows((OBJECTS, [OBJECT]), (ITEMS, [ITEM] * (PAGE + 1)), (EVENTS, [EVENT]), (JOBS, [(1, b"job")]))
+ROWS = Rows(
+    (OBJECTS, [OBJECT]), (ITEMS, [ITEM] * (PAGE + 1)), (EVENTS, [EVENT]), (JOBS, [(1, b"job")])
+)
 
 
 def read(path) -> list[Page]:

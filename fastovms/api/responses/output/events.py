@@ -48,6 +48,13 @@ class EventEncoder:
         self._next_number += 1
         self._frames.append(frame(orjson.dumps(event), name if self._named else ""))
 
+    def skip(self, num_events: int) -> None:
+        """Drops the frames before that number, and goes on behind it at the earliest: another
+        version of the server may have told the same in more events."""
+        first = self._next_number - len(self._frames)
+        del self._frames[: max(0, num_events - first)]
+        self._next_number = max(self._next_number, num_events)
+
     def take(self) -> list[bytes]:
         """Returns the frames since the last time, one an event."""
         frames, self._frames = self._frames, []
@@ -141,6 +148,10 @@ class ResponseRun:
     def body(self) -> dict[str, object]:
         """Returns the response as of now."""
         return self.form.body(self.status, self.output.snapshot())
+
+    def skip_events(self, num_events: int) -> None:
+        """Takes note that so many events, from the first on, have been told by somebody else."""
+        self._events.skip(num_events)
 
     def take_events(self) -> list[bytes]:
         """Returns the frames since the last time, one an event."""

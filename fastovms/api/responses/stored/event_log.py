@@ -28,6 +28,7 @@ class EventLog:
 
     Attributes:
         is_closed: whether there will be no more.
+        is_cut: whether somebody else goes on with it, so that there will be no more here.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -38,6 +39,11 @@ class EventLog:
         self._open_size = 0
         self._listeners: dict[object, Callable[[], None]] = {}
         self.is_closed = False
+        self.is_cut = False
+
+    @property
+    def has_listeners(self) -> bool:
+        return bool(self._listeners)
 
     @property
     def num_events(self) -> int:
@@ -56,8 +62,7 @@ class EventLog:
             if self._open_size >= _FRAMES_SIZE:
                 self._seal()
         self.is_closed = closes
-        for listener in list(self._listeners.values()):
-            listener()
+        self._tell()
 
     def read(self, start: int) -> Sequence[bytes]:
         """Returns some of the frames from number `start` on; none where there is none yet."""
@@ -89,7 +94,7 @@ class EventLog:
         Raises:
             ValueError: events between are missing.
         """
-        number, data = pack
+        number, data = pack.first, pack.data
         position = 0
         while position < len(data):
             num_events, length = _HEADER.unpack_from(data, position)
@@ -107,6 +112,11 @@ class EventLog:
         """Takes note that there will be no more, and tells those who listen of what there is."""
         self.append([], closes=True)
 
+    def cut(self) -> None:
+        """Takes note that somebody else goes on with it, and tells those who listen."""
+        self.is_cut = True
+        self._tell()
+
     def dump(self, last: Sequence[bytes]) -> bytes:
         """Returns all of it, for `extend`.
 
@@ -117,9 +127,13 @@ class EventLog:
         return b"".join(
             [
                 *map(_piece, map(sub, ends, self._starts), self._packs),
-                pack_frames([*self._open, *last]),
+                *map(pack_frames, _shares([*self._open, *last])),
             ]
         )
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners.values()):
+            listener()
 
     def _seal(self) -> None:
         self._starts.append(self._open_start)
@@ -127,6 +141,18 @@ class EventLog:
         self._open_start += len(self._open)
         self._open = []
         self._open_size = 0
+
+
+def _shares(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yields frames as they are compressed together; at least once."""
+    start = size = 0
+    for end, frame in enumerate(frames, 1):
+        size += len(frame)
+        if size >= _FRAMES_SIZE:
+            yield frames[start:end]
+            start, size = end, 0
+    if start < len(frames) or not frames:
+        yield frames[start:]
 
 
 def pack_frames(frames: Sequence[bytes]) -> bytes:

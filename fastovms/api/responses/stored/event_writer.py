@@ -1,21 +1,23 @@
-"""Writes the events of a response to the store while it runs, for those who follow it through other
-replicas, and for what is told of it after a crash."""
+"""Writes the events of a response to the store while it runs, before anybody is sent them: for
+those who follow it through other replicas, and for whoever goes on with it after a crash."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from fastovms.api.responses.resumption.kept_outputs import pack_outputs
 from fastovms.api.responses.stored.event_log import EventLog, pack_frames
 from fastovms.errors import StateFailed, TooLarge
+from fastovms.params import GenerationOutput
 from fastovms.state.store import EventPack, ResponseKey, StateStore
 
 logger = logging.getLogger(__name__)
 
 SHARED_INTERVAL: Final = 0.1
-"""Seconds between two writes of one response where other replicas wait for them."""
+"""Seconds between two writes of one response where somebody waits for them."""
 
 _OWN_INTERVAL: Final = 1.0
 """Seconds where nobody reads them but after a crash: each write wears the disk."""
@@ -24,39 +26,98 @@ _RETRY: Final = 1.0
 """Seconds until a write that failed is tried again."""
 
 
-async def write_events(
-    log: EventLog, store: StateStore, key: ResponseKey, on_loss: Callable[[], None]
-) -> None:
-    """Writes what a log has and gets, until it is cancelled: one write at a time, and each has all
-    that has come since the last.
+class EventWriter:
+    """Writes the events of one response, and logs those that are written: what a client has been
+    sent is not taken back. While the store cannot be had, they are logged all the same.
 
     Args:
-        on_loss: called, at the end, when the response is no longer this replica's.
+        log: those that clients may be sent. It may have some, which are kept already.
+        keeps_outputs: whether to keep what the model has said, too.
     """
-    interval = _OWN_INTERVAL if store.lease is None else SHARED_INTERVAL
-    more = asyncio.Event()
-    next_number = 0
-    log.listen(more, more.set)
-    try:
+
+    def __init__(
+        self, log: EventLog, store: StateStore, key: ResponseKey, *, keeps_outputs: bool
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._key = key
+        self._keeps_outputs = keeps_outputs
+        self._num_kept = log.num_events
+        self._unsent: list[bytes] = []
+        self._outputs: list[GenerationOutput] = []
+        self._has_ended = False
+        self._more = asyncio.Event()
+
+    def add_output(self, output: GenerationOutput) -> None:
+        """Adds what the model has said, before the events that tell of it."""
+        if self._keeps_outputs:
+            self._outputs.append(output)
+
+    def add(self, frames: Sequence[bytes]) -> None:
+        """Adds events."""
+        self._unsent += frames
+        if self._has_ended:
+            self._log_unsent()
+        self._more.set()
+
+    def take_unsent(self) -> list[bytes]:
+        """Returns the events that are not logged, for the caller to keep and to log."""
+        unsent, self._unsent = self._unsent, []
+        return unsent
+
+    async def run(self, on_loss: Callable[[], None]) -> None:
+        """Writes until it is cancelled: one write at a time, and each has all that has come since
+        the last.
+
+        Args:
+            on_loss: called, at the end, when the response is no longer this replica's.
+        """
         while True:
-            more.clear()
-            while next_number < log.num_events:
-                frames = log.read(next_number)
-                try:
-                    is_own = await store.add_events(
-                        *key, EventPack(next_number, pack_frames(frames))
-                    )
-                except StateFailed:
-                    await asyncio.sleep(_RETRY)
-                    continue
-                except TooLarge as error:
-                    logger.warning("events of response %s are not kept: %s", key.id, error)
-                    return
-                if not is_own:
-                    on_loss()
-                    return
-                next_number += len(frames)
-            await asyncio.sleep(interval)
-            await more.wait()
-    finally:
-        log.forget(more)
+            await self._more.wait()
+            self._more.clear()
+            try:
+                while self._unsent or self._num_kept < self._log.num_events:
+                    if not await self._write():
+                        on_loss()
+                        return
+            except StateFailed:
+                self._log_unsent()
+                self._more.set()
+                await asyncio.sleep(_RETRY)
+                continue
+            except TooLarge as error:
+                logger.warning("events of response %s are not kept: %s", self._key.id, error)
+                self._has_ended = True
+                self._log_unsent()
+                return
+            has_readers = self._store.lease is not None or self._log.has_listeners
+            await asyncio.sleep(SHARED_INTERVAL if has_readers else _OWN_INTERVAL)
+
+    async def flush(self) -> None:
+        """Writes what there is, once `run` has ended. Where that fails, what is not written has
+        been sent to nobody."""
+        try:
+            while self._unsent and await self._write():
+                pass
+        except (StateFailed, TooLarge) as error:
+            logger.warning("the last events of response %s are not kept: %s", self._key.id, error)
+
+    async def _write(self) -> bool:
+        """Writes some events. Returns whether the response is still this replica's."""
+        log, outputs = self._log, list(self._outputs)
+        is_logged = self._num_kept < log.num_events
+        frames = log.read(self._num_kept) if is_logged else list(self._unsent)
+        # Never without what they were made of: whoever goes on makes the events behind them.
+        said = pack_outputs(outputs) if outputs else None
+        pack = EventPack(self._num_kept, pack_frames(frames), said)
+        if not await self._store.add_events(*self._key, pack):
+            return False
+        self._num_kept += len(frames)
+        del self._outputs[: len(outputs)]
+        if not is_logged:
+            del self._unsent[: len(frames)]
+            log.append(frames)
+        return True
+
+    def _log_unsent(self) -> None:
+        self._log.append(self.take_unsent())

@@ -9,6 +9,7 @@ from typing import Final
 
 import orjson
 
+from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.output.events import interrupted_events
 from fastovms.api.responses.output.response_object import failed
 from fastovms.api.responses.stored.event_log import EventLog
@@ -18,7 +19,7 @@ from fastovms.api.responses.stored.replay import replay
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField, StateFailed
 from fastovms.http.routing.messages import Request
-from fastovms.state.store import FoundEvents, ResponseProgress, StateStore
+from fastovms.state.store import FoundEvents, ResponseProgress
 from fastovms.state.watchers import Watch
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ _DELETED: Final = failed("the response was deleted")
 
 
 async def stream_kept(
-    request: Request, store: StateStore, id: str, start: int, dialect: Dialect
+    request: Request, state: ResponsesState, id: str, start: int, dialect: Dialect
 ) -> None:
     """Streams a response, and returns when all of it is sent.
 
@@ -41,8 +42,8 @@ async def stream_kept(
         NotFound: there is no such response.
         InvalidField: it was not in the background.
     """
-    with store.watch_response(request.tenant, id) as watch:
-        reader = _LogReader(store, request.tenant, id, start, dialect)
+    with state.store.watch_response(request.tenant, id) as watch:
+        reader = _LogReader(state, request.tenant, id, start, dialect)
         await reader.open()
         tasks = [
             asyncio.ensure_future(reader.read_to_end(watch)),
@@ -67,10 +68,11 @@ class _LogReader:
     """
 
     def __init__(
-        self, store: StateStore, tenant: str, id: str, start: int, dialect: Dialect
+        self, state: ResponsesState, tenant: str, id: str, start: int, dialect: Dialect
     ) -> None:
         self.log = EventLog(start)
-        self._store = store
+        self._store = state.store
+        self._may_go_on = state.may_run_elsewhere
         self._tenant = tenant
         self._id = id
         self._dialect = dialect
@@ -113,8 +115,8 @@ class _LogReader:
             log.append([])
 
     def _is_lost(self, events: FoundEvents) -> bool:
-        """Tells whether nobody runs the response: it would be this replica, which does not."""
-        return events.progress is ResponseProgress.INTERRUPTED or self._store.lease is None
+        """Tells whether nobody runs the response, or will: it would be this replica."""
+        return events.progress is ResponseProgress.INTERRUPTED or not self._may_go_on
 
     def _fail(self, body: bytes) -> None:
         events = interrupted_events(orjson.loads(body), self.log.num_events, self._dialect)

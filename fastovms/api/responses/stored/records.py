@@ -61,10 +61,12 @@ def from_record(found: FoundResponse) -> bytes:
 def running_body(found: FoundResponse, log: EventLog) -> bytes:
     """Returns the response object of a response that another replica runs, as JSON, by the events
     that are known of it: its status, and the items that are complete."""
-    status, output = "queued", []
-    for name, event in log.events():
-        if name == _IN_PROGRESS:
-            status = "in_progress"
-        elif name == _ITEM_DONE:
-            output.append(orjson.loads(event)["item"])
-    return orjson.dumps({**orjson.loads(found.body), "status": status, "output": output})
+    has_begun = any(name == _IN_PROGRESS for name, _ in log.events())
+    status = "in_progress" if has_begun else "queued"
+    body = orjson.loads(found.body)
+    return orjson.dumps({**body, "status": status, "output": done_items(log)})
+
+
+def done_items(log: EventLog) -> list[Item]:
+    """Returns the items that are complete, by the events that are known."""
+    return [orjson.loads(event)["item"] for name, event in log.events() if name == _ITEM_DONE]

@@ -13,7 +13,7 @@ from fastovms.http.routing.messages import HeaderPairs, Request
 async def replay(
     request: Request, log: EventLog, start: int, dialect: Dialect, *, headers: HeaderPairs = ()
 ) -> None:
-    """Streams a log, and returns when it is closed and all of it is sent.
+    """Streams a log, and returns when it is closed and all of it is sent, or when it is cut.
 
     Args:
         start: number of the first event.
@@ -25,7 +25,13 @@ async def replay(
 
     def send() -> None:
         nonlocal next_number
-        if done.done() or not stream.writable:
+        if done.done():
+            return
+        if log.is_cut:
+            stream.abort()  # the client asks for the rest where that is made
+            done.set_result(None)
+            return
+        if not stream.writable:
             return
         frames = log.read(next_number)
         next_number += len(frames)

@@ -1,0 +1,179 @@
+"""Makes a run again of what is kept of one whose process has ended, or the record that it has
+failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from itertools import chain
+from typing import Final
+
+import orjson
+
+from fastovms.api.generation.context import ApiContext
+from fastovms.api.generation.envelope import Envelope
+from fastovms.api.request.preparation import Preparation
+from fastovms.api.request.prompts import Prompt
+from fastovms.api.responses.answering import answering
+from fastovms.api.responses.background import BackgroundRun, KeptFor
+from fastovms.api.responses.input.response_fields import read_fields
+from fastovms.api.responses.output.events import interrupted_events
+from fastovms.api.responses.output.response_object import failed
+from fastovms.api.responses.responses_job import names_of, prepare
+from fastovms.api.responses.resumption.kept_job import KeptJob, model_key, numbered_ids, read_job
+from fastovms.api.responses.resumption.kept_outputs import unpack_outputs
+from fastovms.api.responses.stored.event_log import EventLog
+from fastovms.api.responses.stored.history import History
+from fastovms.api.responses.stored.records import done_items, to_items
+from fastovms.api.serving.served import ServedModel
+from fastovms.api.wire.dialect import DIALECTS, OPENAI, Dialect
+from fastovms.errors import FastovmsError
+from fastovms.params import GenerationOutput
+from fastovms.state.store import CutResponse, ResponseKey, Resumption, StateStore, StoredResponse
+
+_DIALECTS: Final = {dialect.name: dialect for dialect in DIALECTS}
+
+_HEARD_AT_ONCE: Final = 64
+"""How many outputs are heard again before others have their turn."""
+
+
+class CannotGoOn(FastovmsError):
+    """Nobody will be able to go on with a response. The text says why."""
+
+
+class RunRestorer:
+    """Makes runs again, as one server can."""
+
+    def __init__(self, context: ApiContext, store: StateStore) -> None:
+        self._context = context
+        self._store = store
+
+    def models(self) -> list[str]:
+        """Returns what identifies the models in memory, whose responses this server can go on
+        with."""
+        return [model_key(model) for model in self._context.models]
+
+    @asynccontextmanager
+    async def restored(self, key: ResponseKey, cut: CutResponse) -> AsyncIterator[BackgroundRun]:
+        """Makes the run of a response again, and has its model in memory until the end of the
+        `async with` statement: from then on the run must hold it.
+
+        Raises:
+            CannotGoOn: nobody can.
+            RequestError: the model, or this server, no longer takes the request.
+            BackendError: the server cannot do it now.
+        """
+        try:
+            job = read_job(cut.job)
+            outputs = _outputs(cut)
+            log = _log(cut)
+        except ValueError as error:
+            raise CannotGoOn(f"the response cannot be gone on with: {error}") from error
+        async with self._held(job) as model:
+            yield await self._restore(key, cut, job, model, outputs, log)
+
+    async def _restore(
+        self,
+        key: ResponseKey,
+        cut: CutResponse,
+        job: KeptJob,
+        model: ServedModel,
+        outputs: Sequence[GenerationOutput],
+        log: EventLog,
+    ) -> BackgroundRun:
+        context = self._context
+        dialect = _DIALECTS[job.dialect]
+        preparation = Preparation(
+            job.body, len(cut.job), model, dialect, context.config, names_of(job.body), key.tenant
+        )
+        fields = read_fields(job.body, dialect, keeps=True)
+        # The prompt is made already: what came before the input is in it.
+        history = History((), (), len(cut.job))
+        prompt = Prompt(job.prompt_token_ids, job.prompt_text)
+        prepared = await prepare(preparation, fields, history, prompt)
+        envelope = Envelope(
+            key.id, job.created, model.info.name, context.system_fingerprint, dialect
+        )
+        generation, run = answering(
+            context,
+            envelope,
+            fields,
+            prepared,
+            numbered_ids(job.id_key),
+            request_id=context.new_id(),
+            log_fields={},
+        )
+        background = BackgroundRun(
+            run,
+            generation,
+            cut.input,
+            KeptFor(key.tenant, fields.conversation_id),
+            self._store,
+            Resumption(model_key(model), cut.job),
+            log,
+        )
+        for start in range(0, len(outputs), _HEARD_AT_ONCE):
+            background.hear(outputs[start : start + _HEARD_AT_ONCE])
+            await asyncio.sleep(0)  # others are served first
+        return background
+
+    async def fail(self, key: ResponseKey, cut: CutResponse, message: str) -> None:
+        """Keeps a response as failed, with what it has told.
+
+        Raises:
+            StateFailed, TooLarge: it is not kept.
+        """
+        log = EventLog()
+        for pack in cut.packs:
+            log.extend(pack)
+        items = done_items(log)
+        body = {**orjson.loads(cut.body), **failed(message).members()}
+        last = interrupted_events({**body, "output": items}, log.num_events, _dialect_of(cut))
+        record = StoredResponse(
+            key.id,
+            orjson.dumps(body),
+            cut.input,
+            to_items(items),
+            cut.previous_id,
+            events=log.dump(last),
+        )
+        await self._store.finish_response(key.tenant, record)
+
+    @asynccontextmanager
+    async def _held(self, job: KeptJob) -> AsyncIterator[ServedModel]:
+        """Has the model of a request in memory."""
+        name = job.model.partition(" ")[2]
+        models = self._context.models
+        known = models.get(name)
+        if known is None:
+            raise CannotGoOn(f"the model {name} is no longer served since the response was begun")
+        release = None if models.holder is None else await models.holder.hold(known.name)
+        try:
+            model = known.served
+            if model is None or model_key(model) != job.model:
+                raise CannotGoOn(f"the model {name} has changed since the response was begun")
+            yield model
+        finally:
+            if release is not None:
+                release()
+
+
+def _outputs(cut: CutResponse) -> list[GenerationOutput]:
+    said: Iterable[bytes | None] = (pack.outputs for pack in cut.packs)
+    return list(chain.from_iterable(unpack_outputs(data) for data in said if data is not None))
+
+
+def _log(cut: CutResponse) -> EventLog:
+    log = EventLog()
+    for pack in cut.packs:
+        log.extend(pack)
+    return log
+
+
+def _dialect_of(cut: CutResponse) -> Dialect:
+    """Returns the dialect of a request, of which perhaps nothing else can be read."""
+    try:
+        return _DIALECTS[read_job(cut.job).dialect]
+    except (ValueError, KeyError):
+        return OPENAI

@@ -1,5 +1,5 @@
 """Three real servers that share a state in PostgreSQL: what one runs, the others follow and cancel,
-and they notice when it is gone."""
+and they go on with it when it is gone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ import pytest
 
 from tests.postgres_server import PostgresServer
 from tests.real_server import NAME, Server, start_server, stop_server
-
-TOLD_WITHIN = 10.0
-"""Seconds in which the others must know that a server is gone."""
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +35,9 @@ def clients(servers: list[Server]) -> Iterator[list[openai.OpenAI]]:
         yield [stack.enter_context(server.client("/v1")) for server in servers]
 
 
+NUM_TOKENS = 300
+"""How long a response is that another server goes on with."""
+
 NUM_OTHERS = 6
 """How many responses run beside that of a test, so that it takes some seconds on any machine."""
 
@@ -48,13 +48,14 @@ def start(client: openai.OpenAI) -> str:
     return id
 
 
-def start_one(client: openai.OpenAI) -> str:
+def start_one(client: openai.OpenAI, **fields: Any) -> str:
     response = client.responses.create(
         model=NAME,
         input="Tell me a story.",
         background=True,
         temperature=0,
         extra_body={"ignore_eos": True},
+        **fields,
     )
     assert response.status == "queued"
     return response.id
@@ -109,38 +110,32 @@ def test_a_chain_and_a_conversation_go_through_all(clients):
     assert [item.role for item in items] == ["user", "assistant"] * 9
 
 
-def test_a_server_that_ends_tells_at_once(servers, clients):
+def test_others_go_on_when_a_server_ends(servers, clients):
     """It is last but one: servers end here."""
     c, a = servers[2], clients[0]
-    id = start(clients[2])
+    id = start_one(clients[2], max_output_tokens=NUM_TOKENS)
     wait_for_text(a, id)
     with ThreadPoolExecutor() as pool:
         follower = pool.submit(lambda: list(a.responses.retrieve(id, stream=True)))
         c.process.terminate()
         time.sleep(0.3)  # two signals at once would be one
         c.process.terminate()
-        events = follower.result(TOLD_WITHIN)
+        events = follower.result(60)
     check_numbers(events, 0)
-    assert events[-1].type == "response.failed"
-    assert events[-1].response.error.message == "the server is shutting down"
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response.usage.output_tokens == NUM_TOKENS
 
 
-def test_a_server_that_is_killed_is_missed_within_seconds(servers, clients):
+def test_another_goes_on_when_a_server_is_killed(servers, clients):
     a, b = clients[:2]
-    id = start(a)
+    id = start_one(a, max_output_tokens=NUM_TOKENS)
     wait_for_text(b, id)
-    events, seconds = [], 0.0
+    events = []
     for event in b.responses.retrieve(id, stream=True, starting_after=9):
         events.append(event)
         if len(events) == 1:
             servers[0].process.kill()
-            killed_at = time.monotonic()
-    seconds = time.monotonic() - killed_at
     check_numbers(events, 10)
-    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
-    assert seconds < TOLD_WITHIN
-    told = b.responses.retrieve(id)
-    assert told.status == "failed"
-    assert told.error is not None
-    with pytest.raises(openai.BadRequestError, match="it is failed"):
-        b.responses.cancel(id)
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response == b.responses.retrieve(id)
+    assert events[-1].response.usage.output_tokens == NUM_TOKENS

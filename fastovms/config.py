@@ -30,12 +30,11 @@ class EngineConfig:
         tune: measure, when idle, which precisions and token budget are the fastest from then on.
         max_num_queued_requests: samples that may wait to run; more are refused as overload.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
-        enable_prompt_lookup: draft from earlier text, for every request; None = where it pays, as
-            the paged backend finds out.
+        enable_prompt_lookup: draft from earlier text; None = with the paged backend.
+        suffix_index_tokens: of how many recent tokens; 0 = of each sample's own text alone.
         draft_model: directory of a smaller model with the same vocabulary, which drafts where
             that pays; None = none. Its KV cache is taken from `cache_size`.
-        cache_dir: directory for what makes the next start faster; None = the user's cache
-            directory, "" = nothing is kept.
+        cache_dir: keeps what makes the next start faster; None = the user's, "" = nothing.
         max_model_len: context length to offer; None = the model's.
         backend: "paged", "genai", or "auto" = genai for what the paged one does not run.
     """
@@ -50,6 +49,7 @@ class EngineConfig:
     max_num_queued_requests: int = 1024
     enable_prefix_caching: bool = True
     enable_prompt_lookup: bool | None = None
+    suffix_index_tokens: int = 512 * 1024
     draft_model: Path | None = None
     cache_dir: str | None = None
     max_model_len: int | None = None

@@ -217,8 +217,8 @@ class GenerationRequest:
         prompt_token_ids: the prompt; where there are images, the tokens of its text alone.
         priority: requests of a lower one run first among those that wait.
         cache_salt: cached prompt beginnings are shared only by requests of the same salt.
-        tenant: what is kept of it beyond the process is found only by requests of the same tenant;
-            "" where there are no keys.
+        tenant: what is kept of it beyond the process, and as a text to guess drafts from, is found
+            only by requests of the same tenant; "" where there are no keys.
         prompt: the prompt again, for a model that takes images.
         ends_text: where a stop string does. For a search, which nobody can abort for one of its
             texts. Called by whichever thread computes.

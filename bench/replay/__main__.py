@@ -44,6 +44,7 @@ class Side(NamedTuple):
 WITHOUT: Final = "without"
 SIDES: Final = {
     WITHOUT: Side(EngineConfig(enable_prompt_lookup=False), SamplingParams(num_assistant_tokens=0)),
+    "own text": Side(EngineConfig(suffix_index_tokens=0), SamplingParams()),
     "drafts": Side(EngineConfig(), SamplingParams()),
 }
 

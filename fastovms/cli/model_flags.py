@@ -90,6 +90,9 @@ ENGINE_FLAGS: Final = (
     Flag("--enable-prompt-lookup", ENGINE.enable_prompt_lookup, "", None,
          "guess tokens from earlier text (default: where that pays; with the genai backend, where "
          "it is all or nothing, no)", shows_default=False),
+    Flag("--suffix-index-tokens", ENGINE.suffix_index_tokens, "N", integer(0),
+         "recent prompts and answers, in tokens, that drafts are guessed from, per API key and "
+         "cache_salt; 0 = only a sequence's own text"),
     Flag("--draft-model", ENGINE.draft_model, "DIR", path,
          "directory of a smaller model with the same vocabulary, which guesses tokens where that "
          "pays (default: none)", shows_default=False),

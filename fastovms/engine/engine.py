@@ -80,9 +80,7 @@ class Engine:
         """
         assert max_model_len <= num_blocks * model.block_size
         self.blocks = BlockManager(
-            num_blocks,
-            model.block_size,
-            enable_prefix_caching=config.enable_prefix_caching,
+            num_blocks, model.block_size, enable_prefix_caching=config.enable_prefix_caching
         )
         self.counters = EngineCounters()
         self.scheduler = Scheduler(
@@ -95,9 +93,12 @@ class Engine:
         )
         self.admitted: list[str] = []
         self.on_prompt: Callable[[Sequence], None] = lambda _: None
+        self._costs = StepCosts()
         self.drafting = Drafting(
             self.counters,
+            self._costs,
             enable_prompt_lookup=config.enable_prompt_lookup is not False,
+            num_shared_tokens=config.suffix_index_tokens if config.enable_prefix_caching else 0,
             model=draft_model,
             rope_switch_len=model.rope_switch_len,
             max_draft_tokens=None if model.states is None else model.states.max_draft_tokens,
@@ -107,7 +108,6 @@ class Engine:
         self._grammars = grammars
         self._new_seed = new_seed
         self._clock = clock
-        self._costs = StepCosts()
         self._pacing = PrefillPacing(self._costs)
         self._sampler = Sampler()
         self._trial = ModelTrial(model, self.blocks)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fastovms.errors import InvalidField
 from fastovms.grammar.gbnf import lark_rules
 from fastovms.grammar.grammar_cache import MAX_CACHED_BYTES, CompiledGrammar, GrammarCache
+from fastovms.grammar.grammar_scout import GrammarScout
 from fastovms.grammar.grammar_time_budget import GrammarTimeBudget
 from fastovms.grammar.json_schema import usable_rules, usable_schema
 from fastovms.grammar.special_tokens import with_token_ids, without_names
@@ -126,6 +127,16 @@ class GrammarState:
         if len(forced) > MAX_FORCED_TOKENS:
             self._error = _MAX_FORCED
         return forced
+
+    def scout(self, token_ids: array[int]) -> GrammarScout | None:
+        """Returns what tries guesses after `token_ids`; None where text or time are over."""
+        if self._error or self._time_budget.is_used_up:
+            return None
+        with self._time_budget:
+            self._read(token_ids)
+            if self._matcher.is_stopped():
+                return None
+            return GrammarScout(self._matcher.deep_copy(), self._time_budget)
 
     def __copy__(self) -> GrammarState:
         return GrammarState(

@@ -61,6 +61,7 @@ def generate(
         num_blocks=NUM_BLOCKS,
         max_model_len=2048,
         draft_model=draft,
+        clock=lambda: 0.0,  # where steps take no time all drafts pay
     )
     outputs = run(engine, prompts, params)
     return {key: tokens(of) for key, of in outputs.items()}, engine

@@ -30,7 +30,7 @@ def make_engine(
     model.allocate_cache(num_blocks)
     engine = Engine(
         model,
-        EngineConfig(**config),  # type: ignore[arg-type]
+        EngineConfig(**{"suffix_index_tokens": 500, **config}),  # type: ignore[arg-type]
         num_blocks=num_blocks,
         max_model_len=max_model_len,
         new_seed=lambda: 0,

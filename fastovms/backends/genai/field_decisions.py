@@ -122,7 +122,9 @@ REQUEST_FIELDS: Final[Mapping[str, FieldDecision]] = {
     "cache_salt": FieldDecision(
         Handling.REFUSED, "with the prefix cache on, by `check_salt`; without it nothing is shared"
     ),
-    "tenant": FieldDecision(Handling.IGNORED, "nothing of the pipeline's is kept on disk"),
+    "tenant": FieldDecision(
+        Handling.IGNORED, "nothing outlives the process, and drafts are guessed from no other text"
+    ),
     "prompt": FieldDecision(Handling.ENGINE),
     "ends_text": FieldDecision(
         Handling.IGNORED,

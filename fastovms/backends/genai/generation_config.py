@@ -11,7 +11,6 @@ import openvino_genai as genai
 from fastovms.backends.genai.support import Assistance, num_assistant_tokens
 from fastovms.backends.genai.tag_translation import structural_tag
 from fastovms.backends.xgrammar.json_rules import json_rules
-from fastovms.engine.drafting.prompt_lookup import DEFAULT_MAX_NGRAM_SIZE
 from fastovms.grammar.schema_numbers import integer_of
 from fastovms.params import (
     GREEDY_TEMPERATURE,
@@ -21,6 +20,9 @@ from fastovms.params import (
     GrammarKind,
     SamplingParams,
 )
+
+DEFAULT_MAX_NGRAM_SIZE: Final = 3
+"""The longest end of the text that the pipeline looks up, where the request does not say."""
 
 _STOP_CRITERIA: Final[Mapping[EarlyStopping, Any]] = {
     EarlyStopping.EARLY: genai.StopCriteria.EARLY,

@@ -40,6 +40,7 @@ from fastovms.backends.trials.guarded_grammars import guard_compiler
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
 from fastovms.engine.drafting.draft_model import DraftModel
+from fastovms.engine.drafting.suffix_functions import SUFFIX_FUNCTIONS
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.device_memory import available_memory
 from fastovms.engine.model.model import Model
@@ -154,6 +155,7 @@ class PagedBackend:
             ConfigurationError: the model or the device cannot do it.
         """
         kernels = load_kernels_beside()
+        SUFFIX_FUNCTIONS.load_beside(kernels)
         cache = cache or DiskCache(None)
         files = read_files(model_dir, config, model.max_model_len)
         model = fit_attention(model, files.graph)

@@ -25,8 +25,7 @@ AUTOMATIC_CONFIDENCE = 0.4
 """The probability that a drafted token must have where the request does not say."""
 
 _TOLERATED_MISSES = 3
-"""Drafts in a row that may be mostly wrong before there is a pause: more than for prompt lookup,
-since a wrong prediction says less about the next one than a wrong match does."""
+"""Drafts in a row that may be mostly wrong before there is a pause."""
 
 
 class WantedDraft(NamedTuple):
@@ -293,7 +292,7 @@ class _Follower:
         sequence, policy = self.sequence, self.drafters.model_policy
         assert policy is not None
         sequence.draft_token_ids = self.token_ids[self.num_verified_tokens :]
-        self.drafters.drafted_by = policy
+        self.drafters.is_by_model = True
         if not sequence.draft_token_ids:
             policy.learn(1, 0, sequence.num_tokens)
 

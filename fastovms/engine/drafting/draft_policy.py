@@ -1,30 +1,45 @@
-"""Decides how many tokens to draft for one sequence, whoever makes the drafts."""
+"""Decides how many tokens the draft model drafts for one sequence."""
 
 from __future__ import annotations
 
-DEFAULT_NUM_ASSISTANT_TOKENS = 5
+from typing import Final, NamedTuple
 
-_MIN_AUTOMATIC_TOKENS = 2
-_MAX_AUTOMATIC_TOKENS = 8
-_SHORTEST_PAUSE = 8
-_LONGEST_PAUSE = 256
-_MAX_SEQUENCES_TO_TRY = 2
-"""How many sequences may run together while a draft is computed only to see whether it is right. A
-step of another length than the one before takes longer, since OpenVINO prepares all its operations
-anew, and so does the next one. With a model of 135M parameters the two cost 1.2 steps of one
-sequence, and 0.7 steps of eight: more than one draft can win for these."""
+from fastovms.engine.drafting.suffix_index import LEAST_CHANCE
+from fastovms.engine.scheduling.step_costs import StepCosts
+from fastovms.params import MAX_DRAFT_TOKENS
+
+DEFAULT_NUM_ASSISTANT_TOKENS: Final = 5
+
+_SHORTEST_PAUSE: Final = 8
+_LONGEST_PAUSE: Final = 256
+_MAX_TRIAL_TOKENS: Final = 2
+"""The longest draft after a pause, until one is of use."""
+
+_FIRST_ODDS: Final = 0.6
+_FIRST_WEIGHT: Final = 4.0
+_MEMORY: Final = 0.9
+"""What is left of past drafts after another one."""
+
+
+class PlannedDraft(NamedTuple):
+    """A draft of `num_tokens` tokens, with which the step makes `rate` tokens a second."""
+
+    num_tokens: int
+    rate: float
+
+
+NO_DRAFT: Final = PlannedDraft(0, 0.0)
 
 
 class DraftPolicy:
-    """The length of one sequence's drafts: fixed by the request, or adapted to what they are worth.
+    """The length of one sequence's drafts: fixed by the request, or the one that gives the most
+    tokens a second, by how often drafted tokens were right and by what steps cost.
 
-    An adaptive one grows while drafts are accepted whole and shrinks when they are mostly wrong.
-    Where they do not pay there is a pause, and then another try: pauses grow until a draft is of
-    use, so that text which cannot be guessed costs next to nothing.
+    Where none pays there is a pause, and then another try, since only a draft can tell: pauses grow
+    until one is of use, so that text which cannot be guessed costs next to nothing.
 
     Attributes:
         is_automatic: whether the length adapts.
-        is_proven: whether the last draft was of use.
     """
 
     def __init__(
@@ -33,69 +48,83 @@ class DraftPolicy:
         """
         Args:
             fixed_num_tokens: the length that the request asks for; None = adapt.
-            cost: time to draft a token, as a share of the time to generate one without drafts.
+            cost: time to draft a token, as a share of the time of a step without drafts.
             tolerated_misses: drafts in a row that may be mostly wrong before there is a pause.
         """
         self.is_automatic = fixed_num_tokens is None
-        self._num_tokens = (
-            DEFAULT_NUM_ASSISTANT_TOKENS if fixed_num_tokens is None else fixed_num_tokens
-        )
+        self._fixed_num_tokens = fixed_num_tokens
         self._cost = cost
         self._tolerated_misses = tolerated_misses
-        self._acceptance = 0.5
         self._num_misses = 0
         self._pause = _SHORTEST_PAUSE
         self._pause_until = 0
         self._is_trial = False
-        self.is_proven = False
+        self._right = _FIRST_ODDS * _FIRST_WEIGHT
+        self._made = _FIRST_WEIGHT
 
-    def num_tokens(self, length: int, num_running: int) -> int:
-        """Returns how many tokens to draft now; 0 = none. `num_running` sequences share the step:
-        the fuller it is, the more a wrong guess costs. `length` is this sequence's in tokens."""
-        if not self.is_automatic:
-            return self._num_tokens
-        if length < self._pause_until:
-            return 0
-        required = self._required(num_running)
-        if required >= 1:
-            return 0
-        if self._acceptance < required and not self._is_trial:
+    def plan(
+        self, length: int, costs: StepCosts, *, num_sequences: int, max_tokens: int
+    ) -> PlannedDraft:
+        """Returns the draft to make now.
+
+        Args:
+            length: of the sequence, in tokens.
+            num_sequences: how many share the step.
+            max_tokens: the most that a draft may have.
+        """
+        if self._fixed_num_tokens is not None:
+            return PlannedDraft(min(self._fixed_num_tokens, max_tokens), float("inf"))
+        if max_tokens < 1 or length < self._pause_until:
+            return NO_DRAFT
+        plain = costs.decode_seconds(num_sequences, num_sequences)
+        if plain is None:
+            return NO_DRAFT
+        if self._is_trial:
+            max_tokens = min(max_tokens, _MAX_TRIAL_TOKENS)
+        odds = self._right / self._made
+        best, best_rate = 0, num_sequences / plain if plain > 0 else 0.0
+        gain, chance = 0.0, 1.0
+        for num_tokens in range(1, min(max_tokens, MAX_DRAFT_TOKENS) + 1):
+            chance *= odds
+            gain += chance
+            if chance < LEAST_CHANCE:
+                break
+            seconds = costs.next_decode_seconds(num_sequences, num_sequences + num_tokens)
+            if seconds is None:
+                break
+            seconds += num_tokens * self._cost * plain
+            # Steps that take no time leave the odds to decide.
+            rate = (num_sequences + gain) / seconds if plain > 0 else gain - num_tokens * self._cost
+            if rate > best_rate:
+                best, best_rate = num_tokens, rate
+        if best == 0 and plain > 0:
             self._start_pause(length)
-            return 0
-        return self._num_tokens
-
-    def may_try(self, num_running: int) -> bool:
-        """Returns whether a draft may be computed. If not, a guess can still be compared with what
-        is generated without it, and the result given to `learn`."""
-        return self.is_proven or not self.is_automatic or num_running <= _MAX_SEQUENCES_TO_TRY
+        return PlannedDraft(best, best_rate)
 
     def learn(self, num_drafted: int, num_accepted: int, length: int) -> None:
         """Takes note that `num_accepted` of `num_drafted` tokens were right."""
         if not self.is_automatic:
             return
-        self._is_trial = False
-        self._acceptance += 0.25 * (num_accepted / num_drafted - self._acceptance)
-        if num_accepted * 4 < num_drafted:
-            self._num_misses += 1
-            self._num_tokens = max(_MIN_AUTOMATIC_TOKENS, self._num_tokens - 2)
-            if self._num_misses > self._tolerated_misses:
-                self._start_pause(length)
+        # The first wrong token is the last that says anything.
+        num_told = min(num_drafted, num_accepted + 1)
+        self._right = self._right * _MEMORY**num_told + num_accepted
+        self._made = self._made * _MEMORY**num_told + num_told
+        if num_accepted * 4 >= num_drafted:
+            self._num_misses = 0
+            self._pause = _SHORTEST_PAUSE
+            self._is_trial = False
             return
-        self.is_proven = True
-        self._num_misses = 0
-        self._pause = _SHORTEST_PAUSE
-        if num_accepted == num_drafted:
-            self._num_tokens = min(self._num_tokens + 1, _MAX_AUTOMATIC_TOKENS)
+        self._num_misses += 1
+        if self._num_misses > self._tolerated_misses:
+            self._start_pause(length)
 
     def _start_pause(self, length: int) -> None:
         self._pause_until = length + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        # A pause forgets: the past shall not outweigh what the next try shows.
-        self._acceptance = max(self._acceptance, 0.4)
         self._is_trial = True
-        self.is_proven = False
+        self._forget()
 
-    def _required(self, num_running: int) -> float:
-        """Returns the share of drafted tokens that must be right for drafts to pay: the fuller the
-        step already is, the dearer one more token in it."""
-        return min(0.8, 0.1 + 0.0075 * num_running) + self._cost
+    def _forget(self) -> None:
+        """The past shall not outweigh what the next try shows."""
+        self._right = _FIRST_ODDS * _FIRST_WEIGHT
+        self._made = _FIRST_WEIGHT

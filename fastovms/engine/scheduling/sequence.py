@@ -24,6 +24,16 @@ class LogitsProcessor(Protocol):
         """Changes `logits`, float32 [vocab_size], for the token that follows `token_ids`."""
 
 
+class Scout(Protocol):
+    """What goes ahead of a sample through its grammar, with a guess."""
+
+    def follow(self, token_ids: list[int]) -> int:
+        """Goes on with tokens, up to the first that the grammar bars. Returns how many it went."""
+
+    def forced_tokens(self) -> list[int]:
+        """Returns the tokens that must follow, where there is no choice."""
+
+
 class SequenceGrammar(LogitsProcessor, Protocol):
     """What the engine uses of the grammar of one sample.
 
@@ -39,6 +49,9 @@ class SequenceGrammar(LogitsProcessor, Protocol):
 
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
         """Returns the tokens that must follow `token_ids`, where there is no choice."""
+
+    def scout(self, token_ids: array[int]) -> Scout | None:
+        """Returns what goes ahead of `token_ids`; None where the grammar is at its end."""
 
     def __copy__(self) -> Self: ...
 
@@ -68,7 +81,8 @@ class Sequence:
         num_computed_tokens: tokens whose KV is in the cache (a prefix of `token_ids`).
         block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
         cache_salt: prefixes are shared only with sequences of the same salt.
-        tenant: prefixes on disk are found only by sequences of the same tenant.
+        tenant: prefixes on disk, and texts to guess drafts from, are found only by sequences of the
+            same tenant.
         prefix_root: the prefix cache's node before the first block of `block_table`.
         prefix_node: the prefix cache's node of the last registered full block.
         num_registered_blocks: full blocks of `block_table` that the prefix cache knows.

@@ -101,6 +101,19 @@ class StepCosts:
         assert drafts is not None
         return plain + drafts
 
+    @property
+    def last_num_rows(self) -> int:
+        """How many rows of decodes the last step had."""
+        return self._last_shape[1]
+
+    def next_decode_seconds(self, num_sequences: int, num_rows: int) -> float | None:
+        """Returns the estimated seconds of a step after the last one, of the same shape or not; see
+        `decode_seconds`."""
+        seconds = self.decode_seconds(num_sequences, num_rows)
+        if seconds is None or (num_sequences, num_rows, 0) == self._last_shape:
+            return seconds
+        return seconds + self.shape_change_seconds
+
     def _draft_curve(self, num_sequences: int) -> CostCurve | None:
         """Returns the curve of the nearest number of sequences."""
         wanted = num_sequences.bit_length()

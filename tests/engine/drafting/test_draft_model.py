@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fastovms.config import EngineConfig
 from fastovms.engine.drafting.draft_model import AUTOMATIC_CONFIDENCE, DraftModel, WantedDraft
 from fastovms.engine.engine import Engine
+from fastovms.engine.scheduling.step_costs import StepCosts
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily, next_token
 from tests.engine.random_operations import RandomOperations
@@ -91,7 +92,11 @@ def make_engine(
     """Without prompt lookup, unless asked for."""
     model = FakeModel()
     model.allocate_cache(num_blocks)
-    settings = EngineConfig(enable_prompt_lookup=enable_prompt_lookup, **config)  # type: ignore[arg-type]
+    settings = EngineConfig(
+        enable_prompt_lookup=enable_prompt_lookup,
+        suffix_index_tokens=500,
+        **config,
+    )  # type: ignore[arg-type]
     draft_model = None
     if draft is not None:
         kind = CheckedDraftModel if isinstance(draft, FakeDraft) else DraftModel
@@ -239,10 +244,11 @@ def test_prompt_lookup_goes_first_unless_the_request_speaks_to_the_model() -> No
         (last,) = continue_greedily(COPIED, 1)
         engine.add(request("r", COPIED, **settings))
         engine.step()
+        engine.drafting._costs.learn(num_decodes=1, num_rows=1, num_prefill_tokens=0, seconds=0.0)
         engine.drafting.propose(engine.scheduler.running)
         (sequence,) = engine.scheduler.running
         chosen = engine.drafting._drafters[sequence.seq_id]
-        by_model = chosen.drafted_by is chosen.model_policy
+        by_model = chosen.is_by_model
         assert sequence.token_ids[-1] == last
         return bool(sequence.draft_token_ids) and not by_model, bool(draft.num_tokens_per_step)
 
@@ -268,7 +274,7 @@ def test_a_long_prompt_holds_no_drafts_up() -> None:
         engine.step()
         for sequence in engine.scheduler.running:
             drafters = engine.drafting._drafters[sequence.seq_id]
-            drafted = drafters.drafted_by is drafters.model_policy
+            drafted = drafters.is_by_model
             num_drafted[sequence.request_id] += drafted
             num_without += not drafted and sequence.num_generated_tokens > 0
         assert draft_steps + 2 >= len(draft.num_tokens_per_step)
@@ -383,4 +389,5 @@ def test_settings_of_the_request_decide_the_policy() -> None:
     model = DraftModel(FakeDraft(), num_token_ids=97, max_model_len=9, max_num_batched_tokens=9)
     assert model.new_policy(SamplingParams()).is_automatic
     assert not model.new_policy(SamplingParams(assistant_confidence_threshold=0.5)).is_automatic
-    assert model.new_policy(SamplingParams(num_assistant_tokens=7)).num_tokens(1, 1) == 7
+    policy = model.new_policy(SamplingParams(num_assistant_tokens=7))
+    assert policy.plan(1, StepCosts(), num_sequences=1, max_tokens=9).num_tokens == 7

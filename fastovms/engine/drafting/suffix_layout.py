@@ -1,0 +1,42 @@
+"""Says how the suffix index keeps texts, as trees in a ring of flat arrays.
+
+An entry is one token after those before it. It is found by hashes of the last few tokens up to it:
+for each number of `ORDERS`, entries of one hash are chained from the newest to the oldest, as in
+DEFLATE (RFC 1951 4). Entries have positions that only grow; position p lies in row p modulo their
+number, so that the oldest is overwritten first. A link to a position that is overwritten leads
+nowhere, and so does 0, which is none.
+
+Whoever changes a number here changes `suffix_kernels` too: numba's cache looks at that file alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ORDERS: Final = (1, 2, 4, 8)
+"""How many last tokens the hashes are of. Longer ones first: a short end of a text has been there
+too often to look at all places."""
+
+TOKEN: Final = 0
+SPACE: Final = 1
+BEFORE: Final = 2
+AFTER: Final = 3
+CHAIN: Final = 4
+"""The columns of an entry: its token, the space of its text, the positions of the entry before it
+and of the latest one after it, and from `CHAIN` on, for each order, of the entry before it in its
+chain."""
+
+NUM_COLUMNS: Final = CHAIN + len(ORDERS)
+
+MAX_MATCH: Final = 32
+"""The longest end of a text that counts: what matches further matches no better."""
+
+MAX_CANDIDATES: Final = 32
+"""How many places, the newest first, are compared with the end of a text."""
+
+NUM_LENGTHS: Final = 9
+NUM_SUPPORTS: Final = 4
+FORCED: Final = NUM_LENGTHS * NUM_SUPPORTS
+NUM_KINDS: Final = FORCED + 1
+"""Kinds of guesses: by how long the match is and how many of the candidates agree; and those that a
+grammar leaves no choice about."""

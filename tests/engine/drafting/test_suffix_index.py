@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import random
+from array import array
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from fastovms.engine.drafting.suffix_index import IndexedText, SuffixIndex
+from fastovms.engine.drafting.suffix_layout import MAX_CANDIDATES, MAX_MATCH
+
+TEXT = [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]
+
+
+def add(index: SuffixIndex, token_ids: list[int], space: object = None) -> IndexedText:
+    text = index.new_text(space)  # type: ignore[arg-type]
+    index.extend(text, array("q", token_ids), 0)
+    return text
+
+
+def guess(index: SuffixIndex, text: IndexedText, context: list[int], count: int) -> list[int]:
+    return index.guess(text, array("q", context), count, least=0.0).token_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "max_match", "count", "expected"),
+    [
+        (TEXT, 8, 5, [4, 5, 6, 9, 1]),
+        (TEXT, 8, 2, [4, 5]),
+        ([*TEXT, 7, *TEXT], 8, 2, [7, 1]),
+        ([1, 2, 7, 1, 2, 8, 1, 2], 8, 1, [8]),  # of two that are as long, the last
+        ([1, 2, 7, 1, 2, 7, 1, 2, 8, 1, 2], 8, 1, [7]),  # the majority
+        ([9, 1, 2, 7, 1, 2, 8, 3, 1, 2, 8, 9, 1, 2], 8, 1, [7]),  # the longest match
+        ([9, 1, 2, 7, 1, 2, 8, 3, 1, 2, 8, 9, 1, 2], 2, 1, [8]),
+        ([1, 2, 3], 8, 3, []),
+        ([], 8, 3, []),
+        ([2, 3, 9, 3], 1, 3, [9, 3, 9]),
+        ([5, 5, 5, 5], 8, 5, [5, 5, 5, 5, 5]),  # goes round
+    ],
+)
+def test_guesses_what_followed(
+    token_ids: list[int], max_match: int, count: int, expected: list[int]
+) -> None:
+    index = SuffixIndex(100)
+    text = add(index, token_ids)
+    assert guess(index, text, token_ids[-max_match:], count) == expected
+
+
+def test_what_others_wrote_is_guessed_within_a_space_only() -> None:
+    index = SuffixIndex(1000)
+    secret = [*range(50, 80)]
+    spaces = [("alice", b""), ("bob", b""), ("alice", b"salt"), None, ("alice", b"")]
+    add(index, secret, spaces[0])
+    found = []
+    for space in spaces[1:]:
+        context = secret[:10]
+        text = add(index, context, space)
+        found.append(guess(index, text, context, 5))
+    assert found == [[], [], [], secret[10:15]]
+
+
+def test_a_space_that_is_forgotten_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastovms.engine.drafting.suffix_index._MAX_SPACES", 2)
+    index = SuffixIndex(1000)
+    add(index, TEXT, "first")
+    for other in ("second", "third", "first"):
+        text = add(index, TEXT[:3], other)
+        assert guess(index, text, TEXT[:3], 2) == []
+
+
+def test_a_prompt_that_begins_as_another_one_takes_no_more_room() -> None:
+    index = SuffixIndex(10_000)
+    rng = random.Random(0)
+    prompt = [rng.randrange(50) for _ in range(300)]
+    ends = []
+    for turn in range(4):
+        text = index.new_text("space")
+        token_ids = array("q", [*prompt, *[60 + turn] * 5])
+        index.extend(text, token_ids, 300)
+        ends.append(index._end)
+        index.check()
+    assert ends == [306, 311, 316, 321], "what is generated counts each time"
+
+
+def test_positions_begin_anew_before_they_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastovms.engine.drafting.suffix_index._MAX_POSITION", 250)
+    index = SuffixIndex(100)
+    text = index.new_text(None)
+    token_ids = array("q")
+    for length in range(1000):
+        token_ids.append(length % 7)
+        index.extend(text, token_ids, 0)
+        assert index._end <= 250
+    index.check()
+    assert guess(index, text, token_ids[-MAX_MATCH:].tolist(), 3) == [6, 0, 1]
+
+
+class Expected(NamedTuple):
+    tokens: set[int]
+    num_longest: int
+
+
+def expected_guess(texts: list[list[int]], context: list[int]) -> Expected:
+    """The tokens that may follow by the rule, looked for everywhere."""
+    longest, found = 0, []
+    for text in texts:
+        for end in range(1, len(text)):
+            length = 0
+            while length < min(end, len(context), MAX_MATCH) and (
+                text[end - 1 - length] == context[-1 - length]
+            ):
+                length += 1
+            if length > longest:
+                longest, found = length, []
+            if length == longest and longest:
+                found.append(text[end])
+    most = max(map(found.count, found), default=0)
+    return Expected({token for token in found if found.count(token) == most}, len(found))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_texts_are_guessed_as_a_search_of_all_of_them_would(seed: int) -> None:
+    rng = random.Random(seed)
+    index = SuffixIndex(2000)
+    texts: dict[str, list[array[int]]] = {"a": [], "b": []}
+    num_guesses = 0
+    growing: list[tuple[str, IndexedText, array[int]]] = []
+    for _ in range(150):
+        if len(growing) < 4 or rng.random() < 0.1:
+            space = rng.choice("ab")
+            growing.append((space, index.new_text(space), array("q")))
+            texts[space].append(growing[-1][2])
+        space, text, token_ids = rng.choice(growing[-4:])
+        # So many tokens that fewer places match any of them than are looked at.
+        token_ids.extend(rng.randrange(40) for _ in range(rng.randrange(4)))
+        index.extend(text, token_ids, 0)
+        context = token_ids[-MAX_MATCH:].tolist()
+        found = guess(index, text, context, 1)
+        expected = expected_guess([other.tolist() for other in texts[space]], context)
+        assert expected.num_longest < MAX_CANDIDATES
+        assert set(found) <= expected.tokens
+        assert bool(found) == bool(expected.tokens)
+        num_guesses += bool(found)
+    index.check()
+    assert num_guesses > 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_small_ring_forgets_without_a_trace(seed: int) -> None:
+    rng = random.Random(seed)
+    index = SuffixIndex(rng.choice([1, 7, 40]))
+    texts = [(index.new_text(rng.choice([None, "a"])), array("q"), rng.randrange(9)) for _ in "abc"]
+    for _ in range(300):
+        text, token_ids, num_prompt_tokens = rng.choice(texts)
+        token_ids.extend(rng.randrange(4) for _ in range(rng.randrange(1, 4)))
+        index.extend(text, token_ids, min(num_prompt_tokens, len(token_ids)))
+        index.check()
+        assert set(guess(index, text, token_ids.tolist(), 9)) <= set(range(4))
+
+
+def test_odds_follow_what_is_observed() -> None:
+    index = SuffixIndex(1000)
+    text = add(index, TEXT)
+    context = array("q", TEXT[-8:])
+    before = index.guess(text, context, 4, least=0.0)
+    for _ in range(20):
+        index.learn(text, before, array("q", [4, 5, 0, 0]))
+    after = index.guess(text, context, 4, least=0.0)
+    assert after.chances[0] > 0.7 > before.chances[0]
+    assert np.all(np.diff(after.chances) < 0)
+    other = add(index, TEXT)
+    assert before.chances[0] < index.guess(other, context, 4, least=0.0).chances[0]

@@ -44,7 +44,8 @@ class CrashResults:
         num_kills: lives of the server that ended by SIGKILL.
         num_acknowledged: operations that the server has answered in full.
         num_checked: promises that were looked at, some of them after several crashes.
-        num_interrupted: responses in the background that a crash has ended.
+        num_resumed: responses in the background that a crash has cut off, and that went on.
+        num_interrupted: those that it has ended.
         longest_start: seconds until a server was ready again.
         broken: promises that were not kept.
         refusals: answers that were neither success nor what was asked for.
@@ -54,6 +55,7 @@ class CrashResults:
     num_kills: int = 0
     num_acknowledged: int = 0
     num_checked: int = 0
+    num_resumed: int = 0
     num_interrupted: int = 0
     longest_start: float = 0.0
     broken: list[str] = field(default_factory=list)
@@ -93,6 +95,7 @@ def crash_again_and_again(
     for client in clients:
         _check(client, list(client.promises), results)
         results.num_acknowledged += client.num_acknowledged
+        results.num_resumed += client.num_resumed
         results.num_interrupted += client.num_interrupted
         results.refusals += client.refusals
     server.kill()
@@ -167,7 +170,8 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         Figure("operations acknowledged before", crashes.num_acknowledged, at_least=1),
         Figure("acknowledged objects looked for after", crashes.num_checked, at_least=1),
         Figure("of these lost, changed or half there", len(crashes.broken), at_most=0),
-        Figure("background responses that a kill has ended: `failed`", crashes.num_interrupted),
+        Figure("background responses that were gone on with", crashes.num_resumed),
+        Figure("those that a kill has ended: `failed`", crashes.num_interrupted),
         Figure("requests refused between the kills", len(crashes.refusals), at_most=0),
         Figure("damaged files", len(crashes.damages), at_most=0),
         Figure("longest start", crashes.longest_start, "s", at_most=60),

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import httpx
+import httpx2
 import openai
 from openai.types.responses import Response
 
@@ -70,7 +70,7 @@ class _Follower(threading.Thread):
                     self._id, stream=True, starting_after=last
                 ):
                     self.events.append(event)
-            except (openai.APIError, httpx.HTTPError):
+            except (openai.APIError, httpx2.TransportError):
                 time.sleep(0.1)
                 continue
             return
@@ -106,6 +106,9 @@ def _run(options: argparse.Namespace) -> Sequence[Figure]:
         finally:
             server.process.kill()
             server.process.wait()
+    for end in ends:
+        if end.error is not None:
+            print(f"fault: {end.id}: {end.error.message}")
     expected = [_comparable(whole[number % len(whole)]) for number in range(len(ids))]
     pairs = list(zip(map(_comparable, ends), expected, strict=True))
     num_seen = sum(
@@ -143,7 +146,8 @@ def _end_of(client: openai.OpenAI, id: str) -> Response:
 def _comparable(response: Response) -> dict[str, Any]:
     """Returns a response without its ids, its times and what the prefix cache had of it."""
     fields = response.model_dump(exclude={"id", "created_at", "completed_at"})
-    fields["usage"].pop("input_tokens_details")
+    if fields["usage"] is not None:
+        fields["usage"].pop("input_tokens_details")
     for item in fields["output"]:
         for name in ("id", "call_id"):
             item.pop(name, None)

@@ -16,6 +16,7 @@ Check = Callable[[int, Body], bool]
 """Whether a status and a body are what was promised."""
 
 FINAL: Final = ("completed", "incomplete", "failed", "cancelled")
+_RUNNING: Final = ("queued", "in_progress")
 _MAX_ITEMS: Final = 40
 _LIST: Final = "/items?order=asc&limit=100"
 
@@ -60,7 +61,8 @@ class StateClient:
     Attributes:
         promises: what must be found at each path.
         num_acknowledged: operations that the server has answered in full.
-        num_interrupted: responses in the background that a crash has ended.
+        num_resumed: responses in the background that a crash has cut off, and that went on.
+        num_interrupted: those that it has ended.
         refusals: answers that are neither success nor what was asked for.
     """
 
@@ -72,6 +74,7 @@ class StateClient:
         self._continued: set[str] = set()
         self.promises: dict[str, Check] = {}
         self.num_acknowledged = 0
+        self.num_resumed = 0
         self.num_interrupted = 0
         self.refusals: list[str] = []
 
@@ -90,9 +93,14 @@ class StateClient:
         return self._http.ask("GET", path)
 
     def check(self, path: str) -> str | None:
-        """Returns what is wrong with what is found there; None = it is as promised."""
+        """Returns what is wrong with what is found there; None = it is as promised. A response that
+        goes on is waited for."""
         status, body = self.look(path)
         promise = self.promises[path]
+        if promise is ended and body.get("status") in _RUNNING:
+            self.num_resumed += 1
+            _last_response(self._http.send("GET", f"{path}?stream=true"))
+            status, body = self.look(path)
         if not promise(status, body):
             return f"{path}: {status} {json.dumps(body)[:300]}"
         if promise is ended:

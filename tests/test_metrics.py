@@ -8,13 +8,20 @@ from operator import attrgetter
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fastovms.backend_stats import BackendStats, EngineCounters, GrammarStats
+from fastovms.backend_stats import (
+    BackendStats,
+    EngineCounters,
+    GrammarStats,
+    StoredPrefixStats,
+)
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.series import Histogram, series_of
 
-NOT_EXPORTED = {"num_steps", "block_size", "num_blocks", "num_free_blocks", "step_allowance"}
+NOT_EXPORTED = {
+    "num_steps", "num_prefill_tokens", "block_size", "num_free_blocks", "step_allowance",
+}  # fmt: skip
 """`step_seconds` counts the steps, `kv_cache_usage_perc` and `cache_config_info` tell of the
-blocks, and only the watch needs the allowance."""
+blocks, `num_prompt_tokens` of prompts, and only the watch needs the allowance."""
 
 
 def numbered(statistics: type, first: int) -> dict[str, int]:
@@ -52,10 +59,10 @@ def test_every_statistic_is_exported_or_left_out_on_purpose() -> None:
     exported = {path.rpartition(".")[2] for path, _ in series_of(BackendStats)}
     named = {
         field.name
-        for kind in (BackendStats, EngineCounters, GrammarStats)
+        for kind in (BackendStats, EngineCounters, GrammarStats, StoredPrefixStats)
         for field in fields(kind)
     }
-    assert named - {"grammars", "counters"} == exported | NOT_EXPORTED
+    assert named - {"grammars", "counters", "stored_prefixes"} == exported | NOT_EXPORTED
 
 
 def test_no_two_series_share_a_name() -> None:

@@ -38,8 +38,8 @@ TOOL = {
 
 
 @contextmanager
-def serving(state_dir: Path | str) -> Iterator[Server]:
-    server = start_server("--state-dir", str(state_dir))
+def serving(state_dir: Path | str, *flags: str) -> Iterator[Server]:
+    server = start_server("--state-dir", str(state_dir), *flags)
     try:
         yield server
     finally:
@@ -199,8 +199,8 @@ def test_a_restart_forgets_nothing(tmp_path):
         assert "Alice" in second["output"][0]["content"][0]["text"]
 
 
-def test_a_crash_ends_what_runs_in_the_background(tmp_path):
-    with serving(tmp_path) as server, server.client("/v1") as client:
+def test_a_crash_ends_what_runs_in_the_background_where_nothing_goes_on(tmp_path):
+    with serving(tmp_path, "--no-resume") as server, server.client("/v1") as client:
         queued = client.responses.create(
             model=NAME,
             input="Tell me a story.",
@@ -209,7 +209,7 @@ def test_a_crash_ends_what_runs_in_the_background(tmp_path):
         )
         assert queued.status == "queued"
         server.process.kill()
-    with serving(tmp_path) as server, server.client("/v1") as client:
+    with serving(tmp_path, "--no-resume") as server, server.client("/v1") as client:
         found = client.responses.retrieve(queued.id)
         assert found.status == "failed"
         assert found.error is not None

@@ -58,14 +58,15 @@ def test_an_answer_goes_on_over_a_reload_and_on_another_device(
 def test_an_answer_that_a_restart_cuts_off_is_told_of_and_asked_again(
     browser: Browser, tmp_path: Path
 ) -> None:
-    server = start_ui_server("--state-dir", str(tmp_path), step_seconds=0.04)
+    flags = ("--state-dir", str(tmp_path), "--no-resume")
+    server = start_ui_server(*flags, step_seconds=0.04)
     try:
         with window(browser, server) as opened:
             begin_long_answer(opened)
             server.stop()
             expect(opened.page.get_by_role("status").filter(has_text="connection")).to_be_visible()
             port = str(urlsplit(server.url).port)
-            server = start_ui_server("--state-dir", str(tmp_path), "--port", port)
+            server = start_ui_server(*flags, "--port", port)
             failure = opened.page.locator(".failure")
             expect(failure).to_contain_text("was stopped before")
             opened.reload()

@@ -60,6 +60,9 @@ ENDPOINTS: Final = (
     _endpoint("/conversations/{id}", ConversationUpdate, "metadata"),
     _endpoint("/conversations/{id}/items", ItemsRequest, "items", weight=2),
     _endpoint("/detokenize", DetokenizeRequest, "model", "tokens"),
+    # Of a model that there is not, lest the attack ends itself.
+    _endpoint("/models/other/load", ConversationUpdate),
+    _endpoint("/models/other/unload", ConversationUpdate),
 )
 """What both dialects have."""
 

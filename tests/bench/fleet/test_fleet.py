@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    with running_fleet(3) as running:
+    with running_fleet(3, "--no-resume") as running:
         yield running
 
 

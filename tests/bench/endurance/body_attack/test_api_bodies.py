@@ -36,6 +36,7 @@ def test_every_endpoint_that_reads_a_body_is_attacked() -> None:
     add_health_routes(paths, MagicMock(spec=HealthRoutes))
     known = {
         "/v2/models/demo_model": "/v2/models/{name:path}",
+        "/models/other/": "/models/{id:path}/",
         "versions/1/": "versions/{version}/",
     }
     attacked = {endpoint.path for endpoint in all_endpoints()}

@@ -189,7 +189,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--busy", type=float, default=50.0, help="ms of a processor that a turn may take"
     )
     parser.add_argument(
-        "--memory", type=float, default=256.0, help="MiB that may stay with the server afterwards"
+        "--memory", type=float, default=384.0, help="MiB that may stay with the server afterwards"
     )
     parser.add_argument("--trace", action="store_true", help="print where slow turns are spent")
 

@@ -1,4 +1,4 @@
-"""Formats records of the log, as text or as JSON, and the time in all logs."""
+"""Sets the log up, formats its records as text or as JSON, and the time in all logs."""
 
 from __future__ import annotations
 
@@ -71,6 +71,24 @@ def log_handler(handler: logging.Handler, form: str = "text") -> logging.Handler
     """
     handler.setFormatter(_FORMATTERS[form]())
     return handler
+
+
+def start_log(handler: logging.Handler, level: int | str) -> None:
+    """Sends records to the handler: from `level` on those of this package, of the libraries none
+    below INFO. Numba alone writes 100,000 lines of DEBUG while it compiles.
+
+    Raises:
+        ValueError: no level has this name.
+    """
+    logging.basicConfig(level=level, handlers=[handler])
+    root = logging.getLogger()
+    logging.getLogger(__package__).setLevel(root.level)
+    root.setLevel(max(root.level, logging.INFO))
+
+
+def level_in_use() -> int:
+    """Returns the level from which records of this package are written."""
+    return logging.getLogger(__package__).getEffectiveLevel()
 
 
 def form_in_use() -> str:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
 
 import orjson
 import pytest
@@ -99,3 +101,24 @@ def test_the_form_in_use_is_that_of_the_handlers(monkeypatch):
     for form in ("text", "json"):
         monkeypatch.setattr(root, "handlers", [log_handler(logging.StreamHandler(), form)])
         assert form_in_use() == form
+
+
+_LEVELS = """
+import logging, sys
+from fastovms.log_format import level_in_use, start_log
+
+start_log(logging.StreamHandler(), sys.argv[1])
+names = ("fastovms.loading", "numba.core")
+print(level_in_use(), *(logging.getLogger(name).getEffectiveLevel() for name in names))
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "levels"), [("DEBUG", [10, 10, 20]), ("INFO", [20] * 3), ("ERROR", [40] * 3)]
+)
+def test_libraries_write_nothing_below_info(level, levels):
+    """In a process of its own, since a log is set up once."""
+    run = subprocess.run(
+        [sys.executable, "-c", _LEVELS, level], capture_output=True, check=True, text=True
+    )
+    assert [int(word) for word in run.stdout.split()] == levels

@@ -43,7 +43,7 @@ from fastovms.config import (
     StateConfig,
 )
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
-from fastovms.log_format import log_handler
+from fastovms.log_format import log_handler, start_log
 from fastovms.ovms.config_list import config_file
 from fastovms.residency_config import ResidencyConfig
 from fastovms.service.log_writer import LineWriter
@@ -167,7 +167,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
     with closing(LineWriter(service.log_file)) as log:
         handler = log_handler(logging.StreamHandler(log), service.log_format)
         level = _LOG_LEVELS.get(service.log_level, service.log_level.upper())
-        logging.basicConfig(level=level, handlers=[handler])
+        start_log(handler, level)
         for line in (*unused_flags(arguments), *unused_variables(os.environ)):
             logger.warning("%s", line)
         logger.info("fastovms %s starts", __version__)

@@ -36,7 +36,7 @@ from fastovms.backends.processes.process import ChildProcess, Peer, receive, sen
 from fastovms.backends.trials.guarded_grammars import GuardedGrammars
 from fastovms.config import EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, RequestError
-from fastovms.log_format import form_in_use
+from fastovms.log_format import form_in_use, level_in_use
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class GenaiBackend:
         process = ChildProcess("fastovms.backends.genai.worker_main")
         answer: Any
         try:
-            level = logging.getLogger().getEffectiveLevel()
+            level = level_in_use()
             load = LoadPipeline(model_dir, model, config, available, level, form_in_use())
             send(process.connection, load)
             answer = receive(process.connection)

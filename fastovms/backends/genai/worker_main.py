@@ -28,7 +28,7 @@ from fastovms.backends.genai.worker_messages import (
 from fastovms.backends.processes.process import connect_to_parent, receive, send
 from fastovms.engine.model.paging import reason_of
 from fastovms.errors import ConfigurationError
-from fastovms.log_format import log_handler
+from fastovms.log_format import log_handler, start_log
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def serve(connection: Connection[Any, Any]) -> None:
     sends `StepReport`s, until `Close` or the end of the connection."""
     load: LoadPipeline = receive(connection)
     handler = log_handler(logging.StreamHandler(), load.log_format)
-    logging.basicConfig(level=load.log_level, handlers=[handler])
+    start_log(handler, load.log_level)
     try:
         pipeline, capacity = load_pipeline(load.model_dir, load.config, available=load.available)
     except ConfigurationError as error:

@@ -42,7 +42,7 @@ class PageRoutes:
         version, name = (request.path_params[part] for part in ("version", "name"))
         file = self._files.others.get(name) if version == self._files.version else None
         if file is None:
-            return render_error(request.path, 404, f"no such file of the page: {request.path}")
+            return render_error(request, 404, f"no such file of the page: {request.path}")
         return _answer(request, file, _FOR_EVER)
 
 

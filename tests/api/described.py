@@ -9,7 +9,7 @@ import jsonschema_rs
 import msgspec
 import orjson
 
-from fastovms.api.openapi.admin_schemas import OpenAIError, OvmsError
+from fastovms.api.openapi.admin_schemas import ERRORS
 from fastovms.api.openapi.document import openapi_document
 from fastovms.api.openapi.route_operations import OPERATIONS, Nothing, Operation, operation_name
 from fastovms.api.wire.dialect import dialect_of
@@ -41,7 +41,7 @@ def check_answer(method: str, pattern: str, response: Response) -> None:
     operation = operation_of(method, pattern)
     if response.status != 200:
         dialect = dialect_of(pattern)
-        read(response.body, OpenAIError if dialect.nested_errors else OvmsError)
+        read(response.body, ERRORS[dialect.error_form])
     elif operation.answer is Nothing:
         assert response.body == b""
     elif operation.media_type == "application/json":
@@ -53,7 +53,7 @@ def check_answer(method: str, pattern: str, response: Response) -> None:
 
 def check_events(method: str, pattern: str, events: list[Any]) -> None:
     """Fails if one of a stream's events is another than those that are described."""
-    error = OpenAIError if dialect_of(pattern).nested_errors else OvmsError
+    error = ERRORS[dialect_of(pattern).error_form]
     for event in events:
         if event == "[DONE]":
             continue

@@ -41,7 +41,7 @@ known_fields = st.sampled_from(CompletionRequest.__struct_fields__)
 
 def message_of(data: bytes, dialect: Dialect) -> str:
     error = orjson.loads(data)["error"]
-    return error["message"] if dialect.nested_errors else error
+    return error["message"] if dialect is OPENAI else error
 
 
 async def answer(api, path: str, body: dict) -> tuple[int, str]:

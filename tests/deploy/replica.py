@@ -111,5 +111,5 @@ async def replicas(*names: str) -> AsyncIterator[list[Replica]]:
             await replica.kill()
 
 
-def _render_error(path: str, status: int, message: str) -> Response:
+def _render_error(request: Request, status: int, message: str) -> Response:
     return Response(status, orjson.dumps({"error": message}))

@@ -33,8 +33,8 @@ def pytest_asyncio_loop_factories(
     return {"loop": getattr(item.module, "loop_factory", uvloop.new_event_loop)}
 
 
-def render_error(path: str, status: int, message: str) -> Response:
-    return Response(status, f"{status} {path} {message}".encode(), "text/plain")
+def render_error(request: Request, status: int, message: str) -> Response:
+    return Response(status, f"{status} {request.path} {message}".encode(), "text/plain")
 
 
 class Site:

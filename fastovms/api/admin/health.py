@@ -56,7 +56,7 @@ class HealthRoutes:
             query = parse_qs(request.query, max_num_fields=_MAX_NAMES)
         except ValueError:
             return render_error(
-                request.path, 400, f"the query must have at most {_MAX_NAMES} parameters"
+                request, 400, f"the query must have at most {_MAX_NAMES} parameters"
             )
         accept = request.headers.get("accept") or ""
         body, content_type = render(self._registry, accept, query.get("name[]", ()))
@@ -64,4 +64,4 @@ class HealthRoutes:
 
 
 def _report(request: Request, trouble: str | None) -> Response:
-    return _OK if trouble is None else render_error(request.path, 503, trouble)
+    return _OK if trouble is None else render_error(request, 503, trouble)

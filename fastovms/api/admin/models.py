@@ -68,7 +68,7 @@ def _refusal(request: Request) -> Response | None:
         message = "this needs the key of an operator: one with the word admin behind it in the file"
     else:
         message = "without keys, only programs of this machine may load and unload models"
-    return render_error(request.path, 403, message)
+    return render_error(request, 403, message)
 
 
 def _json(content: dict[str, object]) -> Response:

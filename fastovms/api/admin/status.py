@@ -85,4 +85,4 @@ class ServerStatus:
         reason = self.failure if phase is _SERVING or phase is _LEAVING else phase.value
         if reason is None or request.path in _ALWAYS_ANSWERED:
             return None
-        return error_response(BackendUnavailable(reason), dialect_of(request.path))
+        return error_response(BackendUnavailable(reason), dialect_of(request.path), request.id)

@@ -15,9 +15,9 @@ from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.stream_usage import StreamUsage
 from fastovms.api.request.token_report import TokenReport
-from fastovms.api.wire.error_responses import error_body
+from fastovms.api.wire.error_responses import last_frames
 from fastovms.api.wire.request_schemas import StreamOptions
-from fastovms.api.wire.sse_frames import DONE, END, START, frame
+from fastovms.api.wire.sse_frames import DONE, END, START
 from fastovms.params import FinishReason
 from fastovms.text.scanning.output import (
     CallArguments,
@@ -94,7 +94,7 @@ class ChatFrames:
         return self._usage.last_frame(self._head) + DONE
 
     def failure(self, error: Exception) -> bytes:
-        return frame(error_body(error, self._dialect)) + DONE
+        return last_frames(error, self._dialect)
 
     def _message(
         self, choice: int, piece: Content | Reasoning | CallBegin | CallArguments

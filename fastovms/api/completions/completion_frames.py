@@ -21,9 +21,9 @@ from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.stream_usage import StreamUsage
 from fastovms.api.request.logprob_formats import LogprobArrays
 from fastovms.api.request.token_report import TokenReport
-from fastovms.api.wire.error_responses import error_body
+from fastovms.api.wire.error_responses import last_frames
 from fastovms.api.wire.request_schemas import StreamOptions
-from fastovms.api.wire.sse_frames import DONE, END, START, frame
+from fastovms.api.wire.sse_frames import DONE, END, START
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class CompletionFrames:
         return self._usage.last_frame(self._head) + DONE
 
     def failure(self, error: Exception) -> bytes:
-        return frame(error_body(error, self._dialect)) + DONE
+        return last_frames(error, self._dialect)
 
     def _logprobs(self, delta: SampleDelta, opening: ChoiceOpening | None) -> bytes:
         arrays = generated_logprobs(delta, self._openings[delta.choice].echo, self._report)

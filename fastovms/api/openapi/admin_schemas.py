@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 from msgspec import UNSET, UnsetType
 
 from fastovms.api.openapi.generation_schemas import AnswerSchema
+from fastovms.api.wire.error_forms import (
+    ANTHROPIC_ERRORS,
+    OPENAI_ERRORS,
+    OVMS_ERRORS,
+    ErrorForm,
+)
 
 
 class ErrorDetails(AnswerSchema, kw_only=True):
@@ -28,6 +35,29 @@ class OvmsError(AnswerSchema, kw_only=True):
     """An error as OpenVINO Model Server has it: what is wrong, in words."""
 
     error: str
+
+
+class AnthropicErrorDetails(AnswerSchema, kw_only=True):
+    """What is wrong, in Anthropic's form."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(AnswerSchema, kw_only=True):
+    """An error as Anthropic's clients read it."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetails
+    request_id: str | None
+
+
+ERRORS: Final[Mapping[ErrorForm, type]] = {
+    OPENAI_ERRORS: OpenAIError,
+    OVMS_ERRORS: OvmsError,
+    ANTHROPIC_ERRORS: AnthropicError,
+}
+"""The schemas of the forms of errors."""
 
 
 class ModelPlace(AnswerSchema, kw_only=True):

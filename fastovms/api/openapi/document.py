@@ -11,7 +11,7 @@ import msgspec
 
 from fastovms import __version__
 from fastovms.api.admin.status import DOCS_PATHS, HEALTH_PATHS
-from fastovms.api.openapi.admin_schemas import OpenAIError, OvmsError
+from fastovms.api.openapi.admin_schemas import ERRORS
 from fastovms.api.openapi.request_body import body_schema
 from fastovms.api.openapi.route_operations import OPERATIONS, Nothing, Operation, operation_name
 from fastovms.api.wire.dialect import OPENAI, Dialect, dialect_of
@@ -137,7 +137,7 @@ class _Components:
         """Returns the answer of a status in the form of the dialect."""
         name = f"{dialect.name}_{status}"
         if name not in self.responses:
-            kind = OpenAIError if dialect.nested_errors else OvmsError
+            kind = ERRORS[dialect.error_form]
             refusal: Json = {
                 "description": _REFUSALS[status],
                 "content": {"application/json": {"schema": self.schema(kind)}},

@@ -1,12 +1,18 @@
-"""Holds every difference between the two dialects, in one frozen value per URL prefix: ranges,
-defaults, statuses, names of members such as `reasoning_content`, what a stream begins with."""
+"""Holds every difference between the dialects, in one frozen value per URL prefix: ranges,
+defaults, statuses, forms of errors, members such as `reasoning_content`, beginnings of streams."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from fastovms.api.wire.error_forms import (
+    ANTHROPIC_ERRORS,
+    OPENAI_ERRORS,
+    OVMS_ERRORS,
+    ErrorForm,
+)
 from fastovms.text.tokens.tracking import Measure, utf8_length
 
 UINT32_MAX: Final = 2**32 - 1
@@ -117,8 +123,7 @@ class Dialect:
     Attributes:
         name: what logs and tests call it.
         prefixes: URL prefixes, each serving the same routes.
-        nested_errors: whether errors are `{"error": {"message", ...}}` instead of `{"error":
-            "text"}`.
+        error_form: how errors are told.
         malformed_body_status: the status for a body that is not a JSON object.
         body_level_fields: fields whose faults count as a malformed body.
         model_required: whether a request must name its model.
@@ -164,7 +169,7 @@ class Dialect:
 
     name: str
     prefixes: tuple[str, ...]
-    nested_errors: bool
+    error_form: ErrorForm
     malformed_body_status: int
     body_level_fields: frozenset[str]
     model_required: bool
@@ -201,7 +206,7 @@ class Dialect:
 OPENAI: Final = Dialect(
     name="openai",
     prefixes=("/v1",),
-    nested_errors=True,
+    error_form=OPENAI_ERRORS,
     malformed_body_status=400,
     body_level_fields=frozenset(),
     model_required=False,
@@ -257,7 +262,7 @@ OPENAI: Final = Dialect(
 OVMS: Final = Dialect(
     name="ovms",
     prefixes=("/v3", "/v3/v1"),
-    nested_errors=False,
+    error_form=OVMS_ERRORS,
     malformed_body_status=412,
     body_level_fields=frozenset({"model", "stream"}),
     model_required=True,
@@ -310,10 +315,24 @@ OVMS: Final = Dialect(
     describes_models=False,
 )
 
+ANTHROPIC: Final = replace(OPENAI, name="anthropic", error_form=ANTHROPIC_ERRORS)
+"""What the Messages API is spoken in, which stands at paths of its own below `/v1`."""
+
 DIALECTS: Final = (OPENAI, OVMS)
+"""The dialects that all endpoints are answered in, each below its own prefixes."""
+
+_FAMILIES: Final[Mapping[str, Dialect]] = {
+    "/v1/messages": ANTHROPIC,
+    "/v2": OVMS,
+    "/v3": OVMS,
+}
+"""The dialects of paths and of all below them. Those of KServe, below `/v2`, have OVMS's errors."""
 
 
 def dialect_of(path: str) -> Dialect:
-    """Returns the dialect in which `path` is answered; paths of neither family get OpenAI's. Errors
-    of KServe's paths have OVMS's form."""
-    return OVMS if f"{path}/".startswith(("/v3/", "/v2/")) else OPENAI
+    """Returns the dialect in which `path` is answered; paths of no family get OpenAI's."""
+    below = f"{path}/"
+    for prefix, dialect in _FAMILIES.items():
+        if below.startswith(f"{prefix}/"):
+            return dialect
+    return OPENAI

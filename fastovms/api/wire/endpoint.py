@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.error_responses import error_body, error_response, log_fields_of
-from fastovms.api.wire.sse_frames import DONE, frame
+from fastovms.api.wire.error_responses import error_response, last_frames, log_fields_of
 from fastovms.http.routing.messages import Handler, Request, Response
 
 ApiHandler = Callable[[Request, Dialect], Awaitable[Response | None]]
@@ -22,9 +21,9 @@ def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
         except Exception as error:
             stream = request.early_stream
             if stream is None or not stream.started:
-                return error_response(error, dialect)
+                return error_response(error, dialect, request.id)
             request.log_fields.update(log_fields_of(error))
-            stream.finish(frame(error_body(error, dialect)) + DONE)
+            stream.finish(last_frames(error, dialect, request.id))
             return None
         finally:
             request.release()

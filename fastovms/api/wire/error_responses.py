@@ -7,9 +7,8 @@ import logging
 import math
 from typing import Final
 
-import orjson
-
 from fastovms.api.wire.dialect import Dialect, dialect_of
+from fastovms.api.wire.error_forms import ToldError
 from fastovms.errors import (
     BackendError,
     BackendUnavailable,
@@ -20,7 +19,7 @@ from fastovms.errors import (
     Overloaded,
     RequestError,
 )
-from fastovms.http.routing.messages import Response
+from fastovms.http.routing.messages import Request, Response
 
 logger = logging.getLogger(__name__)
 
@@ -30,14 +29,6 @@ LogFields = tuple[tuple[str, object], ...]
 _MAX_LOGGED: Final = 300
 """Characters of an error's message that the access log repeats."""
 
-_TYPES: Final = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-}
-"""OpenAI's error types by status; other 4xx are `invalid_request_error`, 5xx `server_error`."""
-
 
 def model_not_found(name: str) -> ModelNotFound:
     return ModelNotFound(
@@ -45,7 +36,7 @@ def model_not_found(name: str) -> ModelNotFound:
     )
 
 
-def error_response(error: Exception, dialect: Dialect) -> Response:
+def error_response(error: Exception, dialect: Dialect, request_id: str = "") -> Response:
     """Returns the answer to a request that ended with `error`."""
     status = _status(error, dialect)
     headers: tuple[tuple[str, str], ...] = ()
@@ -55,7 +46,10 @@ def error_response(error: Exception, dialect: Dialect) -> Response:
             seconds = error.retry_after
         headers = (("Retry-After", str(max(1, math.ceil(seconds)))),)
     return Response(
-        status, error_body(error, dialect), headers=headers, log_fields=log_fields_of(error)
+        status,
+        error_body(error, dialect, request_id),
+        headers=headers,
+        log_fields=log_fields_of(error),
     )
 
 
@@ -64,9 +58,15 @@ def log_fields_of(error: Exception) -> LogFields:
     return _log_fields(*_words(error))
 
 
-def error_body(error: Exception, dialect: Dialect) -> bytes:
-    """Returns the JSON that tells of `error`, also as the last frame of a stream that had begun."""
-    return _render(dialect, _status(error, dialect), *describe(error))
+def error_body(error: Exception, dialect: Dialect, request_id: str = "") -> bytes:
+    """Returns the JSON that tells of `error`."""
+    told = ToldError(_status(error, dialect), *describe(error), request_id)
+    return dialect.error_form.body(told)
+
+
+def last_frames(error: Exception, dialect: Dialect, request_id: str = "") -> bytes:
+    """Returns what ends a stream that had begun, and cannot go on for `error`."""
+    return dialect.error_form.last_frames(error_body(error, dialect, request_id))
 
 
 def describe(error: Exception) -> tuple[str, str | None, str | None]:
@@ -77,10 +77,11 @@ def describe(error: Exception) -> tuple[str, str | None, str | None]:
     return _words(error)
 
 
-def render_error(path: str, status: int, message: str) -> Response:
+def render_error(request: Request, status: int, message: str) -> Response:
     """Returns the answer to an error of the HTTP layer itself (no such route, body too large,
     ...)."""
-    body = _render(dialect_of(path), status, message, None, None)
+    told = ToldError(status, message, request_id=request.id)
+    body = dialect_of(request.path).error_form.body(told)
     return Response(status, body, log_fields=_log_fields(message, None, None))
 
 
@@ -99,15 +100,6 @@ def _status(error: Exception, dialect: Dialect) -> int:
         case BackendUnavailable():
             return 503
     return 500
-
-
-def _render(
-    dialect: Dialect, status: int, message: str, param: str | None, code: str | None
-) -> bytes:
-    if not dialect.nested_errors:
-        return orjson.dumps({"error": message})
-    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
 def _words(error: Exception) -> tuple[str, str | None, str | None]:

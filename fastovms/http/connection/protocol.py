@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
             request.id = self._server.request_id(request.headers.by_name.get("x-request-id"))
             request.received_at = self._loop.time()
         error = self._server.dispatcher.error
-        answer = error(request.path, fault.status, fault.message, fault.headers)
+        answer = error(request, fault.status, fault.message, fault.headers)
         self._take(PendingRequest(request, answer, final=True, linger=True))
 
     def _discard(self, num_bytes: int) -> None:
@@ -289,7 +289,7 @@ class Connection(asyncio.Protocol):
             self._final = True
             self._finish(completed=False)
         else:
-            self._respond(self._server.dispatcher.error(request.path, 500, "internal error"))
+            self._respond(self._server.dispatcher.error(request, 500, "internal error"))
 
     def _finish(self, *, completed: bool) -> None:
         """Ends the current request, and goes on with the next one."""

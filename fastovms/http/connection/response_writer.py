@@ -21,6 +21,7 @@ _OWN_FIELDS = frozenset(
         "date",
         "traceresponse",
         "transfer-encoding",
+        "request-id",
         "x-request-id",
     )
 )
@@ -89,7 +90,9 @@ class ResponseWriter:
         if request.trace is not None:
             fields += f"traceresponse: {request.trace.response}\r\n"
         beginning = self._beginning(status, content_type)
-        return f"{beginning}{fields}X-Request-Id: {request.id}\r\n\r\n".encode("latin-1")
+        # OpenAI's clients read the first of the two, Anthropic's the other.
+        ids = f"X-Request-Id: {request.id}\r\nRequest-Id: {request.id}\r\n"
+        return f"{beginning}{fields}{ids}\r\n".encode("latin-1")
 
     def _beginning(self, status: int, content_type: str) -> str:
         """Returns the lines up to Content-Type, which is "" for answers without content."""

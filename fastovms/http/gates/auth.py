@@ -1,4 +1,5 @@
-"""Checks bearer keys (RFC 6750 2.1): 401 without one."""
+"""Checks keys, which are bearer tokens (RFC 6750 2.1) or stand in a field of their own: 401 without
+one."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ from fastovms.http.routing.messages import ErrorRenderer, Request, Response
 
 _VARIABLES = ("API_KEY", "VLLM_API_KEY")
 _ADMIN = "admin"
+_KEY_FIELDS = ("x-api-key",)
+"""Fields that hold a key and nothing else: Anthropic's clients send it so."""
+
 _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
 
 
@@ -45,23 +49,23 @@ class ApiKeys:
         path = request.path
         if path in self._exempt or (path.rstrip("/") or "/") in self._exempt:
             return None
-        given = request.headers.get("authorization")
-        if given is None:
-            return self._refuse(request, "an API key is required: Authorization: Bearer <key>")
-        scheme, _, key = given.partition(" ")
-        # One space or several (RFC 9110 11.4). Nothing else is taken off: `str.strip` would take
-        # bytes that are blanks in Latin-1.
-        digest = _digest(key.strip(" ").encode("latin-1"))
-        # No early end: the time must not tell which key it was, or how many there are.
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        if scheme.lower() != "bearer" or not any(matches):
-            return self._refuse(request, "the API key is not valid")
-        request.tenant = digest.hex()
-        request.is_admin = request.tenant in self._admins
-        return None
+        given = _given_keys(request)
+        if not given:
+            return self._refuse(
+                request, "an API key is required: Authorization: Bearer <key>, or x-api-key: <key>"
+            )
+        for key in given:
+            digest = _digest(key.encode("latin-1"))
+            # No early end: the time must not tell which key it was, or how many there are.
+            matches = [hmac.compare_digest(digest, known) for known in self._digests]
+            if any(matches):
+                request.tenant = digest.hex()
+                request.is_admin = request.tenant in self._admins
+                return None
+        return self._refuse(request, "the API key is not valid")
 
     def _refuse(self, request: Request, message: str) -> Response:
-        response = self._render_error(request.path, 401, message)
+        response = self._render_error(request, 401, message)
         return dataclasses.replace(response, headers=response.headers + _CHALLENGE)
 
 
@@ -118,6 +122,19 @@ def _read_keys(path: Path) -> list[str]:
     if not keys:
         raise ConfigurationError(f"{path} holds no API key")
     return keys
+
+
+def _given_keys(request: Request) -> list[str]:
+    """Returns the keys of a request, which may come in several fields, "" where one holds none."""
+    fields = request.headers.by_name
+    given = [fields[name] for name in _KEY_FIELDS if name in fields]
+    authorization = fields.get("authorization")
+    if authorization is not None:
+        scheme, _, key = authorization.partition(" ")
+        # One space or several (RFC 9110 11.4). Nothing else is taken off: `str.strip` would take
+        # bytes that are blanks in Latin-1.
+        given.insert(0, key.strip(" ") if scheme.lower() == "bearer" else "")
+    return given
 
 
 def _digest(key: bytes) -> bytes:

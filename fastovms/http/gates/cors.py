@@ -76,7 +76,7 @@ class CorsPolicy:
 
 
 _VARIES: HeaderPairs = (("Vary", "Origin"),)
-_EXPOSED = ("Access-Control-Expose-Headers", "X-Request-Id, traceresponse")
+_EXPOSED = ("Access-Control-Expose-Headers", "X-Request-Id, Request-Id, traceresponse")
 
 
 def _names(text: str) -> list[str]:

@@ -53,7 +53,7 @@ class HostCheck:
             return None
         # RFC 9110 15.5.20: a request for an authority that this server does not speak for.
         return self._render_error(
-            request.path,
+            request,
             421,
             f"this server is not known as {name!r}: start it with --allowed-hosts {name}, or "
             "use an address or localhost",

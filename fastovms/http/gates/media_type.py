@@ -29,7 +29,7 @@ class JsonOnly:
         coding = fields.get("content-encoding")
         if coding is not None and coding.lower() != "identity":
             response = self._render_error(
-                request.path, 415, f"Content-Encoding {coding!r} is not supported"
+                request, 415, f"Content-Encoding {coding!r} is not supported"
             )
             # RFC 9110 15.5.16: says which coding would be.
             accepted = (("Accept-Encoding", "identity"),)
@@ -43,7 +43,7 @@ class JsonOnly:
         ):
             return None
         return self._render_error(
-            request.path, 415, f"Content-Type {given!r} is not supported, only application/json"
+            request, 415, f"Content-Type {given!r} is not supported, only application/json"
         )
 
 

@@ -52,7 +52,7 @@ class OriginCheck:
         return any(origin == scheme + host for scheme in self._own_schemes)
 
     def _refuse(self, request: Request, message: str) -> Response:
-        return self._render_error(request.path, 403, message)
+        return self._render_error(request, 403, message)
 
 
 _OWN_SITES = ("same-origin", "none")

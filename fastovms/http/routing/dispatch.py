@@ -106,7 +106,7 @@ class Dispatcher:
             return self._not_found(request, given)
         if isinstance(found, MethodNotAllowed):
             message = f"{request.method} is not allowed for {request.path}"
-            return self.error(request.path, 405, message, (("Allow", found.allowed),))
+            return self.error(request, 405, message, (("Allow", found.allowed),))
         handler, request.route, request.path_params = found
         if request.method != "GET":
             for check in self._checks:
@@ -119,9 +119,15 @@ class Dispatcher:
         """Returns what any answer to the request tells browsers of other origins."""
         return () if self._cross_origin is None else self._cross_origin.response_fields(request)
 
-    def error(self, path: str, status: int, message: str, headers: HeaderPairs = ()) -> Response:
-        """Returns an error of this layer in the form of the path's dialect."""
-        response = self._render_error(self._registered(path), status, message)
+    def error(
+        self, request: Request, status: int, message: str, headers: HeaderPairs = ()
+    ) -> Response:
+        """Returns an error of this layer in the form of the path's dialect. It makes the path of a
+        request that was not admitted the registered one, too."""
+        path = self._registered(request.raw_path) if request.raw_path else ""
+        if path != request.raw_path:
+            request.set_path(path)
+        response = self._render_error(request, status, message)
         if headers:
             response = dataclasses.replace(response, headers=response.headers + headers)
         return response
@@ -166,7 +172,7 @@ class Dispatcher:
         if self._paths is not None:
             root = self._root_path if given.startswith(f"{self._root_path}/") else ""
             message += self._paths.advice(request.raw_path, root, self._exists)
-        return self.error(request.path, 404, message)
+        return self.error(request, 404, message)
 
     def _exists(self, path: str) -> bool:
         return isinstance(self._router.match("OPTIONS", path), MethodNotAllowed)

@@ -282,9 +282,9 @@ A plain function answers at once, without a task of its own, so it must be quick
 cancelled when its client goes away.
 """
 
-ErrorRenderer = Callable[[str, int, str], Response]
-"""Returns, for (path, status, message), the answer in the form that the path's clients expect.
-`path` is "" when the request could not be read that far."""
+ErrorRenderer = Callable[[Request, int, str], Response]
+"""Returns, for (request, status, message), the answer in the form that the clients of its path
+expect. The path is "" when the request could not be read that far."""
 
 Check = Callable[[Request], "Response | None"]
 """Looks at a request's head, before its body is read; a Response refuses it."""

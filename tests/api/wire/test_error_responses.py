@@ -1,32 +1,31 @@
+"""Errors of the HTTP layer have the form of their path's clients."""
+
 from __future__ import annotations
 
 import orjson
 import pytest
 
 from fastovms.api.wire.error_responses import render_error
+from fastovms.http.routing.messages import Request
+
+OPENAI = {"error": {"message": "why", "type": "authentication_error", "param": None, "code": None}}
+ANTHROPIC = {
+    "type": "error",
+    "error": {"type": "authentication_error", "message": "why"},
+    "request_id": "r-1",
+}
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"),
+    ("paths", "body"),
     [
-        (400, "invalid_request_error"),
-        (401, "authentication_error"),
-        (403, "permission_error"),
-        (404, "not_found_error"),
-        (405, "invalid_request_error"),
-        (413, "invalid_request_error"),
-        (429, "rate_limit_error"),
-        (500, "server_error"),
-        (503, "server_error"),
+        (("/v1/nothing", "/health", "", "*", "/v3x", "/v1/messagesx"), OPENAI),
+        (("/v3/nothing", "/v3/v1/nothing", "/v3"), {"error": "why"}),
+        (("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/nothing"), ANTHROPIC),
     ],
 )
-def test_errors_of_the_http_layer(status, kind):
-    for path in ("/v1/nothing", "/health", "", "*", "/v3x"):
-        response = render_error(path, status, "why")
-        assert response.status == status
-        assert orjson.loads(response.body) == {
-            "error": {"message": "why", "type": kind, "param": None, "code": None}
-        }
-    for path in ("/v3/nothing", "/v3/v1/nothing", "/v3"):
-        response = render_error(path, status, "why")
-        assert (response.status, orjson.loads(response.body)) == (status, {"error": "why"})
+def test_errors_of_the_http_layer(paths: tuple[str, ...], body: object) -> None:
+    for path in paths:
+        response = render_error(Request("POST", path, id="r-1"), 401, "why")
+        assert response.status == 401
+        assert orjson.loads(response.body) == body

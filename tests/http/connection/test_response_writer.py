@@ -16,7 +16,8 @@ def test_the_date_changes_once_a_second() -> None:
     first = writer.render(Response(200, b"x"), request, close=False)
     assert first == (
         b"HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"
-        b"Content-Type: application/json\r\nContent-Length: 1\r\nX-Request-Id: r\r\n\r\nx"
+        b"Content-Type: application/json\r\nContent-Length: 1\r\nX-Request-Id: r\r\n"
+        b"Request-Id: r\r\n\r\nx"
     )
     now += 0.2
     assert writer.render(Response(200, b"x"), request, close=False) == first

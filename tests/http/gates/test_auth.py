@@ -52,6 +52,28 @@ def test_api_keys(authorization: str | None, granted: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "tenant"),
+    [
+        ({"x_api_key": "alpha"}, "alpha"),
+        ({"X_Api_Key": "beta", "Authorization": "Bearer alpha"}, "alpha"),
+        ({"x_api_key": "beta", "Authorization": "Bearer gamma"}, "beta"),
+        ({"x_api_key": "beta", "Authorization": "Basic alpha"}, "beta"),
+        ({"x_api_key": "Bearer alpha"}, None),
+        ({"x_api_key": "gamma", "Authorization": "Bearer gamma"}, None),
+        ({"x_api_key": ""}, None),
+    ],
+)
+def test_keys_in_a_field_of_their_own(fields: dict[str, str], tenant: str | None) -> None:
+    keys = ApiKeys(["alpha", "beta"], render_error)
+    asked = request(**fields)
+    assert (keys(asked) is None) is (tenant is not None)
+    if tenant is not None:
+        alike = request(Authorization=f"Bearer {tenant}")
+        keys(alike)
+        assert asked.tenant == alike.tenant
+
+
+@pytest.mark.parametrize(
     ("path", "free"),
     [("/health", True), ("/health/", True), ("/", True), ("/healthy", False), ("/x/health", False)],
 )

@@ -9,7 +9,7 @@ from tests.http.gates.requests import request
 
 ANY = {
     "Access-Control-Allow-Origin": "*",
-    "Access-Control-Expose-Headers": "X-Request-Id, traceresponse",
+    "Access-Control-Expose-Headers": "X-Request-Id, Request-Id, traceresponse",
 }
 
 

@@ -30,7 +30,7 @@ async def main():
     server = HttpServer(
         HttpConfig(port=1),
         router,
-        render_error=lambda path, status, message: Response(status),
+        render_error=lambda request, status, message: Response(status),
         inherited=inherited_sockets(os.environ, os.getpid()),
     )
     await server.start()

@@ -17,8 +17,8 @@ def handler(request: Request) -> Response:
     return Response(200)
 
 
-def render_error(path: str, status: int, message: str) -> Response:
-    return Response(status, path.encode())
+def render_error(request: Request, status: int, message: str) -> Response:
+    return Response(status, request.path.encode())
 
 
 @pytest.fixture
@@ -56,8 +56,12 @@ def test_what_only_looks_like_it(dispatcher, path):
 
 
 def test_errors_are_told_for_the_path_behind_it(dispatcher):
-    assert dispatcher.error(f"{ROOT}/v3/models", 413, "").body == b"/v3/models"
-    assert Dispatcher(Router(), render_error).error(f"{ROOT}/x", 413, "").body.endswith(b"/x")
+    def error_of(dispatcher, path):
+        return dispatcher.error(Request("GET", path), 413, "").body
+
+    assert error_of(dispatcher, f"{ROOT}/v3/models") == b"/v3/models"
+    assert error_of(Dispatcher(Router(), render_error), f"{ROOT}/x").endswith(b"/x")
+    assert error_of(dispatcher, "") == b"", "its head could not be read"
 
 
 class Slashes:
@@ -102,7 +106,7 @@ def test_steps_that_make_room_for_each_other(dispatcher):
     request = Request("GET", "/v1//x//v1/x/v1//models")
     assert spelled.admit(request) is handler
     assert request.path == request.raw_path == "/v1/models"
-    assert spelled.error("/v1//x//v3//y", 413, "").body == b"/v3/y"
+    assert spelled.error(Request("GET", "/v1//x//v3//y"), 413, "").body == b"/v3/y"
 
 
 def test_a_path_that_there_is_not_is_told_which_one_is_meant():

@@ -1,0 +1,52 @@
+"""Each family of clients reads errors in its own form."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastovms.api.wire.error_forms import (
+    ANTHROPIC_ERRORS,
+    OPENAI_ERRORS,
+    OVMS_ERRORS,
+    ErrorForm,
+    ToldError,
+)
+
+TYPES = [
+    # status, OpenAI's type, Anthropic's
+    (400, "invalid_request_error", "invalid_request_error"),
+    (401, "authentication_error", "authentication_error"),
+    (403, "permission_error", "permission_error"),
+    (404, "not_found_error", "not_found_error"),
+    (405, "invalid_request_error", "invalid_request_error"),
+    (413, "invalid_request_error", "request_too_large"),
+    (429, "rate_limit_error", "rate_limit_error"),
+    (500, "server_error", "api_error"),
+    (503, "server_error", "overloaded_error"),
+]
+
+
+@pytest.mark.parametrize(("status", "openai", "anthropic"), TYPES)
+def test_members(status: int, openai: str, anthropic: str) -> None:
+    error = ToldError(status, "why", "n", "a_code", "r-1")
+    assert OPENAI_ERRORS.members(error) == {
+        "error": {"message": "why", "type": openai, "param": "n", "code": "a_code"}
+    }
+    assert OVMS_ERRORS.members(error) == {"error": "why"}
+    assert ANTHROPIC_ERRORS.members(error) == {
+        "type": "error",
+        "error": {"type": anthropic, "message": "why"},
+        "request_id": "r-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("form", "frames"),
+    [
+        (OPENAI_ERRORS, b"data: {}\n\ndata: [DONE]\n\n"),
+        (OVMS_ERRORS, b"data: {}\n\ndata: [DONE]\n\n"),
+        (ANTHROPIC_ERRORS, b"event: error\ndata: {}\n\n"),
+    ],
+)
+def test_ends_of_streams(form: ErrorForm, frames: bytes) -> None:
+    assert form.last_frames(b"{}") == frames

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fastovms.engine.sampling.jit import kernel
+from fastovms.engine.model.memory_speed import MemoryReader
 
 _MIN_SIZE: Final = 256 * 1024 * 1024
 _CACHES: Final = 4
 """How many times larger than the last cache the memory must be that is read."""
-
-
-@kernel("uint64(uint64[::1])")
-def _sum(values: Any) -> Any:
-    """Reads everything once, as nothing but a sum does: OpenVINO reads weights so, too."""
-    total = np.uint64(0)
-    for i in range(values.size):
-        total += values[i]
-    return total
 
 
 def measure_bandwidth(
@@ -36,14 +23,10 @@ def measure_bandwidth(
             taken.
     """
     size = min(max(_MIN_SIZE, _CACHES * last_level_cache), available // 4)
-    length = max(1, size // 8 // num_threads)
-    parts: list[NDArray[np.uint64]] = [np.ones(length, np.uint64) for _ in range(num_threads)]
-    rates: list[float] = []
-    with ThreadPoolExecutor(num_threads) as threads:
-        list(threads.map(_sum, parts))  # the first pass makes the pages and the threads
+    with MemoryReader(size, num_threads) as read:
+        read()  # the first pass makes the threads
         end = time.perf_counter() + max_seconds
-        while not rates or time.perf_counter() < end:
-            start = time.perf_counter()
-            list(threads.map(_sum, parts))
-            rates.append(8 * length * num_threads / (time.perf_counter() - start))
+        rates = [read()]
+        while time.perf_counter() < end:
+            rates.append(read())
     return statistics.median(rates)

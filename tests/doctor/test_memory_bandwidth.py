@@ -1,12 +1,6 @@
 from __future__ import annotations
 
-import numpy as np
-
-from fastovms.doctor.memory_bandwidth import _sum, measure_bandwidth
-
-
-def test_everything_is_read() -> None:
-    assert _sum(np.arange(1000, dtype=np.uint64)) == 499_500
+from fastovms.doctor.memory_bandwidth import measure_bandwidth
 
 
 def test_a_rate_is_measured() -> None:

@@ -23,6 +23,7 @@ MODEL = "demo_model"
 SERVE = ("-m", "fastovms", "serve")
 START_TIMEOUT = 120.0
 STOP_TIMEOUT = 45.0
+_WRITE_TIMEOUT = 120.0
 _MIB = 1024 * 1024
 
 
@@ -166,6 +167,19 @@ class ServerUnderTest:
                 name = sample.name.removeprefix("fastovms_")
                 values[name] = values.get(name, 0.0) + sample.value
         return values
+
+    def wait_until_prefixes_are_written(self) -> None:
+        """Returns when no more blocks of prompts are being written.
+
+        Raises:
+            SystemExit: that takes too long.
+        """
+        before, deadline = -1.0, time.monotonic() + _WRITE_TIMEOUT
+        while (now := self.metrics()["prefix_cache_disk_written_bytes_total"]) > before:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"blocks are still written after {_WRITE_TIMEOUT:.0f} s")
+            before = now
+            time.sleep(0.5)
 
     def _status(self, field: str) -> int:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():

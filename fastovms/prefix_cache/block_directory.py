@@ -44,7 +44,7 @@ MIN_FREE_SHARE: Final = 0.05
 """The share of the disk that is left free, for others."""
 
 _EVICTED_SHARE: Final = 0.05
-"""The share of the whole size that is made free at once, since to find the oldest takes a look at
+"""The share of what there is that is made free at once, since to find the oldest takes a look at
 all."""
 
 _USED_EVERY: Final = 3600.0
@@ -242,7 +242,7 @@ class BlockDirectory:
             return True
         if missing > self._num_bytes or size > self._max_bytes:
             return False
-        missing = min(max(missing, int(_EVICTED_SHARE * self._max_bytes)), self._num_bytes)
+        missing = max(missing, int(_EVICTED_SHARE * self._num_bytes))
         with self._guard:
             oldest = sorted(self._blocks.items(), key=lambda item: item[1].used_at)
         for key, block in oldest:

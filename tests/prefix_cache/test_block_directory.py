@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -96,6 +97,19 @@ def test_a_disk_keeps_room_for_others(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(block_directory, "MIN_FREE_SHARE", 1.0)
     with pytest.raises(NoRoom, match="nearly full"):
         write(directory, 1)
+    directory.close()
+
+
+def test_where_others_fill_the_disk_only_a_little_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = BlockDirectory(tmp_path, 1 << 40)
+    for number in range(40):
+        write(directory, number)
+    full = SimpleNamespace(f_bavail=0, f_frsize=1, f_blocks=0)
+    monkeypatch.setattr(block_directory.os, "statvfs", lambda _: full)
+    write(directory, 40)
+    assert directory.num_blocks == 39
     directory.close()
 
 

@@ -1,5 +1,5 @@
 """File systems in memory of a size that one chooses, in a mount namespace that ends with this
-process."""
+process; and directories that nobody may change."""
 
 from __future__ import annotations
 
@@ -47,7 +47,26 @@ def mounted(place: Path, options: str) -> Iterator[Mount]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+@contextmanager
+def unchangeable(directory: Path) -> Iterator[None]:
+    """Lets nobody, root included, change what is in a directory, for as long as the block runs.
+    Unlike a file system that is mounted so, it may hold files that are open for writing.
+
+    Raises:
+        MountRefused: only root may, and not on every file system.
+    """
+    try:
+        _run("chattr", "-R", "+i", str(directory))
+        yield
+    finally:
+        _run("chattr", "-R", "-i", str(directory))
+
+
 def _mount(*arguments: str) -> None:
-    result = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    _run("mount", *arguments)
+
+
+def _run(*command: str) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise MountRefused(result.stderr.strip())

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -49,6 +50,13 @@ FIRST_SIDE: Final = "server"
 
 GENAI: Final = "genai"
 
+QUIET_FLAGS: Final = ("--no-tune", "--prefix-cache-disk-size=0")
+"""With these a server that is started has nothing of earlier runs, whose prompts may be the same,
+and rests while another side works."""
+
+REST_SECONDS: Final = 1.0
+"""How long all sides rest before each turn: a server that has become idle commits memory."""
+
 
 def parser_of_flags() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -69,6 +77,7 @@ def parser_of_flags() -> argparse.ArgumentParser:
     add("-p", "--prompt-tokens", type=count, nargs="+", default=[128], help="in turn, if several")
     add("-g", "--output-tokens", type=count, nargs="+", default=[64], help="likewise")
     add("-r", "--runs", type=count, default=5, help="rounds of each load")
+    add("--warm-up", type=count, metavar="REQUESTS", help="at once before (default: a round)")
     add("--arrivals", choices=ARRIVALS, default=ARRIVALS[0])
     add("--rates", type=rate, nargs="+", metavar="R",
         help="requests a second, unless all come at once (default: 1)")  # fmt: skip
@@ -146,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     server: AbstractContextManager[ServerProcess | None] = nullcontext()
     if arguments.serve is not None:
         server = server_process(
-            ["-m", "fastovms", "serve", str(arguments.serve), *arguments.serve_flag]
+            ["-m", "fastovms", "serve", str(arguments.serve), *QUIET_FLAGS, *arguments.serve_flag]
         )
     rng = random.Random(arguments.seed)
     print(machine())
@@ -158,7 +167,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         if arguments.compare is not None:
             sides[GENAI] = Genai.load(Path(arguments.compare[1]))
         results = [
-            run_rounds(sides, shape, num_rounds=arguments.runs, rng=rng, memory_speed=memory_speed)
+            run_rounds(
+                sides,
+                shape,
+                num_rounds=arguments.runs,
+                num_warm_up=arguments.warm_up,
+                rng=rng,
+                rest=lambda: time.sleep(REST_SECONDS),
+                memory_speed=memory_speed,
+            )
             for shape in load_shapes(arguments)
         ]
     tables = [

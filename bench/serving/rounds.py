@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.serving.load_shape import LoadShape
 from bench.serving.sides import Side
@@ -27,20 +27,30 @@ def run_rounds(
     shape: LoadShape,
     *,
     num_rounds: int,
+    num_warm_up: int | None = None,
     rng: random.Random,
+    rest: Callable[[], None],
     memory_speed: Callable[[], float],
 ) -> Rounds:
     """Runs all sides in turn, once to warm up, and then for as many rounds.
+
+    Args:
+        num_warm_up: how many requests warm a side up, all at once; None = a round like the others.
+        rest: waits, before each turn, for what the other sides do when they have become idle.
 
     Raises:
         SystemExit: a side has failed, or not written as many tokens as it was asked for.
     """
     rounds = Rounds(shape, {name: [] for name in sides})
+    warm_up = shape
+    if num_warm_up is not None:
+        warm_up = replace(shape, num_requests=num_warm_up, arrivals="at-once")
     for number in range(-1, num_rounds):
-        requests = shape.draw(rng)
+        requests = (warm_up if number < 0 else shape).draw(rng)
         expected = sum(request.num_output_tokens for request in requests)
         speeds = []
         for name, side in sides.items():
+            rest()
             speeds.append(memory_speed())
             try:
                 load = side(requests)

@@ -27,6 +27,7 @@ URL = "http://127.0.0.1:8000"
         ([URL, "-n", "0"], "must be an integer at least 1, not '0'"),
         ([URL, "--burst", "0"], "must be an integer at least 1, not '0'"),
         ([URL, "-r", "0"], "must be an integer at least 1, not '0'"),
+        ([URL, "--warm-up", "0"], "must be an integer at least 1, not '0'"),
     ],
 )
 def test_wrong_flags_are_told_before_any_work(
@@ -67,6 +68,7 @@ def test_two_servers_are_compared_at_each_rate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench.serve, "memory_speed", lambda: 25e9)
+    monkeypatch.setattr(bench.serve, "REST_SECONDS", 0)
     scripts = Script(), Script(models=["another"])
     rates = ["--arrivals", "poisson", "--rates", "40", "80"]
     with scripted_server(scripts[0]) as url, scripted_server(scripts[1]) as other:

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from bench.serving.load_shape import LoadShape, Request
-from bench.serving.rounds import run_rounds
+from bench.serving.rounds import Rounds, run_rounds
 from bench.serving.sides import Side
 from fastovms.client.request_failed import RequestFailed
 from fastovms.load_test.timeline import Load, Timeline
@@ -28,16 +29,45 @@ def counter() -> Callable[[], float]:
     return lambda: next(numbers)
 
 
+def run_quietly(sides: Mapping[str, Side], *, num_rounds: int, **further: Any) -> Rounds:
+    return run_rounds(
+        sides,
+        further.pop("shape", SHAPE),
+        num_rounds=num_rounds,
+        rng=random.Random(0),
+        rest=further.pop("rest", lambda: None),
+        memory_speed=counter(),
+        **further,
+    )
+
+
 def test_sides_take_turns_on_the_same_prompts_after_a_round_that_warms_up() -> None:
     log: list[tuple[str, list[Request]]] = []
     sides = {name: side(log, name) for name in "ab"}
-    found = run_rounds(sides, SHAPE, num_rounds=2, rng=random.Random(0), memory_speed=counter())
+    found = run_quietly(sides, num_rounds=2)
     assert [name for name, _ in log] == ["a", "b"] * 3
     sent = [requests for _, requests in log]
     assert sent[::2] == sent[1::2]
     assert len({str(requests) for requests in sent[::2]}) == 3
     assert {name: len(loads) for name, loads in found.loads.items()} == {"a": 2, "b": 2}
     assert found.memory_speeds == [[3.0, 4.0], [5.0, 6.0]]
+
+
+def test_all_rest_before_each_turn() -> None:
+    log: list[tuple[str, list[Request]]] = []
+    sides = {name: side(log, name) for name in "ab"}
+    run_quietly(sides, num_rounds=1, rest=lambda: log.append(("rest", [])))
+    assert [name for name, _ in log] == ["rest", "a", "rest", "b"] * 2
+
+
+def test_some_requests_at_once_warm_up() -> None:
+    log: list[tuple[str, list[Request]]] = []
+    shape = LoadShape(3, [4], [1], "poisson", 1.0)
+    run_quietly({"a": side(log, "a")}, num_rounds=1, num_warm_up=2, shape=shape)
+    (_, warm_up), (_, measured) = log
+    assert [request.due for request in warm_up] == [0.0, 0.0]
+    assert len(measured) == 3
+    assert measured[-1].due > 0
 
 
 def refuse(requests: Sequence[Request]) -> Load:
@@ -55,5 +85,5 @@ def end_early(requests: Sequence[Request]) -> Load:
 def test_a_side_that_does_less_ends_it_by_name(broken: Side, message: str) -> None:
     sides = {"a": side([], "a"), "b": broken}
     with pytest.raises(SystemExit) as ended:
-        run_rounds(sides, SHAPE, num_rounds=1, rng=random.Random(0), memory_speed=counter())
+        run_quietly(sides, num_rounds=1)
     assert str(ended.value) == message

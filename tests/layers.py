@@ -78,7 +78,7 @@ RANKS = (
     {"api.serving", "backends.genai", "engine", "http"},
     {"api.admin", "api.request", "backends.paged"},
     {"api.conversation", "api.generation", "backends", "service"},
-    {"api.chat", "api.completions", "api.responses", "loading"},
+    {"api.chat", "api.completions", "api.messages", "api.responses", "loading"},
     {"api", "api.openapi", "doctor", "greeting", "supply"},
     {"app"},
     {"cli"},

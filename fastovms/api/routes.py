@@ -9,12 +9,13 @@ from fastovms.api.chat.chat import ChatCompletions
 from fastovms.api.chat.tokenize import Tokenization
 from fastovms.api.completions.completions import Completions
 from fastovms.api.generation.context import ApiContext
+from fastovms.api.messages.message_endpoints import Messages
 from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.compaction import Compaction
 from fastovms.api.responses.conversations import Conversations
 from fastovms.api.responses.create import Responses
 from fastovms.api.responses.response_by_id import StoredResponses
-from fastovms.api.wire.dialect import DIALECTS, OPENAI, OVMS, Dialect
+from fastovms.api.wire.dialect import ANTHROPIC, DIALECTS, OPENAI, OVMS, Dialect
 from fastovms.api.wire.endpoint import endpoint
 from fastovms.http.routing.router import Router
 
@@ -54,6 +55,9 @@ def add_model_routes(
         _add_response_routes(router, context, state, dialect)
     router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))
     router.add("POST", "/detokenize", endpoint(tokenization.detokenize, OPENAI))
+    messages = Messages(context)
+    router.add("POST", "/v1/messages", endpoint(messages.create, ANTHROPIC))
+    router.add("POST", "/v1/messages/count_tokens", endpoint(messages.count_tokens, ANTHROPIC))
     _add_servable_routes(router, ServableRoutes(models, reload))
 
 

@@ -57,7 +57,7 @@ def check_events(method: str, pattern: str, events: list[Any]) -> None:
     for event in events:
         if event == "[DONE]":
             continue
-        is_error = set(event) == {"error"}
+        is_error = set(event) == {"error"} or (event.get("type") == "error" and "error" in event)
         read(orjson.dumps(event), error if is_error else operation_of(method, pattern).events)
 
 

@@ -26,6 +26,7 @@ from fastovms.api.conversation.chat_task import (
     parser_maker,
 )
 from fastovms.api.conversation.chat_tools import ToolUse, read_functions, read_tools
+from fastovms.api.conversation.shown_pieces import ShownPieces
 from fastovms.api.generation.alignment import ContentTokens, TokenAligner
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.request import offload
@@ -106,7 +107,7 @@ async def prepare(request: Preparation[ChatRequest], new_call_id: Callable[[], s
 
     chat, last = await offload.run(read, request.size)
     form = _form(request, options, chat.tools, template, last, new_call_id)
-    if form.hides_reasoning:
+    if form.shown.hides_reasoning:
         # The tokens' ids would reveal the reasoning that the client asked to hide.
         report = replace(report, has_token_ids=False)
         options = replace(options, report=report)
@@ -197,9 +198,11 @@ def _form(
     return ChatMessageForm(
         role=role,
         prefix=(last["content"] or "") if body.echo and last["role"] == role else "",
-        hides_reasoning=body.include_reasoning is False and chat.reasoning_format is not None,
-        hides_content=tools.is_required,
-        one_call=not tools.is_parallel,
+        shown=ShownPieces(
+            hides_reasoning=body.include_reasoning is False and chat.reasoning_format is not None,
+            hides_content=tools.is_required,
+            one_call=not tools.is_parallel,
+        ),
         is_named=tools.is_named,
         drops_cut_call=tools.is_required,
         may_call=bool(tools.tools),

@@ -7,14 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fastovms.api.chat.call_forms import CallForms
+from fastovms.api.conversation.shown_pieces import ShownPieces
 from fastovms.api.generation.alignment import ContentTokens
 from fastovms.api.wire.dialect import Dialect
 from fastovms.params import FinishReason
-from fastovms.text.scanning.output import (
-    Content,
-    Piece,
-    Reasoning,
-)
+from fastovms.text.scanning.output import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +21,7 @@ class ChatMessageForm:
     Attributes:
         role: the message's.
         prefix: what its content begins with: the end of the prompt, where it is echoed.
-        hides_reasoning: whether pieces of reasoning are left out.
-        hides_content: whether content is left out; in an answer that must be calls, only broken
-            calls are content.
-        one_call: whether calls after the first are left out.
+        shown: which pieces the client gets.
         is_named: whether the request names the function to call.
         drops_cut_call: whether, in an answer that is whole, a call that is not complete is left
             out.
@@ -38,9 +32,7 @@ class ChatMessageForm:
 
     role: str
     prefix: str
-    hides_reasoning: bool
-    hides_content: bool
-    one_call: bool
+    shown: ShownPieces
     is_named: bool
     drops_cut_call: bool
     may_call: bool
@@ -49,13 +41,7 @@ class ChatMessageForm:
 
     def shows(self, piece: Piece) -> bool:
         """Returns whether the client gets a piece."""
-        match piece:
-            case Content():
-                return not self.hides_content
-            case Reasoning():
-                return not self.hides_reasoning
-            case _:
-                return not (self.one_call and piece.call_index)
+        return self.shown.shows(piece)
 
     def finish_reason(
         self, reason: FinishReason, are_whole: Sequence[bool], dialect: Dialect

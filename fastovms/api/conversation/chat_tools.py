@@ -106,8 +106,8 @@ def read_tools(
     Raises:
         InvalidField: a tool or the choice is malformed, or they do not go together.
     """
-    _check_number(given, "tools")
-    reader = _ToolReader(flat or dialect.flat_tools, flat, skips_others)
+    check_number_of_tools(given, "tools")
+    reader = ToolReader(flat or dialect.flat_tools, flat, skips_others)
     for position, tool in enumerate(given or ()):
         reader.read(tool, f"tools[{position}]")
     forms = ChoiceForms(reader.flat, skips_others, dialect.checks_tool_choice)
@@ -126,8 +126,8 @@ def read_functions(
         InvalidField: one of them is malformed, or they do not go together.
     """
     name = "function_call"
-    _check_number(given, "functions")
-    reader = _ToolReader(False, False, False)
+    check_number_of_tools(given, "functions")
+    reader = ToolReader()
     for position, function in enumerate(given or ()):
         place = f"functions[{position}]"
         reader.add(read_function(function, place), place)
@@ -149,14 +149,14 @@ def read_functions(
     return reader.use(chosen, is_parallel=False, is_legacy=True)
 
 
-def _check_number(given: Sequence[object] | None, name: str) -> None:
+def check_number_of_tools(given: Sequence[object] | None, name: str) -> None:
     if given is not None and len(given) > MAX_TOOLS:
         raise InvalidField(
             f"{name} must have at most {MAX_TOOLS} entries, not {len(given)}", param=name
         )
 
 
-class _ToolReader:
+class ToolReader:
     """Reads tools, one after the other.
 
     Attributes:
@@ -164,7 +164,9 @@ class _ToolReader:
         offered: the tools, by the names of their functions.
     """
 
-    def __init__(self, flat: bool, has_namespaces: bool, skips_others: bool) -> None:
+    def __init__(
+        self, flat: bool = False, has_namespaces: bool = False, skips_others: bool = False
+    ) -> None:
         self.flat = flat
         self.offered: dict[str, OfferedTool] = {}
         self._has_namespaces = has_namespaces
@@ -184,12 +186,16 @@ class _ToolReader:
         elif kind == "namespace" and self._has_namespaces and namespace is None:
             self._read_namespace(tool, place)
         elif self._skips_others and isinstance(kind, str):
-            self._skipped.append(f"{place} of type {kind[:MAX_NAME]}")
+            self.skip(kind, place)
         else:
             kinds = '"function" or "custom"'
             raise InvalidField(
                 f"{place}.type must be {kinds}, not {show(kind)}", param=f"{place}.type"
             )
+
+    def skip(self, kind: str, place: str) -> None:
+        """Notes that a tool is passed over, which is of a type that there is not."""
+        self._skipped.append(f"{place} of type {kind[:MAX_NAME]}")
 
     def add(self, tool: OfferedTool, place: str) -> None:
         """Adds a tool; of two of the same name, the later one counts.
@@ -237,7 +243,7 @@ class _ToolReader:
                 inner = f"{place}.{key}"
                 raise InvalidField(f"{inner} must be {words}, not {show(value)}", param=inner)
         assert isinstance(tools, list)
-        _check_number(tools, f"{place}.tools")
+        check_number_of_tools(tools, f"{place}.tools")
         if description:
             self._descriptions[name] = str(description)
         for position, inner_tool in enumerate(tools):

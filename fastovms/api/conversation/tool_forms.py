@@ -49,12 +49,17 @@ class OfferedTool(NamedTuple):
 
 
 def read_function(
-    function: Mapping[str, Any], place: str, namespace: str | None = None
+    function: Mapping[str, Any],
+    place: str,
+    namespace: str | None = None,
+    *,
+    schema: str = "parameters",
 ) -> OfferedTool:
     """Reads `{"name", "description", "parameters", "strict"}`.
 
     Args:
         place: its path in the request.
+        schema: what the client calls `parameters`.
 
     Raises:
         InvalidField: it is malformed.
@@ -67,13 +72,14 @@ def read_function(
     ):
         value = function.get(key)
         if value is not None and not isinstance(value, kind):
+            named = schema if key == "parameters" else key
             raise InvalidField(
-                f"{place}.{key} must be {words}, not {show(value)}", param=f"{place}.{key}"
+                f"{place}.{named} must be {words}, not {show(value)}", param=f"{place}.{named}"
             )
     parameters: Schema = function.get("parameters") or {}
     is_strict = function.get("strict") is True
     tool = Tool(target.function, strict_schema(parameters) if is_strict else parameters)
-    _check_arguments(tool.parameters.get("type"), f"{place}.parameters.type")
+    _check_arguments(tool.parameters.get("type"), f"{place}.{schema}.type")
     shown = {**function, "name": target.function}
     return OfferedTool(tool, shown, target, is_strict=is_strict)
 

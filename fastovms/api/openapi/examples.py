@@ -18,7 +18,7 @@ _CAPITAL: Final = {
     "properties": {"country": {"type": "string"}, "capital": {"type": "string"}},
     "required": ["country", "capital"],
 }
-_USER: Final = {"role": "user", "content": _QUESTION}
+USER: Final = {"role": "user", "content": _QUESTION}
 _MODEL: Final = "qwen3"
 _CREATED: Final = 1767225600
 _FINGERPRINT: Final = "fastovms-0.1.0"
@@ -31,8 +31,8 @@ COMPLETIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 CHATS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "A question": {"messages": [_USER], "max_tokens": 20, "temperature": 0},
-    "A stream": {"messages": [_USER], "max_tokens": 10, "stream": True},
+    "A question": {"messages": [USER], "max_tokens": 20, "temperature": 0},
+    "A stream": {"messages": [USER], "max_tokens": 10, "stream": True},
     "A tool": {
         "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
         "tools": [
@@ -48,12 +48,52 @@ CHATS: Final[Mapping[str, Mapping[str, Any]]] = {
         "max_tokens": 50,
     },
     "A structured answer": {
-        "messages": [_USER],
+        "messages": [USER],
         "response_format": {
             "type": "json_schema",
             "json_schema": {"name": "capital", "schema": _CAPITAL},
         },
         "max_tokens": 50,
+    },
+}
+
+MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "A question": {"messages": [USER], "max_tokens": 20, "temperature": 0},
+    "A stream": {"messages": [USER], "max_tokens": 10, "stream": True},
+    "A tool": {
+        "system": "Be brief.",
+        "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+        "tools": [
+            {
+                "name": "get_weather",
+                "description": "Tells the weather of a city.",
+                "input_schema": _WEATHER,
+            }
+        ],
+        "max_tokens": 50,
+    },
+    "A structured answer": {
+        "messages": [USER],
+        "output_config": {"format": {"type": "json_schema", "schema": _CAPITAL}},
+        "max_tokens": 50,
+    },
+}
+
+MESSAGE: Final[Mapping[str, Any]] = {
+    "id": "msg_0e8b7f6c5d4a39281706f5e4d3c2b1a0",
+    "type": "message",
+    "role": "assistant",
+    "model": _MODEL,
+    "content": [{"type": "text", "text": _ANSWER}],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {
+        "input_tokens": 17,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": 8,
+        "output_tokens_details": {"thinking_tokens": 0},
+        "service_tier": "standard",
     },
 }
 

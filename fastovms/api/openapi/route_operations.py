@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.messages.messages_schema import CountTokensRequest, MessagesRequest
 from fastovms.api.openapi import examples
 from fastovms.api.openapi.admin_schemas import (
     DetokenizedText,
@@ -29,6 +30,7 @@ from fastovms.api.openapi.generation_schemas import (
     Completion,
     CompletionChunk,
 )
+from fastovms.api.openapi.messages_schemas import MESSAGE_EVENT, CountedTokens, MessageAnswer
 from fastovms.api.openapi.responses_schemas import (
     RESPONSE_EVENT,
     CompactedResponse,
@@ -128,6 +130,26 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
             events=ChatCompletionChunk,
             examples=examples.CHATS,
             answered=examples.CHAT_COMPLETION,
+        ),
+    },
+    "Messages": {
+        "POST /v1/messages": Operation(
+            "Answers messages in Anthropic's form, whole or as a stream; with tools, thinking and "
+            "structured answers.",
+            MessageAnswer,
+            body=MessagesRequest,
+            required=("messages", "max_tokens"),
+            events=MESSAGE_EVENT,
+            examples=examples.MESSAGES,
+            answered=examples.MESSAGE,
+        ),
+        "POST /v1/messages/count_tokens": Operation(
+            "Counts the tokens that the request's prompt would have.",
+            CountedTokens,
+            body=CountTokensRequest,
+            required=("messages",),
+            examples={"A question": {"messages": [examples.USER]}},
+            answered={"input_tokens": 17},
         ),
     },
     "Responses": {

@@ -111,8 +111,13 @@ def stream_options(body: GenerationFields, dialect: Dialect) -> StreamOptions:
     return StreamOptions(**chosen)
 
 
-def stopping(body: GenerationFields, dialect: Dialect, config: ApiConfig) -> Stopping:
+def stopping(
+    body: GenerationFields, dialect: Dialect, config: ApiConfig, field: str = "stop"
+) -> Stopping:
     """Reads the stop strings.
+
+    Args:
+        field: what the client calls them.
 
     Raises:
         InvalidField: they are too many, empty or oversized.
@@ -122,10 +127,10 @@ def stopping(body: GenerationFields, dialect: Dialect, config: ApiConfig) -> Sto
     limit = dialect.max_stop_strings or config.max_stop_strings
     if len(strings) > limit:
         raise InvalidField(
-            f"stop must have at most {limit} strings, not {len(strings)}", param="stop"
+            f"{field} must have at most {limit} strings, not {len(strings)}", param=field
         )
     for position, string in enumerate(strings):
-        name = "stop" if isinstance(given, str) else f"stop[{position}]"
+        name = field if isinstance(given, str) else f"{field}[{position}]"
         if not string:
             raise InvalidField(f"{name} must not be an empty string", param=name)
         if len(string) > config.max_stop_length:

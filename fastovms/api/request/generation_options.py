@@ -72,7 +72,7 @@ def generation_options(
         truncation=truncation(body, model.info, budget.max_tokens, dialect.clamps_max_tokens),
         report=report,
         rules=token_rules(body, model.info, request.config),
-        stopping=stopping(body, dialect, request.config),
+        stopping=stopping(body, dialect, request.config, request.names.stop),
         skip_special_tokens=body.skip_special_tokens is not False,
         queueing=queueing(body, request.tenant),
         stream_options=stream_options(body, dialect),

@@ -42,6 +42,7 @@ class FieldNames:
         prompt_logprobs: the same of the prompt's tokens.
         response_format: what the text must look like.
         json_schema: where its schema is a member, with its name and its strictness.
+        stop: the strings at which a sample ends.
     """
 
     prompt: str
@@ -50,6 +51,7 @@ class FieldNames:
     prompt_logprobs: FieldName = _PROMPT_LOGPROBS
     response_format: str = "response_format"
     json_schema: str = "response_format.json_schema"
+    stop: str = "stop"
 
     def prompt_at(self, position: int, num_prompts: int) -> str:
         """Returns the name of one of the prompts."""

@@ -8,6 +8,7 @@ from typing import Final
 
 import orjson
 
+from fastovms.api.conversation.sealed_text import seal_summary
 from fastovms.api.generation.answer import collect
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import SampleDelta, merged
@@ -22,7 +23,6 @@ from fastovms.api.responses.create import history_of, id_prefix
 from fastovms.api.responses.input.input_items import Item, NewId
 from fastovms.api.responses.input.response_fields import read_fields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
-from fastovms.api.responses.input.sealed_text import seal_summary
 from fastovms.api.responses.output.response_object import usage_body
 from fastovms.api.responses.responses_job import count_tokens, names_of, prepare
 from fastovms.api.responses.stored.history import History, item_cost

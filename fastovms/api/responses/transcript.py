@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from fastovms.api.conversation.sealed_text import unseal_summary
 from fastovms.api.responses.input.input_items import IMAGE, TEXT_PARTS, Item
-from fastovms.api.responses.input.sealed_text import unseal_summary
 
 CountTokens = Callable[[str], int]
 

@@ -8,6 +8,7 @@ import pytest
 
 from fastovms.api.chat.call_forms import CallForms
 from fastovms.api.chat.message_form import ChatMessageForm
+from fastovms.api.conversation.shown_pieces import ShownPieces
 from fastovms.api.conversation.tool_targets import ToolTarget
 from fastovms.api.generation.alignment import ContentTokens
 from fastovms.api.wire.dialect import OPENAI, OVMS
@@ -17,9 +18,7 @@ from fastovms.text.scanning.output import CallArguments, CallBegin, Content, Pie
 FORM = ChatMessageForm(
     role="assistant",
     prefix="",
-    hides_reasoning=False,
-    hides_content=False,
-    one_call=False,
+    shown=ShownPieces(),
     is_named=False,
     drops_cut_call=False,
     may_call=True,
@@ -45,7 +44,7 @@ PIECES: list[Piece] = [
     ],
 )
 def test_pieces_that_the_client_gets(fields: dict[str, bool], shown: list[int]) -> None:
-    form = replace(FORM, **fields)
+    form = replace(FORM, shown=ShownPieces(**fields))
     assert [index for index, piece in enumerate(PIECES) if form.shows(piece)] == shown
 
 

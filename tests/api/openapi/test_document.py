@@ -14,6 +14,7 @@ import pytest
 from fastovms.api.openapi.document import openapi_document
 from fastovms.api.openapi.route_operations import OPERATIONS
 from fastovms.api.wire.body import decode
+from fastovms.api.wire.dialect import dialect_of
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream, model_info
 from tests.paths import ROOT
@@ -93,7 +94,7 @@ def test_errors_have_the_form_of_their_dialect(document):
         for status, answer in operation["responses"].items():
             if status != "200":
                 name = answer["$ref"].rpartition("/")[2]
-                family = "ovms" if path.startswith(("/v2", "/v3")) else "openai"
+                family = dialect_of(path).name
                 assert name == f"{family}_{status}"
                 [(_, content)] = answers[name]["content"].items()
                 assert content["schema"]["$ref"].lower().endswith(f"{family}error")

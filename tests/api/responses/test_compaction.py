@@ -5,8 +5,8 @@ from __future__ import annotations
 import openai
 import pytest
 
+from fastovms.api.conversation.sealed_text import seal_summary, unseal_summary
 from fastovms.api.responses.compaction import MAX_SUMMARY
-from fastovms.api.responses.input.sealed_text import seal_summary, unseal_summary
 from tests.api.chat_models import prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 from tests.api.responses.test_client import connect

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fastovms.api.conversation.sealed_text import seal_summary
 from fastovms.api.responses.input.input_items import ItemRules, read_items
-from fastovms.api.responses.input.sealed_text import seal_summary
 from fastovms.api.responses.transcript import newest, transcript
 from fastovms.api.wire.dialect import OPENAI
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from fastovms.api.responses.input.sealed_text import unseal_summary
+from fastovms.api.conversation.sealed_text import unseal_summary
 from fastovms.api.serving.images import IMAGE_PARTS, read_image_part, unknown_part
 from fastovms.api.wire.body import show
 from fastovms.api.wire.client_ids import MAX_ID, check_id

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastovms.api.conversation.chat_messages import ChatMessages, Message
+from fastovms.api.conversation.sealed_text import told_summary, unseal
 from fastovms.api.conversation.tool_targets import flat_name
 from fastovms.api.responses.input.input_items import Item
 from fastovms.api.responses.input.item_text import text_of
-from fastovms.api.responses.input.sealed_text import told_summary, unseal
 from fastovms.media.loader import ImageSource
 from fastovms.text.custom_input import input_arguments
 

@@ -14,10 +14,10 @@ from typing import Final, Protocol
 
 import orjson
 
+from fastovms.api.conversation.sealed_text import seal
 from fastovms.api.conversation.tool_targets import ToolTarget
 from fastovms.api.generation.alignment import TokenAligner
 from fastovms.api.responses.input.input_items import Item, NewId
-from fastovms.api.responses.input.sealed_text import seal
 from fastovms.text.scanning.output import (
     CallArguments,
     CallBegin,

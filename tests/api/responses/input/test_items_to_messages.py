@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from fastovms.api.conversation.sealed_text import seal_summary, told_summary
 from fastovms.api.responses.input.input_items import ItemRules, read_items
 from fastovms.api.responses.input.items_to_messages import to_messages
-from fastovms.api.responses.input.sealed_text import seal_summary, told_summary
 from fastovms.api.wire.dialect import OPENAI
 
 SUMMARY = {"type": "compaction", "encrypted_content": seal_summary("It rains.")}

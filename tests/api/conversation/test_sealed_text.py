@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastovms.api.responses.input.sealed_text import (
+from fastovms.api.conversation.sealed_text import (
     seal,
     seal_summary,
     told_summary,

@@ -1,5 +1,6 @@
-"""Seals text for its way through a client, as `encrypted_content`: reasoning, and summaries of what
-came before. There is no secret in it: the client has, or has had, what it tells of."""
+"""Seals text for its way through a client, as `encrypted_content` or `signature`: reasoning, and
+summaries of what came before. There is no secret in it: the client has, or has had, what it tells
+of."""
 
 from __future__ import annotations
 

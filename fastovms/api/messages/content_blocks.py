@@ -1,0 +1,159 @@
+"""Reads the blocks that bring text and images, be it to a message, to a result of a tool or to what
+the system says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from fastovms.api.conversation.chat_messages import ContentPart, join_parts
+from fastovms.api.wire.body import show
+from fastovms.errors import InvalidField
+from fastovms.media.image_tags import image_tag
+from fastovms.media.loader import ImageSource
+
+
+class Block(NamedTuple):
+    """A block of a content, with its place in the request."""
+
+    members: Mapping[str, Any]
+    place: str
+
+    @property
+    def kind(self) -> str:
+        return str(self.members["type"])
+
+    def wrong(self, key: str, words: str) -> InvalidField:
+        """Returns the fault of a member."""
+        name = f"{self.place}.{key}"
+        message = f"{name} must be {words}, not {show(self.members.get(key))}"
+        return InvalidField(message, param=name)
+
+    def text(self, key: str) -> str:
+        """Returns a member that must be a string. Raises InvalidField."""
+        value = self.members.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a string")
+        return value
+
+    def filled_text(self, key: str) -> str:
+        """Returns a member that must be a string with something in it. Raises InvalidField."""
+        if not (text := self.text(key)):
+            raise self.wrong(key, "a string that is not empty")
+        return text
+
+    def object(self, key: str) -> Mapping[str, Any]:
+        """Returns a member that must be an object. Raises InvalidField."""
+        value = self.members.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, "an object")
+        return value
+
+
+def read_blocks(content: object, place: str) -> list[Block]:
+    """Returns the blocks of a content; a text is one of its own.
+
+    Raises:
+        InvalidField: it is neither a text nor a list of objects that have a type.
+    """
+    if isinstance(content, str):
+        return [Block({"type": "text", "text": content}, place)]
+    if not isinstance(content, list):
+        words = "a string or a list of blocks"
+        raise InvalidField(f"{place} must be {words}, not {show(content)}", param=place)
+    blocks = []
+    for position, members in enumerate(content):
+        block = Block(members, f"{place}[{position}]")
+        if not isinstance(members, dict):
+            message = f"{block.place} must be an object, not {show(members)}"
+            raise InvalidField(message, param=block.place)
+        block.text("type")
+        blocks.append(block)
+    return blocks
+
+
+class BlockReader:
+    """Makes text of blocks.
+
+    Args:
+        takes_images: whether there may be any.
+
+    Attributes:
+        images: those of the blocks that have been read, in whose text tags stand for them.
+    """
+
+    def __init__(self, *, takes_images: bool) -> None:
+        self._takes_images = takes_images
+        self.images: list[ImageSource] = []
+
+    def __call__(self, blocks: Sequence[Block]) -> str:
+        """Returns the text of blocks.
+
+        Raises:
+            InvalidField: a block is malformed, or of a type that is not taken there.
+        """
+        return join_parts([part for block in blocks for part in self._parts(block)])
+
+    def _parts(self, block: Block) -> list[ContentPart]:
+        if block.kind == "image":
+            return [self._image(block)]
+        read = _READERS.get(block.kind)
+        if read is None:
+            raise unknown_block(block, _READERS, takes_images=self._takes_images)
+        return read(self, block)
+
+    def _image(self, block: Block) -> ContentPart:
+        if not self._takes_images:
+            raise unknown_block(block, _READERS, takes_images=False)
+        source = Block(block.object("source"), f"{block.place}.source")
+        kind = source.text("type")
+        if kind == "base64":
+            media_type, key = source.filled_text("media_type"), "data"
+            url = f"data:{media_type};base64,{source.filled_text(key)}"
+        elif kind == "url":
+            key = "url"
+            url = source.filled_text(key)
+        else:
+            raise source.wrong("type", '"base64" or "url"')
+        self.images.append(ImageSource(url, f"{source.place}.{key}", "auto"))
+        return ContentPart(image_tag(len(self.images) - 1), is_image=True)
+
+    def _document(self, block: Block) -> list[ContentPart]:
+        """Reads a document, which must be text: its title and context go before it."""
+        source = Block(block.object("source"), f"{block.place}.source")
+        heads = [
+            ContentPart(block.text(key))
+            for key in ("title", "context")
+            if block.members.get(key) is not None
+        ]
+        kind = source.text("type")
+        if kind == "text":
+            return [*heads, ContentPart(source.text("data"))]
+        if kind == "content":
+            inner = read_blocks(source.members.get("content"), f"{source.place}.content")
+            return heads + [part for each in inner for part in self._parts(each)]
+        raise source.wrong("type", '"text" or "content", which hold text')
+
+    def _search_result(self, block: Block) -> list[ContentPart]:
+        inner = read_blocks(block.members.get("content"), f"{block.place}.content")
+        heads = [ContentPart(block.text("title")), ContentPart(block.text("source"))]
+        return heads + [part for each in inner for part in self._parts(each)]
+
+
+_READERS: Final[Mapping[str, Callable[[BlockReader, Block], list[ContentPart]]]] = {
+    "text": lambda reader, block: [ContentPart(block.text("text"))],
+    "document": BlockReader._document,
+    "search_result": BlockReader._search_result,
+}
+"""What reads each type of block, but images."""
+
+
+def unknown_block(
+    block: Block, taken: Mapping[str, object], *, takes_images: bool = False
+) -> InvalidField:
+    """Returns the fault of a block of a type that is not taken where it stands."""
+    kinds = ", ".join([*taken, *(["image"] if takes_images else [])])
+    return InvalidField(
+        f"{block.place} is of type {show(block.kind)}, but this model takes only {kinds} there",
+        param=block.place,
+    )

@@ -1,0 +1,195 @@
+"""Checks every field of a request for a message, and makes what runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from fastovms.api.conversation.chat_grammar import constraint
+from fastovms.api.conversation.chat_messages import ChatMessages
+from fastovms.api.conversation.chat_prompt import (
+    PromptMaker,
+    TemplateFields,
+    TemplateOptions,
+    template_options,
+)
+from fastovms.api.conversation.chat_task import ReadChat, chat_task, parser_maker
+from fastovms.api.conversation.shown_pieces import ShownPieces
+from fastovms.api.messages.answer_form import AnswerForm
+from fastovms.api.messages.blocks_to_messages import to_messages
+from fastovms.api.messages.messages_fields import MessageFields, read_fields
+from fastovms.api.messages.messages_schema import MessagesRequest
+from fastovms.api.messages.tool_fields import read_tools
+from fastovms.api.request import offload
+from fastovms.api.request.generation_options import (
+    GenerationOptions,
+    check_numbers,
+    generation_options,
+)
+from fastovms.api.request.preparation import FieldNames, Preparation
+from fastovms.api.request.prompt_task import PromptTask
+from fastovms.api.request.prompts import Prompt
+from fastovms.api.request.token_budget import TokenBudget, token_budget
+from fastovms.api.request.token_report import token_report
+from fastovms.api.serving.images import uncounted
+from fastovms.api.serving.served import ServedModel
+from fastovms.api.wire.warning_header import passed_over
+from fastovms.errors import InvalidField
+from fastovms.text.scanning.output import OutputParser
+
+_SWITCH = "enable_thinking"
+"""The variable by which templates let thinking be switched."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesJob:
+    """A request for a message that is ready to run.
+
+    Attributes:
+        form: how the answer is told.
+        warnings: what of the request is not done.
+        new_parser: makes the parser of the answer's text.
+    """
+
+    preparation: Preparation[MessagesRequest]
+    options: GenerationOptions
+    task: PromptTask
+    form: AnswerForm
+    warnings: Sequence[str]
+    new_parser: Callable[[], OutputParser]
+
+
+async def prepare(
+    request: Preparation[MessagesRequest], new_call_id: Callable[[], str]
+) -> MessagesJob:
+    """Checks a request and makes what runs it. Long chats are rendered and encoded in a thread.
+
+    Raises:
+        RequestError: a field is at fault.
+        BackendError: the grammar cannot be compiled now.
+    """
+    fields = read_fields(request.body)
+    request = _in_our_words(request, fields)
+    check_numbers(request)
+    options = generation_options(request, token_report(request, None), _budget(request))
+
+    def read() -> ReadChat:
+        messages, images = _messages(request)
+        tools = read_tools(request.body.tools, request.body.tool_choice)
+        template = _template(request, fields, messages)
+        prompt = PromptMaker(request, tools, template, options.truncation).make(
+            messages, len(images)
+        )
+        wanted = constraint(request, tools, prompt.text or "", template)
+        return ReadChat(prompt, tools, images, wanted)
+
+    chat = await offload.run(read, request.size)
+    task = await chat_task(request, options, chat)
+    tools = chat.tools
+    shown = ShownPieces(
+        hides_reasoning=not _thinks(request, fields),
+        hides_content=tools.is_required,
+        one_call=not tools.is_parallel,
+    )
+    form = AnswerForm(shown, new_call_id, omits_thinking=fields.omits_thinking)
+    warnings = [
+        *passed_over([*tools.skipped, *fields.warnings]),
+        *tools.warnings_for(request.model.chat.tool_format),
+    ]
+    return MessagesJob(request, options, task, form, warnings, parser_maker(request, options, chat))
+
+
+async def count_tokens(request: Preparation[MessagesRequest]) -> int:
+    """Counts the tokens of the prompt that `prepare` would make.
+
+    Raises:
+        RequestError: a field is at fault.
+    """
+    fields = read_fields(request.body)
+
+    def make() -> Prompt:
+        messages, images = _messages(request)
+        if images:
+            raise uncounted(images[0])
+        tools = read_tools(request.body.tools, request.body.tool_choice)
+        template = _template(request, fields, messages)
+        return PromptMaker(request, tools, template).make(messages)
+
+    prompt = await offload.run(make, request.size)
+    return len(prompt.token_ids)
+
+
+def names_of(body: MessagesRequest) -> FieldNames:
+    """Returns what a request calls its fields."""
+    stop = "stop" if body.stop_sequences is None else "stop_sequences"
+    return FieldNames("messages", "max_tokens", "logprobs", stop=stop)
+
+
+def _in_our_words(
+    request: Preparation[MessagesRequest], fields: MessageFields
+) -> Preparation[MessagesRequest]:
+    """Has Anthropic's fields stand in for those of the other endpoints that say the same."""
+    body, names = request.body, request.names
+    if body.stop_sequences is not None:
+        body = msgspec.structs.replace(body, stop=body.stop_sequences)
+    if fields.format is None:
+        return replace(request, body=body)
+    name = fields.format_name
+    names = replace(names, response_format=name, json_schema=name)
+    return replace(request, body=body, names=names, text_format=fields.format)
+
+
+def _messages(request: Preparation[MessagesRequest]) -> ChatMessages:
+    body = request.body
+    takes_images = request.model.images is not None
+    return to_messages(body.system, body.messages, takes_images=takes_images)
+
+
+def _template(
+    request: Preparation[MessagesRequest],
+    fields: MessageFields,
+    messages: Sequence[dict[str, Any]],
+) -> TemplateOptions:
+    """Returns what the template is told. An answer goes on with what the assistant has begun to
+    say last."""
+    last = messages[-1]
+    continues = last["role"] == "assistant"
+    if continues and "tool_calls" in last:
+        raise InvalidField(
+            "messages: what tools have answered must follow the last message, which uses tools",
+            param="messages",
+        )
+    kwargs = dict(request.body.chat_template_kwargs or {})
+    if fields.effort is not None:
+        kwargs.setdefault("reasoning_effort", fields.effort)
+    thinks = fields.thinks
+    if thinks is None and _can_switch(request.model) and not _thinks(request, fields):
+        thinks = False
+    given = TemplateFields(continue_final_message=continues, kwargs=kwargs, enable_thinking=thinks)
+    return template_options(request.model, given)
+
+
+def _thinks(request: Preparation[MessagesRequest], fields: MessageFields) -> bool:
+    """Returns whether thoughts are wanted: clients that ask for none expect text first of all. What
+    the request tells the template, or the operator has told it, counts too."""
+    asked = (request.body.chat_template_kwargs or {}).get(_SWITCH, fields.thinks)
+    if asked is None:
+        asked = request.model.chat.config.default_chat_template_kwargs.get(_SWITCH)
+    return bool(asked)
+
+
+def _can_switch(model: ServedModel) -> bool:
+    template = model.chat.template
+    return template is not None and _SWITCH in template.tool_source
+
+
+def _budget(request: Preparation[MessagesRequest]) -> TokenBudget:
+    requested = request.body.max_tokens
+    if requested is None:
+        raise InvalidField("max_tokens is required", param="max_tokens")
+    if requested < 1:
+        raise InvalidField(f"max_tokens must be at least 1, not {requested}", param="max_tokens")
+    return token_budget(request, requested, may_reach_limit=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fastovms.backend_stats import BackendStats
+from fastovms.encoding import EncoderInfo, EncoderText
 from fastovms.params import (
     GenerationOutput,
     GenerationRequest,
@@ -79,3 +83,29 @@ class GenerationBackend(Backend, Protocol):
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Ends a request, or one of its samples, at any stage; its blocks are free at the next
         step. Unknown and finished ids are ignored, so callers abort in `finally`."""
+
+
+class EncoderBackend(Backend, Protocol):
+    """Runs a model that makes vectors or scores of texts. Every method is called on the event
+    loop's thread."""
+
+    @property
+    def encoder(self) -> EncoderInfo: ...
+
+    async def encode(self, texts: Sequence[EncoderText], client: str) -> NDArray[np.float32]:
+        """Encodes texts, of which there is at least one. Whoever cancels it gives them up: what is
+        not computed yet is not.
+
+        Args:
+            texts: none is longer than the model's context, and all ids are of its vocabulary.
+            client: who has sent them: clients take turns.
+
+        Returns:
+            A row for each text, in their order, f32 [N, width]: pooled states as they are, or the
+                logits of a classifier.
+
+        Raises:
+            Overloaded: too many requests or tokens wait already.
+            BackendUnavailable: not started or closed.
+            EngineFailed: the engine has died.
+        """

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from fastovms.encoder_config import EncoderConfig
+
 DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
 """The directory of the model that comes with the package."""
 
@@ -23,17 +25,16 @@ class EngineConfig:
         plugin_config: properties handed to `compile_model` unchanged.
         cache_size: KV cache in GB; 0 = a share of the memory that is free at start.
         max_num_seqs: sequences that run in one step.
-        precision: "auto" = the fastest, "exact" = f32 throughout and, on the CPU, the same sums
-            for a token whatever else runs and however prompts are cut.
+        precision: "auto" = the fastest, "exact" = f32 and, on the CPU, the same sums always.
         max_num_batched_tokens: token budget of one step; None = what was measured for the model on
             this machine, else `DEFAULT_TOKEN_BUDGET`.
-        tune: measure, when idle, which precisions and token budget are the fastest from then on.
+        tune: measure, when idle, which precisions and token budget are the fastest.
         max_num_queued_requests: samples that may wait to run; more are refused as overload.
         enable_prefix_caching: reuse the KV blocks of equal prompt beginnings.
         enable_prompt_lookup: draft from earlier text; None = with the paged backend.
         suffix_index_tokens: of how many recent tokens; 0 = of each sample's own text alone.
-        draft_model: directory of a smaller model with the same vocabulary, which drafts where
-            that pays; None = none. Its KV cache is taken from `cache_size`.
+        draft_model: directory of a smaller model with the same vocabulary, which shares
+            `cache_size` and drafts where that pays; None = none.
         cache_dir: keeps what makes the next start faster; None = the user's, "" = nothing.
         max_model_len: context length to offer; None = the model's.
         backend: "paged", "genai", or "auto" = genai for what the paged one does not run.
@@ -234,12 +235,10 @@ class MediaConfig:
     """The images that a request may bring.
 
     Attributes:
-        allowed_media_domains: hosts that images are fetched from, separated by commas; "all" = any,
-            None = none.
+        allowed_media_domains: hosts of images, separated by commas; "all" = any, None = none.
         allowed_local_media_path: images are read from files below it; None = from none.
         allow_media_redirects: whether to follow the redirects of those hosts, to those hosts.
-        allow_private_media: whether to fetch from addresses that are not public, such as the local
-            network's.
+        allow_private_media: whether to fetch from addresses that are not public.
         media_timeout: seconds for fetching an image.
         max_images: how many one request may have.
         max_image_bytes: the size of one, encoded.
@@ -376,6 +375,7 @@ class ModelConfig:
     names: tuple[str, ...]
     engine: EngineConfig = field(default_factory=EngineConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
     limits: ModelLimits = field(default_factory=ModelLimits)
     generation_config: Path | None = None
     has_defaults: bool = True

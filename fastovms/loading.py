@@ -9,18 +9,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
-from fastovms.api.serving.served import ServedModel, ServedModels
+from fastovms.api.serving.served import AnyServed, ServedModel, ServedModels
+from fastovms.api.serving.served_encoder import ServedEncoder
+from fastovms.api.wire.fair_thread import FairThread
 from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
+from fastovms.backends.encoder.encoder_loading import load_encoder
+from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.images.image_decoder import ImageDecoder
 from fastovms.backends.model_files.context_length import limit_context
+from fastovms.backends.model_files.encoder_files import read_encoder_info
 from fastovms.backends.model_files.fingerprint import fingerprint_of
 from fastovms.backends.model_files.model_info import log_missing, read_model_info
+from fastovms.backends.model_files.model_task import find_task
 from fastovms.backends.model_files.required_files import takes_images
 from fastovms.backends.paged.idle_tuning import IdleTuning
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
@@ -28,6 +35,7 @@ from fastovms.backends.processes.process import ChildProcess
 from fastovms.binding_tables import make_binding_tables
 from fastovms.config import MediaConfig, ModelConfig, PrefixCacheConfig
 from fastovms.disk_cache import DiskCache, cache_root
+from fastovms.encoding import Task
 from fastovms.engine.model.compilation import check_exact
 from fastovms.engine.model.device_memory import available_memory, share_memory
 from fastovms.errors import ConfigurationError
@@ -36,11 +44,26 @@ from fastovms.gguf.model_directory import find_gguf, model_directory
 from fastovms.media.loader import ImageLoader
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo, SamplingDefaults
+from fastovms.text.tokens.text_encoder import TokenIds
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+_MAX_PIECES = 1024
+"""How many pieces of a client's texts may wait to be tokenized; a request has one at a time."""
+
 NO_PREFIX_CACHE = PrefixCacheConfig(max_bytes=0)
+
+
+def encodes(model: ModelConfig) -> bool:
+    """Returns whether a model makes vectors or scores of texts, rather than text.
+
+    Raises:
+        ConfigurationError: its graph is for neither.
+    """
+    if find_gguf(model.path) is not None:
+        return False
+    return find_task(model.path, model.encoder.task) is not Task.TEXT_GENERATION
 
 
 def read_info(model: ModelConfig) -> ModelInfo:
@@ -49,6 +72,9 @@ def read_info(model: ModelConfig) -> ModelInfo:
     Raises:
         ConfigurationError: a file is missing or broken.
     """
+    if encodes(model):
+        info = read_encoder_info(model.path, name=model.name)
+        return limit_context(info, model.engine.max_model_len)
     info = read_model_info(model.path, name=model.name, generation_config=model.generation_config)
     if not model.has_defaults:
         info = replace(info, defaults=SamplingDefaults())
@@ -75,6 +101,7 @@ def load_models(
     media: MediaConfig,
     prefixes: PrefixDirectory | None = None,
     *,
+    turn: ComputeTurn | None = None,
     available: Callable[[], int] = available_memory,
 ) -> ServedModels:
     """Loads models, which takes seconds: not for the event loop. Caches are reserved when all
@@ -82,6 +109,7 @@ def load_models(
 
     Args:
         prefixes: where computed prompts are kept on disk; None = nowhere.
+        turn: is shared with all other models of the process; None = there are none.
         available: returns the bytes of free memory that they may share then.
 
     Raises:
@@ -90,10 +118,13 @@ def load_models(
     check_models(models)
     start = time.perf_counter()
     make_binding_tables()
+    turn = turn or ComputeTurn()
+    encoders = {model.name: _encoder(model, turn) for model in models if encodes(model)}
+    generating = [model for model in models if model.name not in encoders]
     loaded = []
     idle_tuning = IdleTuning()
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
-        for model in models:
+        for model in generating:
             logger.info("loading %s from %s", model.name, model.path)
             cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
             model = _as_directories(model, cache, Path(scratch))
@@ -102,20 +133,46 @@ def load_models(
             chat = beside.submit(ChatModel.load, model.path, model.chat)
             info = replace(read_info(model), fingerprint=fingerprint_of(model.path))
             log_missing(info)
-            reserve = compile_backend(model.path, info, model.engine, cache, prefixes, idle_tuning)
+            reserve = compile_backend(
+                model.path, info, model.engine, cache, prefixes, idle_tuning, turn
+            )
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None
-        share = share_memory([model.engine.cache_size for model in models], available())
+        share = share_memory([model.engine.cache_size for model in generating], available())
+        found: dict[str, AnyServed] = {
+            model.name: _served(model, tokenizer, chat, reserve(share), loader)
+            for model, tokenizer, chat, reserve in loaded
+        }
+        closes = [encoder.tokenizing.close for encoder in encoders.values()]
+        if loader is not None:
+            closes.append(loader.close)
+        found |= encoders
         served = ServedModels(
-            [
-                _served(model, tokenizer, chat, reserve(share), loader)
-                for model, tokenizer, chat, reserve in loaded
-            ],
-            close=(lambda: None) if loader is None else loader.close,
+            [found[model.name] for model in models], close=partial(_close_all, closes)
         )
     logger.info("loaded in %.1f s", time.perf_counter() - start)
     return served
+
+
+def _close_all(closes: Sequence[Callable[[], None]]) -> None:
+    for close in closes:
+        close()
+
+
+def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
+    logger.info("loading %s from %s", model.name, model.path)
+    info = replace(read_info(model), fingerprint=fingerprint_of(model.path))
+    backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
+    metrics = GenerationMetrics(
+        info.name,
+        backend.stats,
+        labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
+    )
+    tokenizing: FairThread[list[TokenIds]] = FairThread(
+        "texts to encode", per_client=_MAX_PIECES, total=4 * _MAX_PIECES
+    )
+    return ServedEncoder(backend, texts, model.encoder, metrics, tokenizing, model.names[1:])
 
 
 def _image_loader(config: MediaConfig) -> ImageLoader:

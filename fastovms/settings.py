@@ -23,6 +23,7 @@ from fastovms.config import (
     ServiceConfig,
     StateConfig,
 )
+from fastovms.encoder_config import EncoderConfig
 from fastovms.residency_config import ResidencyConfig
 
 Parameters = ParamSpec("Parameters")
@@ -110,12 +111,13 @@ class ModelSource:
     settings: Settings = field(default_factory=Settings)
 
 
-MODEL_SECTIONS: Final = (ModelFiles, EngineConfig, ChatConfig, ModelLimits)
+MODEL_SECTIONS: Final = (ModelFiles, EngineConfig, ChatConfig, EncoderConfig, ModelLimits)
 """The sections that each model has for itself."""
 
 # The sections' fields, for the tables of what sets them.
 API: Final = Fields(ApiConfig)
 CHAT: Final = Fields(ChatConfig)
+ENCODER: Final = Fields(EncoderConfig)
 ENGINE: Final = Fields(EngineConfig)
 FILES: Final = Fields(ModelFiles)
 HTTP: Final = Fields(HttpConfig)

@@ -8,6 +8,9 @@ from fastovms.api.admin.servables import Reload, ServableRoutes
 from fastovms.api.chat.chat import ChatCompletions
 from fastovms.api.chat.tokenize import Tokenization
 from fastovms.api.completions.completions import Completions
+from fastovms.api.embeddings.embeddings import EmbeddingsRoute
+from fastovms.api.embeddings.rerank import RerankRoute
+from fastovms.api.embeddings.score import ScoreRoute
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.messages.message_endpoints import Messages
 from fastovms.api.responses.background_runs import ResponsesState
@@ -36,6 +39,11 @@ def add_model_routes(
     completions = Completions(context)
     chat = ChatCompletions(context)
     tokenization = Tokenization(context)
+    encoding = (
+        ("/embeddings", EmbeddingsRoute(context)),
+        ("/rerank", RerankRoute(context)),
+        ("/score", ScoreRoute(context)),
+    )
     for dialect in DIALECTS:
         tokenize = tokenization.ovms_tokenize if dialect is OVMS else tokenization.tokenize
         listing = ModelRoutes(models, dialect)
@@ -52,7 +60,11 @@ def add_model_routes(
             router.add("POST", f"{prefix}/chat/completions", endpoint(chat, dialect))
             router.add("POST", f"{prefix}/tokenize", endpoint(tokenize, dialect))
             router.add("POST", f"{prefix}/detokenize", endpoint(tokenization.detokenize, dialect))
+            for path, route in encoding:
+                router.add("POST", f"{prefix}{path}", endpoint(route, dialect))
         _add_response_routes(router, context, state, dialect)
+    for path, route in encoding[1:]:  # where vLLM has them, too
+        router.add("POST", path, endpoint(route, OPENAI))
     router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))
     router.add("POST", "/detokenize", endpoint(tokenization.detokenize, OPENAI))
     messages = Messages(context)

@@ -10,6 +10,7 @@ from pathlib import Path
 import openvino as ov
 
 from fastovms.backend import GenerationBackend
+from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
 from fastovms.backends.genai.pipeline_check import pipeline_comparison
@@ -43,6 +44,7 @@ def compile_backend(
     cache: DiskCache | None = None,
     prefixes: PrefixDirectory | None = None,
     idle_tuning: IdleTuning | None = None,
+    turn: ComputeTurn | None = None,
 ) -> Reserve:
     """Compiles a model, which takes seconds: call it off the loop. Returns what reserves its cache.
 
@@ -50,6 +52,7 @@ def compile_backend(
         cache: knows and keeps how a model runs best here; None = nobody does.
         prefixes: keeps blocks of prompts of models that the paged backend runs; None = nobody does.
         idle_tuning: the server's, which finds that out; None = nobody does.
+        turn: has the paged backend's steps and encoders come in turn; None = there are none.
 
     Raises:
         ConfigurationError: no backend that the operator allows can run the model, or the device
@@ -63,7 +66,7 @@ def compile_backend(
             f"{model.name} takes images, which the paged backend does not: --backend genai"
         )
     try:
-        return PagedBackend.compile(model_dir, model, config, cache, prefixes, idle_tuning)
+        return PagedBackend.compile(model_dir, model, config, cache, prefixes, idle_tuning, turn)
     except UnsupportedModel as error:
         if config.backend == "paged":
             raise

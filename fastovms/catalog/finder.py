@@ -18,6 +18,7 @@ from fastovms.config import (
     ModelLimits,
     RepositoryConfig,
 )
+from fastovms.encoder_config import EncoderConfig
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.graph import GRAPH_FILE, read_graph
 from fastovms.ovms.plugin_config import read_plugin_config
@@ -96,6 +97,7 @@ class ModelFinder:
             source.names or (name,),
             self._engine(settings.section(EngineConfig)),
             settings.section(ChatConfig),
+            settings.section(EncoderConfig),
             settings.section(ModelLimits),
             _generation_config(files.generation_config),
             has_defaults=files.generation_config != _NO_DEFAULTS,

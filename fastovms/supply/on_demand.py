@@ -12,13 +12,14 @@ from typing import Final, NamedTuple, Protocol
 
 from fastovms.api.serving.model_pool import ModelPlan
 from fastovms.api.serving.served import KnownModel, ServedModels
+from fastovms.backends.model_files.model_task import find_task
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
 from fastovms.config import ModelConfig
 from fastovms.daemon_thread import in_daemon_thread
 from fastovms.engine.model.device_memory import FREE_MEMORY_SHARE, GIB, available_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf
-from fastovms.loading import check_models, read_info
+from fastovms.loading import check_models, encodes, read_info
 from fastovms.residency_config import ResidencyConfig
 from fastovms.settings import ModelSource
 
@@ -71,8 +72,9 @@ def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> l
     plans = []
     for config in configs:
         weights = weights_size(config)
-        cache = config.engine.cache_size * GIB
-        if not cache and residency.model_memory is not None:
+        has_cache = not encodes(config)
+        cache = config.engine.cache_size * GIB * has_cache
+        if has_cache and not cache and residency.model_memory is not None:
             room = _room(residency, residency.model_memory - weights, len(configs))
             cache = FREE_MEMORY_SHARE * room
         size = int(weights + cache)
@@ -103,7 +105,12 @@ def _known(config: ModelConfig) -> KnownModel:
         return KnownModel(config.name, config.names[1:], int(gguf.stat().st_mtime))
     info = read_info(config)
     return KnownModel(
-        config.name, config.names[1:], info.created, info.max_model_len, info.takes_images
+        config.name,
+        config.names[1:],
+        info.created,
+        info.max_model_len,
+        info.takes_images,
+        find_task(config.path, config.encoder.task),
     )
 
 

@@ -11,6 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.embeddings.embedding_schemas import (
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from fastovms.api.messages.messages_schema import CountTokensRequest, MessagesRequest
 from fastovms.api.openapi import examples
 from fastovms.api.openapi.admin_schemas import (
@@ -24,6 +29,7 @@ from fastovms.api.openapi.admin_schemas import (
     Tokens,
     VersionAnswer,
 )
+from fastovms.api.openapi.encoding_schemas import EmbeddingList, RerankAnswer, ScoreList
 from fastovms.api.openapi.generation_schemas import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -103,6 +109,19 @@ _OVMS_TOKENIZE: Final = Operation(
     required=("text",),
     examples={"A text": {"text": "Once upon a time"}},
     answered={"tokens": [1, 403, 378]},
+)
+_RERANK: Final = Operation(
+    "Sorts documents by how well they answer a query, in Cohere's form.",
+    RerankAnswer,
+    body=RerankRequest,
+    required=("query", "documents"),
+    examples={"Two documents": {"query": "hello", "documents": ["welcome", "farewell"]}},
+)
+_SCORE: Final = Operation(
+    "Scores how well texts go together, one with many or each with another, in vLLM's form.",
+    ScoreList,
+    body=ScoreRequest,
+    examples={"One with two": {"text_1": "hello", "text_2": ["welcome", "farewell"]}},
 )
 _PROBE: Final = Operation("Answers as `/health` does.", Nothing)
 _READY: Final = (
@@ -229,6 +248,19 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         "DELETE /conversations/{id}/items/{item_id}": Operation(
             "Deletes one item of a conversation.", ConversationObject
         ),
+    },
+    "Embeddings": {
+        "POST /embeddings": Operation(
+            "Makes vectors of texts, or of their tokens.",
+            EmbeddingList,
+            body=EmbeddingRequest,
+            required=("input",),
+            examples={"Two texts": {"input": ["Once upon a time", "The end"]}},
+        ),
+        "POST /rerank": _RERANK,
+        "POST /v1/rerank": _RERANK,
+        "POST /score": _SCORE,
+        "POST /v1/score": _SCORE,
     },
     "Tokens": {
         "POST /tokenize": Operation(

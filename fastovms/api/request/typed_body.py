@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Collection
+from typing import Any, Final, TypeVar
 
-from fastovms.api.serving.served import KnownModel, ServedModel, ServedModels
+from fastovms.api.serving.served import AnyServed, KnownModel, ServedModel, ServedModels
+from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import ModelField
+from fastovms.encoding import Task
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.routing.messages import Request
 
 Body = TypeVar("Body", bound=ModelField)
+
+_PURPOSES: Final = {
+    Task.TEXT_GENERATION: "generates text: it takes chats and completions",
+    Task.EMBEDDINGS: "makes vectors of texts: it takes embeddings, rerank and score",
+    Task.RERANK: "scores pairs of texts: it takes rerank and score",
+}
+"""What models of each kind do, for whoever asks one of another kind."""
 
 
 class _Outline(ModelField, frozen=True, kw_only=True):
@@ -27,15 +37,56 @@ async def read_body(
     dialect: Dialect,
     reader: BodyReader,
 ) -> tuple[Body, ServedModel]:
-    """Returns the typed body and the model that it names, which is noted for logs and metrics. The
-    request holds the model to its end. Where the model must be loaded first, a client that wants a
-    stream gets comments meanwhile.
+    """Returns the typed body and the model that it names, which generates text and is noted for
+    logs and metrics. The request holds the model to its end. Where the model must be loaded first,
+    a client that wants a stream gets comments meanwhile.
 
     Raises:
         BackendError: the model cannot be loaded now.
         RequestError: a field is at fault. Where a model must be named, its fault goes before those
             of the other fields.
     """
+    tasks = (Task.TEXT_GENERATION,)
+    body, model = await _read(request, schema, models, dialect, reader, tasks)
+    assert isinstance(model, ServedModel)
+    return body, model
+
+
+async def read_encoder_body(
+    request: Request,
+    schema: type[Body],
+    models: ServedModels,
+    dialect: Dialect,
+    reader: BodyReader,
+    tasks: Collection[Task],
+) -> tuple[Body, ServedEncoder]:
+    """Does as `read_body` does, for a model that encodes texts.
+
+    Args:
+        tasks: what it may do.
+    """
+    body, model = await _read(request, schema, models, dialect, reader, tasks)
+    assert isinstance(model, ServedEncoder)
+    return body, model
+
+
+def check_task(model: KnownModel, tasks: Collection[Task]) -> None:
+    """Raises InvalidField for a model that does none of the tasks."""
+    if model.task not in tasks:
+        raise InvalidField(
+            f"the model {model.name} cannot be used here: it {_PURPOSES[model.task]}",
+            param="model",
+        )
+
+
+async def _read(
+    request: Request,
+    schema: type[Body],
+    models: ServedModels,
+    dialect: Dialect,
+    reader: BodyReader,
+    tasks: Collection[Task],
+) -> tuple[Body, AnyServed]:
     try:
         body = await reader.read(request, schema)
     except InvalidField:
@@ -43,14 +94,17 @@ async def read_body(
         raise
     model = models.find(body.model, dialect)
     request.log_fields["model"] = model.name
+    check_task(model, tasks)
     # Not every request has that field: `/tokenize` has none.
     streams = getattr(body, "stream", None) is True
-    return body, await _hold(request, model, models, streams=streams)
+    served = await _hold(request, model, models, streams=streams)
+    check_task(model, tasks)  # what it does may be known only now
+    return body, served
 
 
 async def _hold(
     request: Request, model: KnownModel, models: ServedModels, *, streams: bool
-) -> ServedModel:
+) -> AnyServed:
     holder = models.holder
     if holder is not None:
         release = holder.try_hold(model.name)

@@ -10,8 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from fastovms.api.serving.release import Release
 from fastovms.api.serving.residency import Move, MoveKind, Residency
-from fastovms.api.serving.served import KnownModel, Release, ServedModels
+from fastovms.api.serving.served import KnownModel, ServedModels
 from fastovms.config import ModelConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, Overloaded, description_of
 

@@ -9,22 +9,18 @@ from typing import Protocol
 
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
+from fastovms.api.serving.release import Release, uncounted
 from fastovms.api.serving.residency import ModelState
+from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import model_not_found
 from fastovms.backend import GenerationBackend
 from fastovms.config import ModelLimits
+from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer
-
-Release = Callable[[], None]
-"""Gives back what was taken into use, once."""
-
-
-def _uncounted() -> Release:
-    return lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class ServedModel:
     chat: ChatModel = field(default_factory=ChatModel)
     aliases: tuple[str, ...] = ()
     images: ImageInput | None = None
-    hold: Callable[[], Release] = _uncounted
+    hold: Callable[[], Release] = uncounted
 
     @property
     def info(self) -> ModelInfo:
@@ -64,6 +60,14 @@ class ServedModel:
         }
         return tuple(name for name, is_there in found.items() if is_there)
 
+    @property
+    def task(self) -> Task:
+        return Task.TEXT_GENERATION
+
+
+AnyServed = ServedModel | ServedEncoder
+"""A model in memory, whatever it does."""
+
 
 @dataclass(slots=True)
 class KnownModel:
@@ -73,6 +77,7 @@ class KnownModel:
         created: seconds since the epoch.
         max_model_len: its context length; None = that is known when it was loaded once.
         takes_images: whether it does, by its files.
+        task: what it does.
         capabilities: as of its last load; None = it was not loaded yet.
         state: where it is.
         reason: why it could not be loaded; "" = it could.
@@ -85,14 +90,15 @@ class KnownModel:
     created: int = 0
     max_model_len: int | None = None
     takes_images: bool = False
+    task: Task = Task.TEXT_GENERATION
     capabilities: tuple[str, ...] | None = None
     state: ModelState = ModelState.UNLOADED
     reason: str = ""
-    served: ServedModel | None = None
+    served: AnyServed | None = None
     metrics: GenerationMetrics | None = None
 
     @classmethod
-    def of(cls, served: ServedModel) -> KnownModel:
+    def of(cls, served: AnyServed) -> KnownModel:
         """Returns a model that is in memory."""
         known = cls(served.info.name, served.aliases)
         known.note_loaded(served)
@@ -107,11 +113,12 @@ class KnownModel:
         """Why its engine can generate no more, or None."""
         return None if self.served is None else self.served.backend.failure
 
-    def note_loaded(self, served: ServedModel) -> None:
+    def note_loaded(self, served: AnyServed) -> None:
         """Takes note of what is known of a model once it is in memory."""
         info = served.info
         self.created, self.max_model_len = info.created, info.max_model_len
-        self.takes_images = served.images is not None
+        self.takes_images = info.takes_images
+        self.task = served.task
         self.capabilities = served.capabilities
         self.served, self.metrics = served, served.metrics
         self.state, self.reason = ModelState.AVAILABLE, ""
@@ -152,7 +159,7 @@ class ServedModels:
     """
 
     def __init__(
-        self, models: Iterable[ServedModel] = (), close: Callable[[], None] = lambda: None
+        self, models: Iterable[AnyServed] = (), close: Callable[[], None] = lambda: None
     ) -> None:
         """
         Args:
@@ -174,7 +181,7 @@ class ServedModels:
         """All models, in memory or not."""
         return list(self._known.values())
 
-    def __iter__(self) -> Iterator[ServedModel]:
+    def __iter__(self) -> Iterator[AnyServed]:
         """Yields the models in memory."""
         return iter([m.served for m in self._known.values() if m.served is not None])
 

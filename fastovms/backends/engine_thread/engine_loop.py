@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,12 +67,14 @@ def run_engine(
     take_stats: Callable[[], BackendStats],
     publish: Callable[[StepReport], None],
     clock: Callable[[], float],
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Runs an engine until `Close`. What the engine raises in a step ends the loop.
 
     Args:
         receive: returns every command there is; waits for the first one if its argument says so.
         publish: called after each step, and when commands came without one.
+        turn: is entered for each step.
     """
     num_received = 0
     while True:
@@ -91,7 +94,8 @@ def run_engine(
         admitted: Sequence[str] = ()
         seconds = None
         if engine.has_work:
-            outputs += engine.step()
+            with turn():
+                outputs += engine.step()
             seconds = clock() - started_at
             admitted = engine.admitted
         publish(StepReport(outputs, admitted, started_at, take_stats(), num_received, seconds))

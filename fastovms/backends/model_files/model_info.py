@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from fastovms.backends.model_files.json_files import first_integer, is_integer, read_json
 from fastovms.backends.model_files.required_files import check_files, takes_images, weights_file
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo, SamplingDefaults
@@ -62,16 +63,16 @@ def read_model_info(
     """
     check_files(model_dir)
     config_path = model_dir / "config.json"
-    config = _read_json(config_path)
+    config = read_json(config_path)
     text_config = config.get("text_config")
     scopes = [config, text_config] if isinstance(text_config, dict) else [config]
     generation_path = generation_config or model_dir / "generation_config.json"
-    generation = _read_json(generation_path) if generation_path.exists() else {}
+    generation = read_json(generation_path) if generation_path.exists() else {}
 
-    vocab_size = _first_integer(scopes, ("vocab_size",))
+    vocab_size = first_integer(scopes, ("vocab_size",))
     if vocab_size is None or vocab_size < 1:
         raise ConfigurationError(f"{config_path} has no vocab_size")
-    max_model_len = _first_integer(scopes, LENGTH_KEYS)
+    max_model_len = first_integer(scopes, LENGTH_KEYS)
     if max_model_len is None or max_model_len < 1:
         max_model_len = UNLIMITED
     eos_token_ids = _eos_token_ids(generation, generation_path)
@@ -99,34 +100,13 @@ def log_missing(model: ModelInfo) -> None:
         logger.warning("%s has no eos_token_id: answers end at max_tokens only", model.name)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"{path} is not a JSON object")
-    return value
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _first_integer(scopes: list[dict[str, Any]], keys: tuple[str, ...]) -> int | None:
-    values = (scope.get(key) for scope in scopes for key in keys)
-    return next((value for value in values if _is_integer(value)), None)
-
-
 def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:
     """Returns one id or several; none when the file says nothing."""
     value = config.get("eos_token_id")
     if value is None:
         return frozenset()
     token_ids = value if isinstance(value, list) else [value]
-    if not all(_is_integer(token_id) for token_id in token_ids):
+    if not all(is_integer(token_id) for token_id in token_ids):
         raise ConfigurationError(f"{path}: eos_token_id must be an integer or a list of them")
     return frozenset(token_ids)
 
@@ -138,7 +118,7 @@ def _sampling_defaults(generation: Mapping[str, Any], path: Path) -> SamplingDef
         if value is None:
             continue
         of_integers = name in ("top_k", "max_new_tokens")
-        is_number = _is_integer(value) or (isinstance(value, float) and not of_integers)
+        is_number = is_integer(value) or (isinstance(value, float) and not of_integers)
         if not is_number or not is_allowed(value):
             raise ConfigurationError(f"{path}: {name} must not be {json.dumps(value)}")
         defaults[name] = value if of_integers else float(value)

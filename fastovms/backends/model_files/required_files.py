@@ -4,7 +4,7 @@ kind, and finds its graph and weights."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,15 @@ REQUIRED_FILES: Final = (
     "openvino_detokenizer.xml",
     "config.json",
 )
+
+ENCODER_FILES: Final = (
+    "openvino_model.xml",
+    "openvino_model.bin",
+    "openvino_tokenizer.xml",
+    "config.json",
+)
+"""Files of a model of embeddings, or of a reranker: they write no text, and often lack what others
+write it with."""
 
 VISION_FILES: Final = (
     "openvino_language_model.xml",
@@ -46,10 +55,18 @@ _FOREIGN_FILES: Final[Mapping[str, str]] = {
 
 def check_files(model_dir: Path) -> None:
     """Raises ConfigurationError when `model_dir` is no directory of an exported model."""
+    _check(model_dir, VISION_FILES if takes_images(model_dir) else REQUIRED_FILES)
+
+
+def check_encoder_files(model_dir: Path) -> None:
+    """Raises ConfigurationError when `model_dir` is no directory of an exported encoder."""
+    _check(model_dir, ENCODER_FILES)
+
+
+def _check(model_dir: Path, required: Sequence[str]) -> None:
     if not model_dir.is_dir():
         reason = "is not a directory" if model_dir.exists() else "does not exist"
         raise ConfigurationError(f"model directory {model_dir} {reason}")
-    required = VISION_FILES if takes_images(model_dir) else REQUIRED_FILES
     missing = [name for name in required if not (model_dir / name).is_file()]
     for pattern, kind in _FOREIGN_FILES.items():
         if "openvino_model.xml" in missing and any(model_dir.glob(pattern)):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, StoredPrefixStats
+from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.engine_thread.engine_loop import (
     Abort,
     Close,
@@ -47,19 +48,9 @@ from fastovms.engine.model.model import Model
 from fastovms.engine.model.paging import reason_of
 from fastovms.engine.sampling.row_functions import load_kernels_beside
 from fastovms.engine.stored_prefixes.model_blocks import ModelBlocks, PrefixFiles
-from fastovms.errors import (
-    BackendUnavailable,
-    EngineFailed,
-    InvalidField,
-)
+from fastovms.errors import BackendUnavailable, EngineFailed, InvalidField
 from fastovms.grammar.grammar import GrammarCompiler
-from fastovms.params import (
-    FinishReason,
-    GenerationRequest,
-    Grammar,
-    ModelInfo,
-    SamplingParams,
-)
+from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +82,7 @@ class PagedBackend:
         stored: ModelBlocks | None = None,
         idle_tuning: IdleTuning | None = None,
         measurement: Measurement | None = None,
+        turn: ComputeTurn | None = None,
     ) -> None:
         """
         Args:
@@ -98,6 +90,7 @@ class PagedBackend:
                 see `KvCache`.
             stored: the blocks that outlive the process; None = none do.
             idle_tuning: is told when the engine works, and does `measurement`, if there is one.
+            turn: has steps and encoders come in turn; None = there are none.
         """
         self._engine = engine
         self._stored = stored
@@ -106,6 +99,7 @@ class PagedBackend:
         self._commit_ahead = commit_ahead
         self._idle_tuning = idle_tuning or IdleTuning()
         self._measurement = measurement
+        self._turn = turn or ComputeTurn()
         self._grammars = None if grammars is None else guard_compiler(grammars)
         self._model = model
         self._config = config
@@ -137,6 +131,7 @@ class PagedBackend:
         cache: DiskCache | None = None,
         prefixes: PrefixDirectory | None = None,
         idle_tuning: IdleTuning | None = None,
+        turn: ComputeTurn | None = None,
     ) -> Callable[[int], PagedBackend]:
         """Compiles the model, and its draft model if there is one, which takes seconds: call it off
         the loop.
@@ -188,6 +183,7 @@ class PagedBackend:
                 prefixes=stored,
                 idle_tuning=idle_tuning,
                 measurement=measurement,
+                turn=turn,
             )
 
         return reserve
@@ -206,6 +202,7 @@ class PagedBackend:
         clock: Callable[[], float] = time.perf_counter,
         idle_tuning: IdleTuning | None = None,
         measurement: Measurement | None = None,
+        turn: ComputeTurn | None = None,
     ) -> PagedBackend:
         """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
         The draft model's cache holds as many tokens, and both share the memory.
@@ -214,7 +211,7 @@ class PagedBackend:
             available: bytes of memory that a cache of automatic size takes its share of; None =
                 all that is free.
             prefixes: where blocks of prompts are kept.
-            idle_tuning, measurement: see `PagedBackend`.
+            idle_tuning, measurement, turn: see `PagedBackend`.
         """
         num_blocks = reserve_cache(paged_model, draft_model, model, config, available)
         model = fit_cache(model, num_blocks * paged_model.block_size)
@@ -237,6 +234,7 @@ class PagedBackend:
             stored,
             idle_tuning,
             measurement,
+            turn,
         )
 
     # Backend
@@ -257,6 +255,7 @@ class PagedBackend:
                 self._engine, self._stored, call=self._call, call_later=self._call_later
             )
         self._idle_tuning.begin_work()
+        self._turn.begin_work()
         self._thread = start_thread(self._run, name="engine")
         if self._measurement is not None:
             self._idle_tuning.add(self._measurement)
@@ -337,6 +336,7 @@ class PagedBackend:
                 take_stats=self._take_stats,
                 publish=self._publish,
                 clock=self._clock,
+                turn=self._turn.step,
             )
             if self._prefixes is not None:
                 self._prefixes.close()
@@ -348,6 +348,7 @@ class PagedBackend:
             self._call_loop(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:
             self._idle_tuning.end_work()
+            self._turn.end_work()
             self._call_loop(_resolve, self._stopped)
 
     def _publish(self, step: StepReport) -> None:
@@ -360,7 +361,7 @@ class PagedBackend:
         while wait and self._commands.empty() and self._commit_ahead(num_used_blocks):
             pass
         if wait:
-            with self._idle_tuning.rest():
+            with self._idle_tuning.rest(), self._turn.rest():
                 commands.append(self._commands.get())
         while not self._commands.empty():  # nobody else takes any
             commands.append(self._commands.get())

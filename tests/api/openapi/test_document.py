@@ -16,6 +16,7 @@ from fastovms.api.openapi.route_operations import OPERATIONS
 from fastovms.api.wire.body import decode
 from fastovms.api.wire.dialect import dialect_of
 from tests.api.chat_models import chat_model
+from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.fakes import FakeStream, model_info
 from tests.paths import ROOT
 
@@ -176,6 +177,7 @@ async def test_examples_of_requests_are_answered(document, make_api, make_state)
     api = make_api(
         write, chat=chat_model(), state=make_state(), model=model_info(max_model_len=2000)
     )
+    encoder_api = EncoderApi(served_encoder())
     num_sent = 0
     for method, path, operation in operations(document):
         content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
@@ -183,11 +185,14 @@ async def test_examples_of_requests_are_answered(document, make_api, make_state)
             if "{" in path:
                 continue
             stream = FakeStream()
-            response = await api.call(method.upper(), path, example["value"], stream)
+            encodes = path.endswith(("/embeddings", "/rerank", "/score"))
+            asked = encoder_api if encodes else api
+            response = await asked.call(method.upper(), path, example["value"], stream)
             status = 200 if response is None else response.status
             assert status == 200, (path, name, response)
             num_sent += 1
     assert num_sent > 30
+    encoder_api.close()
 
 
 def test_examples_of_conversations_are_read():

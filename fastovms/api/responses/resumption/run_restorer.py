@@ -52,7 +52,9 @@ class RunRestorer:
     def models(self) -> list[str]:
         """Returns what identifies the models in memory, whose responses this server can go on
         with."""
-        return [model_key(model) for model in self._context.models]
+        return [
+            model_key(model) for model in self._context.models if isinstance(model, ServedModel)
+        ]
 
     @asynccontextmanager
     async def restored(self, key: ResponseKey, cut: CutResponse) -> AsyncIterator[BackgroundRun]:
@@ -151,7 +153,7 @@ class RunRestorer:
         release = None if models.holder is None else await models.holder.hold(known.name)
         try:
             model = known.served
-            if model is None or model_key(model) != job.model:
+            if not isinstance(model, ServedModel) or model_key(model) != job.model:
                 raise CannotGoOn(f"the model {name} has changed since the response was begun")
             yield model
         finally:

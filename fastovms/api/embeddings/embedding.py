@@ -1,0 +1,117 @@
+"""Makes vectors of texts: what every endpoint does that answers with some."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.api.embeddings.input_texts import InputText, TextLimit, tokenize
+from fastovms.api.serving.served_encoder import ServedEncoder
+from fastovms.encoding import EncoderText
+from fastovms.errors import InvalidField
+from fastovms.metrics import FinishedRequest
+
+_SMALLEST: Final = 1e-12
+"""The least that a vector is divided by."""
+
+Vectors = NDArray[np.float32]
+
+
+class EmbeddingOptions(NamedTuple):
+    """How vectors are made of texts.
+
+    Attributes:
+        limit: how long a text may be, without what the tokenizer puts around it.
+        normalizes: whether vectors have the length 1; None = as the operator wants it.
+        dimensions: how many numbers of each are kept; None = all.
+        adds_special_tokens: whether the tokenizer puts its tokens around each text.
+        instruction: what is put before each text.
+    """
+
+    limit: TextLimit
+    normalizes: bool | None = None
+    dimensions: int | None = None
+    adds_special_tokens: bool = True
+    instruction: str = ""
+
+
+class Embeddings(NamedTuple):
+    """Vectors of texts.
+
+    Attributes:
+        vectors: f32 [N, dimensions].
+        num_tokens: of all texts together.
+    """
+
+    vectors: Vectors
+    num_tokens: int
+
+
+def default_limit(model: ServedEncoder, *, truncates: bool | None = None) -> TextLimit:
+    """Returns how long a text may be where a request does not say it.
+
+    Args:
+        truncates: whether longer ones are cut; None = as the operator wants it.
+    """
+    length = max(1, model.info.max_model_len - model.texts.num_added)
+    return TextLimit(length, model.config.truncate if truncates is None else truncates)
+
+
+async def embed(
+    model: ServedEncoder,
+    texts: Sequence[InputText],
+    names: Sequence[str],
+    options: EmbeddingOptions,
+    client: str,
+) -> Embeddings:
+    """Returns a vector for each text, of which there is at least one.
+
+    Args:
+        names: the texts' fields, for messages.
+
+    Raises:
+        InvalidField: a text or the number of dimensions is at fault.
+        BackendError: they cannot be encoded now.
+    """
+    width = model.backend.encoder.width
+    dimensions = options.dimensions
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise InvalidField(
+            f"dimensions must be from 1 to {width}, the dimensions of {model.info.name}, not "
+            f"{dimensions}",
+            param="dimensions",
+        )
+    started_at = asyncio.get_running_loop().time()
+    if options.instruction:
+        texts = [options.instruction + text if isinstance(text, str) else text for text in texts]
+    found = await tokenize(model, texts, names, options.limit, client)
+    if options.adds_special_tokens:
+        # Tokens that a client sends are taken as they are.
+        found = [
+            model.texts.enclosed(token_ids) if isinstance(text, str) else token_ids
+            for text, token_ids in zip(texts, found, strict=True)
+        ]
+    rows = await model.backend.encode([EncoderText(token_ids) for token_ids in found], client)
+    num_tokens = sum(map(len, found))
+    note_finished(model, started_at, num_tokens)
+    if dimensions is not None:
+        rows = rows[:, :dimensions]
+    normalizes = model.config.normalize if options.normalizes is None else options.normalizes
+    return Embeddings(normalized(rows) if normalizes else rows, num_tokens)
+
+
+def normalized(rows: Vectors) -> Vectors:
+    """Returns vectors with the length 1."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    scaled: Vectors = rows / np.maximum(lengths, _SMALLEST)[:, None].astype(np.float32)
+    return scaled
+
+
+def note_finished(model: ServedEncoder, started_at: float, num_tokens: int) -> None:
+    """Tells the metrics of a request that has all its rows."""
+    seconds = asyncio.get_running_loop().time() - started_at
+    model.metrics.request_finished(FinishedRequest(seconds, ("stop",), num_tokens, 0, 1, None))

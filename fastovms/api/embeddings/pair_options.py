@@ -1,0 +1,40 @@
+"""Reads the fields of requests that score pairs: how long a pair may be, and what a score is."""
+
+from __future__ import annotations
+
+from fastovms.api.embeddings.embedding_schemas import EncodingFields, RerankRequest
+from fastovms.api.embeddings.encoding_options import read_limit
+from fastovms.api.embeddings.pair_scores import PairOptions
+from fastovms.api.serving.served_encoder import ServedEncoder
+from fastovms.api.wire.body import show
+from fastovms.errors import InvalidField
+
+
+def read_pair_options(body: EncodingFields, model: ServedEncoder, *, chunks: bool) -> PairOptions:
+    """Reads how pairs are scored.
+
+    Args:
+        chunks: whether documents that are too long are scored in parts, rather than refused.
+
+    Raises:
+        InvalidField: a value is out of its range.
+    """
+    limit = read_limit(body, model, 0)
+    if limit.keeps_end:
+        raise InvalidField(
+            'truncation_side must be "right": of pairs the beginning is kept',
+            param="truncation_side",
+        )
+    parts = body.max_chunks_per_doc if isinstance(body, RerankRequest) else None
+    if parts is not None and parts < 1:
+        raise InvalidField(
+            f"max_chunks_per_doc must be at least 1, not {show(parts)}", param="max_chunks_per_doc"
+        )
+    return PairOptions(
+        limit.max_tokens,
+        limit.truncates,
+        (chunks or parts is not None) and not limit.truncates,
+        parts,
+        model.config.max_allowed_chunks,
+        body.use_activation is not False,
+    )

@@ -1,0 +1,49 @@
+"""Holds a model of embeddings or a reranker, with its tokenizer, its settings and a thread that
+tokenizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastovms.api.serving.release import Release, uncounted
+from fastovms.api.wire.fair_thread import FairThread
+from fastovms.backend import EncoderBackend
+from fastovms.encoder_config import EncoderConfig
+from fastovms.encoding import Task
+from fastovms.metrics import GenerationMetrics
+from fastovms.params import ModelInfo
+from fastovms.text.tokens.text_encoder import TextEncoder, TokenIds
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEncoder:
+    """A model in memory that encodes texts.
+
+    Attributes:
+        tokenizing: makes tokens of texts, a few at a time.
+        aliases: names that requests may use in place of the model's, which answers carry.
+        hold: takes it into use; nobody unloads it then.
+    """
+
+    backend: EncoderBackend
+    texts: TextEncoder
+    config: EncoderConfig
+    metrics: GenerationMetrics
+    tokenizing: FairThread[list[TokenIds]]
+    aliases: tuple[str, ...] = ()
+    hold: Callable[[], Release] = uncounted
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.backend.model
+
+    @property
+    def task(self) -> Task:
+        return self.backend.encoder.task
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What a client may do with the model, in the words of Ollama's `/api/show`, of which
+        "rerank" is none."""
+        return ("embedding",) if self.task is Task.EMBEDDINGS else ("rerank",)

@@ -1,0 +1,259 @@
+"""Runs an encoder on a thread of its own: texts of many requests in, a row for each out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastovms.backend_stats import STEP_BUCKETS, BackendStats, EngineCounters
+from fastovms.backends.encoder.encoder_model import EncoderModel
+from fastovms.backends.encoder.slice_costs import SliceCosts
+from fastovms.backends.encoder.text_queue import QueuedText, TextQueue
+from fastovms.backends.engine_thread.compute_turn import ComputeTurn
+from fastovms.encoding import EncoderInfo, EncoderText
+from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded
+from fastovms.params import ModelInfo
+from fastovms.series import Histogram
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT: Final = 10.0
+"""Seconds that the segment may take that is computed when the backend is closed."""
+
+_MAX_WAITING_TOKENS: Final = 2**24
+"""How many tokens may wait, of all requests: 128 MiB of ids."""
+
+
+class _Job:
+    """The texts of one request.
+
+    Attributes:
+        rows: what was computed, f32 [N, width].
+        num_left: how many of the rows are not there yet.
+        done: has the rows in the end.
+        is_given_up: whether nobody waits for it any more.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[EncoderText],
+        client: str,
+        width: int,
+        done: asyncio.Future[NDArray[np.float32]],
+    ) -> None:
+        self.texts = texts
+        self.client = client
+        self.rows: NDArray[np.float32] = np.empty((len(texts), width), np.float32)
+        self.num_left = len(texts)
+        self.num_tokens = sum(len(text.token_ids) for text in texts)
+        self.done = done
+        self.is_given_up = False
+
+
+class ThreadedEncoder:
+    """Implements `EncoderBackend` over `EncoderModel`.
+
+    The thread makes batches of what waits, and takes each through the model's segments in slices,
+    between which engines make their steps. Rows of a request that is given up are not computed any
+    more, from the next slice on.
+    """
+
+    def __init__(
+        self,
+        model: EncoderModel,
+        info: ModelInfo,
+        *,
+        max_batch_tokens: int,
+        max_num_queued: int,
+        turn: ComputeTurn | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._encoder = model
+        self._model = info
+        self._max_batch_tokens = max_batch_tokens
+        self._max_num_queued = max_num_queued
+        self._turn = turn or ComputeTurn()
+        self._clock = clock
+        self._costs = SliceCosts(model.num_segments)
+        self._commands: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._texts: TextQueue[_Job] = TextQueue()
+        self._jobs: set[_Job] = set()
+        self._counters = EngineCounters()
+        self._num_running = 0
+        self._steps = Histogram(STEP_BUCKETS)
+        self._longest = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._failure: str | None = None
+        self._closing = False
+
+    # Backend
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._model
+
+    @property
+    def encoder(self) -> EncoderInfo:
+        return self._encoder.info
+
+    @property
+    def failure(self) -> str | None:
+        return self._failure
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
+        self._turn.add_encoder()
+        threading.Thread(target=self._run, name="encoder", daemon=True).start()
+
+    async def encode(self, texts: Sequence[EncoderText], client: str) -> NDArray[np.float32]:
+        if self._failure is not None:
+            raise EngineFailed(f"the engine has failed: {self._failure}")
+        if self._loop is None or self._closing:
+            raise BackendUnavailable("the server is not ready to encode texts")
+        if len(self._jobs) >= self._max_num_queued:
+            raise Overloaded(f"{len(self._jobs)} requests are waiting, which is the limit")
+        job = _Job(texts, client, self.encoder.width, self._loop.create_future())
+        num_waiting = sum(other.num_tokens for other in self._jobs)
+        if num_waiting and num_waiting + job.num_tokens > _MAX_WAITING_TOKENS:
+            raise Overloaded(f"{num_waiting} tokens are waiting, and no more than that may")
+        self._jobs.add(job)
+        self._commands.put(job)
+        try:
+            return await job.done
+        finally:
+            job.is_given_up = True
+            self._jobs.discard(job)
+
+    def stats(self) -> BackendStats:
+        num_running = self._num_running
+        num_left = sum(job.num_left for job in self._jobs)
+        return BackendStats(
+            num_running=num_running,
+            num_waiting=max(0, num_left - num_running),
+            longest_step_seconds=self._longest,
+            step_seconds=self._steps,
+            counters=replace(self._counters),
+        )
+
+    def fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = reason
+            self._end_all(EngineFailed(reason))
+
+    async def close(self) -> None:
+        if self._loop is None or self._closing:
+            return
+        self._closing = True
+        self._end_all(BackendUnavailable("the server is shutting down"))
+        self._commands.put(None)
+        assert self._stopped is not None
+        if self._failure is None:  # a thread that hangs is not waited for
+            done, _ = await asyncio.wait([self._stopped], timeout=_CLOSE_TIMEOUT)
+            if not done:
+                logger.error("the encoder still computes after %g s: leaving it", _CLOSE_TIMEOUT)
+
+    def _end_all(self, error: Exception) -> None:
+        for job in self._jobs:
+            if not job.done.done():
+                job.done.set_exception(error)
+
+    # Encoder's thread
+
+    def _run(self) -> None:
+        assert self._stopped is not None
+        try:
+            while self._receive():
+                self._compute(self._texts.next_batch(self._max_tokens()))
+        except BaseException as error:
+            logger.exception("the encoder has failed")
+            self._call_loop(self.fail, f"{type(error).__name__}: {error}")
+        finally:
+            self._turn.remove_encoder()
+            self._call_loop(_resolve, self._stopped)
+
+    def _receive(self) -> bool:
+        """Takes in what has come, and waits where there is nothing to do. Returns whether to go
+        on."""
+        while not self._commands.empty() or not self._texts.num_texts:
+            job = self._commands.get()
+            if job is None:
+                return False
+            if not job.is_given_up:
+                self._texts.add(job.client, job, [len(text.token_ids) for text in job.texts])
+        return True
+
+    def _max_tokens(self) -> int:
+        seconds = self._turn.slice_seconds
+        if seconds is None:
+            return self._max_batch_tokens
+        return self._costs.max_tokens(seconds, self._max_batch_tokens)
+
+    def _compute(self, texts: Sequence[QueuedText[_Job]]) -> None:
+        jobs = {text.job for text in texts}
+        for job in [job for job in jobs if job.is_given_up]:
+            self._texts.discard(job.client, job)
+        texts = [text for text in texts if not text.job.is_given_up]
+        if not texts:
+            return
+        self._num_running = len(texts)
+        batch = self._encoder.batch([job.texts[index] for job, index, _ in texts])
+        segment = 0
+        while segment < self._encoder.num_segments:
+            with self._turn.slice():
+                seconds = self._turn.slice_seconds
+                end = segment + 1
+                if seconds is not None:
+                    end = self._costs.end(segment, batch.num_tokens, seconds)
+                start = self._clock()
+                while segment < end:
+                    began = self._clock()
+                    self._encoder.compute(batch, segment)
+                    self._costs.note(segment, batch.num_tokens, self._clock() - began)
+                    segment += 1
+            self._note_slice(self._clock() - start)
+            if all(job.is_given_up for job in jobs):
+                break
+        else:
+            self._hand_over(texts, batch.rows)
+        self._num_running = 0
+
+    def _note_slice(self, seconds: float) -> None:
+        self._counters.num_steps += 1
+        self._steps.observe(seconds)
+        self._longest = max(self._longest, seconds)
+
+    def _hand_over(self, texts: Sequence[QueuedText[_Job]], rows: NDArray[np.float32]) -> None:
+        for row, (job, index, length) in zip(rows, texts, strict=True):
+            job.rows[index] = row
+            job.num_left -= 1
+            self._counters.num_prompt_tokens += length
+            if not job.num_left:
+                self._call_loop(_answer, job)
+
+    def _call_loop(self, callback: Callable[..., object], *args: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            logger.debug("the event loop has closed before the encoder")
+
+
+def _answer(job: _Job) -> None:
+    if not job.done.done():
+        job.done.set_result(job.rows)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

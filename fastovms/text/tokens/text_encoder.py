@@ -1,0 +1,145 @@
+"""Encodes texts and pairs of texts for models that read them as a whole: cut to a length, with the
+tokens that the tokenizer puts around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+from numpy.typing import NDArray
+
+from fastovms.errors import ConfigurationError, RequestError
+
+TOKENIZER_FILE: Final = "openvino_tokenizer.xml"
+_TEMPLATES: Final = "processed_post_processor_template"
+"""What the tokenizer's file calls the tokens that it puts around a text, and around two."""
+
+_PROBE: Final = "a"
+_FIRST, _SECOND = -1, -2
+
+TokenIds = NDArray[np.int64]
+
+
+class PairTemplate(NamedTuple):
+    """What stands before, between and behind two texts.
+
+    Attributes:
+        ids: tokens, -1 = the first text, -2 = the second.
+        type_ids: to which text each of them belongs.
+    """
+
+    ids: Sequence[int]
+    type_ids: Sequence[int]
+
+    @property
+    def num_added(self) -> int:
+        return len(self.ids) - 2
+
+    def join(self, first: TokenIds, second: TokenIds) -> tuple[TokenIds, TokenIds]:
+        """Returns the tokens of a pair, and to which text each belongs."""
+        texts = {_FIRST: first, _SECOND: second}
+        parts = [texts.get(each, np.array([each], np.int64)) for each in self.ids]
+        kinds = [
+            np.full(len(part), kind, np.int64)
+            for part, kind in zip(parts, self.type_ids, strict=True)
+        ]
+        return np.concatenate(parts), np.concatenate(kinds)
+
+
+class TextEncoder:
+    """Wraps the tokenizer of an encoder, whose methods may be called from several threads at once.
+
+    Attributes:
+        before, behind: the tokens that the tokenizer puts around a text.
+        pair: what it puts around two texts; None = it knows no pairs.
+        pad_token_id: what texts of one batch are filled up with.
+    """
+
+    def __init__(self, tokenizer: openvino_genai.Tokenizer, pair: PairTemplate | None) -> None:
+        """
+        Raises:
+            RuntimeError: the tokenizer does not work.
+        """
+        self._tokenizer = tokenizer
+        self.pair = pair
+        self.pad_token_id: int = max(tokenizer.get_pad_token_id(), 0)
+        self.before, self.behind = self._ends()
+
+    @classmethod
+    def load(cls, model_dir: Path) -> TextEncoder:
+        """Loads the tokenizer of a model's directory.
+
+        Raises:
+            ConfigurationError: it is missing or broken.
+        """
+        path = model_dir / TOKENIZER_FILE
+        try:
+            return cls(openvino_genai.Tokenizer(model_dir), _pair_template(path))
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise ConfigurationError(
+                f"{model_dir}: the tokenizer cannot be loaded: {reason}"
+            ) from error
+
+    def vocabulary(self) -> Mapping[bytes, int]:
+        """Returns the ids of the tokens. Raises RuntimeError where there is no detokenizer."""
+        vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
+        return vocabulary
+
+    @property
+    def num_added(self) -> int:
+        return len(self.before) + len(self.behind)
+
+    def encode(self, texts: Sequence[str]) -> list[TokenIds]:
+        """Returns the tokens of each text, without those around it.
+
+        Raises:
+            RequestError: a text has a lone surrogate, which is no character.
+        """
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise RequestError(
+                    f"the text has a lone surrogate U+{ord(text[error.start]):04X}"
+                    f" at position {error.start}"
+                ) from None
+        return self._encode(texts, add_special_tokens=False)
+
+    def enclosed(self, token_ids: TokenIds) -> TokenIds:
+        """Returns the tokens of a text with those around it."""
+        return np.concatenate([self.before, token_ids, self.behind])
+
+    def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[TokenIds]:
+        encoded = self._tokenizer.encode(list(texts), add_special_tokens=add_special_tokens)
+        rows, masks = encoded.input_ids.data, encoded.attention_mask.data
+        return [row[mask != 0].astype(np.int64) for row, mask in zip(rows, masks, strict=True)]
+
+    def _ends(self) -> tuple[TokenIds, TokenIds]:
+        [bare] = self._encode([_PROBE], add_special_tokens=False)
+        [whole] = self._encode([_PROBE], add_special_tokens=True)
+        for start in range(len(whole) - len(bare) + 1):
+            end = start + len(bare)
+            if len(bare) and np.array_equal(whole[start:end], bare):
+                return whole[:start], whole[end:]
+        return whole[:0], whole[:0]
+
+
+def _pair_template(path: Path) -> PairTemplate | None:
+    info = ov.Core().read_model(path).get_rt_info()
+    if _TEMPLATES not in info:
+        return None
+    try:
+        found: Any = json.loads(str(info[_TEMPLATES].value))["pair"]
+        ids, type_ids = [int(each) for each in found["ids"]], found["type_ids"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    # Without tokens between them, the texts are joined as text, which has other tokens.
+    if sorted(ids)[:2] != [_SECOND, _FIRST] or len(ids) < 3 or len(type_ids) != len(ids):
+        return None
+    return PairTemplate(ids, [int(each) for each in type_ids])

@@ -1,0 +1,148 @@
+"""The API over fake models that encode texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
+
+from fastovms.api.admin.health import HealthRoutes
+from fastovms.api.admin.status import ServerStatus
+from fastovms.api.generation.context import ApiContext
+from fastovms.api.routes import add_health_routes, add_model_routes
+from fastovms.api.serving.served import ServedModels
+from fastovms.api.serving.served_encoder import ServedEncoder
+from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.fair_thread import FairThread
+from fastovms.backend_stats import BackendStats
+from fastovms.config import ApiConfig
+from fastovms.encoder_config import EncoderConfig
+from fastovms.encoding import EncoderInfo, EncoderText, Task
+from fastovms.http.routing.router import Router
+from fastovms.metrics import GenerationMetrics
+from fastovms.params import ModelInfo
+from fastovms.text.tokens.text_encoder import PairTemplate
+from tests.api.conftest import Api
+from tests.fakes import model_info
+
+CLS, SEP = 256, 257
+PAIR = PairTemplate([CLS, -1, SEP, -2, SEP], [0, 0, 0, 1, 1])
+
+
+class ByteTexts:
+    """One token a byte, between two others."""
+
+    before = np.array([CLS], np.int64)
+    behind = np.array([SEP], np.int64)
+    num_added = 2
+    pad_token_id = 0
+
+    def __init__(self, pair: PairTemplate | None = PAIR) -> None:
+        self.pair = pair
+        self.calls: list[list[str]] = []
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        self.calls.append(list(texts))
+        return [np.array(list(text.encode()), np.int64) for text in texts]
+
+    def enclosed(self, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.concatenate([self.before, token_ids, self.behind])
+
+
+class FakeEncoder:
+    """Makes of each text how many tokens it has, their sum, the last, and how many belong to the
+    second of two texts; of rerankers the logit is the sum of what belongs to the second.
+
+    Attributes:
+        encoded: the texts of every call, in order, with its client.
+        error: raised by `encode` when set.
+    """
+
+    failure = None
+
+    def __init__(self, info: EncoderInfo, model: ModelInfo) -> None:
+        self.encoder = info
+        self.model = model
+        self.encoded: list[tuple[Sequence[EncoderText], str]] = []
+        self.error: Exception | None = None
+
+    def start(self) -> None:
+        pass
+
+    async def encode(self, texts: Sequence[EncoderText], client: str) -> NDArray[np.float32]:
+        self.encoded.append((texts, client))
+        if self.error is not None:
+            raise self.error
+        rows = [self._row(text)[: self.encoder.width] for text in texts]
+        return np.array(rows, np.float32)
+
+    def _row(self, text: EncoderText) -> list[float]:
+        ids = text.token_ids
+        second = ids[text.type_ids == 1] if text.type_ids is not None else ids
+        if self.encoder.task is Task.RERANK:
+            return [0.0, float(second.sum() % 7)][2 - self.encoder.width :]
+        return [float(len(ids)), float(ids.sum()), float(ids[-1]), 1.0]
+
+    def stats(self) -> BackendStats:
+        return BackendStats()
+
+    def fail(self, reason: str) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+def served_encoder(
+    task: Task = Task.EMBEDDINGS,
+    *,
+    name: str = "fake",
+    width: int | None = None,
+    joins_pairs: bool = False,
+    max_model_len: int = 64,
+    pair: PairTemplate | None = PAIR,
+    **config: object,
+) -> ServedEncoder:
+    """A model of a fake encoder, with `EncoderConfig(**config)`."""
+    info = EncoderInfo(task, width or (4 if task is Task.EMBEDDINGS else 1), joins_pairs)
+    model = replace(model_info(name=name, max_model_len=max_model_len), vocab_size=258)
+    backend = FakeEncoder(info, model)
+    metrics = GenerationMetrics(name, backend.stats)
+    tokenizing = FairThread("texts", per_client=10, total=20)
+    return ServedEncoder(backend, ByteTexts(pair), EncoderConfig(**config), metrics, tokenizing)
+
+
+class EncoderApi(Api):
+    """Calls the routes of a server of such models."""
+
+    def __init__(self, *served: ServedEncoder, models: Sequence[object] = ()) -> None:
+        """
+        Args:
+            models: further ones, which do not encode.
+        """
+        self.served = served
+        self.last_request = None
+        self.registry = CollectorRegistry()
+        self.metrics = served[0].metrics
+        known = ServedModels([*served, *models])
+        ids = count(1)
+        self.router = Router()
+        self.context = ApiContext(
+            known,
+            ApiConfig(),
+            new_id=lambda: f"{next(ids):032x}",
+            unix_time=lambda: 1_750_000_000.5,
+            bodies=BodyReader(),
+        )
+        add_model_routes(self.router, self.context)
+        self.status = ServerStatus.serving(known)
+        add_health_routes(self.router, HealthRoutes(self.status, self.registry, "1.2.3"))
+
+    def close(self) -> None:
+        for served in self.served:
+            served.tokenizing.close()
+        self.context.bodies.close()

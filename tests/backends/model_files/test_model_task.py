@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fastovms.backends.model_files.model_task import find_pooling, find_task
+from fastovms.config import DEMO_MODEL
+from fastovms.encoding import Pooling, Task
+from fastovms.errors import ConfigurationError
+
+STATES = b'<net name="a" version="11"><port id="2" names="last_hidden_state,12"/></net>'
+LOGITS = b'<net name="a" version="11"><port id="2" names="logits"/></net>'
+DECODER = LOGITS.replace(b"logits", b'beam_idx"/><port names="logits')
+NEITHER = LOGITS.replace(b"logits", b"boxes")
+
+
+@pytest.fixture
+def make(tmp_path):
+    def write(graph: bytes, architecture: str = "BertModel"):
+        (tmp_path / "openvino_model.xml").write_bytes(graph)
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("graph", "architecture", "wanted", "task"),
+    [
+        (STATES, "BertModel", "auto", Task.EMBEDDINGS),
+        (STATES, "Qwen3ForCausalLM", "auto", Task.EMBEDDINGS),
+        (LOGITS, "XLMRobertaForSequenceClassification", "auto", Task.RERANK),
+        (LOGITS, "BertForMaskedLM", "auto", Task.RERANK),
+        (DECODER, "Qwen3ForSequenceClassification", "auto", Task.RERANK),
+        (DECODER, "Qwen3ForCausalLM", "auto", Task.TEXT_GENERATION),
+        (DECODER, "Qwen3ForCausalLM", "rerank", Task.RERANK),
+        (STATES, "BertModel", "embeddings", Task.EMBEDDINGS),
+    ],
+)
+def test_tasks(make, graph, architecture, wanted, task):
+    assert find_task(make(graph, architecture), wanted) is task
+
+
+def test_of_a_model_that_generates():
+    assert find_task(DEMO_MODEL) is Task.TEXT_GENERATION
+
+
+@pytest.mark.parametrize(
+    ("graph", "wanted", "words"),
+    [
+        (STATES, "rerank", "its graph is one for embeddings"),
+        (DECODER, "embeddings", "its graph is one for text_generation"),
+        (NEITHER, "auto", "has none of the outputs last_hidden_state"),
+    ],
+)
+def test_what_a_graph_cannot_do(make, graph, wanted, words):
+    with pytest.raises(ConfigurationError, match=words):
+        find_task(make(graph), wanted)
+
+
+def test_a_directory_without_a_graph_is_left_to_others(tmp_path):
+    assert find_task(tmp_path) is Task.TEXT_GENERATION
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "wanted", "pooling"),
+    [
+        ({}, {}, "auto", Pooling.CLS),
+        ({}, {"architectures": ["Qwen3ForCausalLM"]}, "auto", Pooling.LAST),
+        ({}, {}, "mean", Pooling.MEAN),
+        ({"1_Pooling/config.json": {"pooling_mode_mean_tokens": True}}, {}, "auto", Pooling.MEAN),
+        ({"1_Pooling/config.json": {"pooling_mode_mean_tokens": True}}, {}, "cls", Pooling.CLS),
+        ({"1_Pooling/config.json": ["?"]}, {}, "auto", Pooling.CLS),
+        ({"modules.json": [{"path": "", "type": "a.Model"}, {"path": "p", "type": "a.Pooling"}],
+          "p/config.json": {"pooling_mode_lasttoken": True}}, {}, "auto", Pooling.LAST),
+    ],
+)  # fmt: skip
+def test_pooling(tmp_path, files, config, wanted, pooling):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(content))
+    assert find_pooling(tmp_path, wanted, config) is pooling

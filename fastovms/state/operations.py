@@ -152,7 +152,7 @@ class Operations:
         for tenant, id in self._running.interrupt_expired(patience):
             self._notify(response_topic(tenant, id))
 
-    def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[ResponseKey]:
+    def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[OwnedResponse]:
         return self._running.take_over(models, limit)
 
     def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:

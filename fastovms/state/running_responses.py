@@ -88,10 +88,13 @@ class RunningResponses:
         rows = self._execute(
             "UPDATE runs SET lease_until = unix_time() + ? WHERE owner = ? RETURNING "
             "(SELECT tenant FROM objects WHERE key = object), "
-            "(SELECT id FROM objects WHERE key = object), cancel_requested",
+            "(SELECT id FROM objects WHERE key = object), cancel_requested, model, attempts",
             (lease, id),
         )
-        return [OwnedResponse(ResponseKey(tenant, id), bool(cancel)) for tenant, id, cancel in rows]
+        return [
+            OwnedResponse(ResponseKey(tenant, id), bool(cancel), model, num_attempts)
+            for tenant, id, cancel, model, num_attempts in rows
+        ]
 
     def interrupt_expired(self, patience: float) -> list[ResponseKey]:
         """Makes those INTERRUPTED whose leases have expired, and returns them: at once if nobody
@@ -118,7 +121,7 @@ class RunningResponses:
             self._interrupt(key)
         return row is not None
 
-    def take_over(self, models: Sequence[str] | None, limit: int) -> list[ResponseKey]:
+    def take_over(self, models: Sequence[str] | None, limit: int) -> list[OwnedResponse]:
         """Makes some this replica's whose leases have expired, and returns them."""
         if models is not None and not models:
             return []
@@ -126,15 +129,17 @@ class RunningResponses:
         rows = self._execute(
             "SELECT key, tenant, id FROM objects WHERE key IN "
             f"(SELECT object FROM runs WHERE lease_until < unix_time() AND {is_served}) "
-            f"ORDER BY key LIMIT ? {self._tables.locks.skip}",
+            "ORDER BY (SELECT attempts FROM runs WHERE object = key), key "
+            f"LIMIT ? {self._tables.locks.skip}",
             (*(models or ()), limit),
         ).fetchall()
-        return [ResponseKey(tenant, id) for key, tenant, id in rows if self._takes(key)]
+        taken = [self._take(key, ResponseKey(tenant, id)) for key, tenant, id in rows]
+        return [response for response in taken if response is not None]
 
     def begin_attempt(self, key: int) -> tuple[bytes, int, bool] | None:
         """Counts an attempt to go on with a response that this replica owns. Returns its job, the
-        attempts since it last had an event, and whether it is to be cancelled; None = it has no
-        job."""
+        attempts since the model last said something, and whether it is to be cancelled; None = it
+        has no job."""
         row = self._execute(
             "UPDATE runs SET attempts = attempts + 1 WHERE object = ? AND owner = ? "
             "RETURNING (SELECT job FROM jobs WHERE jobs.object = runs.object), attempts, "
@@ -146,15 +151,19 @@ class RunningResponses:
         job, num_attempts, cancel_requested = row
         return unseal(job), num_attempts, bool(cancel_requested)
 
-    def _takes(self, key: int) -> bool:
+    def _take(self, key: int, response: ResponseKey) -> OwnedResponse | None:
         """Makes a response this replica's, unless its lease has been renewed meanwhile."""
         id, lease = self._replica
         row = self._execute(
             "UPDATE runs SET owner = ?, lease_until = unix_time() + ? "
-            "WHERE object = ? AND lease_until < unix_time() RETURNING object",
+            "WHERE object = ? AND lease_until < unix_time() "
+            "RETURNING cancel_requested, model, attempts",
             (id, lease, key),
         ).fetchone()
-        return row is not None
+        if row is None:
+            return None
+        cancel_requested, model, num_attempts = row
+        return OwnedResponse(response, bool(cancel_requested), model, num_attempts)
 
     def _has_expired(self, key: int) -> bool:
         """Removes the row of a response whose lease has not been renewed meanwhile."""

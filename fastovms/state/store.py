@@ -93,10 +93,17 @@ class ResponseKey(NamedTuple):
 
 
 class OwnedResponse(NamedTuple):
-    """A response that this replica runs, and whether it is to be cancelled."""
+    """A response that this replica owns, whether it runs or is to be gone on with.
+
+    Attributes:
+        model: see `Resumption`; "" = nobody can go on with it.
+        num_attempts: how often it was gone on with since the model last said something.
+    """
 
     key: ResponseKey
     cancel_requested: bool
+    model: str = ""
+    num_attempts: int = 0
 
 
 class EventPack(NamedTuple):
@@ -124,7 +131,8 @@ class CutResponse(NamedTuple):
     """A response whose process has ended before it had.
 
     Attributes:
-        num_attempts: how often it was gone on with, this time included, since it last had an event.
+        num_attempts: how often it was gone on with, this time included, since the model last said
+            something.
     """
 
     body: bytes
@@ -260,13 +268,13 @@ class StateStore(Protocol):
         """Makes responses INTERRUPTED whose leases have expired, whoever owns them: those with a
         `Resumption` once nobody has taken them over for so many seconds."""
 
-    async def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[ResponseKey]:
+    async def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[OwnedResponse]:
         """Makes responses this replica's whose leases have expired, and which can be gone on with.
         Of several replicas one gets each.
 
         Args:
             models: what identifies those that are served here; None = whatever the model is.
-            limit: how many are taken at most, the oldest first.
+            limit: how many are taken at most, the least often tried and the oldest first.
         """
 
     async def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:

@@ -120,7 +120,7 @@ class ThreadedStore:
     async def interrupt_expired(self, patience: float) -> None:
         await self._write(lambda state: state.interrupt_expired(patience))
 
-    async def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[ResponseKey]:
+    async def take_over(self, models: Sequence[str] | None, limit: int) -> Sequence[OwnedResponse]:
         return await self._write(lambda state: state.take_over(models, limit))
 
     async def begin_attempt(self, tenant: str, id: str) -> CutResponse | None:

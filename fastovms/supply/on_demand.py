@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from fastovms.api.serving.model_pool import ModelPlan
 from fastovms.api.serving.served import KnownModel, ServedModels
+from fastovms.backends.model_files.fingerprint import fingerprint_of
 from fastovms.backends.model_files.model_task import find_task
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
 from fastovms.config import ModelConfig
@@ -111,6 +112,7 @@ def _known(config: ModelConfig) -> KnownModel:
         info.max_model_len,
         info.takes_images,
         find_task(config.path, config.encoder.task),
+        fingerprint=fingerprint_of(config.path),
     )
 
 

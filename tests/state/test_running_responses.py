@@ -205,11 +205,11 @@ def test_one_replica_takes_over_what_another_has_left(cut, b, clock, database):
     assert b.take_over(["other"], 9) == []
     assert b.take_over([], 9) == []
     assert b.take_over(["other", "m"], 0) == []
-    assert b.take_over(["other", "m"], 9) == [KEY]
+    assert b.take_over(["other", "m"], 9) == [OwnedResponse(KEY, False, "m")]
     assert cut.take_over(None, 9) == [], "one gets it"
     assert cut.add_events("t", "r", EventPack(3, b"3")) is False
     assert cut.begin_attempt("t", "r") is None
-    assert b.renew_leases() == [OwnedResponse(KEY, False)]
+    assert b.renew_leases() == [OwnedResponse(KEY, False, "m")]
     packs = [EventPack(0, b"01"), EventPack(2, b"2", b"said")]
     expected = CutResponse(b"{}", items("i"), None, b"job", packs, 1, False)
     assert b.begin_attempt("t", "r") == expected
@@ -241,8 +241,16 @@ def test_what_is_given_up_is_free_at_once(cut, b, clock, database):
     clock.now += 0.1
     b.interrupt_expired(PATIENCE)
     assert find(database, "r").progress is ResponseProgress.RUNNING
-    assert b.take_over(["m"], 9) == [KEY]
+    assert b.take_over(["m"], 9) == [OwnedResponse(KEY, False, "m")]
     database.check()
+
+
+def test_what_was_tried_in_vain_is_taken_over_last(cut, b, clock):
+    cut.begin_attempt("t", "r")
+    cut.add_response("t", replace(CAN_GO_ON, id="later"), None)
+    clock.now += LEASE + 1
+    assert [response.key.id for response in b.take_over(None, 1)] == ["later"]
+    assert b.take_over(None, 1) == [OwnedResponse(KEY, False, "m", 1)]
 
 
 def test_a_cancel_waits_for_who_takes_over(cut, b):
@@ -313,7 +321,7 @@ def test_random_operations_of_two_replicas(database, clock: Clock, seed: int):
                     running[id] = owner, until, num_events, True
             case 5:
                 own = {key: run for key, run in running.items() if run[0] == name}
-                found = {key.id: cancel for key, cancel in side.renew_leases()}
+                found = {response.key.id: response[1] for response in side.renew_leases()}
                 assert found == {key: cancel for key, (*_, cancel) in own.items()}
                 for key, (_, _, events, cancel) in own.items():
                     running[key] = name, clock.now + LEASE, events, cancel

@@ -81,7 +81,6 @@ class BackgroundRun:
         self._accepted: asyncio.Future[None] = loop.create_future()
         self._held_up = asyncio.Event()
         self._stopped: asyncio.Future[None] = loop.create_future()
-        self._advanced = asyncio.Event()
         self._writer = EventWriter(self.log, store, self.key, keeps_outputs=resumption is not None)
 
     @property
@@ -129,8 +128,9 @@ class BackgroundRun:
         self._generation.submit(self._on_delta, self._writer.add_output)
 
     async def advanced(self) -> None:
-        """Returns once the model has said something more, or the response has ended here."""
-        await self._advanced.wait()
+        """Returns once something is kept that the model has said here, or the response has
+        ended here."""
+        await self._writer.advanced.wait()
 
     @property
     def is_leased(self) -> bool:
@@ -180,7 +180,7 @@ class BackgroundRun:
             else:
                 await self._keep()
         finally:
-            self._advanced.set()
+            self._writer.advanced.set()
 
     async def _is_accepted(self) -> bool:
         """Keeps the response as one that runs, unless it is kept already."""
@@ -268,7 +268,6 @@ class BackgroundRun:
             return
         self._on_heard(delta)
         self._writer.add(self._run.take_events())
-        self._advanced.set()
 
     def _on_heard(self, delta: SampleDelta) -> None:
         self._run.start()

@@ -14,7 +14,7 @@ from fastovms.api.responses.background_runs import BackgroundRuns, ResponsesStat
 from fastovms.api.responses.resumption.resumer import Resumer
 from fastovms.api.responses.stored.kept_stream import LOOK_AGAIN
 from fastovms.errors import StateFailed
-from fastovms.state.store import ResponseKey, StateStore
+from fastovms.state.store import OwnedResponse, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -99,16 +99,16 @@ class LeaseKeeper:
         that fails is followed by another."""
         expected = self._runs.leased()
         try:
-            owned = dict(await self._store.renew_leases())
+            owned = {response.key: response for response in await self._store.renew_leases()}
             for run in expected:
                 if run.key not in owned:
                     run.lose()
             orphans = []
-            for key, cancel_requested in owned.items():
+            for key, response in owned.items():
                 run_of_key = self._runs.find(*key)
                 if run_of_key is None:
-                    orphans.append(key)
-                elif cancel_requested:
+                    orphans.append(response)
+                elif response.cancel_requested:
                     run_of_key.cancel()
             await self._take_care(orphans)
             steady_for = self._steady_for(lease)
@@ -125,12 +125,12 @@ class LeaseKeeper:
         if resumer.room:
             resumer.add(await self._store.take_over(resumer.models(), resumer.room))
 
-    async def _take_care(self, orphans: Sequence[ResponseKey]) -> None:
+    async def _take_care(self, orphans: Sequence[OwnedResponse]) -> None:
         """Goes on with responses that are this replica's and do not run here, or gives them up."""
         if self._resumer is not None:
             self._resumer.add(orphans)
         elif orphans:
-            await self._store.give_up(orphans)
+            await self._store.give_up([response.key for response in orphans])
 
     async def _go_on(self, resumer: Resumer) -> None:
         """Goes on, from time to time, with what does not run though it is kept as running: after a
@@ -138,7 +138,7 @@ class LeaseKeeper:
         while True:
             try:
                 owned = await self._store.renew_leases()
-                resumer.add(key for key, _ in owned if self._runs.find(*key) is None)
+                resumer.add(one for one in owned if self._runs.find(*one.key) is None)
             except StateFailed as error:
                 logger.debug("what was cut off is looked for later: %s", error)
             await asyncio.sleep(_ALONE_INTERVAL)

@@ -82,6 +82,7 @@ class KnownModel:
         state: where it is.
         reason: why it could not be loaded; "" = it could.
         served: the model itself, while it is AVAILABLE or UNLOADING.
+        fingerprint: tells its files from others; "" = it is not known before the first load.
         metrics: what happened to its requests, also before it was unloaded; None = nothing yet.
     """
 
@@ -96,6 +97,7 @@ class KnownModel:
     reason: str = ""
     served: AnyServed | None = None
     metrics: GenerationMetrics | None = None
+    fingerprint: str = ""
 
     @classmethod
     def of(cls, served: AnyServed) -> KnownModel:
@@ -109,6 +111,11 @@ class KnownModel:
         return (self.name, *self.aliases)
 
     @property
+    def is_identified(self) -> bool:
+        """Whether it is known which files it has."""
+        return self.served is not None or self.fingerprint != ""
+
+    @property
     def failure(self) -> str | None:
         """Why its engine can generate no more, or None."""
         return None if self.served is None else self.served.backend.failure
@@ -119,7 +126,7 @@ class KnownModel:
         self.created, self.max_model_len = info.created, info.max_model_len
         self.takes_images = info.takes_images
         self.task = served.task
-        self.capabilities = served.capabilities
+        self.capabilities, self.fingerprint = served.capabilities, info.fingerprint
         self.served, self.metrics = served, served.metrics
         self.state, self.reason = ModelState.AVAILABLE, ""
 

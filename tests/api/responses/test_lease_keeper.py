@@ -4,16 +4,28 @@ gone."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
+import orjson
 import pytest
 
 from fastovms.api.responses import lease_keeper
+from fastovms.api.responses.background_runs import BackgroundRuns
+from fastovms.api.responses.lease_keeper import LeaseKeeper
 from fastovms.errors import StateFailed
-from fastovms.state.store import ResponseKey
+from fastovms.state.store import (
+    OwnedResponse,
+    ResponseKey,
+    ResponseProgress,
+    Resumption,
+    StoredResponse,
+)
+from fastovms.state.threaded_store import ThreadedStore
 from tests.api.responses.conftest import ask, resume
 from tests.api.responses.test_background import BODY, V1, get, replayed, start, wait_for
 from tests.fakes import FakeStream
 from tests.replicas import LEASE
+from tests.state.sqlite.test_location import open_at
 
 
 async def running(replica) -> str:
@@ -245,3 +257,91 @@ async def test_a_conversation_gets_the_turns_of_both_replicas(make_replicas):
     _, page = await ask(b.api, "GET", f"/v1/conversations/{id}/items?order=asc&limit=100")
     assert [item["role"] for item in page["data"]] == ["user", "assistant"] * 10
     assert len({item["id"] for item in page["data"]}) == 20
+
+
+CUT = StoredResponse(
+    "r",
+    orjson.dumps({"id": "r", "background": True}),
+    progress=ResponseProgress.RUNNING,
+    resumption=Resumption("m", b"job"),
+)
+
+
+async def cut_off(tmp_path) -> ThreadedStore:
+    """The state of the only server, which was killed while a response ran."""
+    store = open_at(tmp_path)
+    await store.add_response("t", CUT)
+    await store.close()
+    return open_at(tmp_path)
+
+
+def failing_once(monkeypatch, store: ThreadedStore, name: str) -> None:
+    """Has the disk fail an operation the first time."""
+    operation = getattr(store, name)
+
+    def fail(*_: object) -> None:
+        monkeypatch.setattr(store, name, operation)
+        raise StateFailed("full")
+
+    monkeypatch.setattr(store, name, fail)
+
+
+class Adds:
+    """Stands for a `Resumer`: takes note of what it is to go on with."""
+
+    def __init__(self) -> None:
+        self.added: asyncio.Queue[list[OwnedResponse]] = asyncio.Queue()
+
+    def add(self, responses: Iterable[OwnedResponse]) -> None:
+        self.added.put_nowait(list(responses))
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_server_alone_looks_for_what_was_cut_off_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease_keeper, "_ALONE_INTERVAL", 0.0)
+    store, resumer = await cut_off(tmp_path), Adds()
+    failing_once(monkeypatch, store, "renew_leases")
+    keeper = LeaseKeeper(store, BackgroundRuns(1), resumer)  # type: ignore[arg-type]
+    keeper.start()
+    async with asyncio.timeout(10):
+        for _ in range(2):
+            assert await resumer.added.get() == [
+                OwnedResponse(ResponseKey("t", "r"), False, "m", 0)
+            ]
+    await keeper.close()
+    await store.close()
+
+
+async def test_a_server_alone_leaves_what_runs(tmp_path, monkeypatch):
+    store, resumer, runs = await cut_off(tmp_path), Adds(), BackgroundRuns(1)
+    monkeypatch.setattr(runs, "find", lambda tenant, id: (tenant, id) == ("t", "r") or None)
+    keeper = LeaseKeeper(store, runs, resumer)  # type: ignore[arg-type]
+    keeper.start()
+    async with asyncio.timeout(10):
+        assert await resumer.added.get() == []
+    await keeper.close()
+    await store.close()
+
+
+async def test_a_server_that_does_not_resume_has_what_was_cut_off_fail(tmp_path):
+    store = await cut_off(tmp_path)
+    keeper = LeaseKeeper(store, BackgroundRuns(1))
+    keeper.start()
+    assert keeper._task is not None
+    await keeper._task
+    assert (await store.find_response("t", "r")).progress is ResponseProgress.INTERRUPTED
+    await keeper.close()
+    await store.close()
+
+
+async def test_that_it_cannot_be_written_is_logged(tmp_path, monkeypatch, caplog):
+    store = await cut_off(tmp_path)
+    failing_once(monkeypatch, store, "interrupt_expired")
+    keeper = LeaseKeeper(store, BackgroundRuns(1))
+    keeper.start()
+    assert keeper._task is not None
+    await keeper._task
+    assert "still count as running: full" in caplog.text
+    await store.close()

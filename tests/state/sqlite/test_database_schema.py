@@ -87,7 +87,7 @@ async def test_nobody_goes_on_with_what_a_file_of_version_3_has_running(tmp_path
     assert await store.add_events("t", "new", EventPack(0, b"events", b"outputs"))
     await store.close()
     store = open_at(tmp_path)
-    assert await store.take_over(None, 9) == [("t", "new")]
+    assert await store.take_over(None, 9) == [(("t", "new"), False, "m", 0)]
     cut = await store.begin_attempt("t", "new")
     assert (cut.job, cut.packs) == (b"job", [EventPack(0, b"events", b"outputs")])
     await store.close()

@@ -13,7 +13,6 @@ import msgspec
 
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.responses.responses_job import ResponsesJob
-from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import Dialect
 from fastovms.state.store import Resumption
 
@@ -63,7 +62,8 @@ def resumption_of(
     prompt, task = job.prompt, job.task
     if job.options.candidates.num_samples > 1 or (task.prompt is not None and task.prompt.images):
         return None
-    model = model_key(job.preparation.model)
+    info = job.preparation.model.info
+    model = model_key(info.fingerprint, info.name)
     written = write_job(
         KeptJob(
             model=model,
@@ -123,6 +123,6 @@ def numbered_ids(key: str) -> Callable[[], str]:
     return new_id
 
 
-def model_key(model: ServedModel) -> str:
+def model_key(fingerprint: str, name: str) -> str:
     """Returns what identifies a model to those who might go on with its answers."""
-    return f"{model.info.fingerprint} {model.info.name}"
+    return f"{fingerprint} {name}"

@@ -6,107 +6,121 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from fastovms.api.responses.background import BackgroundRun
 from fastovms.api.responses.background_runs import BackgroundRuns
 from fastovms.api.responses.resumption.run_restorer import CannotGoOn, RunRestorer
-from fastovms.errors import (
-    BackendError,
-    Overloaded,
-    RequestError,
-    StateFailed,
-    TooLarge,
-)
-from fastovms.state.store import ResponseKey, StateStore
+from fastovms.api.serving.served import ServedModel
+from fastovms.errors import BackendError, Overloaded, RequestError, TooLarge
+from fastovms.state.store import OwnedResponse, ResponseKey, StateStore
 
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 3
-"""How often it is tried to go on with a response of which nothing more has come. What ends its
-process each time must not do so for ever."""
+"""How often it is tried to go on with a response of which nothing more comes. What ends its process
+each time must not do so for ever."""
 
 _RETRY: Final = 1.0
 """Seconds after which a response is queued again for which there was no room."""
+
+_by_attempts = attrgetter("num_attempts")
 
 
 class Resumer:
     """Goes on with responses that this replica owns and does not run.
 
-    They are begun in the order in which they were added. Behind one that was begun before, in vain,
-    the others wait until it has got any further: where it ends the process again, they do not count
-    as having been tried.
+    Those of each model stand in a line. The first one is tried: it is begun, and the next one waits
+    until something that its model has said is kept. Where the process ends before, this one may
+    have been the cause, and no other has been tried in vain. Those that were tried in vain come
+    last, so that the others go on however often the process ends.
     """
 
     def __init__(self, store: StateStore, runs: BackgroundRuns, restorer: RunRestorer) -> None:
         self._store = store
         self._runs = runs
         self._restorer = restorer
-        self._waiting: dict[ResponseKey, None] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._lines: dict[str, dict[ResponseKey, None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
     def room(self) -> int:
         """How many more responses this replica may take over."""
-        return max(0, self._runs.room - len(self._waiting))
+        return max(0, self._runs.room - sum(map(len, self._lines.values())))
 
     def models(self) -> list[str]:
         """Returns what identifies the models whose responses this replica can go on with."""
         return self._restorer.models()
 
-    def add(self, keys: Iterable[ResponseKey]) -> None:
+    def add(self, responses: Iterable[OwnedResponse]) -> None:
         """Has it go on with responses, unless it is about to."""
-        self._waiting.update(dict.fromkeys(keys))
-        if self._waiting and self._task is None:
-            self._task = asyncio.ensure_future(self._run())
+        for response in sorted(responses, key=_by_attempts):
+            model = response.model
+            self._lines.setdefault(model, {})[response.key] = None
+            if model not in self._tasks:
+                self._tasks[model] = asyncio.ensure_future(self._run(model))
 
     async def close(self) -> None:
         """Begins with no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
-    async def _run(self) -> None:
+    async def _run(self, model: str) -> None:
+        """Goes on with the responses of one model."""
+        line = self._lines[model]
         try:
-            while self._waiting:
-                key = next(iter(self._waiting))
+            while line:
+                key = next(iter(line))
                 try:
-                    await self._go_on(key)
-                except (BackendError, StateFailed, TooLarge) as error:
+                    await self._go_on(key, model)
+                except BackendError as error:
+                    logger.warning("%d responses are not gone on with now: %s", len(line), error)
+                    return
+                except TooLarge as error:
                     logger.warning("response %s is not gone on with now: %s", key.id, error)
                 except Exception:
                     logger.exception("response %s is not gone on with", key.id)
-                del self._waiting[key]
+                del line[key]
         finally:
-            self._task = None
+            del self._lines[model], self._tasks[model]
 
-    async def _go_on(self, key: ResponseKey) -> None:
-        """Begins with a response, or has it fail.
+    async def _go_on(self, key: ResponseKey, model: str) -> None:
+        """Goes on with a response until that has led to anything, or has it fail.
 
         Raises:
-            BackendError, StateFailed, TooLarge: neither is possible now.
+            BackendError: neither is possible now, nor with others of the model.
+            TooLarge: it cannot be kept that the response has failed.
         """
+        if not model:
+            await self._store.give_up([key])
+            return
+        try:
+            async with self._restorer.held(model) as served:
+                await self._try(key, served)
+        except (CannotGoOn, RequestError) as error:
+            logger.error("response %s has failed: %s", key.id, error)
+            await self._restorer.fail(key, str(error))
+
+    async def _try(self, key: ResponseKey, model: ServedModel) -> None:
+        """Counts an attempt, and makes it. It raises as `RunRestorer.restored` does, too."""
         cut = await self._store.begin_attempt(*key)
         if cut is None:
             await self._store.give_up([key])
             return
-        try:
-            if cut.num_attempts > MAX_ATTEMPTS:
-                raise CannotGoOn(
-                    f"the server has gone on with the response {MAX_ATTEMPTS} times in vain"
-                )
-            async with self._restorer.restored(key, cut) as run:
-                await self._start(run)
-                await run.accepted()
-        except (CannotGoOn, RequestError) as error:
-            logger.error("response %s has failed: %s", key.id, error)
-            await self._restorer.fail(key, cut, str(error))
-            return
+        if cut.num_attempts > MAX_ATTEMPTS:
+            raise CannotGoOn(
+                f"the server has gone on with the response {MAX_ATTEMPTS} times in vain"
+            )
+        run = await self._restorer.restored(key, cut, model)
+        await self._start(run)
         logger.info("response %s goes on behind event %d", key.id, run.log.num_events)
         if cut.cancel_requested:
             run.cancel()
-        if cut.num_attempts > 1:
-            await run.advanced()
+        await run.advanced()
 
     async def _start(self, run: BackgroundRun) -> None:
         """Starts a run as soon as there is room in the queue of its model."""

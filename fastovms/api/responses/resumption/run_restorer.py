@@ -4,7 +4,7 @@ failed."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Final
@@ -21,7 +21,7 @@ from fastovms.api.responses.input.response_fields import read_fields
 from fastovms.api.responses.output.events import interrupted_events
 from fastovms.api.responses.output.response_object import failed
 from fastovms.api.responses.responses_job import names_of, prepare
-from fastovms.api.responses.resumption.kept_job import KeptJob, model_key, numbered_ids, read_job
+from fastovms.api.responses.resumption.kept_job import model_key, numbered_ids, read_job
 from fastovms.api.responses.resumption.kept_outputs import unpack_outputs
 from fastovms.api.responses.stored.event_log import EventLog
 from fastovms.api.responses.stored.history import History
@@ -50,21 +50,46 @@ class RunRestorer:
         self._store = store
 
     def models(self) -> list[str]:
-        """Returns what identifies the models in memory, whose responses this server can go on
-        with."""
-        return [
-            model_key(model) for model in self._context.models if isinstance(model, ServedModel)
-        ]
+        """Returns what identifies the models, in memory or not, whose responses this server can go
+        on with."""
+        known = self._context.models.known
+        return [model_key(one.fingerprint, one.name) for one in known if one.is_identified]
 
     @asynccontextmanager
-    async def restored(self, key: ResponseKey, cut: CutResponse) -> AsyncIterator[BackgroundRun]:
-        """Makes the run of a response again, and has its model in memory until the end of the
-        `async with` statement: from then on the run must hold it.
+    async def held(self, key: str) -> AsyncIterator[ServedModel]:
+        """Has a model in memory during an `async with` statement, for which it is loaded where it
+        is not.
+
+        Args:
+            key: see `model_key`.
+
+        Raises:
+            CannotGoOn: there is no such model any more.
+            BackendError: it cannot be loaded now.
+        """
+        name = key.partition(" ")[2]
+        models = self._context.models
+        known = models.get(name)
+        if known is None:
+            raise CannotGoOn(f"the model {name} is no longer served since the response was begun")
+        release = None if models.holder is None else await models.holder.hold(known.name)
+        try:
+            model = known.served
+            if not isinstance(model, ServedModel) or model_key(known.fingerprint, name) != key:
+                raise CannotGoOn(f"the model {name} has changed since the response was begun")
+            yield model
+        finally:
+            if release is not None:
+                release()
+
+    async def restored(
+        self, key: ResponseKey, cut: CutResponse, model: ServedModel
+    ) -> BackgroundRun:
+        """Makes the run of a response again.
 
         Raises:
             CannotGoOn: nobody can.
             RequestError: the model, or this server, no longer takes the request.
-            BackendError: the server cannot do it now.
         """
         try:
             job = read_job(cut.job)
@@ -72,18 +97,6 @@ class RunRestorer:
             log = _log(cut)
         except ValueError as error:
             raise CannotGoOn(f"the response cannot be gone on with: {error}") from error
-        async with self._held(job) as model:
-            yield await self._restore(key, cut, job, model, outputs, log)
-
-    async def _restore(
-        self,
-        key: ResponseKey,
-        cut: CutResponse,
-        job: KeptJob,
-        model: ServedModel,
-        outputs: Sequence[GenerationOutput],
-        log: EventLog,
-    ) -> BackgroundRun:
         context = self._context
         dialect = _DIALECTS[job.dialect]
         preparation = Preparation(
@@ -112,7 +125,7 @@ class RunRestorer:
             cut.input,
             KeptFor(key.tenant, fields.conversation_id),
             self._store,
-            Resumption(model_key(model), cut.job),
+            Resumption(model_key(model.info.fingerprint, model.info.name), cut.job),
             log,
         )
         for start in range(0, len(outputs), _HEARD_AT_ONCE):
@@ -120,15 +133,16 @@ class RunRestorer:
             await asyncio.sleep(0)  # others are served first
         return background
 
-    async def fail(self, key: ResponseKey, cut: CutResponse, message: str) -> None:
-        """Keeps a response as failed, with what it has told.
+    async def fail(self, key: ResponseKey, message: str) -> None:
+        """Keeps a response as failed, with what it has told, if it is still this replica's.
 
         Raises:
             StateFailed, TooLarge: it is not kept.
         """
-        log = EventLog()
-        for pack in cut.packs:
-            log.extend(pack)
+        cut = await self._store.begin_attempt(*key)
+        if cut is None:
+            return
+        log = _log(cut)
         items = done_items(log)
         body = {**orjson.loads(cut.body), **failed(message).members()}
         last = interrupted_events({**body, "output": items}, log.num_events, _dialect_of(cut))
@@ -141,24 +155,6 @@ class RunRestorer:
             events=log.dump(last),
         )
         await self._store.finish_response(key.tenant, record)
-
-    @asynccontextmanager
-    async def _held(self, job: KeptJob) -> AsyncIterator[ServedModel]:
-        """Has the model of a request in memory."""
-        name = job.model.partition(" ")[2]
-        models = self._context.models
-        known = models.get(name)
-        if known is None:
-            raise CannotGoOn(f"the model {name} is no longer served since the response was begun")
-        release = None if models.holder is None else await models.holder.hold(known.name)
-        try:
-            model = known.served
-            if not isinstance(model, ServedModel) or model_key(model) != job.model:
-                raise CannotGoOn(f"the model {name} has changed since the response was begun")
-            yield model
-        finally:
-            if release is not None:
-                release()
 
 
 def _outputs(cut: CutResponse) -> list[GenerationOutput]:

@@ -33,6 +33,10 @@ class EventWriter:
     Args:
         log: those that clients may be sent. It may have some, which are kept already.
         keeps_outputs: whether to keep what the model has said, too.
+
+    Attributes:
+        advanced: set once something is kept that the model has said in this process, or once
+            nothing more is kept.
     """
 
     def __init__(
@@ -45,20 +49,24 @@ class EventWriter:
         self._num_kept = log.num_events
         self._unsent: list[bytes] = []
         self._outputs: list[GenerationOutput] = []
+        self._num_outputs_kept = 0
         self._has_ended = False
         self._more = asyncio.Event()
+        self.advanced = asyncio.Event()
 
     def add_output(self, output: GenerationOutput) -> None:
         """Adds what the model has said, before the events that tell of it."""
         if self._keeps_outputs:
             self._outputs.append(output)
+            self._more.set()
 
     def add(self, frames: Sequence[bytes]) -> None:
         """Adds events."""
         self._unsent += frames
         if self._has_ended:
             self._log_unsent()
-        self._more.set()
+        if frames:
+            self._more.set()
 
     def take_unsent(self) -> list[bytes]:
         """Returns the events that are not logged, for the caller to keep and to log."""
@@ -75,8 +83,9 @@ class EventWriter:
         while True:
             await self._more.wait()
             self._more.clear()
+            has_said = bool(self._outputs)
             try:
-                while self._unsent or self._num_kept < self._log.num_events:
+                while self._is_behind:
                     if not await self._write():
                         on_loss()
                         return
@@ -89,7 +98,10 @@ class EventWriter:
                 logger.warning("events of response %s are not kept: %s", self._key.id, error)
                 self._has_ended = True
                 self._log_unsent()
+                self.advanced.set()
                 return
+            if self._keeps_outputs and not has_said:
+                continue  # only the server has told something, and what the model says is to follow
             has_readers = self._store.lease is not None or self._log.has_listeners
             await asyncio.sleep(SHARED_INTERVAL if has_readers else _OWN_INTERVAL)
 
@@ -97,13 +109,20 @@ class EventWriter:
         """Writes what there is, once `run` has ended. Where that fails, what is not written has
         been sent to nobody."""
         try:
-            while self._unsent and await self._write():
+            while self._is_behind and await self._write():
                 pass
         except (StateFailed, TooLarge) as error:
             logger.warning("the last events of response %s are not kept: %s", self._key.id, error)
 
+    @property
+    def _is_behind(self) -> bool:
+        """Whether there is anything to write."""
+        is_behind = self._unsent or self._num_kept < self._log.num_events
+        return bool(is_behind) or self._num_outputs_kept < len(self._outputs)
+
     async def _write(self) -> bool:
-        """Writes some events. Returns whether the response is still this replica's."""
+        """Writes some events, and all that the model has said, also where that makes no event for
+        long, such as within a call. Returns whether the response is still this replica's."""
         log, outputs = self._log, list(self._outputs)
         is_logged = self._num_kept < log.num_events
         frames = log.read(self._num_kept) if is_logged else list(self._unsent)
@@ -112,8 +131,13 @@ class EventWriter:
         pack = EventPack(self._num_kept, pack_frames(frames), said)
         if not await self._store.add_events(*self._key, pack):
             return False
+        if outputs:
+            self.advanced.set()
+        if frames:
+            del self._outputs[: len(outputs)]
+        # Else the next pack has the same number, and takes the place of this one.
+        self._num_outputs_kept = 0 if frames else len(outputs)
         self._num_kept += len(frames)
-        del self._outputs[: len(outputs)]
         if not is_logged:
             del self._unsent[: len(frames)]
             log.append(frames)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fastovms.api.responses.resumption.resumer import MAX_ATTEMPTS
-from fastovms.errors import Overloaded, StateFailed
-from fastovms.state.store import ResponseKey
+from fastovms.errors import BackendUnavailable, Overloaded, StateFailed
 from tests.api.responses.conftest import TOOL, V1, V3, Replica, ask, resume
 from tests.api.responses.events import check
 from tests.api.responses.test_background import BODY, get, replayed, wait_for
@@ -148,14 +148,143 @@ async def test_a_cancel_waits_for_who_goes_on(make_replicas):
     assert (status, body["status"]) == (200, "cancelled")
 
 
+async def num_attempts(replica: Replica) -> dict[str, int]:
+    """By id, how often each response of a replica was tried in vain."""
+    return {one.key.id: one.num_attempts for one in await replica.store.renew_leases()}
+
+
+async def tried(replica: Replica, *ids: str) -> None:
+    """Takes note of an attempt with each response, in whose course the process has ended."""
+    await replica.store.take_over(replica.resumer.models(), len(ids))
+    for id in ids:
+        assert await replica.store.begin_attempt("", id)
+
+
+async def cut_some(replica: Replica, count: int) -> list[str]:
+    """Responses whose replica ends when it has told something of each."""
+    ids = [await start(replica.api, BODY) for _ in range(count)]
+    await cut_after(replica, ids[-1], 3)
+    return ids
+
+
+def running(replica: Replica, ids: list[str]) -> list[bool]:
+    return [replica.runs.find("", id) is not None for id in ids]
+
+
+async def test_one_is_tried_at_a_time(make_replicas, monkeypatch):
+    """The next one waits until more is kept of it: until then, no other can be the cause of what
+    ends the process."""
+    (a, b), clock = make_replicas("a", "b", resumes=True)
+    ids = await cut_some(a, 3)
+    may_write, add_events = asyncio.Event(), b.store.add_events
+
+    async def add_later(*pack: Any) -> bool:
+        await may_write.wait()
+        return await add_events(*pack)
+
+    monkeypatch.setattr(b.store, "add_events", add_later)
+    await take_over(b, clock)
+    await b.api.backend.received.wait()
+    resume(b.api, 2)
+    await settle()
+    assert running(b, ids) == [True, False, False]
+    assert await num_attempts(b) == {ids[0]: 1, ids[1]: 0, ids[2]: 0}
+    may_write.set()
+    resume(b.api)
+    for id in ids:
+        await wait_for(b.api, id, "completed")
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_what_was_tried_in_vain_comes_last(make_replicas):
+    (a, b), clock = make_replicas("a", "b", resumes=True)
+    ids = await cut_some(a, 2)
+    clock.now += LEASE + 1
+    await tried(b, *ids)
+    await b.store.begin_attempt("", ids[0])
+    await b.renew()
+    await b.api.backend.received.wait()
+    assert running(b, ids) == [False, True]
+    assert await num_attempts(b) == {ids[0]: 2, ids[1]: 2}
+    resume(b.api)
+    for id in ids:
+        await wait_for(b.api, id, "completed")
+
+
+def change_files(replica: Replica, fingerprint: str) -> None:
+    """Has the model of a replica be one of other files."""
+    backend = replica.api.backend
+    backend._model = replace(backend.model, fingerprint=fingerprint)
+    [known] = replica.api.context.models.known
+    known.fingerprint = fingerprint
+
+
+class Holder:
+    """Loads the model of a replica when a test says so.
+
+    Attributes:
+        failure: why it cannot be loaded.
+        num_uses: how often it is in use.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        models = replica.api.context.models
+        [self._known] = models.known
+        self._served, self._known.served = self._known.served, None
+        self.may_load = asyncio.Event()
+        self.failure: BackendUnavailable | None = None
+        self.num_uses = 0
+        models.holder = self  # type: ignore[assignment]
+
+    async def hold(self, name: str) -> Callable[[], None]:
+        assert name == self._known.name
+        await self.may_load.wait()
+        if self.failure is not None:
+            raise self.failure
+        self._known.served = self._served
+        self.num_uses += 1
+        return self._release
+
+    def _release(self) -> None:
+        self.num_uses -= 1
+
+
+async def test_its_model_is_loaded_first(make_replicas):
+    """No attempt counts before the model is there."""
+    (a, b), clock = make_replicas("a", "b", resumes=True)
+    for replica in (a, b):
+        change_files(replica, "f")
+    id = await start(a.api, BODY)
+    await cut_after(a, id, 3)
+    holder = Holder(b)
+    await take_over(b, clock)
+    await settle()
+    assert await num_attempts(b) == {id: 0}
+    holder.failure = BackendUnavailable("no memory")
+    holder.may_load.set()
+    await settle()
+    assert await num_attempts(b) == {id: 0}
+    holder.failure = None
+    await b.renew()
+    await b.api.backend.received.wait()
+    assert holder.num_uses == 1
+    resume(b.api)
+    assert (await wait_for(b.api, id, "completed"))["output"][0]["content"][0]["text"] == "Hello!"
+    await settle()
+    assert holder.num_uses == 0
+
+
 async def test_what_ends_the_server_each_time_fails(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start(a.api, BODY)
     await cut_after(a, id, 3)
+    clock.now += LEASE + 1
     for _ in range(MAX_ATTEMPTS):
-        clock.now += LEASE + 1
-        await b.store.take_over(b.resumer.models(), 1)
-        assert await b.store.begin_attempt("", id)
+        await tried(b, id)
     await take_over(b, clock)
     body = await wait_for(b.api, id, "failed")
     assert "3 times in vain" in body["error"]["message"]
@@ -165,17 +294,14 @@ async def test_what_ends_the_server_each_time_fails(make_replicas):
     assert not b.api.backend.submitted
 
 
-async def test_a_model_that_has_changed(make_replicas, monkeypatch):
+async def test_a_model_that_has_changed(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start(a.api, BODY)
     await cut_after(a, id, 3)
-    monkeypatch.setattr(
-        b.api.backend, "_model", replace(b.api.backend.model, fingerprint="changed")
-    )
+    change_files(b, "changed")
     await take_over(b, clock)
     assert (await get(b.api, id))["status"] in ("queued", "in_progress"), "others may serve it"
-    await b.store.take_over(None, 1)
-    b.resumer.add([ResponseKey("", id)])
+    b.resumer.add(await b.store.take_over(None, 1))
     body = await wait_for(b.api, id, "failed")
     assert body["error"]["message"] == "the model fake has changed since the response was begun"
 

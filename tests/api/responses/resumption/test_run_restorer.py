@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import orjson
 import pytest
 
-from fastovms.api.responses.resumption.kept_job import read_job, write_job
+from fastovms.api.responses.background import BackgroundRun
 from fastovms.api.responses.resumption.run_restorer import CannotGoOn, RunRestorer
 from fastovms.state.store import CutResponse, EventPack, ResponseKey
 from tests.api.responses.conftest import V1, V3
@@ -23,10 +22,16 @@ async def cut(make_replicas, path: str = V1) -> tuple[RunRestorer, ResponseKey, 
     await cut_after(a, id, 3)
     b.keeper._resumer = None
     await take_over(b, clock)
-    [key] = await b.store.take_over(b.resumer.models(), 1)
-    found = await b.store.begin_attempt(*key)
+    [response] = await b.store.take_over(b.resumer.models(), 1)
+    assert [response.model] == b.resumer.models()
+    found = await b.store.begin_attempt(*response.key)
     assert found is not None
-    return RunRestorer(b.api.context, b.store), key, found, b.api
+    return RunRestorer(b.api.context, b.store), response.key, found, b.api
+
+
+async def restored(restorer: RunRestorer, key: ResponseKey, found: CutResponse) -> BackgroundRun:
+    async with restorer.held(restorer.models()[0]) as model:
+        return await restorer.restored(key, found, model)
 
 
 def delta_of(event: bytes) -> str:
@@ -35,25 +40,17 @@ def delta_of(event: bytes) -> str:
 
 async def test_it_stands_where_it_was_cut(make_replicas):
     restorer, key, found, api = await cut(make_replicas)
-    async with restorer.restored(key, found) as run:
-        run.go_on()
+    run = await restored(restorer, key, found)
+    run.go_on()
     [request] = api.backend.submitted
     assert bytes(request.generated_token_ids) == b"Hel"
     assert "".join(delta_of(event) for _, event in run.log.events()) == "Hel"
-
-
-def other_model(found: CutResponse, key: str) -> CutResponse:
-    job = write_job(msgspec.structs.replace(read_job(found.job), model=key))
-    assert job is not None
-    return found._replace(job=job)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda found: found._replace(job=b"{}"), "written by another version of the server"),
-        (lambda found: other_model(found, "0 fake"), "the model fake has changed"),
-        (lambda found: other_model(found, "0 gone"), "the model gone is no longer served"),
         (
             lambda found: found._replace(packs=[found.packs[0]._replace(outputs=b"other")]),
             "is not as it was kept",
@@ -67,14 +64,27 @@ def other_model(found: CutResponse, key: str) -> CutResponse:
 async def test_nobody_can_go_on(make_replicas, change, message):
     restorer, key, found, _ = await cut(make_replicas)
     with pytest.raises(CannotGoOn, match=message):
-        async with restorer.restored(key, change(found)):
+        await restored(restorer, key, change(found))
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("0 fake", "the model fake has changed since the response was begun"),
+        ("0 gone", "the model gone is no longer served since the response was begun"),
+    ],
+)
+async def test_there_is_no_such_model_any_more(make_api, make_state, key, message):
+    api = make_api()
+    with pytest.raises(CannotGoOn, match=message):
+        async with RunRestorer(api.context, make_state().store).held(key):
             pass
 
 
 @pytest.mark.parametrize("path", [V1, V3])
 async def test_what_has_failed_tells_what_was_said(make_replicas, path):
-    restorer, key, found, api = await cut(make_replicas, path)
-    await restorer.fail(key, found, "gone")
+    restorer, key, _, api = await cut(make_replicas, path)
+    await restorer.fail(key, "gone")
     body = await get(api, key.id)
     assert (body["status"], body["error"]["message"]) == ("failed", "gone")
     events = await replayed(api, key.id, path)

@@ -169,19 +169,52 @@ async def test_writing_ends(write, outcome, expected, logged):
 
 
 async def test_there_is_a_pause_between_writes(write, monkeypatch):
+    """It begins with the first one that has what the model has said, which is made at once."""
     monkeypatch.setattr(event_writer, "SHARED_INTERVAL", 3600.0)
     log, store = EventLog(), SlowStore()
     store.go_on = asyncio.Semaphore(100)
     writer, task = write(log, store, [])
     writer.add(frames(0))
     await settle()
+    assert not writer.advanced.is_set()
+    writer.add_output(said(1))
     writer.add(frames(1))
     await settle()
-    assert [pack.first for pack in store.packs] == [0]
+    assert writer.advanced.is_set()
+    writer.add_output(said(2))
+    writer.add(frames(2))
+    await settle()
+    assert [pack.first for pack in store.packs] == [0, 1]
     task.cancel()
     await writer.flush()
-    assert [pack.first for pack in store.packs] == [0, 1]
-    assert read_all(log, 0) == frames(0, 1)
+    assert [pack.first for pack in store.packs] == [0, 1, 2]
+    assert read_all(log, 0) == frames(0, 1, 2)
+
+
+async def test_what_makes_no_event_yet_is_kept_too(write):
+    log, store = EventLog(), SlowStore()
+    store.go_on = asyncio.Semaphore(100)
+    writer, _ = write(log, store, [])
+    writer.add(frames(0))
+    await settle()
+    for number in (1, 2):
+        writer.add_output(said(number))
+        await settle()
+    writer.add_output(said(3))
+    writer.add(frames(1))
+    await settle()
+    packs = {pack.first: pack for pack in store.packs}  # one takes the place of another
+    assert len(store.packs) == 4
+    assert list(packs) == [0, 1]
+    outputs = unpack_outputs(packs[1].outputs)
+    assert [output.token_ids for output in outputs] == [[1], [2], [3]]
+    copy = EventLog()
+    for pack in store.packs:
+        copy.extend(pack)
+    assert read_all(copy, 0) == read_all(log, 0) == frames(0, 1)
+    writer.add_output(said(4))
+    await settle()
+    assert store.packs[-1].first == 2
 
 
 async def test_a_log_that_others_have_begun_goes_on(write):

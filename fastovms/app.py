@@ -34,6 +34,7 @@ from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.api.wire.path_spelling import ApiPaths
 from fastovms.backends.engine_thread.compute_turn import ComputeTurn
+from fastovms.backends.paged.idle_tuning import IdleTuning
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
 from fastovms.config import (
@@ -122,7 +123,7 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
     supply = ModelSupply(
         config.models,
         finder.find,
-        partial(load_models, media=config.media, turn=ComputeTurn()),
+        partial(load_models, media=config.media, turn=ComputeTurn(), idle_tuning=IdleTuning()),
         config.residency,
         open_blocks=partial(open_block_directory, prefix_cache, _state_dir(config.state)),
         keeps_salted=prefix_cache.keeps_salted,

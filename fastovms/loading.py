@@ -102,6 +102,7 @@ def load_models(
     prefixes: PrefixDirectory | None = None,
     *,
     turn: ComputeTurn | None = None,
+    idle_tuning: IdleTuning | None = None,
     available: Callable[[], int] = available_memory,
 ) -> ServedModels:
     """Loads models, which takes seconds: not for the event loop. Caches are reserved when all
@@ -110,6 +111,8 @@ def load_models(
     Args:
         prefixes: where computed prompts are kept on disk; None = nowhere.
         turn: is shared with all other models of the process; None = there are none.
+        idle_tuning: of all models of the server, so that none is measured while another
+            works; None = there are none.
         available: returns the bytes of free memory that they may share then.
 
     Raises:
@@ -117,12 +120,12 @@ def load_models(
     """
     check_models(models)
     start = time.perf_counter()
+    idle_tuning = idle_tuning or IdleTuning()
     make_binding_tables()
     turn = turn or ComputeTurn()
     encoders = {model.name: _encoder(model, turn) for model in models if encodes(model)}
     generating = [model for model in models if model.name not in encoders]
     loaded = []
-    idle_tuning = IdleTuning()
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
         for model in generating:
             logger.info("loading %s from %s", model.name, model.path)

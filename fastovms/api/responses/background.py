@@ -52,6 +52,7 @@ class BackgroundRun:
     Args:
         resumption: what others need to go on with it; None = nobody can.
         log: what its stream has said already, where this goes on with it.
+        ahead: what is kept of what the model has said behind that.
 
     Attributes:
         log: what its stream says. The last event comes when the response is kept.
@@ -66,6 +67,7 @@ class BackgroundRun:
         store: StateStore,
         resumption: Resumption | None = None,
         log: EventLog | None = None,
+        ahead: Sequence[GenerationOutput] = (),
     ) -> None:
         self.log = EventLog() if log is None else log
         self._is_kept = log is not None
@@ -81,7 +83,9 @@ class BackgroundRun:
         self._accepted: asyncio.Future[None] = loop.create_future()
         self._held_up = asyncio.Event()
         self._stopped: asyncio.Future[None] = loop.create_future()
-        self._writer = EventWriter(self.log, store, self.key, keeps_outputs=resumption is not None)
+        self._writer = EventWriter(
+            self.log, store, self.key, keeps_outputs=resumption is not None, ahead=ahead
+        )
 
     @property
     def key(self) -> ResponseKey:

@@ -357,7 +357,8 @@ class ModelPool:
                 self._known[name].state = self._residency[name].state
             else:
                 del self._known[name]
-        self._models.set_known([self._known[name] for name in self._configs])
+        leaving = [known for name, known in self._known.items() if name not in self._configs]
+        self._models.set_known([self._known[name] for name in self._configs], leaving)
 
     async def close(self) -> None:
         """Loads and unloads nothing any more; whoever waits is told so."""

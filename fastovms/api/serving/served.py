@@ -176,12 +176,18 @@ class ServedModels:
         self.close = close
         self._known: dict[str, KnownModel] = {}
         self._by_name: dict[str, KnownModel] = {}
+        self._all: list[KnownModel] = []
         self.set_known([KnownModel.of(model) for model in models])
 
-    def set_known(self, models: Sequence[KnownModel]) -> None:
-        """Takes these in the place of all models that were known."""
+    def set_known(self, models: Sequence[KnownModel], leaving: Iterable[KnownModel] = ()) -> None:
+        """Takes these in the place of all models that were known.
+
+        Args:
+            leaving: those that no further request may name, and whose last ones still run.
+        """
         self._known = {model.name: model for model in models}
         self._by_name = {name: model for model in models for name in model.names}
+        self._all = [*models, *leaving]
 
     @property
     def known(self) -> Sequence[KnownModel]:
@@ -189,8 +195,8 @@ class ServedModels:
         return list(self._known.values())
 
     def __iter__(self) -> Iterator[AnyServed]:
-        """Yields the models in memory."""
-        return iter([m.served for m in self._known.values() if m.served is not None])
+        """Yields the models in memory, those that leave included."""
+        return iter([m.served for m in self._all if m.served is not None])
 
     def get(self, name: str) -> KnownModel | None:
         return self._by_name.get(name)
@@ -218,7 +224,7 @@ class ServedModels:
     @property
     def failure(self) -> str | None:
         """Why one of the models can generate no more, or None while all is well."""
-        for model in self._known.values():  # a plain loop: every request asks
+        for model in self._all:  # a plain loop: every request asks
             if model.served is not None:
                 failure = model.served.backend.failure
                 if failure is not None:

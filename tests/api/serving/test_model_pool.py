@@ -201,6 +201,22 @@ async def test_a_list_that_changes() -> None:
     await pool.close()
 
 
+async def test_a_removed_model_is_watched_while_it_finishes() -> None:
+    pool = Pool(plan("a"), plan("b"))
+    held = await pool.hold("a")
+    await pool.use("b")
+    pool.apply([plan("b")])
+    assert [model.info.name for model in pool.models] == ["b", "a"]
+    [_, leaving] = pool.models
+    leaving.backend.fail("hangs")
+    assert pool.models.failure == "hangs"
+    held()
+    await asyncio.sleep(0.01)
+    assert [model.info.name for model in pool.models] == ["b"]
+    assert pool.models.failure is None
+    await pool.close()
+
+
 async def test_counters_go_on_when_a_model_is_back() -> None:
     pool = Pool(plan("a"), max_loaded_models=1)
     registry = CollectorRegistry()

@@ -4,8 +4,8 @@ failed."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import chain
 from typing import Final
 
@@ -30,7 +30,14 @@ from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.dialect import DIALECTS, OPENAI, Dialect
 from fastovms.errors import FastovmsError
 from fastovms.params import GenerationOutput
-from fastovms.state.store import CutResponse, ResponseKey, Resumption, StateStore, StoredResponse
+from fastovms.state.store import (
+    CutResponse,
+    EventPack,
+    ResponseKey,
+    Resumption,
+    StateStore,
+    StoredResponse,
+)
 
 _DIALECTS: Final = {dialect.name: dialect for dialect in DIALECTS}
 
@@ -93,8 +100,9 @@ class RunRestorer:
         """
         try:
             job = read_job(cut.job)
-            outputs = _outputs(cut)
-            log = _log(cut)
+            outputs = _said(cut.packs)
+            log = EventLog()
+            _extend(log, cut)
         except ValueError as error:
             raise CannotGoOn(f"the response cannot be gone on with: {error}") from error
         context = self._context
@@ -127,6 +135,7 @@ class RunRestorer:
             self._store,
             Resumption(model_key(model.info.fingerprint, model.info.name), cut.job),
             log,
+            _ahead(cut, log),
         )
         for start in range(0, len(outputs), _HEARD_AT_ONCE):
             background.hear(outputs[start : start + _HEARD_AT_ONCE])
@@ -142,7 +151,9 @@ class RunRestorer:
         cut = await self._store.begin_attempt(*key)
         if cut is None:
             return
-        log = _log(cut)
+        log = EventLog()
+        with suppress(ValueError):  # what is behind a gap is not told
+            _extend(log, cut)
         items = done_items(log)
         body = {**orjson.loads(cut.body), **failed(message).members()}
         last = interrupted_events({**body, "output": items}, log.num_events, _dialect_of(cut))
@@ -157,16 +168,19 @@ class RunRestorer:
         await self._store.finish_response(key.tenant, record)
 
 
-def _outputs(cut: CutResponse) -> list[GenerationOutput]:
-    said: Iterable[bytes | None] = (pack.outputs for pack in cut.packs)
+def _said(packs: Iterable[EventPack]) -> list[GenerationOutput]:
+    said: Iterable[bytes | None] = (pack.outputs for pack in packs)
     return list(chain.from_iterable(unpack_outputs(data) for data in said if data is not None))
 
 
-def _log(cut: CutResponse) -> EventLog:
-    log = EventLog()
+def _ahead(cut: CutResponse, log: EventLog) -> Sequence[GenerationOutput]:
+    """Returns what is kept of what the model has said behind the last event."""
+    return _said(pack for pack in cut.packs if pack.first == log.num_events)
+
+
+def _extend(log: EventLog, cut: CutResponse) -> None:
     for pack in cut.packs:
         log.extend(pack)
-    return log
 
 
 def _dialect_of(cut: CutResponse) -> Dialect:

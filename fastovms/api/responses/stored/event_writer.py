@@ -33,6 +33,7 @@ class EventWriter:
     Args:
         log: those that clients may be sent. It may have some, which are kept already.
         keeps_outputs: whether to keep what the model has said, too.
+        ahead: what of that is kept behind the last of these events.
 
     Attributes:
         advanced: set once something is kept that the model has said in this process, or once
@@ -40,7 +41,13 @@ class EventWriter:
     """
 
     def __init__(
-        self, log: EventLog, store: StateStore, key: ResponseKey, *, keeps_outputs: bool
+        self,
+        log: EventLog,
+        store: StateStore,
+        key: ResponseKey,
+        *,
+        keeps_outputs: bool,
+        ahead: Sequence[GenerationOutput] = (),
     ) -> None:
         self._log = log
         self._store = store
@@ -48,8 +55,9 @@ class EventWriter:
         self._keeps_outputs = keeps_outputs
         self._num_kept = log.num_events
         self._unsent: list[bytes] = []
-        self._outputs: list[GenerationOutput] = []
-        self._num_outputs_kept = 0
+        # The pack of what is ahead has the number of the next one, which takes its place.
+        self._outputs = list(ahead)
+        self._num_outputs_kept = len(ahead)
         self._has_ended = False
         self._more = asyncio.Event()
         self.advanced = asyncio.Event()
@@ -83,7 +91,7 @@ class EventWriter:
         while True:
             await self._more.wait()
             self._more.clear()
-            has_said = bool(self._outputs)
+            has_said = self._has_said
             try:
                 while self._is_behind:
                     if not await self._write():
@@ -115,15 +123,19 @@ class EventWriter:
             logger.warning("the last events of response %s are not kept: %s", self._key.id, error)
 
     @property
+    def _has_said(self) -> bool:
+        """Whether the model has said anything that is not kept."""
+        return self._num_outputs_kept < len(self._outputs)
+
+    @property
     def _is_behind(self) -> bool:
         """Whether there is anything to write."""
-        is_behind = self._unsent or self._num_kept < self._log.num_events
-        return bool(is_behind) or self._num_outputs_kept < len(self._outputs)
+        return bool(self._unsent) or self._num_kept < self._log.num_events or self._has_said
 
     async def _write(self) -> bool:
         """Writes some events, and all that the model has said, also where that makes no event for
         long, such as within a call. Returns whether the response is still this replica's."""
-        log, outputs = self._log, list(self._outputs)
+        log, outputs, has_said = self._log, list(self._outputs), self._has_said
         is_logged = self._num_kept < log.num_events
         frames = log.read(self._num_kept) if is_logged else list(self._unsent)
         # Never without what they were made of: whoever goes on makes the events behind them.
@@ -131,11 +143,10 @@ class EventWriter:
         pack = EventPack(self._num_kept, pack_frames(frames), said)
         if not await self._store.add_events(*self._key, pack):
             return False
-        if outputs:
+        if has_said:
             self.advanced.set()
         if frames:
             del self._outputs[: len(outputs)]
-        # Else the next pack has the same number, and takes the place of this one.
         self._num_outputs_kept = 0 if frames else len(outputs)
         self._num_kept += len(frames)
         if not is_logged:

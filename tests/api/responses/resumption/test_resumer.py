@@ -46,7 +46,7 @@ async def cut_after(replica: Replica, id: str, num_steps: int) -> None:
     resume(replica.api, num_steps)
     run = replica.runs.find("", id)
     async with asyncio.timeout(10):
-        while replica.api.steps_left > 0 or (run is not None and run._writer._unsent):
+        while replica.api.steps_left > 0 or (run is not None and run._writer._is_behind):
             await asyncio.sleep(0.001)
             if run is None or run.has_ended:
                 break
@@ -99,6 +99,33 @@ async def test_it_goes_on_as_if_nothing_had_happened(make_replicas, case, part):
     assert await follower == events[3:]
     for request in b.api.backend.submitted:  # none where all had been said
         assert script.encode().startswith(bytes(request.generated_token_ids))
+
+
+@pytest.mark.parametrize("first", [8, 20, 45])
+@pytest.mark.parametrize("second", [2, 30])
+async def test_it_is_cut_twice_where_the_model_makes_no_event(make_replicas, first, second):
+    (a, b, c), clock = make_replicas("a", "b", "c", resumes=True, script=CALL)
+    body = {**BODY, "tools": [TOOL]}
+    whole_id = await start(a.api, body)
+    resume(a.api)
+    whole = await wait_for(a.api, whole_id, "completed")
+    expected = await replayed(a.api, whole_id)
+    resume(a.api, 0)
+    id = await start(a.api, body)
+    await cut_after(a, id, first)
+    await take_over(b, clock)
+    await b.api.backend.received.wait()
+    await cut_after(b, id, second)
+    await take_over(c, clock)
+    await c.api.backend.received.wait()
+    resume(c.api)
+    answer = await wait_for(c.api, id, "completed")
+    assert answer["usage"] == whole["usage"]
+    events = await replayed(c.api, id)
+    check(list(events))
+    assert comparable(events) == comparable(expected)
+    said = [replica.api.backend.submitted[-1].generated_token_ids for replica in (b, c)]
+    assert list(map(len, said)) == [first, first + second]
 
 
 async def test_one_that_was_only_slow_stops(make_replicas):

@@ -83,7 +83,9 @@ async def test_there_is_no_such_model_any_more(make_api, make_state, key, messag
 
 @pytest.mark.parametrize("path", [V1, V3])
 async def test_what_has_failed_tells_what_was_said(make_replicas, path):
-    restorer, key, _, api = await cut(make_replicas, path)
+    restorer, key, found, api = await cut(make_replicas, path)
+    late = EventPack(found.packs[-1].first + 99, found.packs[-1].data)
+    assert await restorer._store.add_events(*key, late), "damaged: others are missing before it"
     await restorer.fail(key, "gone")
     body = await get(api, key.id)
     assert (body["status"], body["error"]["message"]) == ("failed", "gone")

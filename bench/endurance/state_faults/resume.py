@@ -44,6 +44,8 @@ _REQUESTS: Final[Sequence[Mapping[str, Any]]] = (
 """What is asked: the likeliest tokens, tokens drawn with penalties, a format, a call."""
 
 _PATIENCE: Final = 600.0
+"""Seconds that a response may take, and a follower waits for another event."""
+
 _LONGEST_LIFE: Final = 3.0
 """Seconds that the server lives at most, from when it is ready."""
 
@@ -70,6 +72,7 @@ class _Follower(threading.Thread):
                     self._id, stream=True, starting_after=last
                 ):
                     self.events.append(event)
+                    deadline = time.monotonic() + _PATIENCE
             except (openai.APIError, httpx2.TransportError):
                 time.sleep(0.1)
                 continue

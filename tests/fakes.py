@@ -309,6 +309,11 @@ class FakeStream:
         assert frames.pop() == b""
         return [_parsed(frame) for frame in frames]
 
+    @property
+    def lines(self) -> list[object]:
+        """The JSON of every line."""
+        return [orjson.loads(line) for line in b"".join(self.writes).splitlines()]
+
 
 def _parsed(frame: bytes) -> object:
     name, _, data = frame.rpartition(b"data: ")

@@ -85,6 +85,7 @@ RANKS = (
         "api.completions",
         "api.embeddings",
         "api.messages",
+        "api.ollama",
         "api.responses",
         "loading",
     },

@@ -6,6 +6,7 @@ WHOLE_PIECES = {
     "api/chat/test_chat_bad_input.py": "the endpoint of chats, given wrong values",
     "api/chat/test_chat_stream.py": "the endpoint of chats, streaming",
     "api/chat/test_chat_told_tools.py": "the endpoint of chats, of models that know no tools",
+    "api/completions/test_suffix.py": "the endpoint of completions, filling in the middle",
     "api/responses/test_agents_tools.py": "the endpoint of responses, with tools of agents",
     "api/responses/test_client.py": "the endpoint of responses, used by OpenAI's client",
     "api/responses/test_images.py": "the endpoint of responses, with images",

@@ -13,12 +13,14 @@ from fastovms.api.embeddings.rerank import RerankRoute
 from fastovms.api.embeddings.score import ScoreRoute
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.messages.message_endpoints import Messages
+from fastovms.api.ollama.generation_routes import OllamaGeneration
+from fastovms.api.ollama.model_routes import OllamaModels
 from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.compaction import Compaction
 from fastovms.api.responses.conversations import Conversations
 from fastovms.api.responses.create import Responses
 from fastovms.api.responses.response_by_id import StoredResponses
-from fastovms.api.wire.dialect import ANTHROPIC, DIALECTS, OPENAI, OVMS, Dialect
+from fastovms.api.wire.dialect import ANTHROPIC, DIALECTS, OLLAMA, OPENAI, OVMS, Dialect
 from fastovms.api.wire.endpoint import endpoint
 from fastovms.http.routing.router import Router
 
@@ -71,6 +73,7 @@ def add_model_routes(
     router.add("POST", "/v1/messages", endpoint(messages.create, ANTHROPIC))
     router.add("POST", "/v1/messages/count_tokens", endpoint(messages.count_tokens, ANTHROPIC))
     _add_servable_routes(router, ServableRoutes(models, reload))
+    _add_ollama_routes(router, context)
 
 
 def _add_response_routes(
@@ -112,6 +115,25 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
         router.add("POST", f"{path}/infer", servables.infer)
     for path in ("/v2/models/{name:path}/versions/{version}", "/v2/models/{name:path}"):
         router.add("GET", path, servables.metadata)
+
+
+def _add_ollama_routes(router: Router, context: ApiContext) -> None:
+    generation, models = OllamaGeneration(context), OllamaModels(context)
+    router.add("GET", "/api/version", models.version)
+    router.add("GET", "/api/tags", models.tags)
+    router.add("GET", "/api/ps", models.ps)
+    for method, path, handler in (
+        ("POST", "chat", generation.chat),
+        ("POST", "generate", generation.generate),
+        ("POST", "show", models.show),
+        ("POST", "pull", models.pull),
+        ("POST", "push", models.refuse),
+        ("POST", "create", models.refuse),
+        ("POST", "copy", models.refuse),
+        ("DELETE", "delete", models.refuse),
+        ("POST", "blobs/{digest}", models.refuse),
+    ):
+        router.add(method, f"/api/{path}", endpoint(handler, OLLAMA))
 
 
 def add_health_routes(router: Router, health: HealthRoutes) -> None:

@@ -29,7 +29,7 @@ from fastovms.state.sqlite.database import Database
 from fastovms.state.state_database import StateBounds
 from fastovms.state.threaded_store import ThreadedStore
 from fastovms.tracing import Tracer
-from tests.api.described import check_answer, check_events, check_taken
+from tests.api.described import check_answer, check_events, check_taken, operation_of
 from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, Script, make_request, model_info
 
 
@@ -96,7 +96,8 @@ class Api:
         if response is not None:
             check_answer(method, match.pattern, response)
         elif stream is not None and stream.closed:
-            check_events(method, match.pattern, stream.events)
+            has_lines = operation_of(method, match.pattern).lines is not None
+            check_events(method, match.pattern, stream.lines if has_lines else stream.events)
         return response
 
     async def post(self, path: str, body: object) -> tuple[int, dict]:

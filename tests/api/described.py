@@ -11,7 +11,8 @@ import orjson
 
 from fastovms.api.openapi.admin_schemas import ERRORS
 from fastovms.api.openapi.document import openapi_document
-from fastovms.api.openapi.route_operations import OPERATIONS, Nothing, Operation, operation_name
+from fastovms.api.openapi.operation import Nothing, Operation
+from fastovms.api.openapi.route_operations import OPERATIONS, operation_name
 from fastovms.api.wire.dialect import dialect_of
 from fastovms.http.routing.messages import Response
 
@@ -44,6 +45,9 @@ def check_answer(method: str, pattern: str, response: Response) -> None:
         read(response.body, ERRORS[dialect.error_form])
     elif operation.answer is Nothing:
         assert response.body == b""
+    elif response.content_type == "application/x-ndjson":
+        for line in response.body.splitlines():
+            read(line, operation.lines)
     elif operation.media_type == "application/json":
         assert response.content_type == operation.media_type
         read(response.body, operation.answer)
@@ -58,7 +62,8 @@ def check_events(method: str, pattern: str, events: list[Any]) -> None:
         if event == "[DONE]":
             continue
         is_error = set(event) == {"error"} or (event.get("type") == "error" and "error" in event)
-        read(orjson.dumps(event), error if is_error else operation_of(method, pattern).events)
+        operation = operation_of(method, pattern)
+        read(orjson.dumps(event), error if is_error else operation.events or operation.lines)
 
 
 def read(body: bytes, kind: Any) -> None:

@@ -26,7 +26,7 @@ class ModelRoutes:
         name = request.path_params["id"]
         model = self._models.get(name)
         if model is None:
-            return error_response(model_not_found(name), self._dialect)
+            return error_response(model_not_found(name, self._dialect), self._dialect)
         return _json(_card(model, self._dialect))
 
     async def load(self, request: Request, dialect: Dialect) -> Response:

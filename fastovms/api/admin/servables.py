@@ -135,7 +135,7 @@ def _unknown(request: Request) -> Response:
     name, version = request.path_params["name"], request.path_params.get("version", _VERSION)
     if version != _VERSION:
         name = f"{name}, version {version[:20]}"
-    return error_response(model_not_found(name), OVMS)
+    return error_response(model_not_found(name, OVMS), OVMS)
 
 
 def _json(status: int, value: object) -> Response:

@@ -9,7 +9,6 @@ from functools import partial
 
 from msgspec import UNSET
 
-from fastovms.api.completions.fim import FimTokens
 from fastovms.api.request import offload
 from fastovms.api.request.candidates import check_num_choices
 from fastovms.api.request.generation_options import (
@@ -37,6 +36,7 @@ from fastovms.api.wire.request_schemas import CompletionRequest
 from fastovms.errors import InvalidField, RequestError
 from fastovms.media.image_tags import check_tags
 from fastovms.params import ALL_LOGPROBS, TextPrompt
+from fastovms.text.tokens.fim import FimTokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from weakref import WeakKeyDictionary
 
 import orjson
 
@@ -12,7 +11,6 @@ from fastovms.api.completions.completion_body import CompletionPromptReport, com
 from fastovms.api.completions.completion_frames import ChoiceOpening, CompletionFrames, make_opening
 from fastovms.api.completions.completion_job import CompletionJob, names_of, prepare
 from fastovms.api.completions.echo import NO_ECHO, make_echo
-from fastovms.api.completions.fim import FimTokens, find_fim_tokens
 from fastovms.api.generation.answer import collect, format_cost, respond, stream_answer
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import DeltaCallback, SampleDelta, merged
@@ -27,7 +25,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import CompletionRequest
 from fastovms.http.routing.messages import Request, Response
 from fastovms.params import FinishReason, TokenLogprobs
-from fastovms.text.tokens.tokenizer import Tokenizer
+from fastovms.text.tokens.fim import FimFinder
 from fastovms.tracing import GenerationKind
 
 PromptLogprobs = Sequence[Sequence[TokenLogprobs | None]]
@@ -38,7 +36,7 @@ class Completions:
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._fim: WeakKeyDictionary[Tokenizer, FimTokens | None] = WeakKeyDictionary()
+        self._fim = FimFinder()
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
         """Answers a request.
@@ -49,9 +47,7 @@ class Completions:
         context = self._context
         preparation = await context.read(request, CompletionRequest, dialect, names_of)
         body, model = preparation.body, preparation.model
-        if model.tokenizer not in self._fim:
-            self._fim[model.tokenizer] = find_fim_tokens(model.tokenizer)
-        job = await prepare(preparation, self._fim[model.tokenizer])
+        job = await prepare(preparation, self._fim(model.tokenizer))
         new_id = context.new_id()
         envelope = context.envelope("cmpl-", new_id, preparation)
         generation = TextGeneration(

@@ -11,7 +11,7 @@ from fastovms.api.request import offload
 from fastovms.api.request.token_report import TokenReport, num_values
 from fastovms.api.wire.error_responses import log_fields_of
 from fastovms.config import ApiConfig
-from fastovms.http.routing.messages import HeaderPairs, Request, Response
+from fastovms.http.routing.messages import EVENT_STREAM, HeaderPairs, Request, Response
 from fastovms.params import ModelInfo
 
 Run = Callable[[DeltaCallback], Awaitable[None]]
@@ -48,11 +48,12 @@ async def stream_answer(
     config: ApiConfig,
     *,
     handshake: bool,
+    content_type: str = EVENT_STREAM,
     headers: HeaderPairs = (),
 ) -> None:
     """Streams an answer. What fails before the first byte is raised, what fails later ends the
     stream."""
-    stream = request.stream(headers=headers)
+    stream = request.stream(content_type=content_type, headers=headers)
     deltas = DeltaStream(
         stream,
         frames,

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from fastovms.api.openapi.generation_schemas import AnswerSchema
 from fastovms.api.wire.error_forms import (
     ANTHROPIC_ERRORS,
+    OLLAMA_ERRORS,
     OPENAI_ERRORS,
     OVMS_ERRORS,
     ErrorForm,
@@ -37,6 +38,12 @@ class OvmsError(AnswerSchema, kw_only=True):
     error: str
 
 
+class OllamaError(AnswerSchema, kw_only=True):
+    """An error as Ollama's clients read it."""
+
+    error: str
+
+
 class AnthropicErrorDetails(AnswerSchema, kw_only=True):
     """What is wrong, in Anthropic's form."""
 
@@ -55,6 +62,7 @@ class AnthropicError(AnswerSchema, kw_only=True):
 ERRORS: Final[Mapping[ErrorForm, type]] = {
     OPENAI_ERRORS: OpenAIError,
     OVMS_ERRORS: OvmsError,
+    OLLAMA_ERRORS: OllamaError,
     ANTHROPIC_ERRORS: AnthropicError,
 }
 """The schemas of the forms of errors."""

@@ -12,8 +12,9 @@ import msgspec
 from fastovms import __version__
 from fastovms.api.admin.status import DOCS_PATHS, HEALTH_PATHS
 from fastovms.api.openapi.admin_schemas import ERRORS
+from fastovms.api.openapi.operation import Nothing, Operation
 from fastovms.api.openapi.request_body import body_schema
-from fastovms.api.openapi.route_operations import OPERATIONS, Nothing, Operation, operation_name
+from fastovms.api.openapi.route_operations import OPERATIONS, operation_name
 from fastovms.api.wire.dialect import OPENAI, Dialect, dialect_of
 
 Json = dict[str, Any]
@@ -214,6 +215,8 @@ def _success(operation: Operation, components: _Components) -> Json:
     content = {operation.media_type: answer}
     if operation.events is not None:
         content["text/event-stream"] = {"schema": _event(components.schema(operation.events))}
+    if operation.lines is not None:
+        content["application/x-ndjson"] = {"schema": components.schema(operation.lines)}
     return {"200": {"description": "The answer.", "content": content}}
 
 

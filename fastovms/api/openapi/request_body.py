@@ -20,7 +20,8 @@ def body_schema(component: Json, required: tuple[str, ...], dialect: Dialect) ->
     properties = {
         name: _property(name, schema, dialect) for name, schema in component["properties"].items()
     }
-    if dialect.model_required and "model" in properties:
+    # Ollama's older clients call the model's name by another name.
+    if dialect.model_required and "model" in properties and "name" not in properties:
         required = ("model", *required)
     for name in required:
         if "default" in component["properties"][name]:  # then null says that the field is absent

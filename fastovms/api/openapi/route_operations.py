@@ -7,7 +7,6 @@ A route that every dialect has stands here by its path behind the dialect's pref
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
@@ -37,6 +36,8 @@ from fastovms.api.openapi.generation_schemas import (
     CompletionChunk,
 )
 from fastovms.api.openapi.messages_schemas import MESSAGE_EVENT, CountedTokens, MessageAnswer
+from fastovms.api.openapi.ollama_operations import OLLAMA_OPERATIONS
+from fastovms.api.openapi.operation import Nothing, Operation
 from fastovms.api.openapi.responses_schemas import (
     RESPONSE_EVENT,
     CompactedResponse,
@@ -57,39 +58,6 @@ from fastovms.api.responses.input.responses_schema import (
 )
 from fastovms.api.wire.dialect import DIALECTS
 from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest
-
-Example = Mapping[str, Any]
-
-
-class Nothing:
-    """Stands for an answer without content."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What a route does.
-
-    Attributes:
-        answer: the type of what it answers with 200; None = it refuses everything.
-        media_type: what the answer is, where it is not JSON.
-        body: the type that reads the request's body.
-        required: the fields of the body that must be there.
-        events: the type of the frames of a streamed answer; None = it never streams.
-        query: the types of the query's parameters.
-        examples: bodies by what they show; the model's name is added to each that has one.
-        answered: an answer, as an example.
-    """
-
-    summary: str
-    answer: Any = None
-    media_type: str = "application/json"
-    body: type | None = None
-    required: tuple[str, ...] = ()
-    events: Any = None
-    query: Mapping[str, Any] | None = None
-    examples: Mapping[str, Example] | None = None
-    answered: Example | None = None
-
 
 _PAGE: Final[Mapping[str, Any]] = {
     "limit": int,
@@ -320,6 +288,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
             "Refuses tensors, too.", body=dict
         ),
     },
+    "Ollama": OLLAMA_OPERATIONS,
     "Health and monitoring": {
         "GET /health": Operation(
             "Answers 200, or 503 while models load and after an engine has failed.", Nothing

@@ -43,12 +43,35 @@ async def read_body(
 
     Raises:
         BackendError: the model cannot be loaded now.
-        RequestError: a field is at fault. Where a model must be named, its fault goes before those
-            of the other fields.
+        RequestError: as `read_named` does, and the model generates no text.
     """
     tasks = (Task.TEXT_GENERATION,)
     body, model = await _read(request, schema, models, dialect, reader, tasks)
     assert isinstance(model, ServedModel)
+    return body, model
+
+
+async def read_named(
+    request: Request,
+    schema: type[Body],
+    models: ServedModels,
+    dialect: Dialect,
+    reader: BodyReader,
+) -> tuple[Body, KnownModel]:
+    """Returns the typed body and the model that it names, which is noted for logs and metrics. It
+    need not be in memory.
+
+    Raises:
+        RequestError: a field is at fault. Where a model must be named, its fault goes before those
+            of the other fields.
+    """
+    try:
+        body = await reader.read(request, schema)
+    except InvalidField:
+        await _note_outline(request, models, dialect, reader)
+        raise
+    model = models.find(body.model, dialect)
+    request.log_fields["model"] = model.name
     return body, model
 
 
@@ -87,24 +110,31 @@ async def _read(
     reader: BodyReader,
     tasks: Collection[Task],
 ) -> tuple[Body, AnyServed]:
-    try:
-        body = await reader.read(request, schema)
-    except InvalidField:
-        await _note_outline(request, models, dialect, reader)
-        raise
-    model = models.find(body.model, dialect)
-    request.log_fields["model"] = model.name
-    check_task(model, tasks)
+    body, model = await read_named(request, schema, models, dialect, reader)
     # Not every request has that field: `/tokenize` has none.
     streams = getattr(body, "stream", None) is True
-    served = await _hold(request, model, models, streams=streams)
-    check_task(model, tasks)  # what it does may be known only now
-    return body, served
+    return body, await hold_model(request, model, models, tasks, streams=streams)
 
 
-async def _hold(
-    request: Request, model: KnownModel, models: ServedModels, *, streams: bool
+async def hold_model(
+    request: Request,
+    model: KnownModel,
+    models: ServedModels,
+    tasks: Collection[Task],
+    *,
+    streams: bool,
 ) -> AnyServed:
+    """Returns the model in memory, which the request holds to its end.
+
+    Args:
+        tasks: what it may do.
+        streams: whether comments of an event stream keep the client informed while it is loaded.
+
+    Raises:
+        BackendError: it cannot be loaded now.
+        InvalidField: it does something else.
+    """
+    check_task(model, tasks)
     holder = models.holder
     if holder is not None:
         release = holder.try_hold(model.name)
@@ -113,6 +143,7 @@ async def _hold(
                 request.open_early()
             release = await holder.hold(model.name)
         request.hold(release)
+    check_task(model, tasks)  # what it does may be known only now
     assert model.served is not None
     return model.served
 

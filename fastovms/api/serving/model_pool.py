@@ -132,7 +132,7 @@ class ModelPool:
         for plan in changed:
             logger.info("%s has changed", plan.known.name)
             name = plan.known.name
-            self._known[name].aliases = plan.known.aliases
+            self._known[name].aliases, self._known[name].size = plan.known.aliases, plan.size
             self._configs[name] = plan.config
             self._residency.change(name, plan.size)
         self._configs = {name: plan.config for name, plan in given.items()}
@@ -147,6 +147,10 @@ class ModelPool:
     def configs(self) -> Mapping[str, ModelConfig]:
         """The models that requests may name."""
         return self._configs
+
+    @property
+    def loads_on_demand(self) -> bool:
+        return self._residency.loads_on_demand
 
     def num_waiting(self) -> dict[str, int]:
         """Returns how many wait for each model."""
@@ -217,14 +221,18 @@ class ModelPool:
         self._residency.retry_now(name)
         (await self.hold(name))()
 
+    def dismiss(self, name: str) -> None:
+        """Has a model leave when the last request on it has ended."""
+        self._residency.ask_to_leave(name)
+        self._advance()
+
     async def unload(self, name: str) -> None:
         """Has a model leave, and returns when it is out of memory.
 
         Raises:
             BackendUnavailable: requests still run on it. It leaves when they have ended.
         """
-        self._residency.ask_to_leave(name)
-        self._advance()
+        self.dismiss(name)
         if not self._residency[name].leaves:
             return
         left = asyncio.get_running_loop().create_future()
@@ -344,7 +352,7 @@ class ModelPool:
     def _adopt(self, plan: ModelPlan, *, is_loaded: bool) -> None:
         name = plan.known.name
         known = self._known.setdefault(name, plan.known)
-        known.aliases = plan.known.aliases
+        known.aliases, known.size = plan.known.aliases, plan.size
         self._configs[name] = plan.config
         self._residency.add(name, plan.size, is_loaded=is_loaded, now=self._clock())
         if known.served is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
@@ -21,6 +21,8 @@ from fastovms.errors import InvalidField
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer
+
+_LATEST: Final = ":latest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class KnownModel:
         served: the model itself, while it is AVAILABLE or UNLOADING.
         fingerprint: tells its files from others; "" = it is not known before the first load.
         metrics: what happened to its requests, also before it was unloaded; None = nothing yet.
+        size: the bytes of memory that it takes, about; 0 = that is not known.
     """
 
     name: str
@@ -98,6 +101,7 @@ class KnownModel:
     served: AnyServed | None = None
     metrics: GenerationMetrics | None = None
     fingerprint: str = ""
+    size: int = 0
 
     @classmethod
     def of(cls, served: AnyServed) -> KnownModel:
@@ -134,6 +138,11 @@ class KnownModel:
 class ModelHolder(Protocol):
     """Has models in memory while they are in use."""
 
+    @property
+    def loads_on_demand(self) -> bool:
+        """Whether models come and go as they are asked for, rather than being there from the
+        start."""
+
     def try_hold(self, name: str) -> Release | None:
         """Takes a model into use; None = it is not in memory, or about to leave."""
 
@@ -147,6 +156,9 @@ class ModelHolder(Protocol):
 
     async def load(self, name: str) -> None:
         """Loads a model, and returns when it is in memory. Raises as `hold` does."""
+
+    def dismiss(self, name: str) -> None:
+        """Has a model leave when the last request on it has ended."""
 
     async def unload(self, name: str) -> None:
         """Has a model leave, and returns when it is out of memory.
@@ -199,7 +211,12 @@ class ServedModels:
         return iter([m.served for m in self._all if m.served is not None])
 
     def get(self, name: str) -> KnownModel | None:
-        return self._by_name.get(name)
+        """Returns the model of a name, which may have the tag that Ollama's clients write behind
+        names; None = it is unknown."""
+        found = self._by_name.get(name)
+        if found is None and name.endswith(_LATEST):
+            return self._by_name.get(name.removesuffix(_LATEST))
+        return found
 
     def find(self, name: str | None, dialect: Dialect) -> KnownModel:
         """Returns the model of a name.
@@ -212,9 +229,9 @@ class ServedModels:
             if dialect.model_required:
                 raise InvalidField("model is required and must be a string", param="model")
             return next(iter(self._known.values()))
-        model = self._by_name.get(name)
+        model = self.get(name)
         if model is None:
-            raise model_not_found(name)
+            raise model_not_found(name, dialect)
         return model
 
     def metrics(self) -> list[GenerationMetrics]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from fastovms.api.wire.error_forms import (
     ANTHROPIC_ERRORS,
+    OLLAMA_ERRORS,
     OPENAI_ERRORS,
     OVMS_ERRORS,
     ErrorForm,
@@ -127,6 +128,7 @@ class Dialect:
         malformed_body_status: the status for a body that is not a JSON object.
         body_level_fields: fields whose faults count as a malformed body.
         model_required: whether a request must name its model.
+        unknown_model: the error about a model that is not served, with braces for its name.
         refuses_null: fields in which null is not the same as absent, in the order in which they
             are checked.
         ranges: bounds of the numeric fields.
@@ -173,6 +175,7 @@ class Dialect:
     malformed_body_status: int
     body_level_fields: frozenset[str]
     model_required: bool
+    unknown_model: str
     refuses_null: tuple[str, ...]
     ranges: Mapping[str, Range] = field(hash=False)
     default_top_k: int
@@ -210,6 +213,7 @@ OPENAI: Final = Dialect(
     malformed_body_status=400,
     body_level_fields=frozenset(),
     model_required=False,
+    unknown_model="The model `{}` does not exist.",
     refuses_null=(),
     ranges={
         **_COMMON_RANGES,
@@ -266,6 +270,7 @@ OVMS: Final = Dialect(
     malformed_body_status=412,
     body_level_fields=frozenset({"model", "stream"}),
     model_required=True,
+    unknown_model="The model `{}` does not exist.",
     refuses_null=("stream", "max_tokens"),
     ranges={
         **_COMMON_RANGES,
@@ -318,10 +323,23 @@ OVMS: Final = Dialect(
 ANTHROPIC: Final = replace(OPENAI, name="anthropic", error_form=ANTHROPIC_ERRORS)
 """What the Messages API is spoken in, which stands at paths of its own below `/v1`."""
 
+OLLAMA: Final = replace(
+    OPENAI,
+    name="ollama",
+    prefixes=("/api",),
+    error_form=OLLAMA_ERRORS,
+    model_required=True,
+    unknown_model="model '{}' not found",
+    default_top_k=40,
+    default_max_tokens=None,
+)
+"""What Ollama's API is spoken in, at paths that no other dialect has."""
+
 DIALECTS: Final = (OPENAI, OVMS)
 """The dialects that all endpoints are answered in, each below its own prefixes."""
 
 _FAMILIES: Final[Mapping[str, Dialect]] = {
+    "/api": OLLAMA,
     "/v1/messages": ANTHROPIC,
     "/v2": OVMS,
     "/v3": OVMS,

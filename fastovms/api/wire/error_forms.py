@@ -85,5 +85,8 @@ OPENAI_ERRORS: Final = ErrorForm(_openai_members, lambda body: frame(body) + DON
 OVMS_ERRORS: Final = ErrorForm(_text_members, lambda body: frame(body) + DONE)
 """`{"error": "text"}`"""
 
+OLLAMA_ERRORS: Final = ErrorForm(_text_members, lambda body: body + b"\n")
+"""The same, as a line of its own where a stream ends."""
+
 ANTHROPIC_ERRORS: Final = ErrorForm(_anthropic_members, lambda body: frame(body, "error"))
 """`{"type": "error", "error": {"type", "message"}, "request_id"}`; a stream ends with the event."""

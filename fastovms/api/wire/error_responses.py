@@ -30,9 +30,9 @@ _MAX_LOGGED: Final = 300
 """Characters of an error's message that the access log repeats."""
 
 
-def model_not_found(name: str) -> ModelNotFound:
+def model_not_found(name: str, dialect: Dialect) -> ModelNotFound:
     return ModelNotFound(
-        f"The model `{name[:200]}` does not exist.", param="model", code="model_not_found"
+        dialect.unknown_model.format(name[:200]), param="model", code="model_not_found"
     )
 
 

@@ -174,6 +174,12 @@ async def test_operators_unload_and_idle_models_leave() -> None:
         await leaving
         await pool.unload("a")  # nothing is there to be unloaded
     assert pool.state("a") is ModelState.UNLOADED
+    assert pool.loads_on_demand
+    held = await pool.hold("a")
+    pool.dismiss("a")
+    held()
+    while pool.state("a") is not ModelState.UNLOADED:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
     await pool.close()
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.api.wire.dialect import ANTHROPIC, DIALECTS, OPENAI, OVMS, Dialect, Range, dialect_of
+from fastovms.api.wire.dialect import (
+    ANTHROPIC,
+    DIALECTS,
+    OLLAMA,
+    OPENAI,
+    OVMS,
+    Dialect,
+    Range,
+    dialect_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +40,8 @@ def test_ranges(range_: Range, inside: list[float], outside: list[float], words:
         ("/v3/v1/models", OVMS),
         ("/v2/health/ready", OVMS),
         ("/v33/models", OPENAI),
+        ("/api/chat", OLLAMA),
+        ("/apis", OPENAI),
         ("/v1/messages", ANTHROPIC),
         ("/v1/messages/count_tokens", ANTHROPIC),
         ("/v1/messagesx", OPENAI),

@@ -6,6 +6,7 @@ import pytest
 
 from fastovms.api.wire.error_forms import (
     ANTHROPIC_ERRORS,
+    OLLAMA_ERRORS,
     OPENAI_ERRORS,
     OVMS_ERRORS,
     ErrorForm,
@@ -45,6 +46,7 @@ def test_members(status: int, openai: str, anthropic: str) -> None:
     [
         (OPENAI_ERRORS, b"data: {}\n\ndata: [DONE]\n\n"),
         (OVMS_ERRORS, b"data: {}\n\ndata: [DONE]\n\n"),
+        (OLLAMA_ERRORS, b"{}\n"),
         (ANTHROPIC_ERRORS, b"event: error\ndata: {}\n\n"),
     ],
 )

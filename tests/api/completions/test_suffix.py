@@ -1,27 +1,13 @@
-"""Fills in the middle: which tokens, and in which order."""
+"""Completions with a suffix: the model fills in the middle."""
 
 from __future__ import annotations
 
 import pytest
 
-from fastovms.api.completions.fim import FimTokens, find_fim_tokens
 from tests.api.completions.completion_requests import BODY, V1, V3
 from tests.fakes import ByteTokenizer, model_info
 
 FIM = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
-
-
-def test_fim_formats():
-    for named, tokens in (
-        ({}, None),
-        ({"<|fim_prefix|>": 1}, None),
-        (FIM, FimTokens(1, 2, 3)),
-        ({"[PREFIX]": 1, "[SUFFIX]": 2}, FimTokens(1, 2, None)),
-        ({"\u2581<PRE>": 1, "\u2581<SUF>": 2, "\u2581<MID>": 3}, FimTokens(1, 2, 3)),
-    ):
-        assert find_fim_tokens(ByteTokenizer(**named)) == tokens
-    assert FimTokens(1, 2, 3).join([8], [9]) == [1, 8, 2, 9, 3]
-    assert FimTokens(1, 2, None).join([8], [9]) == [2, 9, 1, 8]
 
 
 class BeginningTokenizer(ByteTokenizer):

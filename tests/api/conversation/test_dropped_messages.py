@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastovms.api.conversation.dropped_messages import fitting
 from fastovms.api.request.prompts import CONTEXT_EXCEEDED, Prompt
-from fastovms.api.responses.input.dropped_messages import fitting
 from fastovms.errors import InvalidField
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from fastovms.text.tokens.tokenizer import Tokenizer
 
@@ -56,3 +57,16 @@ def find_fim_tokens(tokenizer: Tokenizer) -> FimTokens | None:
             continue
         return FimTokens(prefix, suffix, middle)
     return None
+
+
+class FimFinder:
+    """Finds the tokens of each model once."""
+
+    def __init__(self) -> None:
+        self._found: WeakKeyDictionary[Tokenizer, FimTokens | None] = WeakKeyDictionary()
+
+    def __call__(self, tokenizer: Tokenizer) -> FimTokens | None:
+        """Returns what `find_fim_tokens` does."""
+        if tokenizer not in self._found:
+            self._found[tokenizer] = find_fim_tokens(tokenizer)
+        return self._found[tokenizer]

@@ -1,0 +1,105 @@
+"""How answers are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.api.chat_models import call_text, tool
+from tests.api.ollama.ollama_requests import (
+    ASKED,
+    CHAT,
+    GENERATE,
+    PROMPTED,
+    THOUGHT,
+    ask,
+    lines,
+    make,
+)
+
+__all__ = ["make"]
+TIMES = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+
+
+async def test_a_chat(make):
+    answer = await ask(make(), CHAT, ASKED)
+    assert all(type(answer.pop(name)) is int for name in TIMES)
+    assert answer == {
+        "model": "fake",
+        "created_at": "2025-06-15T15:06:40.500000Z",
+        "message": {"role": "assistant", "content": "Hello!"},
+        "done": True,
+        "done_reason": "stop",
+        "prompt_eval_count": 6,
+        "eval_count": 7,
+    }
+    *parts, last = await lines(make(), CHAT, ASKED)
+    assert [part["message"]["content"] for part in parts] == list("Hello!")
+    assert all(part["done"] is False and set(part) == {*answer} - {
+        "done_reason", "prompt_eval_count", "eval_count"} for part in parts)  # fmt: skip
+    assert {**answer, "message": {"role": "assistant", "content": ""}}.items() <= last.items()
+
+
+async def test_a_prompts_answer(make):
+    answer = await ask(make(), GENERATE, PROMPTED)
+    assert answer["response"] == "Hello!"
+    *parts, last = await lines(make(), GENERATE, PROMPTED)
+    assert "".join(part["response"] for part in parts) == "Hello!"
+    assert last["response"] == ""
+    assert last["context"] == answer["context"] == [*b"u:Hi;>Hello!"]
+    assert not any("context" in part for part in parts)
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, ASKED), (GENERATE, PROMPTED)])
+async def test_thoughts(make, path, body):
+    def told(part):
+        message = part.get("message", part)
+        return message.get("thinking", ""), message.get("content", message.get("response"))
+
+    assert told(await ask(make(THOUGHT), path, body)) == ("hm, hm", "Hello!")
+    parts = [told(part) for part in await lines(make(THOUGHT), path, body)]
+    assert ["".join(texts) for texts in zip(*parts, strict=True)] == ["hm, hm", "Hello!"]
+
+
+async def test_calls_are_told_whole(make):
+    script = f"Well{call_text()}\n{call_text('add', '{}')}"
+    body = {**ASKED, "tools": [tool(), tool("add", parameters={})]}
+    message = (await ask(make(script), CHAT, body))["message"]
+    functions = [
+        {"index": 0, "name": "get_weather", "arguments": {"city": "Paris"}},
+        {"index": 1, "name": "add", "arguments": {}},
+    ]
+    assert [call["function"] for call in message["tool_calls"]] == functions
+    assert message["content"].strip() == "Well"
+    ids = [call["id"] for call in message["tool_calls"]]
+    assert len({*ids}) == 2
+    *parts, last = await lines(make(script), CHAT, body)
+    calls = [call for part in parts for call in part["message"].get("tool_calls", ())]
+    assert [call["function"] for call in calls] == functions
+    assert last["done_reason"] == "stop"
+
+
+async def test_a_call_that_is_cut_is_left_out(make):
+    script = call_text()
+    body = {**ASKED, "tools": [tool()], "options": {"num_predict": len(script) - 20}}
+    answer = await ask(make(script), CHAT, body)
+    assert answer["message"] == {"role": "assistant", "content": ""}
+    assert answer["done_reason"] == "length"
+
+
+async def test_log_probabilities(make):
+    body = {**ASKED, "logprobs": True, "top_logprobs": 2}
+    answer = await ask(make(), CHAT, body)
+    assert "".join(entry["token"] for entry in answer["logprobs"]) == "Hello!"
+    assert all(len(entry["top_logprobs"]) == 2 for entry in answer["logprobs"])
+    parts = await lines(make(), CHAT, body)
+    told = [entry for part in parts for entry in part.get("logprobs", ())]
+    assert told == answer["logprobs"]
+    first = (await ask(make(), CHAT, {**ASKED, "logprobs": True}))["logprobs"][0]
+    assert first["top_logprobs"] == []
+
+
+async def test_a_stream_that_fails_ends_with_the_error(make):
+    api = make()
+    api.backend.fail_after = 2
+    *_, last = await lines(api, CHAT, ASKED)
+    assert last == {"error": "out of order"}

@@ -41,12 +41,15 @@ class Way:
     Attributes:
         num_blocks: of the cache; None = as many as there are.
         num_runs: over one cache, the last of which counts.
+        num_drafted: drafted tokens a step of each sequence, whatever the odds; None = as many as
+            pay, which are few, since random weights write no text that could be guessed.
     """
 
     name: str
     config: EngineConfig
     num_blocks: int | None = None
     num_runs: int = 1
+    num_drafted: int | None = None
 
 
 class Result(NamedTuple):
@@ -75,7 +78,9 @@ def ways(*, crowds: Sequence[int], block_size: int, num_tokens: int) -> Iterator
     crowd = replace(_PLAIN, max_num_seqs=crowds[-1])
     yield Way("preempted", crowd, num_blocks=2 * -(-num_tokens // block_size))
     yield Way("chunks of 24", replace(_PLAIN, max_num_seqs=8, max_num_batched_tokens=24))
-    yield Way("drafts", replace(crowd, enable_prompt_lookup=True))
+    for size in (1, crowds[-1]):
+        drafting = replace(_PLAIN, max_num_seqs=size, enable_prompt_lookup=True)
+        yield Way(f"drafts, crowd of {size}", drafting, num_drafted=3)
     yield Way("prefix cache", replace(crowd, enable_prefix_caching=True), num_runs=2)
 
 
@@ -105,13 +110,17 @@ def run(model: PagedModel, requests: list[GenerationRequest], way: Way) -> dict[
     for _ in range(way.num_runs):
         results = {request.request_id: Result([], []) for request in requests}
         for request in requests:
-            engine.add(request)
+            params = replace(request.params, num_assistant_tokens=way.num_drafted)
+            engine.add(replace(request, params=params))
         while engine.has_work:
             for request_id, output in engine.step():
                 results[request_id].token_ids.extend(output.token_ids)
                 results[request_id].logprobs.extend(entry.logprob for entry in output.logprobs)
-    if way.num_blocks is not None and not engine.counters.num_preemptions:
+    counters = engine.counters
+    if way.num_blocks is not None and not counters.num_preemptions:
         raise SystemExit("the cache was large enough for all: nothing has been preempted")
+    if way.num_drafted and not 0 < counters.num_accepted_tokens < counters.num_draft_tokens:
+        raise SystemExit("not both right and wrong tokens have been drafted")
     return results
 
 

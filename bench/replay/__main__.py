@@ -62,7 +62,7 @@ def measure(players: dict[str, Player], rounds: Iterable[list[Session]]) -> dict
     for sessions in rounds:
         for name in order:
             played[name].append(players[name].play(sessions))
-        order.reverse()  # so that none has the better place
+        order = [*order[1:], order[0]]  # so that none has the better place
     return played
 
 
@@ -97,6 +97,7 @@ def main() -> None:
     parser.add_argument("model_dir", type=Path)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("-k", "--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("-s", "--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("-n", "--streams", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("-r", "--rounds", type=int, default=3)
     parser.add_argument("-g", "--output-tokens", type=int, default=512, help="at most, of a turn")
@@ -124,6 +125,7 @@ def main() -> None:
                 params=side.params,
             )
             for name, side in SIDES.items()
+            if name in {WITHOUT, *chosen.sides}
         }
         rows = rows_of(kind, num_streams, measure(players, rounds))
         print(table(HEADER, rows), end="\n\n", flush=True)

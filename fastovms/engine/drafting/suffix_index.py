@@ -9,6 +9,7 @@ import secrets
 from array import array
 from collections import OrderedDict
 from collections.abc import Hashable
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,7 +24,6 @@ from fastovms.engine.drafting.suffix_layout import (
     MAX_MATCH,
     NUM_COLUMNS,
     NUM_KINDS,
-    NUM_SUPPORTS,
     ORDERS,
     SPACE,
 )
@@ -33,9 +33,20 @@ _MAX_SPACES: Final = 4096
 
 _MAX_POSITION: Final = 2**31 - 1
 
-_FIRST_ODDS: Final = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.9)
-"""How likely a guess is right, by the length of its match, before anything has been observed. Low,
-since what guesses are worth shows in the text, whether they are drafted or not."""
+_FIRST_ODDS: Final = (
+    (0.02, 0.05, 0.05, 0.1, 0.3),
+    (0.05, 0.15, 0.3, 0.5, 0.5),
+    (0.08, 0.2, 0.5, 0.7, 0.6),
+    (0.08, 0.3, 0.6, 0.8, 0.7),
+    (0.1, 0.3, 0.75, 0.9, 0.8),
+    (0.15, 0.3, 0.75, 0.9, 0.85),
+    (0.15, 0.3, 0.8, 0.9, 0.85),
+    (0.15, 0.35, 0.85, 0.9, 0.9),
+    (0.2, 0.4, 0.9, 0.9, 0.95),
+)
+"""How likely a guess is right, by the length of its match and by how many candidates agree (see
+`suffix_kernels.kind_of`), before anything has been observed in a space: a little less than in the
+texts of `bench.replay`, since what guesses are worth soon shows in the text."""
 
 _FORCED_ODDS: Final = 0.95
 _FIRST_WEIGHT: Final = 4.0
@@ -70,21 +81,36 @@ LEAST_CHANCE: Final = 0.02
 NO_GUESS: Final = Guess(_NO_TOKENS, np.empty(0), _NO_TOKENS)
 
 
+class Space(NamedTuple):
+    """Texts that are guessed from each other.
+
+    Attributes:
+        number: no other space has it.
+        odds: [2, NUM_KINDS], how often guesses of each kind were right in its texts, and were made.
+    """
+
+    number: int
+    odds: NDArray[np.float64]
+
+
 class IndexedText:
     """A text in the index.
 
     Attributes:
         num_tokens: how many of its tokens are there.
-        place: its space, and the position of its last entry; see `suffix_kernels.extend`.
+        place: its space's number, the position of its last entry, and that of the place which it
+            has followed; see `suffix_kernels.extend` and `look_up`.
         odds: [2, NUM_KINDS], how often guesses of each kind were right in it, and were made.
+        space_odds: the same of all texts of its space.
     """
 
-    __slots__ = ("num_tokens", "odds", "place")
+    __slots__ = ("num_tokens", "odds", "place", "space_odds")
 
-    def __init__(self, space: int) -> None:
+    def __init__(self, space: Space) -> None:
         self.num_tokens = 0
-        self.place = np.array([space, 0], np.int64)
+        self.place = np.array([space.number, 0, 0], np.int64)
         self.odds = np.zeros((2, NUM_KINDS))
+        self.space_odds = space.odds
 
 
 class SuffixIndex:
@@ -95,7 +121,7 @@ class SuffixIndex:
     shares its entries; what is generated never does, so that what was said often counts often.
 
     It also learns how often guesses are right, by the length of their match and by how many of the
-    places that match agree, in each text and in all.
+    places that match agree, in each text and in all of its space.
     """
 
     def __init__(self, num_entries: int) -> None:
@@ -106,28 +132,27 @@ class SuffixIndex:
         self._heads = np.zeros((len(ORDERS), num_heads), np.int32)
         self._end = 1
         self._seed = np.uint64(secrets.randbits(64))  # nobody can choose tokens of one hash
-        self._spaces: OrderedDict[Hashable, int] = OrderedDict()
+        self._spaces: OrderedDict[Hashable, Space] = OrderedDict()
         self._num_spaces = 0
-        first_odds = [odds for odds in _FIRST_ODDS for _ in range(NUM_SUPPORTS)]
-        self._odds = np.full((2, NUM_KINDS), _FIRST_WEIGHT)
-        self._odds[0] *= [*first_odds, _FORCED_ODDS]
+        self._first_odds = np.full((2, NUM_KINDS), _FIRST_WEIGHT)
+        self._first_odds[0] *= [*chain.from_iterable(_FIRST_ODDS), _FORCED_ODDS]
         self._token_ids = np.empty(0, np.int64)
         self._chances = np.empty(0)
         self._kinds = _NO_TOKENS
 
     def new_text(self, space: Hashable) -> IndexedText:
         """Returns an empty text in a space. A space of None is the text's own."""
-        number = None if space is None else self._spaces.get(space)
-        if number is None:
-            number = self._num_spaces
+        known = None if space is None else self._spaces.get(space)
+        if known is None:
+            known = Space(self._num_spaces, self._first_odds.copy())
             # More than 2**31 texts would take years.
-            self._num_spaces = (number + 1) % _MAX_POSITION
+            self._num_spaces = (self._num_spaces + 1) % _MAX_POSITION
         if space is not None:
-            self._spaces[space] = number
+            self._spaces[space] = known
             self._spaces.move_to_end(space)
             if len(self._spaces) > _MAX_SPACES:
                 self._spaces.popitem(last=False)
-        return IndexedText(number)
+        return IndexedText(known)
 
     def extend(self, text: IndexedText, token_ids: array[int], num_prompt_tokens: int) -> None:
         """Brings a text up to date with all of its tokens, of which the first are its prompt. As
@@ -181,7 +206,7 @@ class SuffixIndex:
             self._seed,
             text.place,
             np.frombuffer(context[-MAX_MATCH:], np.int64),
-            self._odds,
+            text.space_odds,
             text.odds,
             chance,
             least,
@@ -200,7 +225,7 @@ class SuffixIndex:
     def forced(self, text: IndexedText, token_ids: list[int], chance: float = 1.0) -> Guess:
         """Returns a guess of tokens that a grammar leaves no choice about, to which a text comes
         with this chance. The model may write the same characters in other tokens."""
-        right, made = self._odds[:, FORCED] + text.odds[:, FORCED]
+        right, made = text.space_odds[:, FORCED] + text.odds[:, FORCED]
         count = len(token_ids)
         return Guess(
             np.array(token_ids, np.int64),
@@ -212,7 +237,7 @@ class SuffixIndex:
         """Compares a guess with what the text then said, as far as it did."""
         if SUFFIX_FUNCTIONS.are_there():
             told = np.frombuffer(said, np.int64)
-            SUFFIX_FUNCTIONS.learn(self._odds, text.odds, guess.token_ids, guess.kinds, told)
+            SUFFIX_FUNCTIONS.learn(text.space_odds, text.odds, guess.token_ids, guess.kinds, told)
 
     def check(self) -> None:
         """Asserts that entries lead to older ones of their space, and back to themselves."""

@@ -28,11 +28,18 @@ _MAX_TWINS = 16
 """How many entries are looked at for one that is the same token after the same text."""
 
 _OWN_WEIGHT = 4.0
-"""How many observations of a text's own weigh as much as those of all texts."""
+"""How many observations of a text's own weigh as much as those of all texts of its space."""
 
 _OWN_DECAY = 0.95
 _DECAY = 0.995
 """What is left of past observations after another one."""
+
+_NEAR = 64
+"""How many entries, from the place on that a text has followed, are looked at for where it goes on
+to follow it: behind a few tokens of its own, whose ends are too short to be found otherwise."""
+
+_FOLLOWED_MATCH = 4
+"""From what match on a text is taken to follow a place."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ORDERS = np.array(ORDERS)
@@ -68,7 +75,8 @@ def extend(
         heads: [len(ORDERS), a power of two], the newest entry of each hash.
         end: the position of the next entry.
         seed: 64 random bits.
-        place: the text's space, and the position of its last entry, which is updated.
+        place: the text's space, the position of its last entry, which is updated, and that of the
+            place that it has followed, see `look_up`.
         tokens: those to add, from `first` on, after the last ones of the text, as many as the
             longest order has.
         shares: whether to go along entries that are there already, instead of adding twins.
@@ -128,12 +136,23 @@ def _match_length(entries, oldest, space, position, context):
 
 
 @inlined
+def _size_of(length):
+    if length > 4:
+        return 4 + (length > 6) + (length > 9) + (length > 15) + (length > 31)
+    return length - 1
+
+
+@inlined
+def near_kind(length):
+    """Returns the kind of a guess by the place that the text has followed before."""
+    return _size_of(length) * NUM_SUPPORTS + 4
+
+
+@inlined
 def kind_of(length, votes, num_voters):
     """Returns the kind of a guess that `votes` of `num_voters` candidates agree on, which match
     `length` tokens."""
-    size = length - 1
-    if length > 4:
-        size = 4 + (length > 6) + (length > 9) + (length > 15) + (length > 31)
+    size = _size_of(length)
     support = 3
     if num_voters == 1:
         support = 2
@@ -151,6 +170,22 @@ def _odds_of(odds, own, kind):
 @inlined
 def _after(entries, position):
     return np.int64(entries[position % entries.shape[0], AFTER])
+
+
+@inlined
+def _near(entries, oldest, end, space, anchor, context):
+    """Returns where the longest end of a text stands in what follows the place that it has
+    followed before, and how long that is."""
+    found, longest = np.int64(0), 0
+    position = anchor
+    for _ in range(_NEAR):
+        if position < oldest or position >= end or _after(entries, position) == 0:
+            break
+        length = _match_length(entries, oldest, space, position, context)
+        if length > longest:
+            found, longest = position, length
+        position = _after(entries, position)
+    return found, longest
 
 
 @kernel(
@@ -173,15 +208,18 @@ def look_up(
     kinds: NDArray[np.int64],
 ) -> int:
     """Guesses what follows a text: what followed the longest of its ends that has been there
-    before, by the majority where it was there several times. Returns how many tokens that are.
+    before, by the majority where it was there several times; or what comes next at the place that
+    the text has followed so far, where that is as long a match or likelier. Returns how many tokens
+    that are, and updates that place.
 
     Args:
         entries, heads, end, seed, place: as in `extend`.
         context: the last tokens of the text, at most `MAX_MATCH`.
         odds, own: [2, NUM_KINDS], how often each kind of guess was right and how often it was
-            made, in all texts and in this one.
+            made, in all texts of its space and in this one.
         chance: how likely it is that the text comes to the end of the context.
-        least: the guess ends where it is no likelier than this to be right so far.
+        least: the guess ends where it is no likelier than this to be right so far, but not before
+            its first token: what is never guessed would never be known to have become likely.
         tokens, chances, kinds: receive the guess: its tokens, how likely each is right together
             with all before it, and of which kinds they are.
     """
@@ -209,6 +247,15 @@ def look_up(
             other = np.int64(entries[other % capacity, CHAIN + level])
         if count:
             break
+    near, near_length = _near(entries, oldest, end, space, place[2], context)
+    is_near = near_length > 0 and near_length >= longest
+    if 0 < near_length < longest:
+        if_all_agree = _odds_of(odds, own, kind_of(longest, count, count))
+        is_near = _odds_of(odds, own, near_kind(near_length)) > if_all_agree
+    if is_near:
+        starts[0], count, longest = near, 1, near_length
+    if is_near or longest >= _FOLLOWED_MATCH:
+        place[2] = starts[0]
     places = starts.copy()
     for i in range(tokens.size):
         # Where the text ends the guess goes on with itself: what repeats is taken to go round.
@@ -232,9 +279,9 @@ def look_up(
                 best, most = token, votes
         if most == 0:
             return i
-        kind = kind_of(longest + i, most, num_voters)
+        kind = near_kind(longest + i) if is_near else kind_of(longest + i, most, num_voters)
         chance *= _odds_of(odds, own, kind)
-        if chance < least:
+        if chance < least and i > 0:
             return i
         tokens[i], chances[i], kinds[i] = best, chance, kind
         count = 0

@@ -35,8 +35,9 @@ MAX_CANDIDATES: Final = 32
 """How many places, the newest first, are compared with the end of a text."""
 
 NUM_LENGTHS: Final = 9
-NUM_SUPPORTS: Final = 4
+NUM_SUPPORTS: Final = 5
 FORCED: Final = NUM_LENGTHS * NUM_SUPPORTS
 NUM_KINDS: Final = FORCED + 1
-"""Kinds of guesses: by how long the match is and how many of the candidates agree; and those that a
-grammar leaves no choice about."""
+"""Kinds of guesses: by how long the match is, and how many of the candidates agree or whether the
+match is at the place that the text has followed; and those that a grammar leaves no choice about.
+"""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fastovms.engine.drafting.suffix_index import IndexedText, SuffixIndex
+from fastovms.engine.drafting.suffix_index import LEAST_CHANCE, IndexedText, SuffixIndex
 from fastovms.engine.drafting.suffix_layout import MAX_CANDIDATES, MAX_MATCH
 
 TEXT = [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]
@@ -169,5 +169,43 @@ def test_odds_follow_what_is_observed() -> None:
     after = index.guess(text, context, 4, least=0.0)
     assert after.chances[0] > 0.7 > before.chances[0]
     assert np.all(np.diff(after.chances) < 0)
-    other = add(index, TEXT)
-    assert before.chances[0] < index.guess(other, context, 4, least=0.0).chances[0]
+
+
+def test_odds_are_those_of_a_text_and_of_its_space() -> None:
+    """How long the drafts of one tenant are tells another one nothing."""
+    index = SuffixIndex(1000)
+    context = array("q", TEXT[-8:])
+
+    def first_chance(space: str | None) -> float:
+        text = add(index, TEXT, space)
+        return float(index.guess(text, context, 4).chances[0])
+
+    before = first_chance("alice")
+    text = add(index, TEXT, "alice")
+    for _ in range(20):
+        index.learn(text, index.guess(text, context, 4), array("q", [4, 5, 0, 0]))
+    assert first_chance("alice") > before
+    assert first_chance("bob") == first_chance(None) == before
+
+
+def test_what_seems_hopeless_is_still_guessed_to_see_whether_it_becomes_likely() -> None:
+    index = SuffixIndex(1000)
+    text = add(index, TEXT)
+    context = array("q", TEXT[-1:])
+    for _ in range(50):
+        index.learn(text, index.guess(text, context, 4), array("q", [0]))
+    hopeless = index.guess(text, context, 4)
+    assert len(hopeless.token_ids) == 1
+    assert hopeless.chances[0] < LEAST_CHANCE
+
+
+def test_a_text_goes_on_near_the_place_that_it_has_followed() -> None:
+    """After a token of its own, although newer places match as far."""
+    index = SuffixIndex(1000)
+    followed = [20, 21, 22, 23, 24, 7, 30, 31, 32]
+    text = add(index, [*followed, *[7, 40] * 5, 20, 21, 22, 23, 24])
+    token_ids = array("q", [*followed, *[7, 40] * 5, 20, 21, 22, 23, 24])
+    assert index.guess(text, token_ids, 2, least=0.0).token_ids.tolist() == [7, 30]
+    token_ids.extend([99, 7])
+    index.extend(text, token_ids, 0)
+    assert index.guess(text, token_ids, 2, least=0.0).token_ids.tolist() == [30, 31]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from array import array
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,9 @@ from fastovms.engine.model.model import Model
 from fastovms.engine.model.raw_logits import RawLogits
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.engine.scheduling.sequence import Sequence as EngineSequence
+
+_NUM_MEASURED: Final = 3
+"""Of steps with a part of a prompt."""
 
 _LIKELIEST: Final = np.float32(1e30)
 """The logit of the token that is told: a number, as a model's logits have to be."""
@@ -60,17 +64,20 @@ class ForcedModel:
         self._prompt_token_seconds = self._measure_prompt_token()
 
     def _measure_prompt_token(self) -> float:
-        """Returns the seconds that a token of a prompt takes among others, the second time, when
-        OpenVINO has everything ready."""
+        """Returns the seconds that a token of a prompt takes among others, the first time left out,
+        when OpenVINO makes everything ready. Too long a time would keep drafts short, since what
+        more rows cost is not known before there have been any."""
         num_tokens = DEFAULT_TOKEN_BUDGET
         num_blocks = -(-num_tokens // self.block_size)
         layout = StepLayout(self.block_size)
         layout.add(array("q", range(num_tokens)), 0, num_tokens, array("i", range(num_blocks)))
         inputs = layout.finish(array("q", [num_tokens - 1]))
-        self._model.infer(inputs)
-        start = time.perf_counter()
-        self._model.infer(inputs)
-        return (time.perf_counter() - start) / num_tokens
+        seconds = []
+        for _ in range(1 + _NUM_MEASURED):
+            start = time.perf_counter()
+            self._model.infer(inputs)
+            seconds.append(time.perf_counter() - start)
+        return statistics.median(seconds[1:]) / num_tokens
 
     def clock(self) -> float:
         """Returns seconds, as `time.perf_counter` does, with those left out."""

@@ -2,9 +2,9 @@
 
     python -m bench.replay.index_costs --data DIR
 
-The texts are the edits of `bench.replay`, whose directory DIR is. Prompts are added at once, answers
-a token at a time, as in steps without drafts, which is what costs most. The time is that of the
-thread, so that others' work on the machine counts little.
+The texts are the edits of `bench.replay`, whose directory DIR is. Prompts are added at once, and
+answers a token at a time, as in steps without drafts, which is what costs most. The time is that of
+the thread, so that others' work on the machine counts little.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def ways(*, crowds: Sequence[int], block_size: int, num_tokens: int) -> Iterator
     crowd = replace(_PLAIN, max_num_seqs=crowds[-1])
     yield Way("preempted", crowd, num_blocks=2 * -(-num_tokens // block_size))
     yield Way("chunks of 24", replace(_PLAIN, max_num_seqs=8, max_num_batched_tokens=24))
-    # Drafts are right where the texts of the run before are found, which share their prompts' cache.
+    # Drafts are right where the texts of the run before are found.
     drafting = replace(crowd, enable_prompt_lookup=True, enable_prefix_caching=True)
     yield Way("drafts", drafting, num_runs=2, num_drafted=3)
     yield Way("prefix cache", replace(crowd, enable_prefix_caching=True), num_runs=2)

@@ -10,7 +10,7 @@ from fastovms.backend_stats import EngineCounters
 from fastovms.engine.drafting.draft_lengths import draft_lengths, draft_rate
 from fastovms.engine.drafting.draft_model import DraftModel, WantedDraft
 from fastovms.engine.drafting.sequence_drafters import SequenceDrafters
-from fastovms.engine.drafting.suffix_index import Guess, SuffixIndex
+from fastovms.engine.drafting.suffix_index import LEAST_CHANCE, NO_GUESS, Guess, SuffixIndex
 from fastovms.engine.drafting.suffix_layout import MAX_MATCH
 from fastovms.engine.drafting.text_guesser import TextGuesser
 from fastovms.engine.scheduling.sequence import Sequence, SequenceGrammar
@@ -109,7 +109,10 @@ class Drafting:
             if drafters.num_tokens is not None and drafters.looks_up:
                 sequence.draft_token_ids = array("q", guess.token_ids.tolist())
                 num_rows += len(guess.token_ids)
-            elif len(guess.token_ids) or drafters.model_policy is not None:
+                continue
+            if len(guess.token_ids) and guess.chances[0] < LEAST_CHANCE:
+                guess = NO_GUESS
+            if len(guess.token_ids) or drafters.model_policy is not None:
                 offers.append(_Offer(sequence, drafters, guess))
         if offers:
             self._choose(offers, num_sequences, num_rows)

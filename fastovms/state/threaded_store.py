@@ -109,7 +109,10 @@ class ThreadedStore:
         return await self._read(lambda state: state.find_events(tenant, id, start))
 
     async def request_cancel(self, tenant: str, id: str) -> bool:
-        return await self._write(lambda state: state.request_cancel(tenant, id))
+        runs = await self._write(lambda state: state.request_cancel(tenant, id))
+        if runs:  # perhaps here, where the database tells nobody if there is one process
+            self._watchers.wake(self._replica.id)
+        return runs
 
     async def renew_leases(self) -> Sequence[OwnedResponse]:
         return await self._write(lambda state: state.renew_leases())

@@ -134,14 +134,16 @@ class LeaseKeeper:
 
     async def _go_on(self, resumer: Resumer) -> None:
         """Goes on, from time to time, with what does not run though it is kept as running: after a
-        start, but also once a disk can be written again."""
-        while True:
-            try:
-                owned = await self._store.renew_leases()
-                resumer.add(one for one in owned if self._runs.find(*one.key) is None)
-            except StateFailed as error:
-                logger.debug("what was cut off is looked for later: %s", error)
-            await asyncio.sleep(_ALONE_INTERVAL)
+        start, but also once a disk can be written again. One that waits to be gone on with may be
+        cancelled."""
+        with self._store.watch_cancels() as watch:
+            while True:
+                try:
+                    owned = await self._store.renew_leases()
+                    resumer.add(one for one in owned if self._runs.find(*one.key) is None)
+                except StateFailed as error:
+                    logger.debug("what was cut off is looked for later: %s", error)
+                await watch.changed(_ALONE_INTERVAL)
 
     async def _end_cut(self) -> None:
         """Has what was cut off before the start fail."""

@@ -314,6 +314,18 @@ async def test_a_server_alone_looks_for_what_was_cut_off_now_and_then(tmp_path, 
     await store.close()
 
 
+async def test_a_server_alone_hears_at_once_that_one_is_cancelled(tmp_path):
+    store, resumer = await cut_off(tmp_path), Adds()
+    keeper = LeaseKeeper(store, BackgroundRuns(1), resumer)  # type: ignore[arg-type]
+    keeper.start()
+    async with asyncio.timeout(10):
+        await resumer.added.get()
+        assert await store.request_cancel("t", "r")
+        assert await resumer.added.get() == [OwnedResponse(ResponseKey("t", "r"), True, "m", 0)]
+    await keeper.close()
+    await store.close()
+
+
 async def test_a_server_alone_leaves_what_runs(tmp_path, monkeypatch):
     store, resumer, runs = await cut_off(tmp_path), Adds(), BackgroundRuns(1)
     monkeypatch.setattr(runs, "find", lambda tenant, id: (tenant, id) == ("t", "r") or None)

@@ -162,18 +162,18 @@ class ResponseRun:
 
 
 def interrupted_events(response: Mapping[str, Any], start: int, dialect: Dialect) -> list[bytes]:
-    """Returns what is left to say of a background response whose events are lost, to a client that
-    has those before number `start`.
+    """Returns what is left to say of a background response that nobody goes on with, to a client
+    that has the events before number `start`.
 
     Args:
-        response: the object that tells of its failure.
+        response: the object that tells of its failure, or that it was cancelled.
     """
     encoder = EventEncoder(named=True, first=start)
     if not start:
         encoder.emit("created", {"response": {**response, **ResponseStatus("queued").members()}})
-    if dialect.responses.has_error_events:
+    if response["status"] == "failed" and dialect.responses.has_error_events:
         encoder.emit("error", {**response["error"], "param": None})
-    encoder.emit("failed", {"response": response})
+    encoder.emit(_TERMINAL_EVENTS[response["status"]], {"response": response})
     return encoder.take()
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from fastovms.api.responses.background import BackgroundRun
 from fastovms.api.responses.background_runs import BackgroundRuns
+from fastovms.api.responses.output.response_object import ResponseStatus, failed
 from fastovms.api.responses.resumption.run_restorer import CannotGoOn, RunRestorer
 from fastovms.api.serving.served import ServedModel
 from fastovms.errors import BackendError, Overloaded, RequestError, TooLarge
@@ -25,6 +26,9 @@ each time must not do so for ever."""
 _RETRY: Final = 1.0
 """Seconds after which a response is queued again for which there was no room."""
 
+_CANCELLED: Final = "cancelled"
+"""The line of responses that are to be cancelled: no model is identified by a single word."""
+
 _by_attempts = attrgetter("num_attempts")
 
 
@@ -35,6 +39,8 @@ class Resumer:
     until something that its model has said is kept. Where the process ends before, this one may
     have been the cause, and no other has been tried in vain. Those that were tried in vain come
     last, so that the others go on however often the process ends.
+
+    Those that are to be cancelled have a line of their own, in which none needs a model.
     """
 
     def __init__(self, store: StateStore, runs: BackgroundRuns, restorer: RunRestorer) -> None:
@@ -57,6 +63,9 @@ class Resumer:
         """Has it go on with responses, unless it is about to."""
         for response in sorted(responses, key=_by_attempts):
             model = response.model
+            if response.cancel_requested:
+                self._lines.get(model, {}).pop(response.key, None)
+                model = _CANCELLED
             self._lines.setdefault(model, {})[response.key] = None
             if model not in self._tasks:
                 self._tasks[model] = asyncio.ensure_future(self._run(model))
@@ -70,7 +79,7 @@ class Resumer:
             await asyncio.wait(tasks)
 
     async def _run(self, model: str) -> None:
-        """Goes on with the responses of one model."""
+        """Goes on with the responses of one line."""
         line = self._lines[model]
         try:
             while line:
@@ -84,7 +93,7 @@ class Resumer:
                     logger.warning("response %s is not gone on with now: %s", key.id, error)
                 except Exception:
                     logger.exception("response %s is not gone on with", key.id)
-                del line[key]
+                line.pop(key, None)
         finally:
             del self._lines[model], self._tasks[model]
 
@@ -95,6 +104,9 @@ class Resumer:
             BackendError: neither is possible now, nor with others of the model.
             TooLarge: it cannot be kept that the response has failed.
         """
+        if model == _CANCELLED:
+            await self._restorer.end(key, ResponseStatus("cancelled"))
+            return
         if not model:
             await self._store.give_up([key])
             return
@@ -103,7 +115,7 @@ class Resumer:
                 await self._try(key, served)
         except (CannotGoOn, RequestError) as error:
             logger.error("response %s has failed: %s", key.id, error)
-            await self._restorer.fail(key, str(error))
+            await self._restorer.end(key, failed(str(error)))
 
     async def _try(self, key: ResponseKey, model: ServedModel) -> None:
         """Counts an attempt, and makes it. It raises as `RunRestorer.restored` does, too."""

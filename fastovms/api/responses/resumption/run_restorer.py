@@ -19,7 +19,7 @@ from fastovms.api.responses.answering import answering
 from fastovms.api.responses.background import BackgroundRun, KeptFor
 from fastovms.api.responses.input.response_fields import read_fields
 from fastovms.api.responses.output.events import interrupted_events
-from fastovms.api.responses.output.response_object import failed
+from fastovms.api.responses.output.response_object import ResponseStatus
 from fastovms.api.responses.responses_job import names_of, prepare
 from fastovms.api.responses.resumption.kept_job import model_key, numbered_ids, read_job
 from fastovms.api.responses.resumption.kept_outputs import unpack_outputs
@@ -142,8 +142,9 @@ class RunRestorer:
             await asyncio.sleep(0)  # others are served first
         return background
 
-    async def fail(self, key: ResponseKey, message: str) -> None:
-        """Keeps a response as failed, with what it has told, if it is still this replica's.
+    async def end(self, key: ResponseKey, status: ResponseStatus) -> None:
+        """Keeps a response as failed or cancelled, with what it has told, if it is still this
+        replica's.
 
         Raises:
             StateFailed, TooLarge: it is not kept.
@@ -155,7 +156,7 @@ class RunRestorer:
         with suppress(ValueError):  # what is behind a gap is not told
             _extend(log, cut)
         items = done_items(log)
-        body = {**orjson.loads(cut.body), **failed(message).members()}
+        body = {**orjson.loads(cut.body), **status.members()}
         last = interrupted_events({**body, "output": items}, log.num_events, _dialect_of(cut))
         record = StoredResponse(
             key.id,

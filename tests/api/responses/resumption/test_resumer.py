@@ -222,6 +222,24 @@ async def test_one_is_tried_at_a_time(make_replicas, monkeypatch):
         await wait_for(b.api, id, "completed")
 
 
+async def test_one_that_waits_is_cancelled_at_once(make_replicas):
+    """It needs neither its turn nor its model."""
+    (a, b), clock = make_replicas("a", "b", resumes=True)
+    ids = await cut_some(a, 2)
+    await take_over(b, clock)
+    await b.api.backend.received.wait()
+    cancel = asyncio.ensure_future(ask(b.api, "POST", f"{V1}/{ids[1]}/cancel"))
+    await settle()
+    await b.renew()
+    status, body = await cancel
+    assert (status, body["status"], body["id"]) == (200, "cancelled", ids[1])
+    events = await replayed(b.api, ids[1])
+    assert events[-2]["type"] == "response.incomplete"
+    assert running(b, ids) == [True, False]
+    resume(b.api)
+    await wait_for(b.api, ids[0], "completed")
+
+
 async def settle() -> None:
     for _ in range(50):
         await asyncio.sleep(0)

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from fastovms.api.responses.background import BackgroundRun
+from fastovms.api.responses.output.response_object import ResponseStatus, failed
 from fastovms.api.responses.resumption.run_restorer import CannotGoOn, RunRestorer
 from fastovms.state.store import CutResponse, EventPack, ResponseKey
 from tests.api.responses.conftest import V1, V3
@@ -82,14 +83,17 @@ async def test_there_is_no_such_model_any_more(make_api, make_state, key, messag
 
 
 @pytest.mark.parametrize("path", [V1, V3])
-async def test_what_has_failed_tells_what_was_said(make_replicas, path):
+@pytest.mark.parametrize(
+    ("status", "last"), [(failed("gone"), "failed"), (ResponseStatus("cancelled"), "incomplete")]
+)
+async def test_what_has_ended_tells_what_was_said(make_replicas, path, status, last):
     restorer, key, found, api = await cut(make_replicas, path)
     late = EventPack(found.packs[-1].first + 99, found.packs[-1].data)
     assert await restorer._store.add_events(*key, late), "damaged: others are missing before it"
-    await restorer.fail(key, "gone")
+    await restorer.end(key, status)
     body = await get(api, key.id)
-    assert (body["status"], body["error"]["message"]) == ("failed", "gone")
+    assert (body["status"], body["error"]) == (status.name, status.error)
     events = await replayed(api, key.id, path)
     assert [event["sequence_number"] for event in events[:-1]] == list(range(len(events) - 1))
-    assert events[-2]["type"] == "response.failed"
+    assert events[-2]["type"] == f"response.{last}"
     assert "".join(event.get("delta", "") for event in events[:-1]) == "Hel"

@@ -3,6 +3,7 @@
     python -m bench.switching                          # the demo model three times
     python -m bench.switching a=DIR b=DIR c=DIR        # models of your own
     python -m bench.switching --plot memory.svg        # and memory over time as a plot
+    python -m bench.switching --serve-flag=--backend --serve-flag=genai
 
 Eight clients ask three models at random, of which two fit into memory; then two models take turns.
 It exits with 1 if a request fails, or if memory, threads or descriptors have grown.
@@ -128,10 +129,10 @@ def _taken(server: ServerUnderTest) -> tuple[float, int, int]:
     return server.resident_memory(), server.num_threads(), server.num_descriptors()
 
 
-def cold_start(model: str) -> float:
+def cold_start(model: str, flags: Sequence[str]) -> float:
     """Returns the seconds from the start of a server of one model to its first answer."""
     start = time.perf_counter()
-    with server_under_test("--model", model, "--no-tune", "--cache-size", "0.2") as server:
+    with server_under_test("--model", model, *flags) as server:
         ask(server.url, model.partition("=")[0])
         return time.perf_counter() - start
 
@@ -161,15 +162,19 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--cold-starts", type=int, default=2, help="of each that takes turns")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg")
+    parser.add_argument("--serve-flag", action="append", default=[], metavar="FLAG")
     arguments = parser.parse_args()
     models = arguments.models or [f"{name}={DEMO_MODEL}" for name in "abc"]
     names = [model.partition("=")[0] for model in models]
     flags = [part for model in models for part in ("--model", model)]
-    print(f"a cold start: {cold_start(models[0]):.2f} s")
+    common = ("--no-tune", "--cache-size", "0.2", *arguments.serve_flag)
+    starts = [cold_start(one, common) for one in models[:2] for _ in range(arguments.cold_starts)]
+    if starts:
+        print(f"a cold start: {statistics.median(starts):.2f} s (median of {len(starts)})")
     memory = Memory()
     limit = str(len(names) - 1)
-    common = ("--no-tune", "--cache-size", "0.2")
     with (
         server_under_test(*flags, *common, "--max-loaded-models", limit) as server,
         memory.sampled(server),

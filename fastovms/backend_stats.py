@@ -43,7 +43,7 @@ class StoredPrefixStats:
     """What happened to the blocks of prompts that are kept on disk. Where none are, nothing has.
 
     Attributes:
-        num_blocks, num_bytes: what the directory holds now, of all models.
+        num_blocks, num_bytes: what the directory holds now, of this model.
         num_tokens_restored: prompt tokens that were read, beside those that memory had.
         seconds_saved: what computing these tokens would have taken longer than reading them.
         num_bytes_written: what this model has written.

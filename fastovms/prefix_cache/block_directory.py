@@ -15,11 +15,12 @@ import logging
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,13 @@ class NoRoom(Exception):
     """A block is not to be written now. The text says why."""
 
 
+class Held(NamedTuple):
+    """What a directory, or one of its folders, holds."""
+
+    num_blocks: int = 0
+    num_bytes: int = 0
+
+
 @dataclass(slots=True)
 class _Block:
     """A block on the disk, with when it was last used, in seconds since 1970."""
@@ -74,6 +82,10 @@ class _Block:
     path: Path
     size: int
     used_at: float
+
+    @property
+    def folder(self) -> str:
+        return self.path.parent.name
 
 
 def block_files(directory: Path) -> Iterator[os.DirEntry[str]]:
@@ -117,6 +129,7 @@ class BlockDirectory:
         self._unix_time = unix_time
         self._blocks: dict[bytes, _Block] = {}
         self._num_bytes = 0
+        self._held: defaultdict[str, Held] = defaultdict(Held)
         self._unkept = 0
         self._guard = threading.Lock()
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -141,6 +154,10 @@ class BlockDirectory:
     @property
     def num_bytes(self) -> int:
         return self._num_bytes
+
+    def held(self, folder: str) -> Held:
+        """Returns what one of its folders holds."""
+        return self._held.get(folder, Held())
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._blocks
@@ -190,9 +207,8 @@ class BlockDirectory:
         write_block(path, key, content)
         block = _Block(path, size, 0.0)
         with self._guard:
-            replaced = self._blocks.get(key)
-            self._blocks[key] = block
-            self._num_bytes += size - (0 if replaced is None else replaced.size)
+            self._forget(key)  # it may have been there
+            self._note(key, block)
         self._mark_used(block, position)
         self._unkept += size
         if self._unkept >= _KEPT_EVERY:
@@ -218,10 +234,22 @@ class BlockDirectory:
                 status = entry.stat(follow_symlinks=False)
             except OSError:  # somebody has cleared it, or it is read-only
                 continue
-            self._blocks[bytes.fromhex(entry.name)] = _Block(
-                Path(entry), status.st_size, status.st_mtime
-            )
-            self._num_bytes += status.st_size
+            block = _Block(Path(entry), status.st_size, status.st_mtime)
+            self._note(bytes.fromhex(entry.name), block)
+
+    def _note(self, key: bytes, block: _Block) -> None:
+        self._blocks[key] = block
+        self._count(block, 1)
+
+    def _forget(self, key: bytes) -> None:
+        block = self._blocks.pop(key, None)
+        if block is not None:
+            self._count(block, -1)
+
+    def _count(self, block: _Block, sign: int) -> None:
+        self._num_bytes += sign * block.size
+        num_blocks, num_bytes = self._held[block.folder]
+        self._held[block.folder] = Held(num_blocks + sign, num_bytes + sign * block.size)
 
     def _mark_used(self, block: _Block, position: int) -> None:
         used_at = self._unix_time() - position * _LATER
@@ -254,8 +282,7 @@ class BlockDirectory:
 
     def _drop(self, key: bytes, block: _Block) -> None:
         with self._guard:
-            if self._blocks.pop(key, None) is not None:
-                self._num_bytes -= block.size
+            self._forget(key)
         with suppress(OSError):
             block.path.unlink()
 

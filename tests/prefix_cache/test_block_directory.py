@@ -66,6 +66,24 @@ def test_what_was_not_used_for_longest_goes_and_of_a_text_its_end(tmp_path: Path
     again.close()
 
 
+def test_what_it_holds_is_told_by_folder(tmp_path: Path) -> None:
+    directory = BlockDirectory(tmp_path, 10 * SIZE)
+    write(directory, 1)
+    write(directory, 1)
+    write(directory, 2)
+    directory.write("other", key(3), np.zeros(100, np.uint8), 0)
+    found = [directory.held(folder) for folder in ("m", "other", "none")]
+    assert found == [(2, 2 * SIZE), (1, SIZE), (0, 0)]
+    assert directory.num_bytes == 3 * SIZE
+    directory.close()
+    (tmp_path / "m" / key(1).hex()).unlink()
+    (tmp_path / "other" / key(3).hex()).write_bytes(b"")
+    directory = BlockDirectory(tmp_path, 10 * SIZE)
+    assert read(directory, 3) == -1
+    assert [directory.held(folder)[0] for folder in ("m", "other")] == [1, 0]
+    directory.close()
+
+
 def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     owner = BlockDirectory(tmp_path, 1000)
     with pytest.raises(DirectoryInUse):

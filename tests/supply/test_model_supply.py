@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -28,9 +30,10 @@ def write_list(path: Path, **models: Path) -> None:
 class Server:
     """A process, and its list of models."""
 
-    def __init__(self, url: str, models: Path) -> None:
+    def __init__(self, url: str, models: Path, pid: int) -> None:
         self.url = url
         self.models = models
+        self.pid = pid
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
@@ -48,6 +51,12 @@ class Server:
         body = {"model": name, "prompt": "Once", "max_tokens": 2}
         return self.ask("POST", "/v1/completions", body)[0]
 
+    def held(self) -> tuple[int, int, int]:
+        """Returns how many threads, descriptors and child processes it has."""
+        process = Path(f"/proc/{self.pid}")
+        children = (process / "task" / str(self.pid) / "children").read_text().split()
+        return len(os.listdir(process / "task")), len(os.listdir(process / "fd")), len(children)
+
     def states(self) -> dict[str, str]:
         statuses = self.ask("GET", "/v1/config")[1]
         return {name: one["model_version_status"][0]["state"] for name, one in statuses.items()}
@@ -57,17 +66,24 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     path = tmp_path_factory.mktemp("models") / "config.json"
     write_list(path, a=DEMO_MODEL, b=DEMO_MODEL)
-    flags = ["--config-path", str(path), *FLAGS, "--max-loaded-models", "1"]
-    flags += ["--file-system-poll-wait-seconds", "0"]
+    flags = ["--max-loaded-models", "1", "--file-system-poll-wait-seconds", "0"]
+    flags += ["--ping-interval", "0.05", "--prefix-cache-disk-size", "64M"]
+    flags += ["--prefix-cache-dir", str(tmp_path_factory.mktemp("prefixes"))]
+    with running(path, *flags) as server:
+        yield server
+
+
+@contextmanager
+def running(models: Path, *flags: str) -> Iterator[Server]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "fastovms", "serve", *flags],
+        [sys.executable, "-m", "fastovms", "serve", "--config-path", str(models), *FLAGS, *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
     try:
         assert process.stdout is not None
-        yield Server(process.stdout.readline().split()[-1], path)
+        yield Server(process.stdout.readline().split()[-1], models, process.pid)
     finally:
         process.kill()
         process.communicate()
@@ -85,6 +101,49 @@ def test_models_come_and_go(server: Server) -> None:
     status, card = server.ask("POST", "/v1/models/a/unload")
     assert (status, card["status"]) == (200, {"value": "unloaded"})
     assert server.ask("POST", "/v1/models/c/load")[0] == 404
+
+
+def test_a_stream_that_waits_for_its_model_gets_comments_and_then_its_tokens(
+    server: Server,
+) -> None:
+    server.ask("POST", "/v1/models/b/load")
+    body = {"model": "a", "prompt": "Once", "max_tokens": 2, "ignore_eos": True, "stream": True}
+    headers = {"Content-Type": "application/json"}
+    with urlopen(
+        Request(f"{server.url}/v1/completions", json.dumps(body).encode(), headers), timeout=100
+    ) as response:
+        lines = [line.decode().rstrip() for line in response if line != b"\n"]
+    comments = [line for line in lines if line.startswith(":")]
+    assert comments
+    assert lines[: len(comments)] == comments  # they come first
+    assert len(lines) >= len(comments) + 2
+    assert lines[-1] == "data: [DONE]"
+
+
+def test_a_model_that_is_back_finds_its_prompts_on_disk(server: Server) -> None:
+    body = {"model": "a", "prompt": list(range(5, 325)), "max_tokens": 1}
+    num_cached = []
+    for _ in range(2):
+        answer = server.ask("POST", "/v1/completions", body)[1]
+        num_cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+        server.ask("POST", "/v1/models/a/unload")
+    assert num_cached == [0, 288]
+
+
+@pytest.mark.parametrize("flags", [("--backend", "genai"), ("--draft-model", str(DEMO_MODEL))])
+def test_all_that_belongs_to_a_model_goes_with_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    models = tmp_path / "config.json"
+    write_list(models, a=DEMO_MODEL)
+    with running(models, "--max-loaded-models", "1", *flags) as server:
+        held = []
+        for _ in range(2):  # the first load leaves what is made once
+            assert server.complete("a") == 200
+            assert server.ask("POST", "/v1/models/a/unload")[0] == 200
+            held.append(server.held())
+    (threads, descriptors, _), (threads_later, descriptors_later, children) = held
+    assert threads_later <= threads + 1  # one may be just ending
+    assert descriptors_later <= descriptors + 1
+    assert children == 0
 
 
 def test_the_list_changes(server: Server, tmp_path: Path) -> None:

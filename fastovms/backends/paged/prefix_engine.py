@@ -69,8 +69,7 @@ class PrefixEngine:
     @property
     def stats(self) -> StoredPrefixStats:
         """A copy, of now."""
-        directory = self._stored.directory
-        return replace(self._stats, num_blocks=directory.num_blocks, num_bytes=directory.num_bytes)
+        return replace(self._stats, **self._stored.held._asdict())
 
     def add(self, request: GenerationRequest) -> None:
         if not self._restorer.hold(request):

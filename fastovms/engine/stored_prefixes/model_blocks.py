@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastovms.engine.model.model import Model
 from fastovms.engine.scheduling.blocks import LONG_ROOT, ROOT
-from fastovms.prefix_cache.block_directory import BlockDirectory
+from fastovms.prefix_cache.block_directory import BlockDirectory, Held
 from fastovms.prefix_cache.prefix_keys import PrefixNamespace, prefix_keys
 
 
@@ -44,6 +44,11 @@ class ModelBlocks:
         self.bytes_per_block = model.bytes_per_block
         self._model = model
         self._files = files
+
+    @property
+    def held(self) -> Held:
+        """What the directory holds of this model."""
+        return self.directory.held(self._files.folder)
 
     def root(self, num_tokens: int) -> int:
         """Returns the root of the prefix cache for a text of this length."""

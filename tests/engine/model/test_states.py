@@ -15,6 +15,7 @@ from fastovms.engine.model import kv_cache
 from fastovms.engine.model import model as model_module
 from fastovms.engine.model.model import PagedModel
 from fastovms.params import BeamSearch, GenerationRequest, SamplingParams
+from tests.engine.stored_prefixes.stored_engine import request, stored_engine
 
 LFM2 = Path(__file__).parents[2] / "models" / "architectures" / "lfm2"
 VOCAB_SIZE = 128
@@ -89,3 +90,22 @@ def test_beams_fork_their_states_and_lose_them_when_they_are_preempted(model: Pa
     engine, found = generate(model, num_blocks, params, num_requests=3)
     assert engine.counters.num_preemptions
     assert found == expected
+
+
+def test_states_are_kept_on_disk_with_keys_and_values(model: PagedModel, tmp_path: Path) -> None:
+    stem = [position * position % VOCAB_SIZE for position in range(400)]
+    asked = [
+        request(str(number), prompt, max_tokens=NUM_TOKENS, ignore_eos=True)
+        for number, prompt in enumerate((stem, stem[:310] + [5] * 90, stem[:330]))
+    ]
+    model.allocate_cache(CACHE_TOKENS // model.block_size)
+    expected = [one.token_ids for one in run_alone(model, asked).values()]
+    with stored_engine(tmp_path, model=model, num_blocks=64) as engine:
+        assert engine.ask(asked[0]) == expected[0]
+    for one, text in zip(asked, expected, strict=True):
+        with stored_engine(tmp_path, model=model, num_blocks=64) as engine:
+            for block_id in range(64):  # nothing is left of the first engine
+                for row in model.block_rows(block_id):
+                    row[:] = 1
+            assert engine.ask(one) == text
+            assert engine.num_restored >= 288

@@ -11,6 +11,7 @@ from pathlib import Path
 from fastovms.backends.paged.prefix_engine import PrefixEngine
 from fastovms.config import EngineConfig
 from fastovms.engine.engine import Engine
+from fastovms.engine.model.model import Model
 from fastovms.engine.stored_prefixes.model_blocks import ModelBlocks, PrefixFiles
 from fastovms.params import GenerationRequest, SamplingParams
 from fastovms.prefix_cache.block_directory import BlockDirectory
@@ -33,16 +34,17 @@ class StoredEngine:
         directory: BlockDirectory,
         *,
         num_blocks: int = 256,
+        model: Model | None = None,
         fingerprint: bytes = b"f",
         keeps_salted: bool = False,
     ) -> None:
-        model = FakeModel(BLOCK_SIZE)
+        model = FakeModel(BLOCK_SIZE) if model is None else model
         model.allocate_cache(num_blocks)
         self.engine = Engine(
             model,
             EngineConfig(max_num_seqs=8),
             num_blocks=num_blocks,
-            max_model_len=min(800, num_blocks * BLOCK_SIZE),
+            max_model_len=min(800, num_blocks * model.block_size),
         )
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.timers: list[Callable[[], None]] = []

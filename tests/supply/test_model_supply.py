@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -56,6 +57,17 @@ class Server:
         process = Path(f"/proc/{self.pid}")
         children = (process / "task" / str(self.pid) / "children").read_text().split()
         return len(os.listdir(process / "task")), len(os.listdir(process / "fd")), len(children)
+
+    def wait_for_metric(self, line: str) -> None:
+        deadline = time.monotonic() + 100
+        while f"fastovms_{line}\n" not in (text := self.metrics()):
+            assert time.monotonic() < deadline, text
+            time.sleep(0.02)
+
+    def metrics(self) -> str:
+        with urlopen(f"{self.url}/metrics", timeout=100) as response:
+            text: str = response.read().decode()
+            return text
 
     def states(self) -> dict[str, str]:
         statuses = self.ask("GET", "/v1/config")[1]
@@ -126,6 +138,7 @@ def test_a_model_that_is_back_finds_its_prompts_on_disk(server: Server) -> None:
     for _ in range(2):
         answer = server.ask("POST", "/v1/completions", body)[1]
         num_cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+        server.wait_for_metric('prefix_cache_disk_blocks{model_name="a"} 10.0')
         server.ask("POST", "/v1/models/a/unload")
     assert num_cached == [0, 288]
 

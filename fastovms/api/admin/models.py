@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import orjson
 
+from fastovms.api.admin.anthropic_models import anthropic_card, anthropic_list
 from fastovms.api.serving.residency import ModelState
 from fastovms.api.serving.served import KnownModel, ServedModels
-from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.dialect import ANTHROPIC, Dialect
 from fastovms.api.wire.error_responses import error_response, model_not_found, render_error
 from fastovms.http.routing.messages import Request, Response
 
@@ -19,15 +20,22 @@ class ModelRoutes:
         self._dialect = dialect
 
     def list(self, request: Request) -> Response:
-        data = [_card(model, self._dialect) for model in self._models.known]
+        known = self._models.known
+        if _is_anthropics(request):
+            return _json(anthropic_list(known))
+        data = [_card(model, self._dialect) for model in known]
         return _json({"object": "list", "data": data})
 
     def get(self, request: Request) -> Response:
-        name = request.path_params["id"]
+        name, dialect = request.path_params["id"], self._dialect
         model = self._models.get(name)
+        if _is_anthropics(request):
+            if model is not None:
+                return _json(anthropic_card(model))
+            dialect = ANTHROPIC
         if model is None:
-            return error_response(model_not_found(name, self._dialect), self._dialect)
-        return _json(_card(model, self._dialect))
+            return error_response(model_not_found(name, dialect), dialect, request.id)
+        return _json(_card(model, dialect))
 
     async def load(self, request: Request, dialect: Dialect) -> Response:
         """Loads a model, and answers when it is in memory.
@@ -69,6 +77,12 @@ def _refusal(request: Request) -> Response | None:
     else:
         message = "without keys, only programs of this machine may load and unload models"
     return render_error(request, 403, message)
+
+
+def _is_anthropics(request: Request) -> bool:
+    """Returns whether Anthropic's client asks, which asks for the models at the same path as
+    OpenAI's, but says which version of its API it speaks."""
+    return "anthropic-version" in request.headers
 
 
 def _json(content: dict[str, object]) -> Response:

@@ -30,8 +30,14 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 
 _DISPLAYS: Final = ("summarized", "omitted")
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
-_MISSING: Final = ("mcp_servers", "container", "thread", "compaction")
-"""Fields that ask for what the server has not."""
+_MISSING: Final[Mapping[str, str | None]] = {
+    "mcp_servers": None,
+    "container": None,
+    "thread": "thread_unsupported_request",
+    "compaction": None,
+}
+"""Fields that ask for what the server has not, with the codes that clients know: they go on without
+a thread (`tool_runner` of anthropic 2.12)."""
 
 _KEEPS_THINKING: Final = "clear_thinking_20251015"
 
@@ -63,9 +69,9 @@ def read_fields(body: MessagesRequest) -> MessageFields:
     Raises:
         InvalidField: one is malformed, or asks for what there is not.
     """
-    for name in _MISSING:
+    for name, code in _MISSING.items():
         if getattr(body, name):
-            raise InvalidField(f"{name} is not supported by this server", param=name)
+            raise InvalidField(f"{name} is not supported by this server", param=name, code=code)
     for name in ("n", "best_of"):
         value = getattr(body, name)
         if value not in (None, 1):

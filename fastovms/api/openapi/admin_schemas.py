@@ -44,11 +44,18 @@ class OllamaError(AnswerSchema, kw_only=True):
     error: str
 
 
+class AnthropicErrorCode(AnswerSchema, kw_only=True):
+    """Why, for programs."""
+
+    error_code: str
+
+
 class AnthropicErrorDetails(AnswerSchema, kw_only=True):
     """What is wrong, in Anthropic's form."""
 
     type: str
     message: str
+    details: AnthropicErrorCode | UnsetType = UNSET
 
 
 class AnthropicError(AnswerSchema, kw_only=True):

@@ -75,7 +75,9 @@ def _text_members(error: ToldError) -> dict[str, Any]:
 def _anthropic_members(error: ToldError) -> dict[str, Any]:
     usual = "invalid_request_error" if error.status < 500 else "api_error"
     kind = _ANTHROPIC_TYPES.get(error.status, usual)
-    told = {"type": kind, "message": error.message}
+    told: dict[str, Any] = {"type": kind, "message": error.message}
+    if error.code is not None:
+        told["details"] = {"error_code": error.code}
     return {"type": "error", "error": told, "request_id": error.request_id or None}
 
 
@@ -89,4 +91,5 @@ OLLAMA_ERRORS: Final = ErrorForm(_text_members, lambda body: body + b"\n")
 """The same, as a line of its own where a stream ends."""
 
 ANTHROPIC_ERRORS: Final = ErrorForm(_anthropic_members, lambda body: frame(body, "error"))
-"""`{"type": "error", "error": {"type", "message"}, "request_id"}`; a stream ends with the event."""
+"""`{"type": "error", "error": {"type", "message", "details"}, "request_id"}`; the event ends a
+stream."""

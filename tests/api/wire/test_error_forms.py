@@ -36,7 +36,7 @@ def test_members(status: int, openai: str, anthropic: str) -> None:
     assert OVMS_ERRORS.members(error) == {"error": "why"}
     assert ANTHROPIC_ERRORS.members(error) == {
         "type": "error",
-        "error": {"type": anthropic, "message": "why"},
+        "error": {"type": anthropic, "message": "why", "details": {"error_code": "a_code"}},
         "request_id": "r-1",
     }
 

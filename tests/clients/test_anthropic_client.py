@@ -1,0 +1,180 @@
+"""Anthropic's client against the real server: its helpers for streams, tools, objects, counting and
+lists of models, and its errors."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+from PIL import Image
+from pydantic import BaseModel
+
+from tests.real_server import NAME, Server, server, start_server, stop_server
+
+__all__ = ["server"]
+
+QUESTION = "What is the weather in Paris?"
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
+    "required": ["city"],
+}
+WEATHER: Any = {"name": "get_weather", "description": "Tells the weather", "input_schema": CITY}
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(
+        base_url=server.url, api_key="none", max_retries=0, timeout=60
+    ) as client:
+        yield client
+
+
+def asked(text: str = QUESTION, **fields: Any) -> Any:
+    messages = [{"role": "user", "content": text}]
+    return {
+        "model": NAME,
+        "max_tokens": 64,
+        "messages": messages,
+        "extra_body": {"temperature": 0},
+        **fields,
+    }
+
+
+def test_create(client: anthropic.Anthropic) -> None:
+    message = client.messages.create(**asked("Hello", system="Be brief."))
+    [block] = message.content
+    assert block.type == "text"
+    assert block.text
+    assert message.stop_reason == "end_turn"
+    assert message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0) > 5
+    assert message._request_id
+    counted = client.messages.count_tokens(model=NAME, messages=asked("Hello")["messages"])
+    assert counted.input_tokens > 5
+
+
+def test_stream(client: anthropic.Anthropic) -> None:
+    with client.messages.stream(**asked("Once upon a time", stop_sequences=["."])) as stream:
+        text = "".join(stream.text_stream)
+        message = stream.get_final_message()
+    whole = client.messages.create(**asked("Once upon a time", stop_sequences=["."]))
+    assert text == stream.get_final_text() == whole.content[0].text
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", ".")
+    assert message.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_inputs_of_tools_accumulate(client: anthropic.Anthropic) -> None:
+    choice = {"type": "tool", "name": "get_weather"}
+    with client.messages.stream(**asked(tools=[WEATHER], tool_choice=choice)) as stream:
+        snapshots = [event.snapshot for event in stream if event.type == "input_json"]
+        message = stream.get_final_message()
+    [use] = message.content
+    assert use.type == "tool_use"
+    assert use.input == snapshots[-1] == {"city": "Paris"}
+    assert message.stop_reason == "tool_use"
+
+
+def test_tool_runner(client: anthropic.Anthropic) -> None:
+    cities = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """Get the current weather in a city
+
+        Args:
+            city: the city
+        """
+        cities.append(city)
+        return '{"temperature": 18, "condition": "sunny"}'
+
+    for streamed in (False, True):
+        runner = client.beta.messages.tool_runner(
+            **asked(tools=[get_weather], max_iterations=4, stream=streamed)
+        )
+        final = runner.until_done()
+        assert cities.pop() == "Paris"
+        assert final.stop_reason == "end_turn"
+        assert "18" in final.content[-1].text
+
+
+async def test_the_asynchronous_client(server: Server) -> None:
+    async with anthropic.AsyncAnthropic(
+        base_url=server.url, auth_token="none", max_retries=0
+    ) as client:
+        message = await client.messages.create(**asked("Hello"))
+        assert message.content
+        async with client.messages.stream(**asked("Hello")) as stream:
+            texts = [text async for text in stream.text_stream]
+        assert "".join(texts) == message.content[0].text
+
+
+class City(BaseModel):
+    name: str
+    is_big: bool
+
+
+def test_parse(client: anthropic.Anthropic) -> None:
+    parsed = client.messages.parse(**asked("Is Paris big?", output_format=City))
+    assert isinstance(parsed.parsed_output, City)
+    with client.messages.stream(**asked("Is Paris big?", output_format=City)) as stream:
+        assert stream.get_final_message().parsed_output == parsed.parsed_output
+
+
+def test_models(client: anthropic.Anthropic) -> None:
+    [model] = client.models.list()
+    assert model.id == NAME
+    assert client.models.retrieve(NAME).created_at == model.created_at
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "words"),
+    [
+        ({"model": "other"}, anthropic.NotFoundError, "`other`"),
+        ({"messages": []}, anthropic.BadRequestError, "messages"),
+        ({"max_tokens": 0}, anthropic.BadRequestError, "max_tokens"),
+        ({"extra_body": {"temperature": "hot"}}, anthropic.BadRequestError, "temperature"),
+    ],
+)
+def test_errors(client: anthropic.Anthropic, fields: Any, error: Any, words: str) -> None:
+    with pytest.raises(error) as caught:
+        client.messages.create(**{**asked("Hello"), **fields})
+    body: Any = caught.value.body
+    assert body["type"] == "error"
+    assert words in body["error"]["message"]
+    assert body["request_id"] == caught.value.request_id
+
+
+def test_what_the_http_layer_refuses(client: anthropic.Anthropic) -> None:
+    pixel = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(pixel, "PNG")
+    data = base64.b64encode(pixel.getvalue()).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    with pytest.raises(anthropic.BadRequestError, match="only text"):
+        client.messages.create(**asked([{"type": "image", "source": source}]))  # type: ignore[arg-type]
+    with pytest.raises(anthropic.NotFoundError, match="no such path"):
+        client.messages.batches.list()
+
+
+def test_keys() -> None:
+    server = start_server("--api-key", "alpha", "--max-body", "4096")
+    try:
+        with anthropic.Anthropic(base_url=server.url, api_key="alpha", max_retries=0) as client:
+            assert client.messages.create(**asked("Hello")).content
+            with pytest.raises(anthropic.APIStatusError) as caught:
+                client.messages.create(**asked("a" * 8192))
+            assert caught.value.status_code == 413
+            assert caught.value.body["error"]["type"] == "request_too_large"  # type: ignore[index]
+        with (
+            anthropic.Anthropic(base_url=server.url, api_key="beta", max_retries=0) as client,
+            pytest.raises(anthropic.AuthenticationError) as refused,
+        ):
+            client.messages.create(**asked("Hello"))
+        assert refused.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
+    finally:
+        stop_server(server)

@@ -9,6 +9,7 @@ from fastovms.api.chat.chat import ChatCompletions
 from fastovms.api.chat.tokenize import Tokenization
 from fastovms.api.completions.completions import Completions
 from fastovms.api.embeddings.embeddings import EmbeddingsRoute
+from fastovms.api.embeddings.ollama_embed import OllamaEmbed
 from fastovms.api.embeddings.rerank import RerankRoute
 from fastovms.api.embeddings.score import ScoreRoute
 from fastovms.api.generation.context import ApiContext
@@ -119,12 +120,15 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
 
 def _add_ollama_routes(router: Router, context: ApiContext) -> None:
     generation, models = OllamaGeneration(context), OllamaModels(context)
+    encoding = OllamaEmbed(context)
     router.add("GET", "/api/version", models.version)
     router.add("GET", "/api/tags", models.tags)
     router.add("GET", "/api/ps", models.ps)
     for method, path, handler in (
         ("POST", "chat", generation.chat),
         ("POST", "generate", generation.generate),
+        ("POST", "embed", encoding.embed),
+        ("POST", "embeddings", encoding.embeddings),
         ("POST", "show", models.show),
         ("POST", "pull", models.pull),
         ("POST", "push", models.refuse),

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fastovms.api.embeddings.ollama_embed import (
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+)
 from fastovms.api.ollama.ollama_schema import (
     OllamaChatRequest,
     OllamaGenerateRequest,
@@ -16,6 +20,8 @@ from fastovms.api.openapi.ollama_schemas import (
     OllamaModelCard,
     OllamaModelList,
     OllamaStatus,
+    OllamaVector,
+    OllamaVectors,
     OllamaVersion,
 )
 from fastovms.api.openapi.operation import Operation
@@ -69,6 +75,14 @@ OLLAMA_OPERATIONS: Final[Mapping[str, Operation]] = {
             "A text to continue": {"prompt": "Once", "raw": True, "options": _FEW},
         },
         answered={**_ENDED, "response": "2", "context": [1, 316, 209]},
+    ),
+    "POST /api/embed": Operation(
+        "Returns a vector for each text, as Ollama does.", OllamaVectors, body=OllamaEmbedRequest
+    ),
+    "POST /api/embeddings": Operation(
+        "Returns the vector of one prompt, for older clients of Ollama.",
+        OllamaVector,
+        body=OllamaEmbeddingsRequest,
     ),
     "GET /api/tags": Operation(
         "Lists the models, under all of their names.",

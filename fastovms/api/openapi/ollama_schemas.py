@@ -65,6 +65,22 @@ class OllamaGenerateAnswer(OllamaPart, kw_only=True):
     context: list[int] | UnsetType = UNSET
 
 
+class OllamaVectors(AnswerSchema, kw_only=True):
+    """The answer of `POST /api/embed`."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OllamaVector(AnswerSchema, kw_only=True):
+    """The answer of `POST /api/embeddings`."""
+
+    embedding: list[float]
+
+
 class OllamaDetails(AnswerSchema, kw_only=True):
     """What kind of model it is."""
 

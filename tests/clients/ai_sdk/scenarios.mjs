@@ -1,6 +1,7 @@
-// The AI SDK and OpenAI's client for JavaScript against a server whose URL is the one argument.
+// The AI SDK, and the clients of OpenAI and Anthropic for JavaScript, against a server whose URL is the one argument.
 
 import assert from "node:assert/strict";
+import Anthropic from "@anthropic-ai/sdk";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, stepCountIs, streamText, tool } from "ai";
@@ -91,3 +92,27 @@ assert.match(response.output[0].input, /^[0-9]{4}$/);
 const compacted = await client.responses.compact({ model: name, input: prompt });
 assert.deepEqual(compacted.output.map((item) => item.type), ["message", "compaction"]);
 console.log("ok: openai for JavaScript");
+
+const anthropic = new Anthropic({ baseURL: process.argv[2], apiKey: "none", maxRetries: 0 });
+const question = { model: name, max_tokens: 64, messages, temperature: 0 };
+const message = await anthropic.messages.create(question);
+const told = anthropic.messages.stream(question);
+assert.equal(await told.finalText(), message.content[0].text);
+assert.equal((await told.finalMessage()).usage.output_tokens, message.usage.output_tokens);
+const counted = await anthropic.messages.countTokens({ model: name, messages });
+assert.ok(counted.input_tokens > 0);
+const answer = await anthropic.beta.messages.toolRunner({
+  ...question,
+  tools: [
+    {
+      type: "custom",
+      name: "get_weather",
+      description: "Get the current weather in a city",
+      input_schema: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+      parse: (input) => input,
+      run: ({ city }) => JSON.stringify({ city, temperature: 18, condition: "sunny" }),
+    },
+  ],
+});
+assert.match(answer.content.at(-1).text, /18/);
+console.log("ok: anthropic for JavaScript");

@@ -35,6 +35,7 @@ from fastovms.api.serving.served import KnownModel, ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.backend_stats import BackendStats
+from fastovms.batch_service import BatchService
 from fastovms.cli.bench_command import BENCH_GROUPS
 from fastovms.cli.chat_command import CHAT_FLAGS
 from fastovms.cli.environment import VARIABLES
@@ -42,6 +43,7 @@ from fastovms.cli.flag import Flag
 from fastovms.cli.flags import GROUPS
 from fastovms.cli.parser import parse
 from fastovms.config import ApiConfig, HttpConfig, MediaConfig
+from fastovms.files_config import BatchConfig, FilesConfig
 from fastovms.http.observing.http_metrics import HttpMetrics
 from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Request
@@ -167,6 +169,7 @@ def _routes() -> dict[str, list[str]]:
     models = ServedModels([])
     context = ApiContext(models, ApiConfig(), str, float, BodyReader())
     add_model_routes(router, context)
+    BatchService(None, FilesConfig(), BatchConfig(), float).start(router, context, int)
     add_health_routes(router, HealthRoutes(ServerStatus(), CollectorRegistry(), ""))
     add_docs_routes(router, DocsRoutes(dict))
     add_page_routes(router, read_page_files())

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from fastovms import __version__
 from fastovms.api.admin.health import HealthRoutes
 from fastovms.api.admin.status import ServerStatus
+from fastovms.api.batches.batch_routes import UPLOAD_ROUTES
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.openapi.docs_routes import DocsRoutes, add_docs_routes
 from fastovms.api.openapi.document import openapi_document
@@ -35,6 +36,7 @@ from fastovms.api.wire.error_responses import render_error
 from fastovms.api.wire.path_spelling import ApiPaths
 from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.paged.idle_tuning import IdleTuning
+from fastovms.batch_service import BatchService
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
 from fastovms.config import (
@@ -47,6 +49,7 @@ from fastovms.config import (
     ServiceConfig,
     StateConfig,
 )
+from fastovms.files_config import BatchConfig, FilesConfig
 from fastovms.free_memory import find_trim
 from fastovms.greeting import greeting
 from fastovms.http import HttpServer, JsonOnly, Observer, Router
@@ -103,6 +106,8 @@ class ServerConfig:
     media: MediaConfig = field(default_factory=MediaConfig)
     prefix_cache: PrefixCacheConfig = field(default_factory=PrefixCacheConfig)
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
+    files: FilesConfig = field(default_factory=FilesConfig)
+    batches: BatchConfig = field(default_factory=BatchConfig)
     model_list: Path | None = None
     read_models: ReadList | None = None
 
@@ -191,7 +196,7 @@ async def _run(
             is_local=lambda: server.is_local,
         ),
         authenticate=guard,
-        checks=[JsonOnly(render_error)],
+        checks=[JsonOnly(render_error, UPLOAD_ROUTES)],
         cross_origin=cors,
         observers=_observers(config.service, registry, access_lines, lambda: server),
         inherited=inherited,
@@ -205,6 +210,8 @@ async def _run(
     store = open_store(config.state, os.environ, time.time)
     state = None if store is None else ResponsesState(store, runs, config.state.resume)
     keeper: LeaseKeeper | None = None
+    directory = None if store is None else _state_dir(config.state)
+    batches = BatchService(directory, config.files, config.batches, time.time)
     if store is not None:
         registry.register(StateCollector(store.stats, lambda: runs.num_running))
     loop = asyncio.get_running_loop()
@@ -228,6 +235,7 @@ async def _run(
             keeper = _lease_keeper(state, context)
             keeper.start()
         add_model_routes(router, context, state, reload)
+        batches.start(router, context, lambda: server.num_requests + runs.num_running)
         if config.security.enable_docs:
             describe = partial(_describe, config, router, models, needs_key=guard.needs_key)
             add_docs_routes(router, DocsRoutes(describe))
@@ -248,7 +256,7 @@ async def _run(
             *(lines.reopen for lines in {log, access_lines} if lines is not None),
             *([] if supply is None else [supply.reload_soon]),
         ],
-        drains=[runs.drain],
+        drains=[runs.drain, lambda seconds: batches.stop()],
         ends=[] if supply is None else [supply.close],
         trouble=(lambda: "") if store is None else store.trouble,
     )
@@ -267,6 +275,7 @@ async def _run(
         loop_watch.stop()
         trimmer.stop()
         bodies.close()
+        await batches.close()
         await runs.drain(_LAST_WRITES)
         if keeper is not None:
             await keeper.close()

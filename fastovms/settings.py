@@ -24,6 +24,7 @@ from fastovms.config import (
     StateConfig,
 )
 from fastovms.encoder_config import EncoderConfig
+from fastovms.files_config import BatchConfig, FilesConfig
 from fastovms.residency_config import ResidencyConfig
 
 Parameters = ParamSpec("Parameters")
@@ -116,6 +117,7 @@ MODEL_SECTIONS: Final = (ModelFiles, EngineConfig, ChatConfig, EncoderConfig, Mo
 
 # The sections' fields, for the tables of what sets them.
 API: Final = Fields(ApiConfig)
+BATCHES: Final = Fields(BatchConfig)
 CHAT: Final = Fields(ChatConfig)
 ENCODER: Final = Fields(EncoderConfig)
 ENGINE: Final = Fields(EngineConfig)
@@ -130,3 +132,4 @@ SECURITY: Final = Fields(SecurityConfig)
 SERVICE: Final = Fields(ServiceConfig)
 SOURCE: Final = Fields(ModelSource)
 STATE: Final = Fields(StateConfig)
+UPLOADS: Final = Fields(FilesConfig)

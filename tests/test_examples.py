@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.real_server import Server, server
-
-__all__ = ["server"]
+from tests.real_server import Server, start_server, stop_server
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -24,9 +23,18 @@ PRINTED = {
     "conversation": r"(.*\n)*.*12.*\n(.*\n)*.*Alice.*\nThe conversation has 6 items\.\n",
     "background": r"started, (queued|in_progress)\nleft after event \d+\n"
     r"completed, whole: True\nOnce upon a time(.|\n)+",
+    "batch": r"completed: 20 of 20, \d+ tokens\nthe first story: 0 friends(.|\n)*",
     "hundred_prompts": r"100 answers, (9\d|100) of them right\n",
 }
 """What each program prints, as a regular expression of the whole."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a directory of its own, in which it keeps files."""
+    server = start_server("--state-dir", str(tmp_path_factory.mktemp("state")))
+    yield server
+    stop_server(server)
 
 
 def test_every_example_is_run():

@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from fastovms.cli.batch_flags import BATCH_FLAGS, FILE_FLAGS
 from fastovms.cli.flag import Flag, settings_of
 from fastovms.cli.model_flags import (
     CHAT_FLAGS,
@@ -28,6 +29,7 @@ from fastovms.settings import HTTP, Settings
 
 HUB_GROUP: Final = "models of a hub"
 ENGINE_GROUP: Final = "batching and memory"
+BATCH_GROUP: Final = "batches"
 PREFIX_CACHE_GROUP: Final = "prefix cache on disk"
 
 GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
@@ -41,6 +43,8 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "limits": LIMITS_FLAGS,
     "operation": OPERATION_FLAGS,
     "stored responses": STATE_FLAGS,
+    "files": FILE_FLAGS,
+    BATCH_GROUP: BATCH_FLAGS,
     PREFIX_CACHE_GROUP: PREFIX_CACHE_FLAGS,
 }
 FLAGS: Final = tuple(flag for flags in GROUPS.values() for flag in flags)

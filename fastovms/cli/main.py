@@ -43,6 +43,7 @@ from fastovms.config import (
     StateConfig,
 )
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
+from fastovms.files_config import BatchConfig, FilesConfig
 from fastovms.log_format import log_handler, start_log
 from fastovms.ovms.config_list import config_file
 from fastovms.residency_config import ResidencyConfig
@@ -186,6 +187,8 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
             media=settings.section(MediaConfig),
             prefix_cache=settings.section(PrefixCacheConfig),
             residency=settings.section(ResidencyConfig),
+            files=settings.section(FilesConfig),
+            batches=settings.section(BatchConfig),
             model_list=listed and config_file(listed),
             read_models=listed and (lambda: chosen_models(arguments, given)[0]),
         )

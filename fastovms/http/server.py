@@ -82,6 +82,11 @@ class HttpServer:
         self.is_local = False
 
     @property
+    def num_requests(self) -> int:
+        """How many requests are being answered."""
+        return 0 if self._state is None else len(self._state.tasks)
+
+    @property
     def num_connections(self) -> int:
         return 0 if self._state is None else len(self._state.connections)
 

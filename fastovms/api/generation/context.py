@@ -57,7 +57,17 @@ class ApiContext:
         body, model = await read_body(request, schema, self.models, dialect, self.bodies)
         request.log_fields["stream"] = is_streamed(body)
         size, names, client = len(request.body), names_of(body), request.sender
-        return Preparation(body, size, model, dialect, self.config, names, client, request.tenant)
+        return Preparation(
+            body,
+            size,
+            model,
+            dialect,
+            self.config,
+            names,
+            client,
+            request.tenant,
+            priority=request.priority,
+        )
 
     def envelope(
         self, prefix: str, new_id: str, preparation: Preparation[GenerationFields]

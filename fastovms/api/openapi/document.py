@@ -195,7 +195,7 @@ def _operation(
             }
         described["requestBody"] = {
             "required": True,
-            "content": {"application/json": content},
+            "content": {operation.body_type: content},
         }
     return described
 

@@ -21,6 +21,7 @@ class Operation:
         answer: the type of what it answers with 200; None = it refuses everything.
         media_type: what the answer is, where it is not JSON.
         body: the type that reads the request's body.
+        body_type: what the body is, where it is not JSON.
         required: the fields of the body that must be there.
         events: the type of the frames of a streamed answer; None = it never streams.
         lines: the type of its lines, where it is streamed as JSON lines.
@@ -33,6 +34,7 @@ class Operation:
     answer: Any = None
     media_type: str = "application/json"
     body: type | None = None
+    body_type: str = "application/json"
     required: tuple[str, ...] = ()
     events: Any = None
     lines: Any = None

@@ -28,6 +28,7 @@ from fastovms.api.openapi.admin_schemas import (
     Tokens,
     VersionAnswer,
 )
+from fastovms.api.openapi.batch_operations import BATCH_OPERATIONS
 from fastovms.api.openapi.encoding_schemas import EmbeddingList, RerankAnswer, ScoreList
 from fastovms.api.openapi.generation_schemas import (
     ChatCompletion,
@@ -230,6 +231,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         "POST /score": _SCORE,
         "POST /v1/score": _SCORE,
     },
+    **BATCH_OPERATIONS,
     "Tokens": {
         "POST /tokenize": Operation(
             "Returns the token ids of a prompt or of messages, in vLLM's form.",

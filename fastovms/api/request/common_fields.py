@@ -162,8 +162,11 @@ def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
     raise InvalidField(f"{name} must be {allowed}, not {value}", param=name)
 
 
-def queueing(body: GenerationFields, tenant: str) -> Queueing:
+def queueing(body: GenerationFields, tenant: str, priority: int | None) -> Queueing:
     """Reads what the request of a tenant says about its place.
+
+    Args:
+        priority: stands in for the body's; None = nothing does.
 
     Raises:
         InvalidField: vLLM would refuse the salt.
@@ -177,7 +180,7 @@ def queueing(body: GenerationFields, tenant: str) -> Queueing:
             f"NUL, not {show(salt)}",
             param="cache_salt",
         )
-    return Queueing(body.priority or 0, salt, tenant)
+    return Queueing((body.priority or 0) if priority is None else priority, salt, tenant)
 
 
 def request_id(body: GenerationFields, default: str) -> str:

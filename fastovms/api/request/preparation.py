@@ -77,6 +77,7 @@ class Preparation(Generic[Body]):
         size: the body's, in bytes.
         client: who asks.
         tenant: the same by its key alone; "" where none is needed.
+        priority: stands in for the body's; None = nothing does.
         text_format: stands in for the body's `response_format`, in the form of chats.
     """
 
@@ -89,6 +90,7 @@ class Preparation(Generic[Body]):
     client: str
     tenant: str = ""
     text_format: Mapping[str, Any] | None = None
+    priority: int | None = None
 
     @property
     def response_format(self) -> Mapping[str, Any] | None:

@@ -14,7 +14,6 @@ from fastovms.api.responses.affinity import with_affinity
 from fastovms.api.responses.answering import item_ids
 from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.input.input_items import ItemRules, distinct, read_items
-from fastovms.api.responses.input.response_fields import read_metadata
 from fastovms.api.responses.input.responses_schema import (
     ConversationRequest,
     ConversationUpdate,
@@ -26,6 +25,7 @@ from fastovms.api.responses.stored.missing import found
 from fastovms.api.responses.stored.query import Query
 from fastovms.api.responses.stored.records import to_items
 from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.metadata_field import read_metadata
 from fastovms.api.wire.warning_header import passed_over, warning_headers
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.routing.messages import HeaderPairs, Request, Response

@@ -10,6 +10,7 @@ from fastovms.http.connection.read_deadline import ReadDeadline
 from fastovms.http.connection.response_writer import CONTINUE
 from fastovms.http.connection.server_state import ServerState
 from fastovms.http.connection.stream_writer import ResponseStream
+from fastovms.http.connection.uploads import admit
 from fastovms.http.connection.wire import Wire, WireState
 from fastovms.http.parsing.faults import Fault, InputRefused
 from fastovms.http.parsing.framing import ParserPhase, RequestParser
@@ -76,7 +77,9 @@ class Connection(asyncio.Protocol):
             self._send_continue()
         if parser.phase is not self._deadline.phase:
             self._deadline.follow()
-        if len(data) >= _LARGE_READ and not self._server.read_turnstile.is_open:
+        if parser.body_sink is not None and parser.body_sink.is_full:
+            self._wire.pause_reading()
+        elif len(data) >= _LARGE_READ and not self._server.read_turnstile.is_open:
             self._wire.pause_reading()
             self._server.read_turnstile.wait(self._read_on)
 
@@ -108,6 +111,16 @@ class Connection(asyncio.Protocol):
         self._server.read_turnstile.count_read()
         self._wire.resume_reading()
 
+    def _on_sink_change(self) -> None:
+        """Reads the body of an upload on, or refuses what is wrong with it."""
+        sink, request = self._parser.body_sink, self._parser.unfinished()
+        if sink is None:
+            return  # the body is complete: who answers the request looks after it
+        self._wire.resume_reading()
+        if sink.fault is not None:
+            self._parser.close()
+            self.on_fault(Fault(*sink.fault, request=request))
+
     # The server's side
 
     def drain(self) -> None:
@@ -128,7 +141,13 @@ class Connection(asyncio.Protocol):
         request.trace = trace_context(request.headers)
         request.received_at = self._loop.time()
         request._open_stream = self._open_stream
-        admitted = self._admitted = server.dispatcher.admit(request)
+        admitted = self._admitted = admit(
+            server.dispatcher,
+            request,
+            content_length,
+            self._config.largest_body,
+            self._on_sink_change,
+        )
         if content_length == 0 or not isinstance(admitted, Response):
             return True
         if (

@@ -59,8 +59,9 @@ class ReadDeadline(Deadline):
         if phase is ParserPhase.HEAD:
             self._on_late("the head did not arrive in time")
         elif phase is ParserPhase.BODY:
-            config = self._config
-            allowance = config.body_timeout + self._parser.body_size / config.min_body_rate
+            config, sink = self._config, self._parser.body_sink
+            min_rate = config.min_body_rate if sink is None else sink.min_rate
+            allowance = config.body_timeout + self._parser.body_size / min_rate
             if self._body_started + allowance > self._loop.time():
                 self.set(self._body_started + allowance)
             else:

@@ -92,6 +92,8 @@ class ServerState:
 
     def give_back_body(self, request: Request) -> None:
         """Takes note that the request's body is no longer needed. To be called once."""
+        if request.sink is not None:
+            request.sink.close()
         if request.body:
             self.body_budget.give_back(request.sender, len(request.body))
 

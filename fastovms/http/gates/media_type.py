@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from fastovms.http.routing.messages import ErrorRenderer, Request, Response
 
@@ -17,10 +18,16 @@ nothing."""
 
 class JsonOnly:
     """A check for routes that take JSON. A request that names no type passes: its body is read as
-    JSON."""
+    JSON.
 
-    def __init__(self, render_error: ErrorRenderer) -> None:
+    Args:
+        upload_routes: patterns of routes that take something else by POST, and check that
+            themselves.
+    """
+
+    def __init__(self, render_error: ErrorRenderer, upload_routes: Collection[str] = ()) -> None:
         self._render_error = render_error
+        self._upload_routes = frozenset(upload_routes)
 
     def __call__(self, request: Request) -> Response | None:
         if request.method in ("GET", "HEAD", "DELETE"):
@@ -38,6 +45,8 @@ class JsonOnly:
         if given is None:
             return None
         kind = essence(given)
+        if request.route in self._upload_routes:
+            return None
         if kind in ("application/json", _UNASKED) or (
             kind.startswith("application/") and kind.endswith("+json")
         ):

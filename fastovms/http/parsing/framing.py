@@ -28,6 +28,7 @@ from fastovms.http.parsing.head import (
     split_target,
     without_upgrade,
 )
+from fastovms.http.routing.body_sink import BodySink
 from fastovms.http.routing.messages import Headers, Request
 
 
@@ -120,6 +121,11 @@ class RequestParser:
         except (Fault, InputRefused) as error:
             self._stop(error)
 
+    @property
+    def body_sink(self) -> BodySink | None:
+        """What takes the body that is being read; None = it lies in memory."""
+        return None if self._current is None else self._current.sink
+
     def unfinished(self) -> Request | None:
         """Returns as much as is known of the request that is being read."""
         if self._current is not None or not self._url:
@@ -134,6 +140,8 @@ class RequestParser:
             assert self._current is not None
             self._budget.give_back(self._current.sender, self._held)
             self._held = 0
+        if self.body_sink is not None:
+            self.body_sink.close()
         self._sink = None
         self._parser = _INERT
         self._begin_message()
@@ -178,13 +186,17 @@ class RequestParser:
         path, query = split_target(self._url.decode("latin-1"), method)
         request = Request(method, path, query, headers, http_version=version)
         self._current = request
-        length = body_length(request, self._config.largest_body)
+        length = body_length(request)
         self.awaiting_continue = expects_continue(request, length)
         self.phase = _BODY
         self._raw_size = 0
         self._chunk_start = -1
         if self._sink is not None:
             self._wanted = self._sink.on_head(request, length)
+        sink = request.sink
+        self._max_size = self._config.largest_body if sink is None else sink.max_size
+        if length is not None and length > self._max_size:
+            raise large_body_fault(self._max_size)
 
     def on_chunk_header(self) -> None:
         self._chunk_start = self.body_size
@@ -193,10 +205,13 @@ class RequestParser:
     def on_body(self, data: bytes) -> None:
         self.awaiting_continue = False
         self.body_size += len(data)
-        if self.body_size > self._config.largest_body:
-            raise large_body_fault(self._config.largest_body)
+        if self.body_size > self._max_size:
+            raise large_body_fault(self._max_size)
         if self._wanted:
             assert self._current is not None
+            if self._current.sink is not None:
+                self._current.sink.write(data)
+                return
             if not self._budget.take(self._current.sender, len(data)):
                 retry = (("Retry-After", "1"),)
                 raise Fault(503, "too many request bodies of this client in memory", headers=retry)
@@ -282,6 +297,7 @@ class RequestParser:
         self._body = None
         self._current = None
         self._wanted = True
+        self._max_size = 0
         self._upgrading = False
         self.body_size = 0
         self.awaiting_continue = False

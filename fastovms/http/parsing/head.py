@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from fastovms.http.parsing.faults import Fault, large_body_fault
+from fastovms.http.parsing.faults import Fault
 from fastovms.http.routing.messages import Request
 
 # RFC 9110 7.2, RFC 3986 3.2.2: a bracketed IP literal or a registered name, then maybe a port.
@@ -39,7 +39,7 @@ def split_target(target: str, method: str) -> tuple[str, str]:
     return path, absolute[3] or ""
 
 
-def body_length(request: Request, max_body: int) -> int | None:
+def body_length(request: Request) -> int | None:
     """Checks the fields that routing and framing rest on.
 
     Returns:
@@ -64,8 +64,6 @@ def body_length(request: Request, max_body: int) -> int | None:
         # httptools has let nothing but digits pass, of which any number may be leading zeros; int
         # refuses thousands.
         length = int(fields.get("content-length", "0").lstrip("0") or "0")
-        if length > max_body:
-            raise large_body_fault(max_body)
     elif request.http_version == "1.0":
         raise Fault(400, "Transfer-Encoding is not part of HTTP/1.0")
     elif coding.lower() != "chunked":

@@ -10,6 +10,7 @@ from mmap import mmap
 from typing import Protocol
 from urllib.parse import unquote
 
+from fastovms.http.routing.body_sink import BodySink
 from fastovms.tracing import TraceContext
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -107,6 +108,7 @@ class Request:
 
     Attributes:
         body: its content; one of a MiB or more lies in a mapping of its own.
+        sink: what has taken the body in place of `body`; None = nothing.
         path: percent-decoded, without the query; for logs and comparison. Routes match the parts
             of `raw_path`.
         route: the pattern that matched, or "" when none did.
@@ -119,6 +121,7 @@ class Request:
         trace: where it belongs in a trace; None = nobody traces it.
         is_admin: whether who asks may say what the server does, too.
         early_stream: what keeps the client informed before the answer can begin; None = nothing.
+        priority: the place in the queue that the server itself gives it; None = the body's.
     """
 
     __slots__ = (
@@ -135,10 +138,12 @@ class Request:
         "method",
         "path",
         "path_params",
+        "priority",
         "query",
         "raw_path",
         "received_at",
         "route",
+        "sink",
         "tenant",
         "trace",
     )
@@ -172,6 +177,8 @@ class Request:
         self.trace: TraceContext | None = None
         self.is_admin = False
         self.early_stream: Stream | None = None
+        self.sink: BodySink | None = None
+        self.priority: int | None = None
         self._held: Callable[[], None] | None = None
         self._open_stream = open_stream
         self._log_fields: dict[str, object] | None = None
@@ -281,6 +288,23 @@ Handler = Callable[[Request], "Awaitable[Response | None] | Response | None"]
 A plain function answers at once, without a task of its own, so it must be quick. A coroutine is
 cancelled when its client goes away.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class UploadHandler:
+    """A `Handler` whose requests have bodies that are taken piece by piece.
+
+    Attributes:
+        open_sink: returns what takes the body of a request whose head has come, or refuses it.
+        answer: answers the request once `Request.sink` has got the whole body.
+    """
+
+    open_sink: Callable[[Request], BodySink | Response]
+    answer: Handler
+
+    def __call__(self, request: Request) -> Awaitable[Response | None] | Response | None:
+        return self.answer(request)
+
 
 ErrorRenderer = Callable[[Request, int, str], Response]
 """Returns, for (request, status, message), the answer in the form that the clients of its path

@@ -12,6 +12,7 @@ from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.wire.body import show
 from fastovms.api.wire.client_ids import check_id
 from fastovms.api.wire.dialect import Dialect
+from fastovms.api.wire.metadata_field import read_metadata
 from fastovms.errors import InvalidField
 
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -31,9 +32,6 @@ _TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultraf
 _TRUNCATIONS: Final = ("auto", "disabled")
 _VERBOSITIES: Final = ("low", "medium", "high")
 _SUMMARIES: Final = ("auto", "concise", "detailed")
-_MAX_KEYS: Final = 16
-_MAX_KEY: Final = 64
-_MAX_VALUE: Final = 512
 _MAX_IDENTIFIER: Final = 64
 
 
@@ -101,32 +99,6 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
         logprobs=LOGPROBS in include,
         seals_reasoning=SEALED_REASONING in include,
     )
-
-
-def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Reads `metadata`.
-
-    Raises:
-        InvalidField: it is beyond OpenAI's limits.
-    """
-    metadata = dict(given or {})
-    if len(metadata) > _MAX_KEYS:
-        raise InvalidField(
-            f"metadata must have at most {_MAX_KEYS} keys, not {len(metadata)}", param="metadata"
-        )
-    for key, value in metadata.items():
-        name = f"metadata.{key[:_MAX_KEY]}"
-        if len(key) > _MAX_KEY:
-            raise InvalidField(
-                f"metadata: a key must have at most {_MAX_KEY} characters, not {len(key)}",
-                param="metadata",
-            )
-        if not isinstance(value, str) or len(value) > _MAX_VALUE:
-            raise InvalidField(
-                f"{name} must be a string of at most {_MAX_VALUE} characters, not {show(value)}",
-                param=name,
-            )
-    return metadata
 
 
 def _check_supported(body: ResponsesRequest, dialect: Dialect) -> None:

@@ -1,0 +1,1 @@
+"""Answers `/batches`: makes, describes, lists and cancels batches of requests."""

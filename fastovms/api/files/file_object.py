@@ -1,0 +1,22 @@
+"""Writes what is told of a file, in OpenAI's form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastovms.files.file_record import FileRecord
+
+
+def file_object(record: FileRecord) -> dict[str, Any]:
+    """Returns the file object."""
+    return {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.size,
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "filename": record.name,
+        "purpose": record.purpose,
+        "status": "processed",
+        "status_details": None,
+    }

@@ -1,0 +1,260 @@
+"""Takes one batch from where it stands to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fastovms.batches.batch_line import CANCELLED, EXPIRED
+from fastovms.batches.batch_record import BatchRecord, BatchStatus, LineError
+from fastovms.batches.input_check import InputRules, check_input
+from fastovms.batches.line_caller import LineCaller
+from fastovms.batches.line_runner import LineRunner
+from fastovms.batches.result_log import ResultLog, ResultPaths
+from fastovms.batches.slots import LineSlots
+from fastovms.files.file_record import BATCH_OUTPUT, FileRecord
+from fastovms.files.file_store import FileStore
+
+logger = logging.getLogger(__name__)
+
+MAX_IDLE_STARTS: Final = 5
+"""After how many ends of the process in a row without any line done a batch has failed: it may be
+what ends it."""
+
+_RETRY_DELAY: Final = 30.0
+"""Seconds after which a batch goes on whose files could not be written."""
+
+_CODES: Final = {BatchStatus.EXPIRED: EXPIRED, BatchStatus.CANCELLED: CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchParts:
+    """What all batches run with.
+
+    Attributes:
+        rules: returns what the lines must be of a batch with an endpoint.
+        clock: tells the Unix time.
+    """
+
+    files: FileStore
+    caller: LineCaller
+    slots: LineSlots
+    rules: Callable[[str], InputRules]
+    clock: Callable[[], float]
+
+
+class BatchRun:
+    """A batch that has not ended. What is done of it is on the disk; the rest is done again.
+
+    Args:
+        save: keeps a record; it raises OSError.
+        work: the directory of results that are not complete.
+
+    Attributes:
+        record: is kept up to date.
+    """
+
+    def __init__(
+        self,
+        record: BatchRecord,
+        parts: BatchParts,
+        save: Callable[[BatchRecord], Awaitable[None]],
+        work: Path,
+    ) -> None:
+        self.record = record
+        self._parts = parts
+        self._save = save
+        self._work = work
+        self._lines: asyncio.Task[None] | None = None
+        self._log: ResultLog | None = None
+        self._has_started = False
+
+    async def drive(self) -> None:
+        """Returns when the batch has ended. Where a disk fails, it tries again later."""
+        while not self.record.has_ended:
+            try:
+                await self._go_on()
+            except OSError as error:
+                logger.error("%s is held up: %s", self.record.id, error)
+                await asyncio.sleep(_RETRY_DELAY)
+
+    async def cancel(self) -> None:
+        """Has the batch end, with what is done by then. Raises OSError."""
+        record = self.record
+        if record.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
+            record.enter(BatchStatus.CANCELLING, self._parts.clock())
+            record.outcome = BatchStatus.CANCELLED
+            await self._save(record)
+        if self._lines is not None:
+            self._lines.cancel()
+
+    async def _go_on(self) -> None:
+        record = self.record
+        if record.status is BatchStatus.VALIDATING:
+            await self._validate()
+        if record.status in (BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING):
+            await self._run_lines()
+        if record.status is BatchStatus.FINALIZING:
+            await self._finalize()
+
+    # Validating
+
+    async def _validate(self) -> None:
+        record, parts = self.record, self._parts
+        path = parts.files.path_of(record.input_file_id)
+        rules = parts.rules(record.endpoint)
+        checked = await asyncio.to_thread(check_input, path, rules)
+        record.model, record.total = checked.model, checked.num_requests
+        record.num_lines, record.errors = checked.last_line, checked.errors
+        if record.status is not BatchStatus.VALIDATING:
+            await self._save(record)
+            return
+        if checked.errors:
+            await self._fail()
+            return
+        record.enter(BatchStatus.IN_PROGRESS, parts.clock())
+        await self._save(record)
+        logger.info("%s: %d requests of %s", record.id, record.total, record.model)
+
+    async def _fail(self) -> None:
+        self.record.enter(BatchStatus.FAILED, self._parts.clock())
+        await self._save(self.record)
+        logger.info("%s has failed: %s", self.record.id, self.record.errors[0].message)
+
+    # Running
+
+    async def _run_lines(self) -> None:
+        record, parts = self.record, self._parts
+        log = ResultLog(self._paths, record.key, record.num_lines)
+        try:
+            await asyncio.to_thread(log.open)
+            self._log = log
+            self._count()
+            if not await self._may_start():
+                return
+            ask = partial(parts.caller.ask, tenant=record.tenant)
+            path = parts.files.path_of(record.input_file_id)
+            runner = LineRunner(path, log, ask, parts.slots, self._count)
+            await self._run_in_time(runner)
+            was_checked = record.num_lines > 0 and not record.errors
+            if was_checked and record.outcome in _CODES:
+                await runner.skip_rest(_CODES[record.outcome])
+            await log.flush()
+            await asyncio.to_thread(log.sync)
+        finally:
+            self._log = None
+            log.close()
+        self._tell(log)
+        record.enter(BatchStatus.FINALIZING, parts.clock())
+        await self._save(record)
+
+    async def _may_start(self) -> bool:
+        """Returns whether the batch may run, which it may not where it has ended one process after
+        the other."""
+        record, log = self.record, self._log
+        assert log is not None
+        if self._has_started:
+            return True
+        self._has_started = True
+        is_idle = log.num_done == record.num_done
+        record.num_idle_starts = record.num_idle_starts + 1 if is_idle else 1
+        record.num_done = log.num_done
+        if record.num_idle_starts > MAX_IDLE_STARTS:
+            message = f"the server has ended {MAX_IDLE_STARTS} times while the batch ran"
+            record.errors = [LineError("server_error", message)]
+            await self._fail()
+            return False
+        await self._save(record)
+        return True
+
+    async def _run_in_time(self, runner: LineRunner) -> None:
+        """Runs lines until all are done, or the batch is cancelled, or its time is over."""
+        record = self.record
+        if record.status is BatchStatus.CANCELLING:
+            return
+        self._lines = asyncio.ensure_future(runner.run())
+        try:
+            seconds = max(0.0, record.expires_at - self._parts.clock())
+            await asyncio.wait([self._lines], timeout=seconds)
+            if not self._lines.done():
+                record.outcome = BatchStatus.EXPIRED
+        finally:
+            self._lines.cancel()
+            await asyncio.wait([self._lines])
+            lines, self._lines = self._lines, None
+        if not lines.cancelled():
+            _raise_disk_error(lines.exception())
+
+    def _count(self) -> None:
+        """Has the record tell what is done."""
+        if self._log is not None:
+            self._tell(self._log)
+
+    def _tell(self, log: ResultLog) -> None:
+        self.record.completed, self.record.failed = log.num_completed, log.num_failed
+        self.record.usage = log.usage
+
+    # Finalizing
+
+    @property
+    def _paths(self) -> ResultPaths:
+        id, work = self.record.id, self._work
+        return ResultPaths(work / f"{id}.output", work / f"{id}.errors")
+
+    async def _finalize(self) -> None:
+        """Makes files of the results. What a process before has done of it stands."""
+        record = self.record
+        paths = self._paths
+        record.output_file_id = await self._publish(paths.output, record.output_id, "output")
+        record.error_file_id = await self._publish(paths.errors, record.error_id, "errors")
+        record.enter(record.outcome, self._parts.clock())
+        await self._save(record)
+        logger.info(
+            "%s is %s: %d completed, %d failed",
+            record.id,
+            record.status,
+            record.completed,
+            record.failed,
+        )
+
+    async def _publish(self, path: Path, id: str, name: str) -> str | None:
+        record, files = self.record, self._parts.files
+        if files.find(record.tenant, id) is not None:
+            return id
+        size = await asyncio.to_thread(_size_or_none, path)
+        if size is None:
+            return None
+        now, age = int(self._parts.clock()), record.output_age
+        file = FileRecord(
+            id=id,
+            tenant=record.tenant,
+            name=f"{record.id}_{name}.jsonl",
+            purpose=BATCH_OUTPUT,
+            size=size,
+            created_at=now,
+            expires_at=None if age is None else now + age,
+        )
+        await files.add(path, file)
+        return id
+
+
+def _size_or_none(path: Path) -> int | None:
+    """Returns how large a file is; None = it has nothing, and is deleted. Raises OSError."""
+    size = path.stat().st_size if path.exists() else 0
+    if not size:
+        path.unlink(missing_ok=True)
+    return size or None
+
+
+def _raise_disk_error(error: BaseException | None) -> None:
+    """Raises what has ended the lines of a batch."""
+    if isinstance(error, ExceptionGroup):
+        disk, _ = error.split(OSError)
+        raise OSError(str(disk.exceptions[0])) if disk is not None else error
+    if error is not None:
+        raise error

@@ -1,0 +1,110 @@
+"""Asks the server's own handlers what the lines of batches ask."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from fastovms.batches.batch_line import BatchLine, LineAnswer
+from fastovms.http.routing.messages import Headers, Request, Response
+from fastovms.http.routing.router import Match, Router
+
+LOWEST_PRIORITY: Final = 2**62
+"""What puts a line behind everybody else who waits (see `engine.scheduling.waiting`)."""
+
+_SENDER: Final = "batches:0"
+"""Stands for the address of a client: all batches without a key share what one client may have."""
+
+_LATER: Final = (429, 503)
+_USUAL_DELAY: Final = 1.0
+_MAX_DELAY: Final = 60.0
+_JSON: Final = Headers([("content-type", "application/json")])
+
+
+class _Body(msgspec.Struct, frozen=True):
+    stream: Any = None
+    background: Any = None
+
+
+class LineCaller:
+    """Calls handlers as a connection would.
+
+    Args:
+        router: knows them by their paths.
+        new_id: makes ids of requests.
+        has_failed: tells whether an engine has failed for good, which ends the process soon: its
+            lines are for the next one.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        new_id: Callable[[], str],
+        has_failed: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._router = router
+        self._new_id = new_id
+        self._has_failed = has_failed
+
+    async def ask(self, line: BatchLine, tenant: str) -> LineAnswer:
+        """Returns the answer to a line. Where the server has no room for it, or its model is not in
+        memory, it waits and asks again."""
+        while True:
+            request = self._request(line, tenant)
+            response = await self._answer(request, line)
+            is_lost = response.status == 500 and self._has_failed()
+            if response.status not in _LATER and not is_lost:
+                return LineAnswer(response.status, request.id, bytes(response.body) or b"null")
+            await asyncio.sleep(_delay(response))
+
+    def _request(self, line: BatchLine, tenant: str) -> Request:
+        id = self._new_id()
+        request = Request("POST", line.url, "", _JSON, bytes(line.body), client=_SENDER, id=id)
+        request.tenant = tenant
+        request.priority = LOWEST_PRIORITY
+        request.received_at = asyncio.get_running_loop().time()
+        return request
+
+    async def _answer(self, request: Request, line: BatchLine) -> Response:
+        refused = _refusal(line)
+        if refused is not None:
+            return refused
+        found = self._router.match("POST", request.raw_path)
+        if not isinstance(found, Match):
+            return _error(404, f"no such path: {request.path}", "url")
+        handler, request.route, request.path_params = found
+        outcome = handler(request)
+        response = await outcome if inspect.isawaitable(outcome) else outcome
+        assert response is not None, "what is not streamed is answered by a response"
+        return response
+
+
+def _refusal(line: BatchLine) -> Response | None:
+    """Returns the answer to what no line may ask."""
+    try:
+        body = msgspec.json.decode(line.body, type=_Body)
+    except msgspec.DecodeError:
+        return None  # the handler says better what is wrong
+    for name in ("stream", "background"):
+        if getattr(body, name) is True:
+            return _error(400, f"{name} must not be true in a batch", name)
+    return None
+
+
+def _error(status: int, message: str, param: str) -> Response:
+    kind = "invalid_request_error"
+    error = {"message": message, "type": kind, "param": param, "code": None}
+    return Response(status, orjson.dumps({"error": error}))
+
+
+def _delay(response: Response) -> float:
+    """Returns after how many seconds to ask again."""
+    for name, value in response.headers:
+        if name == "Retry-After" and value.isdigit():
+            return min(float(value), _MAX_DELAY)
+    return _USUAL_DELAY

@@ -1,0 +1,106 @@
+"""Runs the lines of one batch that are not done, as many at a time as may be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from fastovms.batches.batch_line import BatchLine, LineAnswer, read_lines
+from fastovms.batches.result_log import ResultLog
+from fastovms.batches.slots import LineSlots
+
+_LINES_READ: Final = 64
+_BYTES_READ: Final = 1024 * 1024
+
+Ask = Callable[[BatchLine], Awaitable[LineAnswer]]
+"""Returns the answer to a line."""
+
+
+class LineRunner:
+    """Runs lines, and appends their results to a log.
+
+    Args:
+        path: the input, which was checked.
+        on_done: is called after each line.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        log: ResultLog,
+        ask: Ask,
+        slots: LineSlots,
+        on_done: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._path = path
+        self._log = log
+        self._ask = ask
+        self._slots = slots
+        self._on_done = on_done
+
+    async def run(self) -> None:
+        """Returns when all lines are done.
+
+        Raises:
+            OSError: a file cannot be read or written.
+        """
+        async with aclosing(self._undone()) as undone, asyncio.TaskGroup() as running:
+            async for number, line, size in undone:
+                await self._slots.acquire(size)
+                self._begin(running, number, line, size)
+
+    def _begin(self, running: asyncio.TaskGroup, number: int, line: BatchLine, size: int) -> None:
+        """Has a line run in the slot that it has got. It gives that back at its end, which may come
+        before its first step."""
+        work = self._run(number, line)
+        try:
+            task = running.create_task(work)
+        except RuntimeError:  # another line has failed, and ends all
+            work.close()
+            self._slots.release(size)
+            raise
+        task.add_done_callback(lambda task: self._slots.release(size))
+
+    async def _run(self, number: int, line: BatchLine) -> None:
+        answer = await self._ask(line)
+        self._log.add(number, line.custom_id, answer)
+        await self._log.flush()
+        self._on_done()
+
+    async def skip_rest(self, code: str) -> None:
+        """Notes of every line that is not done why it never will be. Raises as `run` does."""
+        async with aclosing(self._undone()) as undone:
+            async for number, line, _ in undone:
+                self._log.add_unasked(number, line.custom_id, code)
+                if number % _LINES_READ == 0:
+                    await self._log.flush()
+        await self._log.flush()
+
+    async def _undone(self) -> AsyncGenerator[tuple[int, BatchLine, int]]:
+        """Yields the lines that are not done, with their numbers and sizes."""
+        lines = read_lines(self._path)
+        undone = (found for found in lines if not self._log.is_done(found[0]))
+        try:
+            while block := await asyncio.to_thread(_read_block, undone):
+                for number, line, size in block:
+                    yield number, line, size
+        finally:
+            with suppress(ValueError):  # a thread still reads: who cancels does not wait for it
+                lines.close()
+
+
+def _read_block(lines: Iterator[tuple[int, bytes]]) -> list[tuple[int, BatchLine, int]]:
+    """Returns the next lines, of at most about a MiB or one line."""
+    block, num_bytes = [], 0
+    for number, line in islice(lines, _LINES_READ):
+        block.append((number, msgspec.json.decode(line, type=BatchLine), len(line)))
+        num_bytes += len(line)
+        if num_bytes > _BYTES_READ:
+            break
+    return block

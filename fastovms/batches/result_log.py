@@ -1,0 +1,155 @@
+"""Appends the results of a batch to its files, and knows by them, after a crash too, which lines
+are done."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from fastovms.batches.batch_line import LineAnswer, answer_line, number_of, result_id, unasked_line
+from fastovms.batches.line_usage import AnswerBody, AnswerUsage, BatchUsage, usage_of
+
+
+class _Response(msgspec.Struct, frozen=True):
+    status_code: int
+    body: AnswerBody | None = None
+
+
+class _Result(msgspec.Struct, frozen=True):
+    id: str
+    response: _Response | None = None
+
+
+class ResultPaths(NamedTuple):
+    """Where results are written: those of answers, and those of errors, which may be one file."""
+
+    output: Path
+    errors: Path
+
+
+class ResultLog:
+    """The results of one batch. A line is done when it is in a file, whole; nothing else says so.
+
+    Args:
+        key: tells its results from those of others.
+        last_line: the number of the last line of the input.
+
+    Attributes:
+        num_completed, num_failed: the results so far.
+        usage: the tokens of all answers.
+    """
+
+    def __init__(self, paths: ResultPaths, key: str, last_line: int) -> None:
+        self._paths = paths
+        self._key = key
+        self._last_line = last_line
+        self._done = bytearray(last_line // 8 + 1)  # a bit a line
+        self._files: dict[Path, int] = {}
+        self._waiting: dict[Path, list[bytes]] = {path: [] for path in paths}
+        self._writing: asyncio.Future[None] | None = None
+        self.num_completed = 0
+        self.num_failed = 0
+        self.usage = BatchUsage()
+
+    @property
+    def num_done(self) -> int:
+        return self.num_completed + self.num_failed
+
+    def is_done(self, number: int) -> bool:
+        return bool(self._done[number >> 3] & 1 << (number & 7))
+
+    # What is there
+
+    def open(self) -> None:
+        """Opens the files, and reads what a process before has left there. A line that is cut, or
+        is no result of this batch, ends what counts: it is cut off with all behind it. It blocks.
+
+        Raises:
+            OSError: a file cannot be had.
+        """
+        for path in dict.fromkeys(self._paths):
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            descriptor = self._files[path] = os.open(path, flags, 0o600)
+            end = 0
+            with path.open("rb") as file:
+                for line in file:
+                    if not line.endswith(b"\n") or not self._take(line):
+                        break
+                    end += len(line)
+            os.truncate(descriptor, end)
+
+    def _take(self, line: bytes) -> bool:
+        """Notes a result of a process before, and returns whether it is one."""
+        try:
+            result = msgspec.json.decode(line, type=_Result)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        number = number_of(result.id, self._key)
+        if number is None or not 0 < number <= self._last_line or self.is_done(number):
+            return False
+        response = result.response
+        is_success = response is not None and 200 <= response.status_code < 300
+        body = None if response is None else response.body
+        self._note(number, None if body is None else body.usage, is_success=is_success)
+        return True
+
+    # What is added
+
+    def add(self, number: int, custom_id: str, answer: LineAnswer) -> None:
+        """Adds what was answered to a line. It is in the file when `flush` has returned."""
+        line = answer_line(result_id(self._key, number), custom_id, answer)
+        path = self._paths.output if answer.is_success else self._paths.errors
+        self._waiting[path].append(line)
+        self._note(number, usage_of(answer.body), is_success=answer.is_success)
+
+    def add_unasked(self, number: int, custom_id: str, code: str) -> None:
+        """Adds that a line was never asked, and why."""
+        line = unasked_line(result_id(self._key, number), custom_id, code)
+        self._waiting[self._paths.errors].append(line)
+        self._note(number, None, is_success=False)
+
+    async def flush(self) -> None:
+        """Returns when all that was added is in the files.
+
+        Raises:
+            OSError: it cannot be written: the log is of no use any more.
+        """
+        while self._writing is not None or any(self._waiting.values()):
+            if self._writing is None:
+                self._writing = asyncio.ensure_future(self._write_waiting())
+            await asyncio.shield(self._writing)
+
+    async def _write_waiting(self) -> None:
+        waiting = {path: lines for path, lines in self._waiting.items() if lines}
+        self._waiting = {path: [] for path in self._paths}
+        await asyncio.to_thread(self._write, waiting)
+        self._writing = None  # after an error it stays, for all to raise that
+
+    def _write(self, waiting: Mapping[Path, Sequence[bytes]]) -> None:
+        for path, lines in waiting.items():
+            rest = memoryview(b"".join(lines))
+            while rest:
+                rest = rest[os.write(self._files[path], rest) :]
+
+    def sync(self) -> None:
+        """Returns when the files are on the disk. It blocks. Raises OSError."""
+        for descriptor in self._files.values():
+            os.fsync(descriptor)
+
+    def close(self) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+
+    def _note(self, number: int, usage: AnswerUsage | None, *, is_success: bool) -> None:
+        self._done[number >> 3] |= 1 << (number & 7)
+        if is_success:
+            self.num_completed += 1
+            self.usage.add(usage)
+        else:
+            self.num_failed += 1

@@ -1,0 +1,208 @@
+"""Keeps files with what is known of them in a directory that this process alone uses."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from fastovms.errors import ConfigurationError, RequestError
+from fastovms.files.file_record import FileRecord
+from fastovms.files.record_folder import RecordFolder, sync_directory
+from fastovms.files_config import FilesConfig
+
+logger = logging.getLogger(__name__)
+
+FOLDER: Final = "files"
+
+_NEVER: Final = float("inf")
+
+
+class FileStore:
+    """The files of all tenants. Its methods run on the event loop, those that write in threads.
+
+    Args:
+        directory: is made, and locked until `close`.
+        clock: tells the Unix time.
+
+    Raises:
+        ConfigurationError: the directory cannot be had, or another process has it.
+    """
+
+    def __init__(self, directory: Path, config: FilesConfig, clock: Callable[[], float]) -> None:
+        self.config = config
+        self._clock = clock
+        self._contents = directory / "contents"
+        self._partial = directory / "partial"
+        self._records: dict[str, FileRecord] = {}
+        self._pins: Counter[str] = Counter()
+        self._reserved = 0
+        try:
+            for folder in (directory, self._contents, self._partial):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = _lock(directory / "lock")
+            self._folder = RecordFolder(directory / "records", FileRecord)
+            self._load()
+        except OSError as error:
+            raise ConfigurationError(
+                f"files cannot be kept in {directory}: {error.strerror or error}"
+            ) from None
+        self._num_bytes = sum(record.size for record in self._records.values())
+        self._next_expiry = min(map(_expiry, self._records.values()), default=_NEVER)
+
+    def _load(self) -> None:
+        """Reads the records, and deletes what a process has left unfinished."""
+        for record in self._folder.read_all():
+            if self.path_of(record.id).exists():
+                self._records[record.id] = record
+            else:
+                self._folder.delete(record.id)
+        for path in (*self._partial.iterdir(), *self._contents.iterdir()):
+            if path.parent == self._partial or path.name not in self._records:
+                path.unlink()
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    # What there is
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def num_bytes(self) -> int:
+        """How much all files take, those that are being uploaded included."""
+        return self._num_bytes + self._reserved
+
+    def find(self, tenant: str, id: str) -> FileRecord | None:
+        self._drop_expired()
+        record = self._records.get(id)
+        return record if record is not None and record.tenant == tenant else None
+
+    def list(self, tenant: str) -> Iterator[FileRecord]:
+        """Yields a tenant's files, the oldest first."""
+        self._drop_expired()
+        found = [record for record in self._records.values() if record.tenant == tenant]
+        return iter(sorted(found, key=lambda record: (record.created_at, record.id)))
+
+    def path_of(self, id: str) -> Path:
+        return self._contents / id
+
+    # Uploads
+
+    def new_partial(self) -> Path:
+        """Returns where the content of another file may be gathered, for `add`."""
+        return self._partial / secrets.token_hex(8)
+
+    def has_room(self) -> bool:
+        """Whether there may be another file."""
+        self._drop_expired()
+        return len(self._records) < self.config.max_files
+
+    def reserve(self, size: int) -> bool:
+        """Reserves bytes for an upload, and returns whether it may have them."""
+        if self.num_bytes + size > self.config.max_files_size:
+            return False
+        self._reserved += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Gives back what was reserved: the upload has failed, or is a file now."""
+        self._reserved -= size
+
+    async def add(self, partial: Path, record: FileRecord) -> None:
+        """Makes a file of a content that is complete. Raises OSError."""
+
+        def write() -> None:
+            # The record first: a content without one would be deleted at the next start, and a
+            # record without content is forgotten then.
+            self._folder.write(record.id, record)
+            partial.replace(self.path_of(record.id))
+            sync_directory(self._contents)
+
+        await asyncio.to_thread(write)
+        self._records[record.id] = record
+        self._num_bytes += record.size
+        self._next_expiry = min(self._next_expiry, _expiry(record))
+
+    # Deletion
+
+    def pin(self, id: str) -> None:
+        """Keeps a file from being deleted until `unpin`."""
+        self._pins[id] += 1
+
+    def unpin(self, id: str) -> None:
+        self._pins[id] -= 1
+        if not self._pins[id]:
+            del self._pins[id]
+            if id in self._records:
+                self._next_expiry = min(self._next_expiry, _expiry(self._records[id]))
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        """Deletes a file, and returns whether there was one.
+
+        Raises:
+            RequestError: a batch uses it.
+            OSError: it cannot be deleted.
+        """
+        if self.find(tenant, id) is None:
+            return False
+        if id in self._pins:
+            raise RequestError(f"the file {id} is the input of a batch that has not ended")
+        self._forget(id)
+        await asyncio.to_thread(self._erase, id)
+        return True
+
+    def _forget(self, id: str) -> None:
+        self._num_bytes -= self._records.pop(id).size
+
+    def _erase(self, id: str) -> None:
+        self._folder.delete(id)
+        self.path_of(id).unlink(missing_ok=True)
+
+    def _erase_expired(self, id: str) -> None:
+        try:
+            self._erase(id)
+        except OSError as error:
+            logger.error("the file %s has expired and cannot be deleted: %s", id, error)
+
+    def _drop_expired(self) -> None:
+        now = self._clock()
+        if now < self._next_expiry:
+            return
+        for id, record in list(self._records.items()):
+            if _expiry(record) <= now and id not in self._pins:
+                self._forget(id)
+                asyncio.get_running_loop().run_in_executor(None, self._erase_expired, id)
+        self._next_expiry = min(
+            (_expiry(record) for id, record in self._records.items() if id not in self._pins),
+            default=_NEVER,
+        )
+
+    def check(self) -> None:
+        """Asserts that the books balance."""
+        assert self._num_bytes == sum(record.size for record in self._records.values())
+        assert self._reserved >= 0
+
+
+def _expiry(record: FileRecord) -> float:
+    return _NEVER if record.expires_at is None else record.expires_at
+
+
+def _lock(path: Path) -> int:
+    """Returns a descriptor that holds the lock as long as it is open. Raises OSError."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if isinstance(error, BlockingIOError):
+            raise OSError("another server uses it") from None
+        raise
+    return lock

@@ -1,0 +1,66 @@
+"""Keeps small records in a directory, a file of JSON each, so that each is there whole or not at
+all, whatever ends the process or the machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+logger = logging.getLogger(__name__)
+
+_SUFFIX: Final = ".json"
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+class RecordFolder(Generic[Record]):
+    """A directory of records by their ids. All of it blocks: it is for threads.
+
+    Args:
+        directory: is made, where it is not there.
+    """
+
+    def __init__(self, directory: Path, kind: type[Record]) -> None:
+        self._directory = directory
+        self._kind = kind
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def read_all(self) -> Iterator[Record]:
+        """Yields every record. One that cannot be read is passed over, and the log tells so."""
+        for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
+            try:
+                yield msgspec.json.decode(path.read_bytes(), type=self._kind)
+            except (OSError, msgspec.DecodeError) as error:
+                logger.error("%s cannot be read: %s", path, error)
+
+    def write(self, id: str, record: Record) -> None:
+        """Writes a record in place of the one with this id. Raises OSError: the old one stays."""
+        path = self._path(id)
+        draft = path.with_suffix(".new")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(record))
+            file.flush()
+            os.fsync(descriptor)
+        draft.replace(path)
+        sync_directory(self._directory)
+
+    def delete(self, id: str) -> None:
+        self._path(id).unlink(missing_ok=True)
+
+    def _path(self, id: str) -> Path:
+        return self._directory / f"{id}{_SUFFIX}"
+
+
+def sync_directory(path: Path) -> None:
+    """Returns when the names in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

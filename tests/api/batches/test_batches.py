@@ -1,0 +1,172 @@
+"""The endpoints of batches, whose lines the endpoints of models answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+from openai.types import Batch
+
+from fastovms.batch_service import BatchService
+from fastovms.batches.line_caller import LOWEST_PRIORITY
+from fastovms.files.file_record import FileRecord
+from fastovms.files_config import BatchConfig, FilesConfig
+
+URL = "/v1/completions"
+
+
+class Site:
+    def __init__(self, api, path) -> None:
+        self.api = api
+        self.service = BatchService(path, FilesConfig(), BatchConfig(), time.time)
+        self.service.start(api.router, api.context, lambda: 0)
+        self.store = self.service._store
+
+    async def add_input(self, *lines: dict, purpose: str = "batch", tenant: str = "") -> str:
+        id = f"file-{len(self.store)}"
+        partial = self.store.new_partial()
+        partial.write_text("\n".join(map(json.dumps, lines)))
+        await self.store.add(
+            partial,
+            FileRecord(
+                id=id,
+                tenant=tenant,
+                name="a",
+                purpose=purpose,
+                size=partial.stat().st_size,
+                created_at=1,
+            ),
+        )
+        return id
+
+    async def ask(self, method: str, path: str, body: object = None, tenant: str = ""):
+        response = await self.api.call(method, f"/v1/batches{path}", body, tenant=tenant)
+        return response.status, json.loads(response.body)
+
+    async def create(self, **fields):
+        body = {"endpoint": URL, "completion_window": "24h", **fields}
+        return await self.ask("POST", "", body)
+
+    async def ended(self, id: str) -> Batch:
+        await asyncio.wait(self.service._runner._tasks)
+        status, body = await self.ask("GET", f"/{id}")
+        assert status == 200
+        return Batch(**body)
+
+    def results(self, id: str) -> dict[str, dict]:
+        lines = map(json.loads, self.store.path_of(id).read_text().splitlines())
+        return {line["custom_id"]: line for line in lines}
+
+
+@pytest.fixture
+async def site(make_api, tmp_path):
+    site = Site(make_api("xyz"), tmp_path)
+    yield site
+    await site.service.close()
+
+
+def line(custom_id: str, url: str = URL, **body: object) -> dict:
+    body = {"model": "fake", "prompt": "ab", **body}
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
+
+
+async def test_lines_are_answered_behind_all_others(site) -> None:
+    lines = [
+        line("a", priority=-5),
+        line("b", n=0),
+        line("c", stream=True),
+        line("d", prompt=5),
+        line("e", max_tokens=2),
+    ]
+    id = await site.add_input(*lines)
+    status, made = await site.create(input_file_id=id, metadata={"x": "y"})
+    assert (status, made["status"], made["metadata"]) == (200, "validating", {"x": "y"})
+    batch = await site.ended(made["id"])
+    assert batch.status == "completed"
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (2, 3)
+    assert (batch.usage.input_tokens, batch.usage.output_tokens) == (4, 6)
+    good, bad = site.results(batch.output_file_id), site.results(batch.error_file_id)
+    assert good["a"]["response"]["body"]["choices"][0]["text"] == "xyz"
+    assert set(good) == {"a", "e"}
+    assert {id: found["response"]["status_code"] for id, found in bad.items()} == {
+        "b": 400,
+        "c": 400,
+        "d": 400,
+    }
+    assert {request.priority for request in site.api.backend.submitted} == {LOWEST_PRIORITY}
+    assert [found["id"] for found in (await site.ask("GET", ""))[1]["data"]] == [made["id"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "prompt": None}),
+        ("/v1/responses", {"input": "a", "prompt": None}),
+        ("/v3/completions", {}),
+    ],
+)
+async def test_every_endpoint(make_api, tmp_path, path: str, body: dict) -> None:
+    from tests.api.chat_models import chat_model
+
+    site = Site(make_api("xyz", chat=chat_model()), tmp_path)
+    id = await site.add_input(line("a", path, **body))
+    _, made = await site.create(input_file_id=id, endpoint=path)
+    batch = await site.ended(made["id"])
+    assert (batch.request_counts.completed, batch.errors) == (1, None)
+    assert batch.usage.output_tokens == 4
+    [request] = site.api.backend.submitted
+    assert request.priority == LOWEST_PRIORITY
+    await site.service.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input_file_id": None}, "input_file_id"),
+        ({"input_file_id": "file-x"}, "input_file_id"),
+        ({"input_file_id": "file-1"}, "input_file_id"),
+        ({"input_file_id": "file-2"}, "input_file_id"),
+        ({"input_file_id": 5}, "input_file_id"),
+        ({"endpoint": "/v1/files"}, "endpoint"),
+        ({"endpoint": None}, "endpoint"),
+        ({"completion_window": None}, "completion_window"),
+        ({"completion_window": "0h"}, "completion_window"),
+        ({"completion_window": "31d"}, "completion_window"),
+        ({"completion_window": "1w"}, "completion_window"),
+        ({"metadata": {"a": 5}}, "metadata.a"),
+        ({"output_expires_after": {"anchor": "x"}}, "output_expires_after.anchor"),
+    ],
+)
+async def test_what_is_refused(site, fields, param) -> None:
+    id = await site.add_input(line("a"))
+    await site.add_input(line("a"), purpose="user_data")
+    await site.add_input(line("a"), tenant="other")
+    status, body = await site.create(**{"input_file_id": id, **fields})
+    assert (status, body["error"]["param"]) == (400, param)
+    assert (await site.ask("GET", ""))[1]["data"] == []
+
+
+async def test_cancelling(site) -> None:
+    site.api.backend.paused = True
+    id = await site.add_input(line("a"), line("b"))
+    _, made = await site.create(input_file_id=id)
+    while not site.api.backend.submitted:  # noqa: ASYNC110 (threads read the line)
+        await asyncio.sleep(0.001)
+    status, body = await site.ask("POST", f"/{made['id']}/cancel")
+    assert (status, body["status"]) == (200, "cancelling")
+    assert (await site.ended(made["id"])).status == "cancelled"
+    assert (await site.ask("POST", f"/{made['id']}/cancel"))[0] == 200
+
+
+async def test_others_see_nothing(site) -> None:
+    id = await site.add_input(line("a"))
+    _, made = await site.create(input_file_id=id)
+    for method, path in (("GET", ""), ("POST", "/cancel")):
+        status, _ = await site.ask(method, f"/{made['id']}{path}", tenant="b")
+        assert status == 404
+    assert (await site.ask("GET", "", tenant="b"))[1]["data"] == []
+    assert (await site.ended(made["id"])).status == "completed"
+    status, _ = await site.ask("POST", f"/{made['id']}/cancel")
+    assert status == 400

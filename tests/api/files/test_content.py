@@ -1,0 +1,101 @@
+"""Contents are sent whole or in part, and no faster than the client reads."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fastovms.api.files.content import byte_range, send_content
+from fastovms.errors import StateFailed
+from fastovms.files.file_record import FileRecord
+from fastovms.http.routing.messages import Headers, Request
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        (None, range(10)),
+        ("bytes=0-4", range(5)),
+        ("bytes=4-", range(4, 10)),
+        ("bytes=-3", range(7, 10)),
+        ("bytes=-30", range(10)),
+        ("bytes=5-99", range(5, 10)),
+        ("bytes=10-", None),
+        ("bytes=-0", None),
+        ("bytes=5-4", range(10)),
+        ("bytes=0-1,3-4", range(10)),
+        ("bytes=-", range(10)),
+        ("lines=1-2", range(10)),
+    ],
+)
+def test_ranges(asked, wanted) -> None:
+    assert byte_range(asked, 10) == wanted
+
+
+class Sent:
+    """A stream that is never read faster than `on_writable` is called."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.writable = self.started = True
+        self.closed = False
+        self.on_writable = None
+
+    def send(self, data: bytes) -> None:
+        assert self.writable
+        self.pieces.append(data)
+        self.writable = False
+        asyncio.get_running_loop().call_soon(self.read)
+
+    def read(self) -> None:
+        self.writable = True
+        self.on_writable()
+
+    def finish(self, data: bytes = b"") -> None:
+        self.closed = True
+
+
+def record(size: int) -> FileRecord:
+    return FileRecord(id="file-1", tenant="", name="a", purpose="batch", size=size, created_at=1)
+
+
+async def ask(path, size: int, asked: str | None = None):
+    stream = Sent()
+    opened: list[tuple] = []
+
+    def open_stream(request, status, content_type, headers, ping):
+        opened.append((status, dict(headers)))
+        return stream
+
+    headers = Headers([] if asked is None else [("range", asked)])
+    request = Request("GET", "/", headers=headers, open_stream=open_stream)
+    response = await send_content(request, record(size), path)
+    return response, stream, opened
+
+
+async def test_large_files_come_piece_by_piece(tmp_path) -> None:
+    content = bytes(range(256)) * 4096
+    (tmp_path / "a").write_bytes(content)
+    response, stream, opened = await ask(tmp_path / "a", len(content))
+    assert response is None
+    assert stream.closed
+    assert b"".join(stream.pieces) == content
+    assert len(stream.pieces) == 4
+    assert opened == [(200, {"Accept-Ranges": "bytes"})]
+
+
+async def test_small_ones_and_ranges_come_at_once(tmp_path) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    response, *_ = await ask(tmp_path / "a", 10)
+    assert (response.status, response.body) == (200, b"0123456789")
+    response, *_ = await ask(tmp_path / "a", 10, "bytes=2-3")
+    assert (response.status, response.body) == (206, b"23")
+    assert dict(response.headers)["Content-Range"] == "bytes 2-3/10"
+    response, *_ = await ask(tmp_path / "a", 10, "bytes=10-")
+    assert (response.status, dict(response.headers)["Content-Range"]) == (416, "bytes */10")
+
+
+async def test_a_content_that_is_gone(tmp_path) -> None:
+    with pytest.raises(StateFailed, match="cannot be read"):
+        await ask(tmp_path / "a", 10)

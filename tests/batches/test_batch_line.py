@@ -1,0 +1,65 @@
+"""Lines of batches, and of their results."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fastovms.batches import batch_line
+from fastovms.batches.batch_line import (
+    EXPIRED,
+    LineAnswer,
+    answer_line,
+    number_of,
+    read_lines,
+    result_id,
+    unasked_line,
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"a\nb\n", [(1, b"a"), (2, b"b")]),
+        (b"\xef\xbb\xbfa\r\n\r\n \n\nb", [(1, b"a"), (5, b"b")]),
+        (b"a\n" + b"x" * 100 + b"\nb\n", [(1, b"a"), (2, b"x" * 12), (3, b"b")]),
+        (b"a\n" + b"x" * 100, [(1, b"a"), (2, b"x" * 12)]),
+        (b"1234567890\nb", [(1, b"1234567890"), (2, b"b")]),
+    ],
+)
+def test_reading(content, lines, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(batch_line, "MAX_LINE", 10)
+    (tmp_path / "in").write_bytes(content)
+    assert list(read_lines(tmp_path / "in")) == lines
+
+
+@pytest.mark.parametrize(
+    ("id", "number"),
+    [
+        (result_id("k", 5), 5),
+        (result_id("k", 10**9), 10**9),
+        (result_id("other", 5), None),
+        ("batch_req_k0000000z", None),
+        ("batch_req_k00000", None),
+        ("x", None),
+    ],
+)
+def test_ids(id, number) -> None:
+    assert number_of(id, "k") == number
+
+
+def test_results() -> None:
+    line = answer_line("i", "c\n", LineAnswer(200, "r", b'{"a":1}'))
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    response = {"status_code": 200, "request_id": "r", "body": {"a": 1}}
+    assert json.loads(line) == {"id": "i", "custom_id": "c\n", "response": response, "error": None}
+    told = json.loads(unasked_line("i", "c", EXPIRED))
+    assert (told["response"], told["error"]["code"]) == (None, "batch_expired")
+
+
+@pytest.mark.parametrize(("status", "is_success"), [(200, True), (299, True), (400, False)])
+def test_success(status, is_success) -> None:
+    assert LineAnswer(status, "", b"").is_success is is_success

@@ -1,0 +1,218 @@
+"""A batch comes to its end from wherever it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from fastovms.batches import batch_run
+from fastovms.batches.batch_record import BatchRecord, BatchStatus
+from fastovms.batches.batch_run import MAX_IDLE_STARTS, BatchParts, BatchRun
+from fastovms.batches.input_check import InputRules
+from fastovms.batches.line_caller import LineCaller
+from fastovms.batches.slots import LineSlots
+from fastovms.files.file_record import FileRecord
+from fastovms.files.file_store import FileStore
+from fastovms.files_config import FilesConfig
+from fastovms.http.routing.messages import Request, Response
+from fastovms.http.routing.router import Router
+from tests.batches.test_batch_record import new_record
+
+NUM_LINES = 40
+
+
+class Server:
+    """What batches run on. Answers stop at `num_answers`, as if the process were to end there."""
+
+    def __init__(self, path) -> None:
+        self.path = path
+        self.now = 1000.0
+        self.num_answers = 10**9
+        self.asked: list[str] = []
+        self.stopped = asyncio.Event()
+        self.saved: list[BatchStatus] = []
+        self.router = Router()
+        self.router.add("POST", "/v1/x", self.answer)
+        self.files = FileStore(path / "files", FilesConfig(), lambda: self.now)
+        self.work = path / "work"
+        self.work.mkdir(exist_ok=True)
+        rules = InputRules("/v1/x", lambda url: True, lambda name, url: name or "m", 1000)
+        caller = LineCaller(self.router, lambda: "id")
+        slots = LineSlots(lambda: 4)
+        self.parts = BatchParts(self.files, caller, slots, lambda _: rules, lambda: self.now)
+
+    async def answer(self, request: Request) -> Response:
+        if len(self.asked) >= self.num_answers:
+            self.stopped.set()
+            await asyncio.Event().wait()
+        body = json.loads(request.body)
+        self.asked.append(body["n"])
+        return Response(200 if body["n"] % 10 else 400, b'{"usage":{"prompt_tokens":1}}')
+
+    async def save(self, record: BatchRecord) -> None:
+        self.saved.append(record.status)
+
+    def run(self, record: BatchRecord) -> BatchRun:
+        return BatchRun(record, self.parts, self.save, self.work)
+
+    async def add_input(self, *more: str) -> None:
+        lines = [
+            json.dumps({"custom_id": str(n), "method": "POST", "url": "/v1/x", "body": {"n": n}})
+            for n in range(1, NUM_LINES + 1)
+        ]
+        partial = self.files.new_partial()
+        partial.write_text("\n".join((*lines, *more)))
+        size = partial.stat().st_size
+        file = FileRecord(
+            id="file-in", tenant="", name="a", purpose="batch", size=size, created_at=1
+        )
+        await self.files.add(partial, file)
+
+    def lines(self, id: str | None) -> list[dict]:
+        text = "" if id is None else self.files.path_of(id).read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def results(self, record: BatchRecord) -> list[int]:
+        found = self.lines(record.output_file_id) + self.lines(record.error_file_id)
+        return sorted(int(line["custom_id"]) for line in found)
+
+
+@pytest.fixture
+async def server(tmp_path):
+    server = Server(tmp_path)
+    await server.add_input()
+    yield server
+    server.files.check()
+    server.files.close()
+
+
+ALL = list(range(1, NUM_LINES + 1))
+
+
+async def test_the_whole_way(server) -> None:
+    record = new_record(output_age=3600)
+    await server.run(record).drive()
+    assert record.status is BatchStatus.COMPLETED
+    assert (record.total, record.completed, record.failed) == (NUM_LINES, 36, 4)
+    assert record.usage.input_tokens == 36
+    assert server.results(record) == ALL == sorted(server.asked)
+    file = server.files.find("", record.output_file_id)
+    assert (file.purpose, file.expires_at) == ("batch_output", 4600)
+    assert not list(server.work.iterdir())
+    assert server.saved[0] is BatchStatus.IN_PROGRESS
+    assert server.saved[-2:] == [BatchStatus.FINALIZING, BatchStatus.COMPLETED]
+
+
+async def cut(server: Server, record: BatchRecord, num_answers: int) -> None:
+    """Ends the process when so many lines are answered."""
+    server.num_answers = num_answers
+    server.stopped.clear()
+    task = asyncio.ensure_future(server.run(record).drive())
+    await server.stopped.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_it_goes_on_after_any_number_of_ends(server) -> None:
+    record = new_record()
+    for num_answers in (5, 15, 25):
+        await cut(server, record, num_answers)
+    server.num_answers = 10**9
+    await server.run(record).drive()
+    assert record.status is BatchStatus.COMPLETED
+    assert server.results(record) == ALL
+    assert (record.completed, record.failed) == (36, 4)
+
+
+async def test_what_ends_every_process_has_failed(server) -> None:
+    record = new_record()
+    for _ in range(MAX_IDLE_STARTS):
+        await cut(server, record, 0)
+    await server.run(record).drive()
+    assert record.status is BatchStatus.FAILED
+    assert "the server has ended 5 times" in record.errors[0].message
+
+
+async def test_a_wrong_input_fails(server, tmp_path) -> None:
+    await server.files.delete("", "file-in")
+    await server.add_input("{")
+    record = new_record()
+    await server.run(record).drive()
+    assert record.status is BatchStatus.FAILED
+    assert [(error.line, error.code) for error in record.errors] == [(41, "invalid_json_line")]
+    assert server.asked == []
+    assert record.output_file_id is None
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+async def test_a_batch_that_ends_early_tells_of_every_line(server, cancels: bool) -> None:
+    server.num_answers = 10
+    record = new_record(expires_at=1000 if not cancels else 5000)
+    if not cancels:
+        server.num_answers = 0
+    run = server.run(record)
+    task = asyncio.ensure_future(run.drive())
+    if cancels:
+        await server.stopped.wait()
+        await run.cancel()
+    await task
+    code = "batch_cancelled" if cancels else "batch_expired"
+    assert record.status == code.removeprefix("batch_")
+    assert server.results(record) == ALL
+    told = [line["error"]["code"] for line in server.lines(record.error_file_id) if line["error"]]
+    assert set(told) == {code}
+    assert len(told) >= NUM_LINES - 10
+    assert record.completed + record.failed == NUM_LINES
+
+
+async def test_a_cancelled_one_is_cancelled_in_the_next_process(server) -> None:
+    record = new_record()
+    await cut(server, record, 5)
+    record.enter(BatchStatus.CANCELLING, 1000)
+    record.outcome = BatchStatus.CANCELLED
+    await server.run(record).drive()
+    assert record.status is BatchStatus.CANCELLED
+    assert server.results(record) == ALL
+    unchecked = new_record(status=BatchStatus.CANCELLING, outcome=BatchStatus.CANCELLED)
+    unchecked = replace_id(unchecked)
+    await server.run(unchecked).drive()
+    assert unchecked.status is BatchStatus.CANCELLED
+    assert unchecked.error_file_id is None
+
+
+def replace_id(record: BatchRecord) -> BatchRecord:
+    record.id = f"batch_{'cd' * 16}"
+    record.output_id = record.error_id = "file-none"
+    return record
+
+
+async def test_an_end_while_finalizing_changes_nothing(server) -> None:
+    record = new_record()
+    await server.run(record).drive()
+    record.status = BatchStatus.FINALIZING  # the last record was not yet written
+    record.output_file_id = record.error_file_id = None
+    await server.run(record).drive()
+    assert server.results(record) == ALL
+
+
+async def test_a_disk_that_fails_holds_it_up(server, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(batch_run, "_RETRY_DELAY", 0.0)
+    record = new_record()
+    faults = [OSError("full"), OSError("full")]
+    add = server.files.add
+
+    async def fail(partial, file) -> None:
+        if faults:
+            raise faults.pop()
+        await add(partial, file)
+
+    monkeypatch.setattr(server.files, "add", fail)
+    await server.run(record).drive()
+    assert record.status is BatchStatus.COMPLETED
+    assert "is held up: full" in caplog.text
+    assert server.results(record) == ALL

@@ -1,0 +1,87 @@
+"""Batches are kept, run beside each other, and gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fastovms.batches.batch_record import BatchStatus
+from fastovms.batches.batch_runner import BatchRunner
+from fastovms.errors import Overloaded, RequestError
+from fastovms.files_config import BatchConfig
+from tests.batches.test_batch_record import new_record
+from tests.batches.test_batch_run import Server
+
+
+@pytest.fixture
+async def server(tmp_path):
+    server = Server(tmp_path)
+    await server.add_input()
+    yield server
+    server.files.close()
+
+
+def numbered(number: int, **fields):
+    return new_record(
+        id=f"batch_{number:032x}",
+        output_id=f"file-o{number}",
+        error_id=f"file-e{number}",
+        created_at=1000 + number,
+        **fields,
+    )
+
+
+async def idle(runner: BatchRunner) -> None:
+    await asyncio.wait(runner._tasks)
+
+
+async def test_several(server, tmp_path) -> None:
+    runner = BatchRunner(tmp_path / "batches", BatchConfig(max_kept=2), server.parts)
+    for number in range(3):
+        await runner.add(numbered(number, tenant="a"))
+    assert [record.id[-1] for record in runner.list("a")] == ["0", "1", "2"]
+    assert list(runner.list("b")) == []
+    assert runner.find("b", f"batch_{0:032x}") is None
+    with pytest.raises(RequestError, match="the input of a batch"):
+        await server.files.delete("", "file-in")
+    await idle(runner)
+    assert runner.find("a", f"batch_{0:032x}").status is BatchStatus.COMPLETED
+    await runner.add(numbered(4, tenant="a"))
+    assert [record.id[-1] for record in runner.list("a")] == ["1", "2", "4"]
+    await idle(runner)
+    assert await server.files.delete("", "file-in")
+    await runner.close()
+
+
+async def test_the_next_process_goes_on(server, tmp_path) -> None:
+    server.num_answers = 5
+    first = BatchRunner(tmp_path / "batches", BatchConfig(), server.parts)
+    await first.add(numbered(1))
+    await server.stopped.wait()
+    await first.close()
+    server.num_answers = 10**9
+    second = BatchRunner(tmp_path / "batches", BatchConfig(), server.parts)
+    second.start()
+    await idle(second)
+    [record] = second.list("")
+    assert record.status is BatchStatus.COMPLETED
+    assert server.results(record) == list(range(1, 41))
+    third = BatchRunner(tmp_path / "batches", BatchConfig(), server.parts)
+    third.start()
+    assert third.num_running == 0
+
+
+async def test_bounds_and_cancellation(server, tmp_path) -> None:
+    server.num_answers = 5
+    runner = BatchRunner(tmp_path / "batches", BatchConfig(max_unfinished=1), server.parts)
+    record = numbered(1)
+    await runner.add(record)
+    await server.stopped.wait()
+    with pytest.raises(Overloaded, match="1 batches"):
+        await runner.add(numbered(2))
+    await runner.cancel(record)
+    await idle(runner)
+    assert record.status is BatchStatus.CANCELLED
+    await runner.cancel(record)
+    await runner.close()

@@ -1,0 +1,87 @@
+"""Inputs are checked whole before anything runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fastovms.batches import batch_line, input_check
+from fastovms.batches.input_check import CheckedInput, InputRules, check_input
+
+URL = "/v1/x"
+
+
+def line(custom_id: object = "a", **fields: object) -> str:
+    whole = {"custom_id": custom_id, "method": "POST", "url": URL, "body": {"model": "m"}}
+    return json.dumps({**whole, **fields})
+
+
+def check(tmp_path, *lines: str, endpoint: str | None = URL, max_lines: int = 100) -> CheckedInput:
+    (tmp_path / "in").write_text("\n".join(lines))
+    models = {"m": "m", "alias": "m", None: "m", "n": "n"}
+    rules = InputRules(
+        endpoint, {URL, "/v1/y"}.__contains__, lambda name, url: models.get(name), max_lines
+    )
+    return check_input(tmp_path / "in", rules)
+
+
+def test_good_ones(tmp_path) -> None:
+    lines = [line("a"), "", line("b", body={"model": "alias"}), line("c", body={}), " "]
+    checked = check(tmp_path, *lines)
+    assert checked.errors == []
+    assert (checked.num_requests, checked.last_line, checked.model) == (3, 4, "m")
+    assert checked.digest != check(tmp_path, *lines[1:]).digest
+    both = check(tmp_path, line("a"), line("b", url="/v1/y", body={"model": "n"}), endpoint=None)
+    assert both.errors == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "param"),
+    [
+        ("{", "invalid_json_line", None),
+        ("[]", "invalid_json_line", None),
+        ("[" * 100_000, "invalid_json_line", None),
+        ('"\ud800"'.encode("utf-8", "surrogatepass").decode("latin-1"), "invalid_json_line", None),
+        (line(None), "missing_required_parameter", "custom_id"),
+        (line(method=None), "missing_required_parameter", "method"),
+        (line(url=None), "missing_required_parameter", "url"),
+        (line(body=None), "missing_required_parameter", "body"),
+        (json.dumps({"custom_id": "a"}), "missing_required_parameter", "method"),
+        (line(""), "invalid_custom_id", "custom_id"),
+        (line(5), "invalid_custom_id", "custom_id"),
+        (line("x" * 513), "invalid_custom_id", "custom_id"),
+        (line(method="GET"), "invalid_method", "method"),
+        (line(url="/v1/files"), "invalid_url", "url"),
+        (line(url=5), "invalid_url", "url"),
+        (line(url="/v1/y"), "mismatched_url", "url"),
+        (line(body=[]), "invalid_body", "body"),
+        (line(body={"model": 5}), "invalid_model", "body.model"),
+        (line(body={"model": "o"}), "model_not_found", "body.model"),
+        (line(body={"model": "n"}), "mismatched_model", "body.model"),
+    ],
+)
+def test_faults_tell_their_line(tmp_path, bad, code, param) -> None:
+    [error] = check(tmp_path, line("z"), "", bad).errors
+    assert (error.code, error.param, error.line) == (code, param, 3)
+    assert len(error.message) < 200
+
+
+def test_ids_that_come_twice(tmp_path) -> None:
+    lines = [line(f"{number % 90}") for number in range(100)]
+    errors = check(tmp_path, *lines).errors
+    assert [error.line for error in errors] == list(range(91, 101))
+    assert {error.code for error in errors} == {"duplicate_custom_id"}
+
+
+def test_bounds(tmp_path, monkeypatch) -> None:
+    assert [error.code for error in check(tmp_path).errors] == ["empty_file"]
+    lines = [line(str(number)) for number in range(5)]
+    [error] = check(tmp_path, *lines, max_lines=4).errors
+    assert error.code == "too_many_requests"
+    assert check(tmp_path, *lines, max_lines=5).errors == []
+    assert len(check(tmp_path, *(["{"] * 300), max_lines=1000).errors) == input_check.MAX_ERRORS
+    assert len(check(tmp_path, *([line()] * 99)).errors) == 98
+    for module in (batch_line, input_check):
+        monkeypatch.setattr(module, "MAX_LINE", 50)
+    assert {error.code for error in check(tmp_path, *lines).errors} == {"line_too_long"}

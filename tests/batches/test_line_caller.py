@@ -1,0 +1,88 @@
+"""Lines are asked as requests are, and again where there is no room for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import orjson
+import pytest
+
+from fastovms.batches.batch_line import BatchLine
+from fastovms.batches.line_caller import LOWEST_PRIORITY, LineCaller
+from fastovms.http.routing.messages import Request, Response
+from fastovms.http.routing.router import Router
+
+
+def line(url: str = "/v1/x", **body: object) -> BatchLine:
+    return BatchLine("a", "POST", url, msgspec.Raw(orjson.dumps(body)))
+
+
+class Site:
+    def __init__(self, *answers: Response) -> None:
+        self.answers = list(answers)
+        self.requests: list[Request] = []
+        self.router = Router()
+        self.router.add("POST", "/v1/x", self.answer)
+        self.router.add("POST", "/v1/plain", lambda request: Response(204))
+
+    async def answer(self, request: Request) -> Response:
+        self.requests.append(request)
+        return self.answers.pop(0)
+
+    def caller(self, **options) -> LineCaller:
+        return LineCaller(self.router, lambda: "id", **options)
+
+
+@pytest.fixture
+def naps(monkeypatch) -> list[float]:
+    naps: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        naps.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return naps
+
+
+async def test_what_a_handler_sees() -> None:
+    site = Site(Response(200, b"{}"))
+    assert await site.caller().ask(line(n=1), "tenant") == (200, "id", b"{}")
+    [request] = site.requests
+    assert (request.method, request.route, request.body) == ("POST", "/v1/x", b'{"n":1}')
+    assert (request.tenant, request.priority) == ("tenant", LOWEST_PRIORITY)
+    assert not request.is_admin
+    assert not request.is_local
+    assert (await site.caller().ask(line("/v1/plain"), "")).body == b"null"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "words"),
+    [
+        (line(stream=True), 400, b"stream must not be true"),
+        (line(background=True), 400, b"background must not be true"),
+        (line("/v1/y"), 404, b"no such path"),
+    ],
+)
+async def test_what_no_line_may_ask(asked, status, words) -> None:
+    site = Site()
+    answer = await site.caller().ask(asked, "")
+    assert answer.status == status
+    assert words in answer.body
+
+
+async def test_it_waits_for_room(naps) -> None:
+    later = [
+        Response(429, headers=(("Retry-After", "7"),)),
+        Response(503, headers=(("Retry-After", "700"),)),
+        Response(503),
+    ]
+    site = Site(*later, Response(400, b"{}"))
+    assert (await site.caller().ask(line(), "")).status == 400
+    assert naps == [7.0, 60.0, 1.0]
+
+
+async def test_what_an_engine_loses_as_it_fails_is_for_the_next_process(naps) -> None:
+    site = Site(Response(500, b"{}"), Response(500, b"{}"), Response(200, b"{}"))
+    assert (await site.caller().ask(line(), "")).status == 500
+    assert (await site.caller(has_failed=lambda: True).ask(line(), "")).status == 200

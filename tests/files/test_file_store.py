@@ -1,0 +1,121 @@
+"""Files are kept within bounds, for their tenant, until they expire; ends of the process leave no
+halves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastovms.errors import ConfigurationError, RequestError
+from fastovms.files.file_record import FileRecord
+from fastovms.files.file_store import FileStore
+from fastovms.files_config import FilesConfig
+
+CONFIG = FilesConfig(max_file_size=100, max_files_size=250, max_files=3)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path, clock):
+    store = FileStore(tmp_path / "files", CONFIG, clock)
+    yield store
+    store.check()
+    store.close()
+
+
+async def add(store: FileStore, id: str, *, size: int = 10, **fields) -> FileRecord:
+    partial = store.new_partial()
+    partial.write_bytes(b"x" * size)
+    record = FileRecord(
+        **{
+            "id": id,
+            "tenant": "",
+            "name": "../../etc/passwd",
+            "purpose": "batch",
+            "size": size,
+            "created_at": 1000,
+            **fields,
+        }
+    )
+    await store.add(partial, record)
+    return record
+
+
+async def test_what_is_added_is_there_for_its_tenant(store) -> None:
+    record = await add(store, "file-1", tenant="a")
+    assert store.find("a", "file-1") == record
+    assert store.find("b", "file-1") is None
+    assert [list(store.list(tenant)) for tenant in "ab"] == [[record], []]
+    assert store.path_of("file-1").read_bytes() == b"x" * 10
+    assert not await store.delete("b", "file-1")
+    assert await store.delete("a", "file-1")
+    assert not store.path_of("file-1").exists()
+    assert store.num_bytes == 0
+
+
+async def test_the_next_process_finds_what_is_whole(store, tmp_path, clock) -> None:
+    record = await add(store, "file-1")
+    await add(store, "file-2")
+    store.path_of("file-2").unlink()  # as if the process had ended between record and content
+    store.path_of("file-3").write_text("left")
+    store.new_partial().write_text("left")
+    store.close()
+    again = FileStore(tmp_path / "files", CONFIG, clock)
+    assert list(again.list("")) == [record]
+    assert [path.name for path in (tmp_path / "files").rglob("file-*")].count("file-3") == 0
+    assert not list((tmp_path / "files" / "partial").iterdir())
+    store._lock = again._lock  # the fixture closes it
+
+
+def test_one_process_has_the_directory(store, tmp_path, clock) -> None:
+    with pytest.raises(ConfigurationError, match="another server uses it"):
+        FileStore(tmp_path / "files", CONFIG, clock)
+
+
+def test_a_directory_that_cannot_be_one(tmp_path, clock) -> None:
+    (tmp_path / "files").write_text("no directory")
+    with pytest.raises(ConfigurationError, match="files cannot be kept in"):
+        FileStore(tmp_path / "files", CONFIG, clock)
+
+
+async def test_bounds(store) -> None:
+    await add(store, "file-1", size=100)
+    assert not store.reserve(151)
+    assert store.reserve(150)
+    assert not store.reserve(1)
+    store.give_back(150)
+    await add(store, "file-2")
+    assert store.has_room()
+    await add(store, "file-3")
+    assert not store.has_room()
+
+
+async def test_files_expire_unless_they_are_in_use(store, clock) -> None:
+    await add(store, "file-1", expires_at=1010)
+    await add(store, "file-2", expires_at=1020)
+    store.pin("file-2")
+    clock.now = 1030.0
+    assert [record.id for record in store.list("")] == ["file-2"]
+    with pytest.raises(RequestError, match="the input of a batch"):
+        await store.delete("", "file-2")
+    store.unpin("file-2")
+    clock.now = 1031.0
+    assert store.find("", "file-2") is None
+
+
+def test_modes(store, tmp_path: Path) -> None:
+    for path in (tmp_path / "files").rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path

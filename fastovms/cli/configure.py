@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from fastovms.cli.flags import FLAGS, read_flags
 from fastovms.cli.unused_flags import given_flags
+from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.files import path_from, write_file
 from fastovms.ovms.graph import GRAPH_FILE, MAX_INTEGER, MODEL_FILES, OPTIONS
 from fastovms.ovms.options import OVMS_OPTIONS, Choice, Integer
 from fastovms.ovms.plugin_config import read_plugin_config
 from fastovms.ovms.textproto import quote
-from fastovms.settings import ENGINE, MODEL_SECTIONS, ConfigField
+from fastovms.settings import ENCODER, ENGINE, MODEL_SECTIONS, ConfigField
 
 _GRAPH: Final = """\
 input_stream: "HTTP_REQUEST_PAYLOAD:input"
@@ -95,7 +96,12 @@ def _options(given: Mapping[ConfigField | str, Any], folder: Path) -> dict[str, 
     Args:
         given: values by the fields that flags set, or by the flags that have no use here.
     """
-    held = {option.field for option in _HELD}
+    if given.get(ENCODER.task, "auto") not in ("auto", Task.TEXT_GENERATION.value):
+        raise ConfigurationError(
+            "--configure writes graphs of models that generate text: others are served by their "
+            "directory, and need none"
+        )
+    held = {option.field for option in _HELD} | {ENCODER.task}
     for flag in FLAGS:
         if flag.field in given and flag.field not in held:
             raise ConfigurationError(f"--configure: a graph has no option for {flag.name}")

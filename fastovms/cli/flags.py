@@ -11,6 +11,7 @@ from fastovms.cli.batch_flags import BATCH_FLAGS, FILE_FLAGS
 from fastovms.cli.flag import Flag, settings_of
 from fastovms.cli.model_flags import (
     CHAT_FLAGS,
+    ENCODER_FLAGS,
     ENGINE_FLAGS,
     IMAGES_FLAGS,
     REPOSITORY_FLAGS,
@@ -39,6 +40,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "several models": RESIDENCY_FLAGS,
     ENGINE_GROUP: ENGINE_FLAGS,
     "chat": CHAT_FLAGS,
+    "embeddings and rerank": ENCODER_FLAGS,
     "images": IMAGES_FLAGS,
     "limits": LIMITS_FLAGS,
     "operation": OPERATION_FLAGS,

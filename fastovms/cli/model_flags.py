@@ -21,7 +21,7 @@ from fastovms.cli.flag_types import (
     text,
 )
 from fastovms.config import DEFAULT_TOKEN_BUDGET
-from fastovms.settings import CHAT, ENGINE, FILES, MEDIA, REPOSITORY, RESIDENCY
+from fastovms.settings import CHAT, ENCODER, ENGINE, FILES, MEDIA, REPOSITORY, RESIDENCY
 from fastovms.text.reasoning import REASONING_FORMAT_ALIASES, REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMAT_ALIASES, TOOL_FORMATS
 
@@ -125,6 +125,30 @@ CHAT_FLAGS: Final = (
          "template says"),
     Flag("--response-role", CHAT.response_role, "ROLE", text,
          "role of the messages that are generated"),
+)  # fmt: skip
+
+ENCODER_FLAGS: Final = (
+    Flag("--task", ENCODER.task, "TASK", choice("auto", "text_generation", "embeddings", "rerank"),
+         "what the model does: text_generation, embeddings, rerank, or auto = as its files say, of "
+         "which rerankers that are decoders look like models that generate"),
+    Flag("--pooling", ENCODER.pooling, "POOLING", choice("auto", "cls", "mean", "last"),
+         "how the states of a text's tokens become its vector: cls, mean, last, or auto = as "
+         "1_Pooling/config.json says, else cls, or last of a decoder"),
+    Flag("--normalize", ENCODER.normalize, "", None, "give vectors the length 1"),
+    Flag("--truncate", ENCODER.truncate, "", None,
+         "cut texts that are too long for the model, rather than refuse them"),
+    Flag("--query-instruction", ENCODER.query_instruction, "TEXT", str,
+         "what is put before queries (default: nothing)", shows_default=False),
+    Flag("--document-instruction", ENCODER.document_instruction, "TEXT", str,
+         "what is put before documents and texts to embed (default: nothing)",
+         shows_default=False),
+    Flag("--max-inputs", ENCODER.max_inputs, "N", integer(1),
+         "texts of one request for embeddings or scores"),
+    Flag("--max-allowed-chunks", ENCODER.max_allowed_chunks, "N", integer(1),
+         "documents of one request to rerank, each of which counts as many times as it is cut to "
+         "fit the model"),
+    Flag("--max-batch-tokens", ENCODER.max_batch_tokens, "TOKENS", integer(1),
+         "tokens of texts that are computed together"),
 )  # fmt: skip
 
 IMAGES_FLAGS: Final = (

@@ -12,24 +12,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastovms.errors import ConfigurationError
-from fastovms.ovms.options import OVMS_OPTIONS, Choice, Group, Integer, Kind
+from fastovms.ovms.calculators import CALCULATORS, Calculator
+from fastovms.ovms.options import Choice, Group, Integer, Kind
 from fastovms.ovms.plugin_config import parse_plugin_config
 from fastovms.ovms.textproto import Field, Message, SyntaxFault, Word, parse
-from fastovms.settings import ENGINE, FILES, ConfigField, Settings
+from fastovms.settings import ENCODER, ENGINE, FILES, ConfigField, Settings
 
 GRAPH_FILE: Final = "graph.pbtxt"
 MODEL_FILES: Final = ("openvino_model.xml", "openvino_language_model.xml")
 """The files of which one is in the directory of a model."""
 
-_CALCULATOR: Final = "HttpLLMCalculator"
-_OPTIONS: Final = ("mediapipe.LLMCalculatorOptions", "mediapipe.LLMCalculatorOptions.ext")
 MAX_INTEGER: Final = 2**64 - 1
 """The largest value of an option that has no bound of its own."""
 
-OPTIONS: Final = {option.graph: option for option in OVMS_OPTIONS if option.graph}
+OPTIONS: Final = CALCULATORS["HttpLLMCalculator"].options
 """OVMS's LLMCalculatorOptions."""
 
-_NODE: Final = Group({name: option.kind for name, option in OPTIONS.items()}, ("models_path",))
+_NAMES: Final = ", ".join(CALCULATORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def read_graph(path: Path) -> Node:
     directory, as paths elsewhere.
 
     Raises:
-        ConfigurationError: the file cannot be read, is no graph of one language model, or has an
+        ConfigurationError: the file cannot be read, is no graph of one model, or has an
             option that is wrong.
     """
     try:
@@ -58,7 +57,8 @@ def read_graph(path: Path) -> Node:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"cannot read {path}: {error}") from None
     try:
-        given, unused = _read_node(_llm_node(parse(text)))
+        calculator, options = _options(parse(text))
+        given, unused = _read_node(calculator, options)
     except SyntaxFault as fault:
         raise ConfigurationError(f"{path}, line {fault.line}: {fault}") from None
     _resolve_paths(given, path)
@@ -70,16 +70,17 @@ def read_graph(path: Path) -> Node:
     return Node(Settings(given), unused)
 
 
-def _llm_node(graph: Message) -> Field:
-    """Returns the field that holds the node's options."""
+def _options(graph: Message) -> tuple[Calculator, Field]:
+    """Returns what the only node runs, and the field that holds its options."""
     nodes = [field for field in graph.all("node") if isinstance(field.value, Message)]
     if len(nodes) != 1:
-        raise SyntaxFault(1, f"a graph must have one node, with {_CALCULATOR}, not {len(nodes)}")
+        raise SyntaxFault(1, f"a graph must have one node, with one of {_NAMES}, not {len(nodes)}")
     [node] = nodes
     assert isinstance(node.value, Message)
-    calculator = _only_text(node, "calculator")
-    if calculator != _CALCULATOR:
-        raise SyntaxFault(node.line, f"the calculator must be {_CALCULATOR}, not {calculator}")
+    name = _only_text(node, "calculator")
+    calculator = CALCULATORS.get(name)
+    if calculator is None:
+        raise SyntaxFault(node.line, f"the calculator must be one of {_NAMES}, not {name}")
     if not _only_text(node, "name"):
         raise SyntaxFault(node.line, "the node needs a name")
     found = [
@@ -87,11 +88,13 @@ def _llm_node(graph: Message) -> Field:
         for holder in (*node.value.all("node_options"), *node.value.all("options"))
         if isinstance(holder.value, Message)
         for options in holder.value.fields
-        if options.name.strip("[]").rpartition("/")[2] in _OPTIONS
+        if options.name.strip("[]").rpartition("/")[2] in calculator.messages
     ]
     if len(found) != 1:
-        raise SyntaxFault(node.line, f"the node needs one {_OPTIONS[0]}, not {len(found)}")
-    return found[0]
+        raise SyntaxFault(
+            node.line, f"the node needs one {calculator.messages[0]}, not {len(found)}"
+        )
+    return calculator, found[0]
 
 
 def _only_text(node: Field, name: str) -> str:
@@ -102,17 +105,17 @@ def _only_text(node: Field, name: str) -> str:
     return str(values[0]) if values else ""
 
 
-def _read_node(options: Field) -> tuple[dict[ConfigField, Any], list[str]]:
+def _read_node(calculator: Calculator, options: Field) -> tuple[dict[ConfigField, Any], list[str]]:
     """Returns what the options set, as it stands there, and a line on each that sets nothing."""
-    given = _read_group(options, _NODE, "")
-    used: dict[ConfigField, Any] = {}
+    given = _read_group(options, calculator.group, "")
+    used: dict[ConfigField, Any] = dict(calculator.implied)
     unused: list[str] = []
     for name, value in given.items():
-        option = OPTIONS[name]
+        option = calculator.options[name]
         if value in option.neutral:
             continue
         if option.field is not None:
-            used[option.field] = value
+            used[option.field] = str(value).lower() if option.field == ENCODER.pooling else value
         elif option.unused is not None:
             unused.append(f"{name} is not used: {option.unused}")
         else:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from fastovms.settings import (
     CHAT,
+    ENCODER,
     ENGINE,
     FILES,
     HTTP,
@@ -156,13 +157,17 @@ _USED: Final = (
     OvmsOption(str, CHAT.tool_parser, neutral=("",), flag="--tool-parser", graph="tool_parser"),
     OvmsOption(str, CHAT.reasoning_parser, neutral=("",), flag="--reasoning-parser",
                graph="reasoning_parser"),
+    OvmsOption(str, ENCODER.task, flag="--task"),
+    OvmsOption(str, ENCODER.pooling, flag="--pooling"),
+    OvmsOption(bool, ENCODER.normalize, flag="--normalize"),
+    OvmsOption(bool, ENCODER.truncate, flag="--truncate"),
+    OvmsOption(Integer(1), ENCODER.max_allowed_chunks, flag="--max-allowed-chunks"),
+    OvmsOption(Integer(1), None, "--plugin-config has NUM_STREAMS", (1,), flag="--num-streams"),
     OvmsOption(Integer(1, _UINT32), LIMITS.best_of_limit, graph="best_of_limit"),
     OvmsOption(Integer(1, _UINT32), LIMITS.max_tokens_limit, graph="max_tokens_limit"),
 )  # fmt: skip
 
 _OF_GENERATION: Final = (
-    OvmsOption(Choice(("text_generation",), ignores_case=True), neutral=("text_generation",),
-               flag="--task"),
     OvmsOption(_PIPELINES, None,
                "the model's files say what it is, and batching is always continuous",
                ("AUTO", "LM_CB"), flag="--pipeline-type", graph="pipeline_type"),

@@ -70,6 +70,11 @@ class FakeEncoder:
         self.encoded: list[tuple[Sequence[EncoderText], str]] = []
         self.error: Exception | None = None
 
+    @property
+    def submitted(self) -> list[tuple[Sequence[EncoderText], str]]:
+        """What other fakes call it."""
+        return self.encoded
+
     def start(self) -> None:
         pass
 
@@ -125,6 +130,7 @@ class EncoderApi(Api):
             models: further ones, which do not encode.
         """
         self.served = served
+        self.backend = served[0].backend
         self.last_request = None
         self.registry = CollectorRegistry()
         self.metrics = served[0].metrics

@@ -12,9 +12,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from fastovms.api.messages.messages_schema import MessagesRequest
+from fastovms.api.embeddings.embedding_schemas import (
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest, GenerationFields
+from fastovms.encoding import Task
 from tests.api.chat_models import chat_model
+from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.fakes import FakeStream, model_info
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -69,7 +76,26 @@ TABLES = (
         prefixes=("/v1",),
         num_others=1,
     ),
+    Table(
+        "## Embeddings",
+        "embeddings",
+        frozenset(EmbeddingRequest.__struct_fields__),
+        {"model": "fake", "input": "a"},
+    ),
+    Table(
+        "## Rerank",
+        "rerank",
+        frozenset(RerankRequest.__struct_fields__),
+        {"model": "fake", "query": "a", "documents": ["b", "c"]},
+    ),
+    Table(
+        "## Score",
+        "score",
+        frozenset(ScoreRequest.__struct_fields__),
+        {"model": "fake", "text_1": "a", "text_2": ["b", "c"]},
+    ),
 )
+ENCODING = ("embeddings", "rerank", "score")
 
 
 def quoted(text: str, field: str) -> list[dict]:
@@ -119,7 +145,19 @@ def cases(which: str) -> list[tuple[str, dict, str, dict]]:
 
 @pytest.fixture
 def make(make_api, make_state):
-    return lambda: make_api("xyz", model=model_info(), chat=chat_model(), state=make_state())
+    made = []
+
+    def api(path: str):
+        name = path.rpartition("/")[2]
+        if name not in ENCODING:
+            return make_api("xyz", model=model_info(), chat=chat_model(), state=make_state())
+        task = Task.EMBEDDINGS if name == "embeddings" else Task.RERANK
+        made.append(EncoderApi(served_encoder(task)))
+        return made[-1]
+
+    yield api
+    for each in made:
+        each.close()
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.path)
@@ -130,7 +168,7 @@ def test_every_field_has_a_row(table):
 @pytest.mark.parametrize(("path", "body", "field", "members"), cases("takes"))
 async def test_what_is_taken(make, path, body, field, members):
     stream = FakeStream()
-    response = await make().call("POST", path, {**body, **members}, stream)
+    response = await make(path).call("POST", path, {**body, **members}, stream)
     if members.get("stream"):
         assert response is None
         assert stream.events[-1] in ("[DONE]", {"type": "message_stop"})
@@ -142,7 +180,7 @@ async def test_what_is_taken(make, path, body, field, members):
 
 @pytest.mark.parametrize(("path", "body", "field", "members"), cases("refuses"))
 async def test_what_is_refused(make, path, body, field, members):
-    api = make()
+    api = make(path)
     status, answer = await api.post(path, {**body, **members})
     error = answer["error"]
     if path.startswith("/v1"):

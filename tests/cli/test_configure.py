@@ -103,7 +103,7 @@ def test_options_without_use_here_are_in_the_graph_all_the_same(folder, caplog):
         ("--configure --model_path empty",
          "empty has no openvino_model.xml or openvino_language_model.xml"),
         (f"{CONFIGURE} --gguf_filename x.gguf", "--model-path: m has no x.gguf"),
-        ("--configure --model_path m --task rerank", "--task: must be text_generation, not"),
+        ("--configure --model_path m --task rerank", "writes graphs of models that generate text"),
         (f"{CONFIGURE} --max_num_seqs 0", "--max-num-seqs: must be an integer at least 1, not '0'"),
         (f"{CONFIGURE} --max_num_seqs {2**64}", "max_num_seqs of a graph must be an integer"),
         (f"{CONFIGURE} --cache_size 0.5", "cache_size of a graph must be an integer from 0 to "),

@@ -19,6 +19,7 @@ from fastovms.config import (
     ServiceConfig,
 )
 from fastovms.settings import (
+    ENCODER,
     ENGINE,
     FILES,
     MODEL_SECTIONS,
@@ -59,6 +60,7 @@ def test_a_line_of_ovms():
         ENGINE.enable_prefix_caching: True,
         ENGINE.draft_model: Path("org/draft"),
         ENGINE.plugin_config: {"PERFORMANCE_HINT": "LATENCY", "KV_CACHE_PRECISION": "u8"},
+        ENCODER.task: "text_generation",
     }
     told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}
     assert told == {
@@ -97,7 +99,7 @@ def test_a_line_of_vllm():
     ("arguments", "message"),
     [
         (["--rest_workers", "0"], "must be an integer at least 1, not '0'"),
-        (["--task", "embeddings"], "must be text_generation, not 'embeddings'"),
+        (["--num_streams", "0"], "must be an integer at least 1, not '0'"),
         (["--pipeline_type", "cb"], "must be AUTO, LM, VLM, LM_CB, VLM_CB or OMNI, not 'cb'"),
         (["--model_distribution_policy", "X"], "must be TENSOR_PARALLEL or PIPELINE_PARALLEL"),
         (["--kv_cache_precision", "u9"], "must be u4, u8, f16, bf16 or f32, not 'u9'"),

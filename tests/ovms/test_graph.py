@@ -8,7 +8,7 @@ import pytest
 
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.graph import read_graph
-from fastovms.settings import CHAT, ENGINE, FILES, LIMITS
+from fastovms.settings import CHAT, ENCODER, ENGINE, FILES, LIMITS
 
 GRAPH = """\
 input_stream: "HTTP_REQUEST_PAYLOAD:input"
@@ -169,14 +169,40 @@ def test_a_gguf_file(folder):
     assert read_graph(path).settings.given == {FILES.path: folder / "model.gguf"}
 
 
+@pytest.mark.parametrize(
+    ("calculator", "message", "options", "given"),
+    [
+        ("EmbeddingsCalculatorOV", "EmbeddingsCalculatorOVOptions", "",
+         {ENCODER.task: "embeddings"}),
+        ("EmbeddingsCalculatorOV", "EmbeddingsCalculatorOVOptions",
+         'normalize_embeddings: false pooling: LAST truncate: true target_device: "CPU" '
+         """plugin_config: '{"NUM_STREAMS": 1}'""",
+         {ENCODER.task: "embeddings", ENCODER.normalize: False, ENCODER.pooling: "last",
+          ENCODER.truncate: True, ENGINE.device: "CPU", ENGINE.plugin_config: {"NUM_STREAMS": 1}}),
+        ("RerankCalculatorOV", "RerankCalculatorOVOptions",
+         "max_allowed_chunks: 9 max_position_embeddings: 256",
+         {ENCODER.task: "rerank", ENCODER.max_allowed_chunks: 9, ENGINE.max_model_len: 256}),
+    ],
+)  # fmt: skip
+def test_graphs_of_encoders(folder, calculator, message, options, given):
+    path = write(folder, f'models_path: "model" {options}', calculator=calculator)
+    path.write_text(path.read_text().replace("LLMCalculatorOptions", message))
+    node = read_graph(path)
+    assert node.settings.given == {**given, FILES.path: folder / "model"}
+    assert node.unused == []
+
+
 def test_what_is_no_graph_of_a_language_model(folder):
     options = 'models_path: "model"'
     path = write(folder, options)
     text = path.read_text()
     for graph, message in (
-        (text + text, "a graph must have one node, with HttpLLMCalculator, not 2"),
+        (
+            text + text,
+            "a graph must have one node, with one of HttpLLMCalculator, ",
+        ),
         ('input_stream: "a"', "not 0"),
-        (text.replace("HttpLLM", "Embeddings"), "must be HttpLLMCalculator, not Embeddings"),
+        (text.replace("HttpLLM", "T2s"), "must be one of HttpLLMCalculator, Embeddings"),
         (text.replace('"LLM"', '""'), "the node needs a name"),
         (text.replace('name: "LLM"', ""), "the node needs a name"),
         (text.replace("LLMCalculatorOptions", "Other"), "needs one mediapipe.LLMCalculatorOptions"),

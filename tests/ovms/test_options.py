@@ -13,7 +13,7 @@ from fastovms.cli.unused_flags import OVMS_FLAGS
 from fastovms.ovms.options import OVMS_OPTIONS
 
 PLACES = ("flag", "graph", "device_property", "pipeline_property", "member", "variable")
-REFUSED = ("draft_eagle3_mode", "--task")
+REFUSED = ("draft_eagle3_mode",)
 
 
 def names_of(option) -> list[str]:

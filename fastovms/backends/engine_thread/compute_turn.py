@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-SLICE_SHARE: Final = 0.5
+SLICE_SHARE: Final = 0.33
 """The longest slice, as a share of the engines' steps: it follows each step, so that tokens come at
 most one and a half times as slowly."""
 

@@ -1,0 +1,157 @@
+"""Measures how fast texts become vectors and scores, against the pipelines of openvino_genai and
+beside chats: documents a second, and the gaps between tokens of the chats meanwhile, as ratios."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino_genai
+
+from bench.encoder_graph import ENCODER_SHAPES
+from bench.encoder_models import vocabulary, write_encoder
+from fastovms.backends.encoder.encoder_backend import ThreadedEncoder
+from fastovms.backends.encoder.encoder_loading import load_encoder
+from fastovms.backends.engine_thread.compute_turn import ComputeTurn
+from fastovms.backends.model_files.encoder_files import read_encoder_info
+from fastovms.backends.model_files.model_info import read_model_info
+from fastovms.backends.paged.paged_backend import PagedBackend
+from fastovms.config import EngineConfig
+from fastovms.encoder_config import EncoderConfig
+from fastovms.encoding import EncoderText
+from fastovms.engine.model.device_memory import available_memory
+from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
+from fastovms.text.tokens.text_encoder import TextEncoder
+
+NUM_CHATS = 8
+PER_REQUEST = 32
+"""Documents of one call of a pipeline, which pads all of them to the longest."""
+
+
+def make_texts(num: int, shape_size: int, seed: int = 0) -> list[str]:
+    """Texts of 10 to 200 words, most of them short."""
+    rng = random.Random(seed)
+    words = [word for word in vocabulary(shape_size) if word.isalpha() and len(word) > 1]
+    sizes = [int(10 + 190 * rng.random() ** 3) for _ in range(num)]
+    return [" ".join(rng.choices(words, k=size)) for size in sizes]
+
+
+class Chats:
+    """Streams that run until they are stopped, and the gaps between their tokens."""
+
+    def __init__(self, backend: PagedBackend) -> None:
+        self._backend = backend
+        self._last: dict[str, float] = {}
+        self.gaps: list[float] = []
+
+    def start(self) -> None:
+        for number in range(NUM_CHATS):
+            name = f"chat-{number}"
+            params = SamplingParams(max_tokens=1500, ignore_eos=True, seed=number)
+            prompt = list(range(5 + number, 37 + number))
+            request = GenerationRequest(name, prompt, params)
+            self._backend.submit(request, lambda output, name=name: self._note(name, output))
+
+    def _note(self, name: str, output: GenerationOutput) -> None:
+        now = time.perf_counter()
+        if name in self._last:
+            self.gaps.append(now - self._last[name])
+        self._last[name] = now
+
+    def stop(self) -> None:
+        for name in self._last:
+            self._backend.abort(name)
+
+    def take(self) -> tuple[float, float]:
+        """The median and the 99th of a hundred gaps since the last call, in milliseconds."""
+        gaps, self.gaps = self.gaps, []
+        return statistics.median(gaps) * 1e3, float(np.quantile(gaps, 0.99)) * 1e3
+
+
+async def encode(backend: ThreadedEncoder, texts: TextEncoder, given: Sequence[str]) -> float:
+    """Documents a second, tokenizing included."""
+    start = time.perf_counter()
+    found = texts.encode(given)
+    await backend.encode([EncoderText(texts.enclosed(each)) for each in found], "bench")
+    return len(given) / (time.perf_counter() - start)
+
+
+def by_pipeline(directory: Path, given: Sequence[str]) -> float:
+    pipeline = openvino_genai.TextEmbeddingPipeline(directory, "CPU")
+    pipeline.embed_documents(list(given[:2]))
+    start = time.perf_counter()
+    for position in range(0, len(given), PER_REQUEST):
+        pipeline.embed_documents(list(given[position : position + PER_REQUEST]))
+    return len(given) / (time.perf_counter() - start)
+
+
+async def measure(options: argparse.Namespace, directory: Path) -> None:
+    shape = ENCODER_SHAPES[options.shape]
+    given = make_texts(options.documents, shape.vocab_size)
+    turn = ComputeTurn()
+    info = read_encoder_info(directory, name=options.shape)
+    backend, texts = load_encoder(directory, info, EngineConfig(), EncoderConfig(), turn)
+    backend.start()
+    await encode(backend, texts, given[: len(given) // 4])  # memory is reserved, costs are learned
+    theirs = by_pipeline(directory, given)
+    alone = await encode(backend, texts, given)
+    print(f"alone: {alone:.1f} documents/s, genai's pipeline {theirs:.1f}: {alone / theirs:.2f} x")
+    if options.chat is not None:
+        await beside_chats(options, backend, texts, given, alone, turn)
+    await backend.close()
+
+
+async def beside_chats(
+    options: argparse.Namespace,
+    backend: ThreadedEncoder,
+    texts: TextEncoder,
+    given: Sequence[str],
+    alone: float,
+    turn: ComputeTurn,
+) -> None:
+    config = EngineConfig(cache_size=1, tune=False, enable_prompt_lookup=False)
+    model = read_model_info(options.chat)
+    engine = PagedBackend.compile(options.chat, model, config, turn=turn)(available_memory())
+    engine.start()
+    chats = Chats(engine)
+    chats.start()
+    await asyncio.sleep(options.seconds / 3)
+    chats.take()
+    await asyncio.sleep(options.seconds)
+    median, worst = chats.take()
+    found = await encode(backend, texts, given)
+    median_then, worst_then = chats.take()
+    chats.stop()
+    print(
+        f"beside {NUM_CHATS} chats: {found:.1f} documents/s, {found / alone:.2f} x; gaps "
+        f"{median:.1f} ms -> {median_then:.1f}: {median_then / median:.2f} x, p99 {worst:.1f} -> "
+        f"{worst_then:.1f}: {worst_then / worst:.2f} x"
+    )
+    await engine.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m bench.embeddings", description=__doc__)
+    parser.add_argument("--shape", choices=ENCODER_SHAPES, default="bge-small")
+    parser.add_argument("--documents", type=int, default=400)
+    parser.add_argument("--chat", type=Path, help="directory of a model that chats (default: none)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of chats alone")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch) / options.shape
+        write_encoder(replace(ENCODER_SHAPES[options.shape]), directory)
+        asyncio.run(measure(options, directory))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -146,6 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--chat", type=Path, help="directory of a model that chats (default: none)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of chats alone")
     options = parser.parse_args(arguments)
+    sys.setswitchinterval(0.0005)  # as the server does
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / options.shape
         write_encoder(replace(ENCODER_SHAPES[options.shape]), directory)

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fastovms.api.messages.messages_schema import MessagesRequest
 from fastovms.api.embeddings.embedding_schemas import (
     EmbeddingRequest,
     RerankRequest,
     ScoreRequest,
 )
+from fastovms.api.messages.messages_schema import MessagesRequest
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest, GenerationFields
 from fastovms.encoding import Task

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-SLICE_SHARE: Final = 0.33
-"""The longest slice, as a share of the engines' steps: it follows each step, so that tokens come at
-most one and a half times as slowly."""
+SLICE_SHARE: Final = 0.4
+"""The longest slice, as a share of the engines' steps: it follows each step. The step behind it is
+slower itself, since the slice has used the caches of the processor."""
 
 MIN_SLICE: Final = 0.003
 """Seconds that a slice may always take: less would be mostly handing over."""

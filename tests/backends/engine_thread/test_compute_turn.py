@@ -5,7 +5,12 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from fastovms.backends.engine_thread.compute_turn import MAX_SLICE, MIN_SLICE, ComputeTurn
+from fastovms.backends.engine_thread.compute_turn import (
+    MAX_SLICE,
+    MIN_SLICE,
+    SLICE_SHARE,
+    ComputeTurn,
+)
 
 TIMEOUT = 10
 
@@ -101,7 +106,9 @@ def test_encoders_exclude_each_other():
     second.leave()
 
 
-@pytest.mark.parametrize(("step", "seconds"), [(0.001, MIN_SLICE), (0.02, 0.01), (0.5, MAX_SLICE)])
+@pytest.mark.parametrize(
+    ("step", "seconds"), [(0.001, MIN_SLICE), (0.02, 0.02 * SLICE_SHARE), (0.5, MAX_SLICE)]
+)
 def test_slices_are_as_long_as_steps_allow(step, seconds):
     now = [0.0]
     turn = ComputeTurn(lambda: now[0])

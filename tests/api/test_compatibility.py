@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,14 @@ from fastovms.api.embeddings.embedding_schemas import (
     RerankRequest,
     ScoreRequest,
 )
+from fastovms.api.embeddings.ollama_embed import OllamaEmbedRequest
 from fastovms.api.messages.messages_schema import MessagesRequest
+from fastovms.api.ollama.ollama_schema import (
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaOptions,
+    OllamaTextFields,
+)
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest, GenerationFields
 from fastovms.encoding import Task
@@ -35,8 +42,8 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The section of an endpoint, the fields that it must have, a body for the others, and how many
-    servers it is compared with."""
+    """The section of an endpoint, the fields that it must have, a body for the others, how many
+    servers it is compared with, and the member that its fields are in."""
 
     title: str
     path: str
@@ -44,31 +51,39 @@ class Table(NamedTuple):
     body: dict[str, Any]
     prefixes: tuple[str, ...] = PREFIXES
     num_others: int = 3
+    within: str | None = None
+
+
+def ollama(
+    title: str, path: str, fields: Iterable[str], body: dict[str, Any], within: str | None = None
+) -> Table:
+    return Table(f"Ollama's {title}", path, frozenset(fields), body, ("/api",), 1, within)
 
 
 OF_ALL = frozenset(GenerationFields.__struct_fields__)
 OF_CHAT = frozenset(ChatRequest.__struct_fields__) - OF_ALL
+OLLAMA_CHAT = {"model": "fake", "messages": [{"role": "user", "content": "a"}], "stream": False}
 TABLES = (
     Table(
-        "## Completions",
+        "Completions",
         "completions",
         frozenset(CompletionRequest.__struct_fields__),
         {"model": "fake", "prompt": "ab"},
     ),
     Table(
-        "## Chat completions",
+        "Chat completions",
         "chat/completions",
         OF_CHAT,
         {"model": "fake", "messages": [{"role": "user", "content": "a"}]},
     ),
     Table(
-        "## Responses",
+        "Responses",
         "responses",
         frozenset(ResponsesRequest.__struct_fields__) - OF_ALL,
         {"model": "fake", "input": "a"},
     ),
     Table(
-        "## Messages",
+        "Messages",
         "messages",
         frozenset(MessagesRequest.__struct_fields__) - OF_ALL
         | {"model", "stream", "temperature", "top_p", "top_k"},
@@ -77,25 +92,39 @@ TABLES = (
         num_others=1,
     ),
     Table(
-        "## Embeddings",
+        "Embeddings",
         "embeddings",
         frozenset(EmbeddingRequest.__struct_fields__),
         {"model": "fake", "input": "a"},
     ),
     Table(
-        "## Rerank",
+        "Rerank",
         "rerank",
         frozenset(RerankRequest.__struct_fields__),
         {"model": "fake", "query": "a", "documents": ["b", "c"]},
     ),
     Table(
-        "## Score",
+        "Score",
         "score",
         frozenset(ScoreRequest.__struct_fields__),
         {"model": "fake", "text_1": "a", "text_2": ["b", "c"]},
     ),
+    ollama("chats", "chat", OllamaChatRequest.__struct_fields__, OLLAMA_CHAT),
+    ollama("options", "chat", OllamaOptions.__struct_fields__, OLLAMA_CHAT, "options"),
+    ollama(
+        "prompts",
+        "generate",
+        {*OllamaGenerateRequest.__struct_fields__} - {*OllamaTextFields.__struct_fields__},
+        {"model": "fake", "prompt": "a", "stream": False},
+    ),
+    ollama(
+        "embeddings",
+        "embed",
+        OllamaEmbedRequest.__struct_fields__,
+        {"model": "fake", "input": "a"},
+    ),
 )
-ENCODING = ("embeddings", "rerank", "score")
+ENCODING = ("embed", "embeddings", "rerank", "score")
 
 
 def quoted(text: str, field: str) -> list[dict]:
@@ -116,7 +145,8 @@ def examples(cell: str, field: str) -> tuple[list[dict], list[dict]]:
 
 
 def rows(table: Table) -> Iterator[Row]:
-    section = DOCUMENT.read_text().partition(table.title)[2].partition("\n## ")[0]
+    text = re.split(rf"\n##+ {table.title}\b", DOCUMENT.read_text())[1]
+    section = re.split(r"\n##+ ", text)[0]
     for line in section.splitlines():
         if not line.startswith("| `"):
             continue
@@ -135,7 +165,12 @@ def rows(table: Table) -> Iterator[Row]:
 
 def cases(which: str) -> list[tuple[str, dict, str, dict]]:
     return [
-        (f"{prefix}/{table.path}", table.body, row.field, members)
+        (
+            f"{prefix}/{table.path}",
+            table.body,
+            row.field,
+            {table.within: members} if table.within else members,
+        )
         for table in TABLES
         for row in rows(table)
         for prefix, values in getattr(row, which).items()
@@ -151,7 +186,7 @@ def make(make_api, make_state):
         name = path.rpartition("/")[2]
         if name not in ENCODING:
             return make_api("xyz", model=model_info(), chat=chat_model(), state=make_state())
-        task = Task.EMBEDDINGS if name == "embeddings" else Task.RERANK
+        task = Task.EMBEDDINGS if name.startswith("embed") else Task.RERANK
         made.append(EncoderApi(served_encoder(task)))
         return made[-1]
 
@@ -160,16 +195,19 @@ def make(make_api, make_state):
         each.close()
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.path)
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.title)
 def test_every_field_has_a_row(table):
     assert sorted(row.field for row in rows(table)) == sorted(table.fields)
 
 
 @pytest.mark.parametrize(("path", "body", "field", "members"), cases("takes"))
 async def test_what_is_taken(make, path, body, field, members):
-    stream = FakeStream()
-    response = await make(path).call("POST", path, {**body, **members}, stream)
-    if members.get("stream"):
+    stream, asked = FakeStream(), {**body, **members}
+    response = await make(path).call("POST", path, asked, stream)
+    if path in ("/api/chat", "/api/generate") and asked["stream"] is not False:
+        assert response is None
+        assert [line["done"] for line in stream.lines][-2:] == [False, True]
+    elif members.get("stream"):
         assert response is None
         assert stream.events[-1] in ("[DONE]", {"type": "message_stop"})
         assert not any("error" in event for event in stream.events[:-1])
@@ -188,6 +226,6 @@ async def test_what_is_refused(make, path, body, field, members):
         error = error["message"]
     assert field in error, error
     unknown = members == {"model": "other"}
-    of_body = not path.startswith("/v1") and field in ("model", "stream")
+    of_body = path.startswith("/v3") and field in ("model", "stream")
     assert status == (404 if unknown else 412 if of_body else 400)
     assert api.backend.submitted == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -14,31 +14,42 @@ from fastovms.api.embeddings.embedding import (
     default_limit,
     embed,
 )
+from fastovms.api.embeddings.input_texts import TextLimit
 from fastovms.api.generation.context import ApiContext
-from fastovms.api.request.typed_body import read_encoder_body
+from fastovms.api.request.typed_body import hold_model, read_named
+from fastovms.api.serving.keep_alive import departure
+from fastovms.api.serving.served import KnownModel
+from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.request_schemas import ModelField
+from fastovms.api.wire.warning_header import warning_headers
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
 
+_TASKS: Final = (Task.EMBEDDINGS,)
 
-class OllamaEmbedRequest(ModelField, frozen=True, kw_only=True):
-    """The body of `POST /api/embed`. What says how a model is loaded changes nothing."""
+
+class OllamaEncoderFields(ModelField, frozen=True, kw_only=True):
+    """The fields that both endpoints share. What `options` say is of texts
+    that are generated."""
+
+    options: dict[str, Any] | None = None
+    keep_alive: str | int | float | None = None
+
+
+class OllamaEmbedRequest(OllamaEncoderFields, frozen=True, kw_only=True):
+    """The body of `POST /api/embed`."""
 
     input: str | list[str] | None = None
     truncate: bool | None = None
     dimensions: int | None = None
-    options: dict[str, Any] | None = None
-    keep_alive: str | int | float | None = None
 
 
-class OllamaEmbeddingsRequest(ModelField, frozen=True, kw_only=True):
+class OllamaEmbeddingsRequest(OllamaEncoderFields, frozen=True, kw_only=True):
     """The body of `POST /api/embeddings`."""
 
     prompt: str | None = None
-    options: dict[str, Any] | None = None
-    keep_alive: str | int | float | None = None
 
 
 class OllamaEmbed:
@@ -55,53 +66,66 @@ class OllamaEmbed:
             RequestError, BackendError: there is no answer.
         """
         context, now = self._context, asyncio.get_running_loop().time
-        began = now()
-        body, model = await read_encoder_body(
-            request, OllamaEmbedRequest, context.models, dialect, context.bodies, (Task.EMBEDDINGS,)
+        body, known = await read_named(
+            request, OllamaEmbedRequest, context.models, dialect, context.bodies
         )
-        load_time = now() - began
-        given = body.input or []
-        is_list = isinstance(given, list)
-        texts = given if isinstance(given, list) else [given]
-        if len(texts) > model.config.max_inputs:
-            raise InvalidField(
-                f"input must have at most {model.config.max_inputs} entries, not {len(texts)}",
-                param="input",
-            )
-        found = Embeddings(np.empty((0, 0), np.float32), 0)
-        if texts:
-            limit = default_limit(model, truncates=body.truncate is not False)
-            options = EmbeddingOptions(limit, True, body.dimensions)
-            names = [f"input[{index}]" for index in range(len(texts))] if is_list else ["input"]
-            found = await embed(model, texts, names, options, request.sender)
+        with departure(body.keep_alive, request, known, context.models) as leaving:
+            began = now()
+            model = await self._hold(request, known)
+            load_time = now() - began
+            found = await _embedded(body, model, request)
         request.log_fields["prompt_tokens"] = found.num_tokens
         end = {
             "total_duration": round((now() - request.received_at) * 1e9),
             "load_duration": round(load_time * 1e9),
             "prompt_eval_count": found.num_tokens,
         }
-        head = {"model": body.model}
-        return Response(200, await asyncio.to_thread(_written, head, found, end))
+        written = await asyncio.to_thread(_written, {"model": body.model}, found, end)
+        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
 
     async def embeddings(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with the vector of one prompt, as `embed` does."""
+        """Answers with the vector of one prompt, as the operator wants vectors. Raises as `embed`
+        does."""
         context = self._context
-        body, model = await read_encoder_body(
-            request,
-            OllamaEmbeddingsRequest,
-            context.models,
-            dialect,
-            context.bodies,
-            (Task.EMBEDDINGS,),
+        body, known = await read_named(
+            request, OllamaEmbeddingsRequest, context.models, dialect, context.bodies
         )
         vector = np.empty(0, np.float32)
-        if body.prompt:
-            options = EmbeddingOptions(default_limit(model, truncates=True))
-            found = await embed(model, [body.prompt], ["prompt"], options, request.sender)
-            request.log_fields["prompt_tokens"] = found.num_tokens
-            vector = np.ascontiguousarray(found.vectors[0])
+        with departure(body.keep_alive, request, known, context.models) as leaving:
+            model = await self._hold(request, known)
+            if body.prompt:
+                options = _options(model, default_limit(model, truncates=True))
+                found = await embed(model, [body.prompt], ["prompt"], options, request.sender)
+                request.log_fields["prompt_tokens"] = found.num_tokens
+                vector = np.ascontiguousarray(found.vectors[0])
         written = orjson.dumps({"embedding": vector}, option=orjson.OPT_SERIALIZE_NUMPY)
-        return Response(200, written)
+        return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+
+    async def _hold(self, request: Request, known: KnownModel) -> ServedEncoder:
+        model = await hold_model(request, known, self._context.models, _TASKS, streams=False)
+        assert isinstance(model, ServedEncoder)
+        return model
+
+
+async def _embedded(body: OllamaEmbedRequest, model: ServedEncoder, request: Request) -> Embeddings:
+    """Returns the vectors of a request's texts, of which there may be none. Raises as `embed`."""
+    given, most = body.input or [], model.config.max_inputs
+    is_list = isinstance(given, list)
+    texts = given if isinstance(given, list) else [given]
+    if len(texts) > most:
+        raise InvalidField(
+            f"input must have at most {most} entries, not {len(texts)}", param="input"
+        )
+    if not texts:
+        return Embeddings(np.empty((0, 0), np.float32), 0)
+    limit = default_limit(model, truncates=body.truncate is not False)
+    options = _options(model, limit)._replace(normalizes=True, dimensions=body.dimensions)
+    names = [f"input[{index}]" for index in range(len(texts))] if is_list else ["input"]
+    return await embed(model, texts, names, options, request.sender)
+
+
+def _options(model: ServedEncoder, limit: TextLimit) -> EmbeddingOptions:
+    return EmbeddingOptions(limit, instruction=model.config.document_instruction)
 
 
 def _written(head: dict[str, Any], found: Embeddings, end: dict[str, Any]) -> bytes:

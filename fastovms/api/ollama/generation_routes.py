@@ -4,7 +4,7 @@ false."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -24,7 +24,6 @@ from fastovms.api.ollama.answer_lines import (
     generate_members,
 )
 from fastovms.api.ollama.asking import Asking, asking
-from fastovms.api.ollama.keep_alive import unloads
 from fastovms.api.ollama.ollama_job import OllamaJob, prepare_chat, prepare_prompt
 from fastovms.api.ollama.ollama_options import named_as_given
 from fastovms.api.ollama.ollama_schema import OllamaChatRequest, OllamaGenerateRequest
@@ -32,6 +31,7 @@ from fastovms.api.ollama.raw_job import is_raw, prepare_raw
 from fastovms.api.ollama.timestamps import timestamp
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.typed_body import hold_model, read_named
+from fastovms.api.serving.keep_alive import Departure, departure
 from fastovms.api.serving.served import KnownModel, ServedModel
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.warning_header import warning_headers
@@ -116,20 +116,21 @@ class OllamaGeneration:
     ) -> Response | None:
         """Answers what there is to answer. A model that comes and goes leaves memory behind it
         where the client wants that, and may."""
-        ends = unloads(body.keep_alive)
-        holder = self._context.models.holder
-        try:
+        with departure(body.keep_alive, request, known, self._context.models) as leaving:
             if not door.is_empty:
-                return await self._generate(request, dialect, body, known, door)
-            if not ends:
+                return await self._generate(request, dialect, body, known, door, leaving.warnings)
+            if not leaving.is_wanted:
                 await self._hold(request, known)
-            return self._moved(body, known, door, "unload" if ends else "load")
-        finally:
-            if ends and holder is not None and holder.loads_on_demand and request.is_admin:
-                holder.dismiss(known.name)
+            return self._moved(request, body, known, door, leaving)
 
     async def _generate(
-        self, request: Request, dialect: Dialect, body: Body, known: KnownModel, door: _Door
+        self,
+        request: Request,
+        dialect: Dialect,
+        body: Body,
+        known: KnownModel,
+        door: _Door,
+        warnings: Sequence[str],
     ) -> Response | None:
         context = self._context
         began = _now()
@@ -161,7 +162,7 @@ class OllamaGeneration:
             (lambda: token_ids) if job.tells_context else None,
         )
         run = _noting(generation, token_ids) if job.tells_context else generation.run
-        headers = warning_headers(job.warnings, request.id)
+        headers = warning_headers([*job.warnings, *warnings], request.id)
         with generation, named_as_given():
             if not is_streamed(preparation.body):
                 [deltas] = await collect(run, 1)
@@ -185,10 +186,16 @@ class OllamaGeneration:
         assert isinstance(model, ServedModel)
         return model
 
-    def _moved(self, body: Body, known: KnownModel, door: _Door, reason: str) -> Response:
-        """Returns the answer to a request that has only the model moved."""
+    def _moved(
+        self, request: Request, body: Body, known: KnownModel, door: _Door, leaving: Departure
+    ) -> Response:
+        """Returns the answer to a request that has only the model moved: where the model is then,
+        wherever the client wants it."""
+        stays = known.served is not None and not leaving.happens
         head, told = self._head(body.model or known.name), door.members(Told())
-        return Response(200, orjson.dumps({**head, **told, "done": True, "done_reason": reason}))
+        end = {"done": True, "done_reason": "load" if stays else "unload"}
+        headers = warning_headers(leaving.warnings, request.id)
+        return Response(200, orjson.dumps({**head, **told, **end}), headers=headers)
 
     def _head(self, model_name: str) -> Members:
         return {"model": model_name, "created_at": timestamp(self._context.unix_time())}

@@ -34,6 +34,9 @@ async def test_the_older_endpoint(make_encoder_api):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [({"input": 5}, "input must be"), ({"input": ["a"] * 9}, "input must have at most 8 entries"),
+     ({"keep_alive": "five"}, "keep_alive must be"), ({"options": 5}, "options must be"),
+     ({"input": "a", "truncate": 5}, "truncate must be"),
+     ({"input": "a" * 65, "truncate": False}, "maximum context length is 64 tokens"),
      ({"input": "a", "dimensions": 0}, "dimensions must be from 1")],
 )  # fmt: skip
 async def test_refusals(make_encoder_api, fields, words):
@@ -41,3 +44,26 @@ async def test_refusals(make_encoder_api, fields, words):
     status, answer = await api.post("/api/embed", {"model": "fake", **fields})
     assert status == 400
     assert words in answer["error"]
+
+
+async def test_longer_texts_are_cut(make_encoder_api):
+    api = make_encoder_api(served_encoder())
+    status, answer = await api.post("/api/embed", {"model": "fake", "input": "a" * 99})
+    assert (status, answer["prompt_eval_count"]) == (200, 64)
+
+
+@pytest.mark.parametrize(("path", "field"), [("embed", "input"), ("embeddings", "prompt")])
+async def test_the_operators_instruction_stands_before_documents(make_encoder_api, path, field):
+    api = make_encoder_api(served_encoder(document_instruction="doc: "))
+    status, _ = await api.post(f"/api/{path}", {"model": "fake", field: "ab"})
+    assert status == 200
+    [([text], _)] = api.served[0].backend.encoded
+    assert bytes(text.token_ids[1:-1].tolist()) == b"doc: ab"
+
+
+@pytest.mark.parametrize("path", ["embed", "embeddings"])
+async def test_a_model_that_stays_is_said_to_stay(make_encoder_api, path):
+    api = make_encoder_api(served_encoder())
+    response = await api.call("POST", f"/api/{path}", {"model": "fake", "keep_alive": 0})
+    assert response.status == 200
+    assert "keep_alive changes nothing" in dict(response.headers)["Warning"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import orjson
 import pytest
 
 from fastovms.errors import BackendUnavailable
@@ -42,13 +43,14 @@ class Holder:
 
 
 @pytest.mark.parametrize(("path", "body"), EMPTY)
-async def test_a_request_for_nothing_moves_the_model(make, path, body):
+async def test_a_request_for_nothing_moves_the_model(make, path, body, monkeypatch):
     for fields, reason, moves in (
         ({}, "load", ["take fake", "give back fake"]),
         ({"keep_alive": "5m"}, "load", ["take fake", "give back fake"]),
-        ({"keep_alive": 0}, "unload", []),
+        ({"keep_alive": 0}, "unload", ["dismiss fake"]),
     ):
         api = make()
+        monkeypatch.setattr("tests.api.conftest.make_request", admin(True))
         api.context.models.holder = holder = Holder()
         status, answer = await api.post(path, {**body, **fields})
         assert (status, answer["done"], answer["done_reason"]) == (200, True, reason)
@@ -77,6 +79,18 @@ def admin(is_admin):
         return request
 
     return make_admin_request
+
+
+@pytest.mark.parametrize(("path", "body"), EMPTY)
+async def test_a_model_that_stays_is_said_to_stay(make, path, body):
+    api = make()
+    for is_loaded, reason in ((True, "load"), (False, "unload")):
+        if not is_loaded:
+            [known] = api.context.models.known
+            known.served = None
+        response = await api.call("POST", path, {**body, "keep_alive": 0})
+        assert orjson.loads(response.body)["done_reason"] == reason
+        assert "keep_alive changes nothing" in dict(response.headers)["Warning"]
 
 
 async def test_a_model_that_cannot_be_loaded(make):

@@ -89,6 +89,7 @@ def flags_page() -> str:
     ]
     for title, flags in GROUPS.items():
         parts += [f"## {title[0].upper()}{title[1:]}", _flag_table(flags, variables)]
+    parts += ["## Batches without a server", _help_of("run-batch")]
     parts += ["## Doctor", _help_of("doctor")]
     parts += ["## Chat in the terminal", _help_of("chat"), _flag_table(CHAT_FLAGS)]
     parts += ["## Bench", _help_of("bench")]

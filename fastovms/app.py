@@ -122,6 +122,16 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
         ConfigurationError: the model, the device, an address or a file cannot be had.
         EngineFailed: the engine has died or hangs.
     """
+    supply = model_supply(config)
+    run(config, log, load=supply.load, supply=supply)
+
+
+def model_supply(config: ServerConfig) -> ModelSupply:
+    """Returns what loads the operator's models.
+
+    Raises:
+        ConfigurationError: one is not there, or is broken, as far as that is seen at once.
+    """
     root = model_root(config.repository.path, os.environ)
     finder = ModelFinder(Repository(root), config.repository)
     prefix_cache = config.prefix_cache
@@ -137,7 +147,7 @@ def serve(config: ServerConfig, log: LineWriter) -> None:
     )
     if not any(map(finder.needs_network, config.models)):
         supply.find()  # so that the commonest mistakes are found at once
-    run(config, log, load=supply.load, supply=supply)
+    return supply
 
 
 def run(
@@ -224,7 +234,7 @@ async def _run(
     def on_loaded(models: ServedModels) -> None:
         loop_watch.start(loop)  # until now a model was loaded, and nobody was served
         trimmer.start(loop)
-        context = _context(config, models, bodies, tracer)
+        context = api_context(config, models, bodies, tracer)
         registry.register(GenerationCollector(models.metrics))
         reload = None
         if supply is not None:
@@ -317,9 +327,10 @@ def _lease_keeper(state: ResponsesState, context: ApiContext) -> LeaseKeeper:
     return LeaseKeeper(state.store, state.runs, resumer)
 
 
-def _context(
+def api_context(
     config: ServerConfig, models: ServedModels, bodies: BodyReader, tracer: Tracer | None
 ) -> ApiContext:
+    """Returns what handlers need beside a request."""
     return ApiContext(
         models,
         config.api,

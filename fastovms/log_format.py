@@ -63,6 +63,11 @@ class JsonFormatter(logging.Formatter):
 _FORMATTERS: Final = {"text": TextFormatter, "json": JsonFormatter}
 
 
+def level_named(name: str) -> str:
+    """Returns what `logging` calls a level of the flag `--log-level`."""
+    return "DEBUG" if name == "trace" else name.upper()
+
+
 def log_handler(handler: logging.Handler, form: str = "text") -> logging.Handler:
     """Gives the handler a formatter of this module, and returns it.
 

@@ -94,7 +94,7 @@ RANKS = (
         "loading",
     },
     {"api", "api.openapi", "batch_service", "doctor", "greeting", "supply"},
-    {"app"},
+    {"app", "batch_app"},
     {"cli"},
 )
 """The rooms from the lowest. A room is a folder of the package or of one of its folders (`engine`

@@ -17,7 +17,7 @@ async def test_one_server_has_the_directory(tmp_path, caplog) -> None:
     first, second = service(tmp_path), service(tmp_path)
     assert first._store is not None
     assert second._store is None
-    assert "another server uses it" in caplog.text
+    assert "another process uses it" in caplog.text
     await first.close()
     third = service(tmp_path)
     assert third._store is not None

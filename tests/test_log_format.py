@@ -8,7 +8,7 @@ import sys
 import orjson
 import pytest
 
-from fastovms.log_format import form_in_use, log_handler, timestamp
+from fastovms.log_format import form_in_use, level_named, log_handler, timestamp
 
 FORGED = "2026-01-01 00:00:00,000 ERROR fastovms.app: all is lost"
 HOSTILE = [f"a{end}{FORGED}" for end in ("\n", "\r", "\r\n", "\x85", "\u2028", "\x0b", "\x1b[2K\r")]
@@ -122,3 +122,11 @@ def test_libraries_write_nothing_below_info(level, levels):
         [sys.executable, "-c", _LEVELS, level], capture_output=True, check=True, text=True
     )
     assert [int(word) for word in run.stdout.split()] == levels
+
+
+def test_level_named() -> None:
+    assert [level_named(name) for name in ("trace", "debug", "warning")] == [
+        "DEBUG",
+        "DEBUG",
+        "WARNING",
+    ]

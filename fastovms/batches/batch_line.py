@@ -79,6 +79,11 @@ def result_id(key: str, number: int) -> str:
     return f"{_ID_PREFIX}{key}{number:0{_NUMBER_DIGITS}x}"
 
 
+def result_start(key: str) -> bytes:
+    """Returns what the lines of all results of a batch begin with."""
+    return f'{{"id":"{_ID_PREFIX}{key}'.encode()
+
+
 def number_of(id: str, key: str) -> int | None:
     """Returns which line of the batch a result with this id is of; None = of none."""
     start = f"{_ID_PREFIX}{key}"

@@ -188,7 +188,7 @@ class BatchRun:
             await asyncio.wait([self._lines])
             lines, self._lines = self._lines, None
         if not lines.cancelled():
-            _raise_disk_error(lines.exception())
+            raise_disk_error(lines.exception())
 
     def _count(self) -> None:
         """Has the record tell what is done."""
@@ -251,7 +251,7 @@ def _size_or_none(path: Path) -> int | None:
     return size or None
 
 
-def _raise_disk_error(error: BaseException | None) -> None:
+def raise_disk_error(error: BaseException | None) -> None:
     """Raises what has ended the lines of a batch."""
     if isinstance(error, ExceptionGroup):
         disk, _ = error.split(OSError)

@@ -51,7 +51,7 @@ class CheckedInput:
         num_requests: how many lines are not blank.
         last_line: the number of the last of them.
         model: of all lines; None = of none.
-        digest: tells the content from others.
+        digest: tells the content from others, blank lines included.
     """
 
     num_requests: int = 0
@@ -83,8 +83,8 @@ def check_input(path: Path, rules: InputRules) -> CheckedInput:
     hashes = array("Q")
     digest = hashlib.blake2b(digest_size=8)
     for number, line in read_lines(path):
+        digest.update(b"%d\n%d\n" % (number, len(line)))
         digest.update(line)
-        digest.update(b"\n")
         if checked.num_requests >= rules.max_lines:
             message = f"the file has more than {rules.max_lines} requests, which is the limit"
             checked.errors.append(LineError("too_many_requests", message))

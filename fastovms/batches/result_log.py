@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from fastovms.batches.batch_line import LineAnswer, answer_line, number_of, result_id, unasked_line
+from fastovms.batches.batch_line import (
+    LineAnswer,
+    answer_line,
+    number_of,
+    result_id,
+    result_start,
+    unasked_line,
+)
 from fastovms.batches.line_usage import AnswerBody, AnswerUsage, BatchUsage, usage_of
 
 
@@ -23,6 +30,18 @@ class _Response(msgspec.Struct, frozen=True):
 class _Result(msgspec.Struct, frozen=True):
     id: str
     response: _Response | None = None
+
+
+class ForeignResult(Exception):
+    """Says that a file of results has a line that is none of this batch.
+
+    Attributes:
+        number: the line's.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class ResultPaths(NamedTuple):
@@ -65,23 +84,34 @@ class ResultLog:
 
     # What is there
 
-    def open(self) -> None:
+    def open(self, *, keeps_foreign: bool = False) -> None:
         """Opens the files, and reads what a process before has left there. A line that is cut, or
         is no result of this batch, ends what counts: it is cut off with all behind it. It blocks.
 
+        Args:
+            keeps_foreign: whether to cut nothing off but the beginning of a result.
+
         Raises:
             OSError: a file cannot be had.
+            ForeignResult: there is something that is to be kept. The files are as they were.
         """
         for path in dict.fromkeys(self._paths):
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             descriptor = self._files[path] = os.open(path, flags, 0o600)
             end = 0
             with path.open("rb") as file:
-                for line in file:
+                for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n") or not self._take(line):
+                        if keeps_foreign and not self._is_cut(line):
+                            raise ForeignResult(number)
                         break
                     end += len(line)
             os.truncate(descriptor, end)
+
+    def _is_cut(self, line: bytes) -> bool:
+        """Whether a process before has begun this result, and has not come to its end."""
+        start = result_start(self._key)
+        return not line.endswith(b"\n") and line[: len(start)] == start[: len(line)]
 
     def _take(self, line: bytes) -> bool:
         """Notes a result of a process before, and returns whether it is one."""

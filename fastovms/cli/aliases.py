@@ -35,12 +35,13 @@ _ADDRESSES: Final = frozenset(("--host", "--rest-bind-address", "--listen", "--u
 SERVE: Final = "serve"
 PULL: Final = "pull"
 TUNE: Final = "tune"
+RUN_BATCH: Final = "run-batch"
 BENCH: Final = "bench"
 DOCTOR: Final = "doctor"
 STATE: Final = "state"
 CACHE: Final = "cache"
 CHAT: Final = "chat"
-_COMMANDS: Final = (SERVE, PULL, TUNE, BENCH, DOCTOR, CHAT, STATE, CACHE)
+_COMMANDS: Final = (SERVE, PULL, TUNE, RUN_BATCH, BENCH, DOCTOR, CHAT, STATE, CACHE)
 _FIRST_WORDS: Final = (*_COMMANDS, "-h", "--help", "--version")
 """What a line begins with that is not one of `serve` without its name."""
 

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from fastovms import __version__
 from fastovms.catalog.hub import Repository, is_model_id, model_root
-from fastovms.cli.aliases import BENCH, CACHE, CHAT, DOCTOR, PULL, STATE, TUNE
+from fastovms.cli.aliases import BENCH, CACHE, CHAT, DOCTOR, PULL, RUN_BATCH, STATE, TUNE
 from fastovms.cli.bench_command import run_bench
 from fastovms.cli.cache_command import run_cache
 from fastovms.cli.chat_command import run_chat
@@ -28,25 +28,19 @@ from fastovms.cli.environment import extra_arguments, read_environment, unused_v
 from fastovms.cli.flags import read_flags
 from fastovms.cli.model_choice import chosen_models, source_model
 from fastovms.cli.parser import USAGE_ERROR, parse
+from fastovms.cli.run_batch_command import run_batch
+from fastovms.cli.server_choice import server_config
 from fastovms.cli.state_command import run_state
 from fastovms.cli.unused_flags import unused_flags
 from fastovms.client.request_failed import RequestFailed
 from fastovms.config import (
-    ApiConfig,
     EngineConfig,
-    HttpConfig,
-    MediaConfig,
-    PrefixCacheConfig,
     RepositoryConfig,
-    SecurityConfig,
     ServiceConfig,
-    StateConfig,
 )
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
-from fastovms.files_config import BatchConfig, FilesConfig
-from fastovms.log_format import log_handler, start_log
+from fastovms.log_format import level_named, log_handler, start_log
 from fastovms.ovms.config_list import config_file
-from fastovms.residency_config import ResidencyConfig
 from fastovms.service.log_writer import LineWriter
 from fastovms.settings import MODEL_SECTIONS, ModelSource, Settings
 
@@ -55,7 +49,6 @@ __all__ = ["main", "run"]
 _FAILURE: Final = 1
 _OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
 """As shells have it of a program that nobody reads from."""
-_LOG_LEVELS: Final = {"trace": "DEBUG"}
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +133,7 @@ def _command(arguments: argparse.Namespace) -> Command:
     commands: dict[str, Command] = {
         PULL: _pull,
         TUNE: _tune,
+        RUN_BATCH: run_batch,
         BENCH: run_bench,
         DOCTOR: run_doctor,
         CHAT: run_chat,
@@ -167,32 +161,16 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
     service = settings.section(ServiceConfig)
     with closing(LineWriter(service.log_file)) as log:
         handler = log_handler(logging.StreamHandler(log), service.log_format)
-        level = _LOG_LEVELS.get(service.log_level, service.log_level.upper())
-        start_log(handler, level)
+        start_log(handler, level_named(service.log_level))
         for line in (*unused_flags(arguments), *unused_variables(os.environ)):
             logger.warning("%s", line)
         logger.info("fastovms %s starts", __version__)
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
         # not wait, nor the first line of the log.
-        from fastovms.app import ServerConfig, serve
+        from fastovms.app import serve
 
-        config = ServerConfig(
-            tuple(models),
-            repository=settings.section(RepositoryConfig),
-            http=settings.section(HttpConfig),
-            api=settings.section(ApiConfig),
-            security=settings.section(SecurityConfig),
-            service=service,
-            state=settings.section(StateConfig),
-            media=settings.section(MediaConfig),
-            prefix_cache=settings.section(PrefixCacheConfig),
-            residency=settings.section(ResidencyConfig),
-            files=settings.section(FilesConfig),
-            batches=settings.section(BatchConfig),
-            model_list=listed and config_file(listed),
-            read_models=listed and (lambda: chosen_models(arguments, given)[0]),
-        )
-        serve(config, log)
+        read_models = listed and (lambda: chosen_models(arguments, given)[0])
+        serve(server_config(models, settings, listed and config_file(listed), read_models), log)
 
 
 def _pull(arguments: argparse.Namespace, settings: Settings) -> None:

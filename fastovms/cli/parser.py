@@ -14,6 +14,7 @@ from fastovms.cli.aliases import (
     DOCTOR,
     MODES,
     PULL,
+    RUN_BATCH,
     SERVE,
     STATE,
     TUNE,
@@ -25,6 +26,8 @@ from fastovms.cli.chat_command import add_chat
 from fastovms.cli.doctor_command import add_doctor
 from fastovms.cli.flag_types import path, text
 from fastovms.cli.flags import ENGINE_GROUP, HUB_GROUP, add_flags
+from fastovms.cli.model_arguments import add_model_arguments
+from fastovms.cli.run_batch_command import add_run_batch
 from fastovms.cli.state_command import add_state
 from fastovms.cli.unused_flags import add_foreign_flags
 
@@ -65,6 +68,7 @@ def command_parser() -> argparse.ArgumentParser:
     _add_serve(commands.add_parser)
     _add_pull(commands.add_parser)
     _add_tune(commands.add_parser)
+    add_run_batch(commands.add_parser, RUN_BATCH)
     add_bench(commands.add_parser, BENCH)
     add_doctor(commands.add_parser, DOCTOR)
     add_state(commands.add_parser, STATE)
@@ -114,61 +118,15 @@ def _add_serve(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "underscores, and of vLLM are understood or overlooked with a warning.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        type=text,
-        help="directory of a model exported by optimum-intel or of a graph.pbtxt, a GGUF file, or "
-        "ORG/NAME or ORG/NAME/FILE.gguf of a model on a hub, which is pulled unless it is there "
-        "(default: the built-in demo model)",
-    )
-    models = parser.add_argument_group("models")
-    models.add_argument(
-        "--model",
-        metavar="[NAME=]MODEL",
-        dest="models",
-        action="append",
-        type=text,
-        default=[],
-        help="the same, and the name that clients use; may be given several times, to serve "
-        "several models",
-    )
-    models.add_argument(
-        "--model-name",
-        metavar="NAME",
-        dest="names",
-        nargs=1,
-        type=text,
-        default=[],
-        help="name that clients use for the only model (default: the directory's, or ORG/NAME)",
-    )
-    models.add_argument(
-        "--served-model-name",
-        metavar="NAME",
-        dest="names",
-        nargs="+",
-        type=text,
-        default=[],
-        help="the same, or several names, of which answers carry the first",
-    )
-    models.add_argument(
-        "--config-path",
-        metavar="FILE",
-        type=path,
-        help="serve the models of a config.json of OpenVINO Model Server",
-    )
+    add_model_arguments(parser)
     _add_ovms_modes(parser)
     add_flags(parser)
     add_foreign_flags(parser)
 
 
 def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
-    """Adds other words of OVMS for a model, and what its command line does beside serving."""
+    """Adds what OVMS's command line does beside serving."""
     hidden = argparse.SUPPRESS
-    parser.add_argument("--model-path", type=path, help=hidden)
-    parser.add_argument("--source-model", type=text, help=hidden)
-    parser.add_argument("--gguf-filename", type=text, help=hidden)
     switch = argparse.BooleanOptionalAction
     for mode in MODES:
         parser.add_argument(mode, action=switch, default=False, help=hidden)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import secrets
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from fastovms.errors import ConfigurationError, RequestError
+from fastovms.files.file_lock import lock_file
 from fastovms.files.file_record import FileRecord
 from fastovms.files.record_folder import RecordFolder, sync_directory
 from fastovms.files_config import FilesConfig
@@ -46,7 +46,7 @@ class FileStore:
         try:
             for folder in (directory, self._contents, self._partial):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = _lock(directory / "lock")
+            self._lock = lock_file(directory / "lock")
             self._folder = RecordFolder(directory / "records", FileRecord)
             self._load()
         except OSError as error:
@@ -193,16 +193,3 @@ class FileStore:
 
 def _expiry(record: FileRecord) -> float:
     return _NEVER if record.expires_at is None else record.expires_at
-
-
-def _lock(path: Path) -> int:
-    """Returns a descriptor that holds the lock as long as it is open. Raises OSError."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        if isinstance(error, BlockingIOError):
-            raise OSError("another server uses it") from None
-        raise
-    return lock

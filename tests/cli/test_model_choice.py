@@ -121,7 +121,7 @@ def test_a_graph(tmp_path):
             enable_prompt_lookup=False,
         ),
         ChatConfig(tool_parser="hermes3"),
-        ModelLimits(max_tokens_limit=99, best_of_limit=4),
+        limits=ModelLimits(max_tokens_limit=99, best_of_limit=4),
     )
     for location in (tmp_path, graph):
         [source] = chosen(str(location))

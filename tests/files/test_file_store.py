@@ -81,7 +81,7 @@ async def test_the_next_process_finds_what_is_whole(store, tmp_path, clock) -> N
 
 
 def test_one_process_has_the_directory(store, tmp_path, clock) -> None:
-    with pytest.raises(ConfigurationError, match="another server uses it"):
+    with pytest.raises(ConfigurationError, match="another process uses it"):
         FileStore(tmp_path / "files", CONFIG, clock)
 
 

@@ -1,0 +1,40 @@
+"""Opens the file that takes the results of a batch without a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fastovms.batches.result_log import ForeignResult, ResultLog, ResultPaths
+from fastovms.errors import ConfigurationError
+from fastovms.files.file_lock import lock_file
+
+
+@contextmanager
+def open_output(path: Path, key: str, last_line: int) -> Iterator[ResultLog]:
+    """Opens a file that may have results of this batch already, for this process alone.
+
+    Args:
+        key, last_line: as of `ResultLog`.
+
+    Raises:
+        ConfigurationError: it cannot be had, or has something else, which stays as it is.
+    """
+    try:
+        lock = lock_file(path)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}") from None
+    log = ResultLog(ResultPaths(path, path), key, last_line)
+    try:
+        log.open(keeps_foreign=True)
+        yield log
+    except ForeignResult as error:
+        raise ConfigurationError(
+            f"line {error.number} of {path} is no result of this input: name a file that is not "
+            "there yet"
+        ) from None
+    finally:
+        log.close()
+        os.close(lock)

@@ -1,0 +1,52 @@
+"""Puts together what an operator has chosen for a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastovms.config import (
+    ApiConfig,
+    HttpConfig,
+    MediaConfig,
+    PrefixCacheConfig,
+    RepositoryConfig,
+    SecurityConfig,
+    ServiceConfig,
+    StateConfig,
+)
+from fastovms.files_config import BatchConfig, FilesConfig
+from fastovms.residency_config import ResidencyConfig
+from fastovms.settings import ModelSource, Settings
+
+if TYPE_CHECKING:
+    from fastovms.app import ServerConfig
+    from fastovms.supply.model_supply import ReadList
+
+
+def server_config(
+    models: Sequence[ModelSource],
+    settings: Settings,
+    model_list: Path | None = None,
+    read_models: ReadList | None = None,
+) -> ServerConfig:
+    """Returns the configuration. The first call takes some seconds, which OpenVINO does."""
+    from fastovms.app import ServerConfig
+
+    return ServerConfig(
+        tuple(models),
+        repository=settings.section(RepositoryConfig),
+        http=settings.section(HttpConfig),
+        api=settings.section(ApiConfig),
+        security=settings.section(SecurityConfig),
+        service=settings.section(ServiceConfig),
+        state=settings.section(StateConfig),
+        media=settings.section(MediaConfig),
+        prefix_cache=settings.section(PrefixCacheConfig),
+        residency=settings.section(ResidencyConfig),
+        files=settings.section(FilesConfig),
+        batches=settings.section(BatchConfig),
+        model_list=model_list,
+        read_models=read_models,
+    )

@@ -19,6 +19,7 @@ PRINTED = {
     "stream": r" there was .+\n\[60 tokens\]\n",
     "agent": r"get_weather\({'city': 'Paris'}\) -> {.*}\nIt is 18 degrees and sunny in Paris\.\n",
     "messages_agent": r"get_weather\('Paris'\)\nIt is 18 degrees and sunny in Paris\.\n",
+    "ollama_agent": r"get_weather\('Paris'\)\nIt is 18 degrees and sunny in Paris\.\n",
     "structured": r"Anna, 31, from Rome\n",
     "conversation": r"(.*\n)*.*12.*\n(.*\n)*.*Alice.*\nThe conversation has 6 items\.\n",
     "background": r"started, (queued|in_progress)\nleft after event \d+\n"
@@ -45,7 +46,12 @@ def test_every_example_is_run():
 def test_example(name: str, server: Server):
     ran = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / f"{name}.py"],
-        env={**os.environ, "OPENAI_BASE_URL": f"{server.url}/v1", "ANTHROPIC_BASE_URL": server.url},
+        env={
+            **os.environ,
+            "OPENAI_BASE_URL": f"{server.url}/v1",
+            "ANTHROPIC_BASE_URL": server.url,
+            "OLLAMA_HOST": server.url,
+        },
         capture_output=True,
         text=True,
         timeout=60,

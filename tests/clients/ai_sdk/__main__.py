@@ -1,7 +1,7 @@
 """Runs the scenarios of clients that are written in JavaScript: `python -m tests.clients.ai_sdk`.
 
 It needs Node 20 or later with npm, installs the clients in a folder of their own, and starts the
-server with the demo model.
+server with the demo model and a tiny model of embeddings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fastovms.config import DEMO_MODEL
+from tests.encoder_models import encoder_dir, remove_encoders
 from tests.real_server import start_server, stop_server
 
 HERE = Path(__file__).parent
@@ -23,12 +25,14 @@ def main() -> int:
             shutil.copy(HERE / file, folder)
         quiet = ("--no-audit", "--no-fund", "--loglevel=error")
         subprocess.run(["npm", "install", *quiet], cwd=folder, check=True)
-        server = start_server()
+        models = (str(DEMO_MODEL), f"encoder={encoder_dir()}")
+        server = start_server(*(part for model in models for part in ("--model", model)))
         try:
             command = ["node", "scenarios.mjs", server.url]
             return subprocess.run(command, cwd=folder, check=False, timeout=300).returncode
         finally:
             stop_server(server)
+            remove_encoders()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-// The AI SDK, and the clients of OpenAI and Anthropic for JavaScript, against a server whose URL is the one argument.
+// The AI SDK, and the clients of OpenAI, Anthropic and Ollama for JavaScript, against a server whose URL is the one argument.
 
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, stepCountIs, streamText, tool } from "ai";
+import { Ollama } from "ollama";
 import OpenAI from "openai";
 import { zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
@@ -116,3 +117,42 @@ const answer = await anthropic.beta.messages.toolRunner({
 });
 assert.match(answer.content.at(-1).text, /18/);
 console.log("ok: anthropic for JavaScript");
+
+const ollama = new Ollama({ host: process.argv[2] });
+const greedy = { temperature: 0, num_predict: 64 };
+assert.deepEqual((await ollama.list()).models.map((model) => model.name), [name, "encoder"]);
+assert.ok((await ollama.show({ model: name })).capabilities.includes("tools"));
+const said = await ollama.chat({ model: name, messages, options: greedy });
+let spoken = "";
+for await (const part of await ollama.chat({ model: name, messages, options: greedy, stream: true })) {
+  spoken += part.message.content;
+}
+assert.equal(spoken, said.message.content);
+const completed = await ollama.generate({ model: name, prompt, options: greedy });
+assert.ok(completed.response.length > 0 && completed.context.length > 0);
+const tools = [
+  {
+    type: "function",
+    function: {
+      name: "get_weather",
+      description: "Get the current weather in a city",
+      parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+    },
+  },
+];
+const called = await ollama.chat({ model: name, messages, tools, options: greedy });
+assert.deepEqual(called.message.tool_calls[0].function.arguments, { city: "Paris" });
+const result = { role: "tool", tool_name: "get_weather", content: '{"temperature": 18, "condition": "sunny"}' };
+const last = await ollama.chat({
+  model: name,
+  messages: [...messages, called.message, result],
+  tools,
+  options: greedy,
+});
+assert.match(last.message.content, /18/);
+const texts = ["the model of the river", "a b"];
+const { embeddings } = await ollama.embed({ model: "encoder", input: texts });
+assert.equal(embeddings.length, 2);
+assert.ok(Math.abs(Math.hypot(...embeddings[0]) - 1) < 1e-5);
+await assert.rejects(ollama.chat({ model: "x", messages }), { status_code: 404 });
+console.log("ok: ollama for JavaScript");

@@ -102,14 +102,19 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def number(unit: str, *, positive: bool = False) -> Callable[[str], float]:
+def number(
+    unit: str, *, positive: bool = False, high: float | None = None
+) -> Callable[[str], float]:
     def parse(value: str) -> float:
         try:
             parsed = float(value)
         except ValueError:
             parsed = -1.0
-        if not 0 <= parsed < float("inf") or (positive and not parsed):
+        too_high = high is not None and parsed > high
+        if not 0 <= parsed < float("inf") or (positive and not parsed) or too_high:
             allowed = "more than 0" if positive else "0 or more"
+            if high is not None:
+                allowed += f" and at most {high:,.0f}"
             raise argparse.ArgumentTypeError(
                 f"must be a number of {unit}, {allowed}, not {value!r}"
             )

@@ -25,6 +25,12 @@ from fastovms.settings import CHAT, ENCODER, ENGINE, FILES, MEDIA, REPOSITORY, R
 from fastovms.text.reasoning import REASONING_FORMAT_ALIASES, REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMAT_ALIASES, TOOL_FORMATS
 
+_MAX_CACHE_GB: Final = 1_000_000
+"""More than any machine has."""
+
+_MAX_INDEX_TOKENS: Final = 64 * 1024 * 1024
+"""They take 3 GB."""
+
 REPOSITORY_FLAGS: Final = (
     Flag("--model-repository-path", REPOSITORY.path, "DIR", path,
          "where models of a hub are kept, in ORG/NAME (default: fastovms/models in the user's "
@@ -60,7 +66,7 @@ ENGINE_FLAGS: Final = (
     Flag("--plugin-config", ENGINE.plugin_config, "JSON", json_object,
          "OpenVINO properties of the device, such as '{\"INFERENCE_NUM_THREADS\": 8}'",
          shows_default=False),
-    Flag("--cache-size", ENGINE.cache_size, "GB", number("GB"),
+    Flag("--cache-size", ENGINE.cache_size, "GB", number("GB", high=_MAX_CACHE_GB),
          "memory for the KV cache, used as it fills; 0 = half of the memory that is free at start"),
     Flag("--max-model-len", ENGINE.max_model_len, "TOKENS", model_length,
          "context length to offer, such as 8192 or 8k; auto = the model's",
@@ -90,7 +96,7 @@ ENGINE_FLAGS: Final = (
     Flag("--enable-prompt-lookup", ENGINE.enable_prompt_lookup, "", None,
          "guess tokens from earlier text (default: where that pays; with the genai backend, where "
          "it is all or nothing, no)", shows_default=False),
-    Flag("--suffix-index-tokens", ENGINE.suffix_index_tokens, "N", integer(0),
+    Flag("--suffix-index-tokens", ENGINE.suffix_index_tokens, "N", integer(0, _MAX_INDEX_TOKENS),
          "recent prompts and answers, in tokens, that drafts are guessed from, per API key and "
          "cache_salt; 0 = only a sequence's own text"),
     Flag("--draft-model", ENGINE.draft_model, "DIR", path,

@@ -35,7 +35,12 @@ def refused(capfd, *arguments: str) -> str:
         (("serve", "--port", "65536"), "--port"),
         (("serve", "--port", "-1"), "--port"),
         (("serve", "--host", ""), "argument --host: must not be empty"),
-        (("serve", "--cache-size", "-1"), "must be a number of GB, 0 or more, not '-1'"),
+        (
+            ("serve", "--cache-size", "-1"),
+            "must be a number of GB, 0 or more and at most 1,000,000, ",
+        ),
+        (("serve", "--cache-size", "1e300"), "at most 1,000,000, not '1e300'"),
+        (("serve", "--suffix-index-tokens", "9" * 20), "an integer from 0 to 67108864, not '999"),
         (("serve", "--cache-size", "nan"), "--cache-size"),
         (("serve", "--cache-size", "inf"), "--cache-size"),
         (("serve", "--max-num-seqs", "0"), "must be an integer at least 1, not '0'"),

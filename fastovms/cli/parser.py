@@ -97,8 +97,8 @@ def _add_tune(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         usage="%(prog)s [FLAG ...] MODEL",
         help="measure how a model runs fastest on this machine",
         description="Measures in which precisions, and with how many tokens a step, a model runs "
-        "fastest on this machine, prints a table and keeps the result for serve, which measures "
-        "less at the first start, and of large models nothing.",
+        "fastest on this machine, prints a table and keeps the result for serve, which else "
+        "measures when it is idle.",
         allow_abbrev=False,
     )
     parser.add_argument(

@@ -92,13 +92,16 @@ class EncoderBackend(Backend, Protocol):
     @property
     def encoder(self) -> EncoderInfo: ...
 
-    async def encode(self, texts: Sequence[EncoderText], client: str) -> NDArray[np.float32]:
+    async def encode(
+        self, texts: Sequence[EncoderText], client: str, priority: int = 0
+    ) -> NDArray[np.float32]:
         """Encodes texts, of which there is at least one. Whoever cancels it gives them up: what is
         not computed yet is not.
 
         Args:
             texts: none is longer than the model's context, and all ids are of its vocabulary.
             client: who has sent them: clients take turns.
+            priority: lower is sooner, whoever the clients are.
 
         Returns:
             A row for each text, in their order, f32 [N, width]: pooled states as they are, or the

@@ -59,6 +59,7 @@ class FakeEncoder:
 
     Attributes:
         encoded: the texts of every call, in order, with its client.
+        priorities: those of the calls.
         error: raised by `encode` when set.
     """
 
@@ -68,6 +69,7 @@ class FakeEncoder:
         self.encoder = info
         self.model = model
         self.encoded: list[tuple[Sequence[EncoderText], str]] = []
+        self.priorities: list[int] = []
         self.error: Exception | None = None
 
     @property
@@ -78,8 +80,11 @@ class FakeEncoder:
     def start(self) -> None:
         pass
 
-    async def encode(self, texts: Sequence[EncoderText], client: str) -> NDArray[np.float32]:
+    async def encode(
+        self, texts: Sequence[EncoderText], client: str, priority: int = 0
+    ) -> NDArray[np.float32]:
         self.encoded.append((texts, client))
+        self.priorities.append(priority)
         if self.error is not None:
             raise self.error
         rows = [self._row(text)[: self.encoder.width] for text in texts]

@@ -30,6 +30,7 @@ class EmbeddingOptions(NamedTuple):
         dimensions: how many numbers of each are kept; None = all.
         adds_special_tokens: whether the tokenizer puts its tokens around each text.
         instruction: what is put before each text.
+        priority: lower is sooner.
     """
 
     limit: TextLimit
@@ -37,6 +38,7 @@ class EmbeddingOptions(NamedTuple):
     dimensions: int | None = None
     adds_special_tokens: bool = True
     instruction: str = ""
+    priority: int = 0
 
 
 class Embeddings(NamedTuple):
@@ -95,7 +97,8 @@ async def embed(
             model.texts.enclosed(token_ids) if isinstance(text, str) else token_ids
             for text, token_ids in zip(texts, found, strict=True)
         ]
-    rows = await model.backend.encode([EncoderText(token_ids) for token_ids in found], client)
+    encoded = [EncoderText(token_ids) for token_ids in found]
+    rows = await model.backend.encode(encoded, client, options.priority)
     num_tokens = sum(map(len, found))
     note_finished(model, started_at, num_tokens)
     if dimensions is not None:

@@ -67,6 +67,7 @@ class EmbeddingsRoute:
             body.dimensions,
             adds,
             model.config.document_instruction,
+            request.priority or 0,
         )
         names = input_names(texts, "input", is_list=_is_list(body))
         found = await embed(model, texts, names, options, request.sender)

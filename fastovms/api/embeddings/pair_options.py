@@ -10,11 +10,14 @@ from fastovms.api.wire.body import show
 from fastovms.errors import InvalidField
 
 
-def read_pair_options(body: EncodingFields, model: ServedEncoder, *, chunks: bool) -> PairOptions:
+def read_pair_options(
+    body: EncodingFields, model: ServedEncoder, *, chunks: bool, priority: int | None = None
+) -> PairOptions:
     """Reads how pairs are scored.
 
     Args:
         chunks: whether documents that are too long are scored in parts, rather than refused.
+        priority: that the server gives the request; None = the usual one.
 
     Raises:
         InvalidField: a value is out of its range.
@@ -37,4 +40,5 @@ def read_pair_options(body: EncodingFields, model: ServedEncoder, *, chunks: boo
         parts,
         model.config.max_allowed_chunks,
         body.use_activation is not False,
+        priority or 0,
     )

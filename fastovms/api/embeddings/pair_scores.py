@@ -70,6 +70,7 @@ class PairOptions:
         max_chunks_per_document: further parts are left out; None = none are.
         max_chunks: of all pairs together.
         uses_activation: whether scores are from 0 to 1.
+        priority: lower is sooner.
     """
 
     max_tokens: int
@@ -78,6 +79,7 @@ class PairOptions:
     max_chunks_per_document: int | None = None
     max_chunks: int = 10_000
     uses_activation: bool = True
+    priority: int = 0
 
 
 async def score_pairs(
@@ -102,7 +104,7 @@ async def score_pairs(
         owners = list(range(len(pairs)))
     else:
         encoded, owners = await _paired(model, template, texts, pairs, options, client)
-    rows = await model.backend.encode(encoded, client)
+    rows = await model.backend.encode(encoded, client, options.priority)
     num_tokens = sum(len(text.token_ids) for text in encoded)
     note_finished(model, started_at, num_tokens)
     scores = np.full(len(pairs), -np.inf, np.float32)
@@ -133,7 +135,9 @@ async def _alike(
         (texts.queries, texts.query_names, model.config.query_instruction),
         (texts.documents, texts.document_names, model.config.document_instruction),
     ):
-        wanted = EmbeddingOptions(limit, normalizes=True, instruction=instruction)
+        wanted = EmbeddingOptions(
+            limit, normalizes=True, instruction=instruction, priority=options.priority
+        )
         found.append(await embed(model, given, names, wanted, client))
     queries, documents = (each.vectors for each in found)
     scores = np.array([queries[q] @ documents[d] for q, d in pairs], np.float32)

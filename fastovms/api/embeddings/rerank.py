@@ -43,7 +43,9 @@ class RerankRoute:
         )
         texts = _texts(body, model.config.max_allowed_chunks)
         top_n = _top_n(body, len(texts.documents))
-        options = read_pair_options(body, model, chunks=not dialect.has_ids)
+        options = read_pair_options(
+            body, model, chunks=not dialect.has_ids, priority=request.priority
+        )
         name = answer_id(body, "rerank-", context.new_id())
         pairs = [Pair(0, position) for position in range(len(texts.documents))]
         found = await score_pairs(model, texts, pairs, options, request.sender)

@@ -45,7 +45,7 @@ class ScoreRoute:
             request, ScoreRequest, context.models, dialect, context.bodies, TASKS
         )
         texts, pairs = _read_pairs(body, model.config.max_inputs)
-        options = read_pair_options(body, model, chunks=False)
+        options = read_pair_options(body, model, chunks=False, priority=request.priority)
         name = answer_id(body, "score-", context.new_id())
         found = await score_pairs(model, texts, pairs, options, request.sender)
         request.log_fields["prompt_tokens"] = found.num_tokens

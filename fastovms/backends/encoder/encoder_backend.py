@@ -47,11 +47,13 @@ class _Job:
         self,
         texts: Sequence[EncoderText],
         client: str,
+        priority: int,
         width: int,
         done: asyncio.Future[NDArray[np.float32]],
     ) -> None:
         self.texts = texts
         self.client = client
+        self.priority = priority
         self.rows: NDArray[np.float32] = np.empty((len(texts), width), np.float32)
         self.num_left = len(texts)
         self.num_tokens = sum(len(text.token_ids) for text in texts)
@@ -116,14 +118,16 @@ class ThreadedEncoder:
         self._turn.add_encoder()
         threading.Thread(target=self._run, name="encoder", daemon=True).start()
 
-    async def encode(self, texts: Sequence[EncoderText], client: str) -> NDArray[np.float32]:
+    async def encode(
+        self, texts: Sequence[EncoderText], client: str, priority: int = 0
+    ) -> NDArray[np.float32]:
         if self._failure is not None:
             raise EngineFailed(f"the engine has failed: {self._failure}")
         if self._loop is None or self._closing:
             raise BackendUnavailable("the server is not ready to encode texts")
         if len(self._jobs) >= self._max_num_queued:
             raise Overloaded(f"{len(self._jobs)} requests are waiting, which is the limit")
-        job = _Job(texts, client, self.encoder.width, self._loop.create_future())
+        job = _Job(texts, client, priority, self.encoder.width, self._loop.create_future())
         num_waiting = sum(other.num_tokens for other in self._jobs)
         if num_waiting and num_waiting + job.num_tokens > _MAX_WAITING_TOKENS:
             raise Overloaded(f"{num_waiting} tokens are waiting, and no more than that may")
@@ -190,7 +194,8 @@ class ThreadedEncoder:
             if job is None:
                 return False
             if not job.is_given_up:
-                self._texts.add(job.client, job, [len(text.token_ids) for text in job.texts])
+                lengths = [len(text.token_ids) for text in job.texts]
+                self._texts.add(job.client, job, lengths, job.priority)
         return True
 
     def _max_tokens(self) -> int:
@@ -202,7 +207,7 @@ class ThreadedEncoder:
     def _compute(self, texts: Sequence[QueuedText[_Job]]) -> None:
         jobs = {text.job for text in texts}
         for job in [job for job in jobs if job.is_given_up]:
-            self._texts.discard(job.client, job)
+            self._texts.discard(job.client, job, job.priority)
         texts = [text for text in texts if not text.job.is_given_up]
         if not texts:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final, Generic, NamedTuple, TypeVar
 
 Job = TypeVar("Job")
@@ -39,24 +40,26 @@ class TextQueue(Generic[Job]):
     """The texts of all jobs. It is not thread-safe.
 
     A batch begins with the longest text of the client that was not served for the longest time; the
-    others are a little shorter, of the same client first.
+    others are a little shorter, of the same client first. Texts of a higher priority go before all
+    others, and never with them.
     """
 
     def __init__(self) -> None:
-        self._jobs: dict[str, dict[Job, _Waiting]] = {}  # by client, the next to be served first
+        # By priority and client, the next of each priority to be served first.
+        self._jobs: dict[tuple[int, str], dict[Job, _Waiting]] = {}
         self.num_texts = 0
 
-    def add(self, client: str, job: Job, lengths: Sequence[int]) -> None:
-        """Queues the texts of a job, of which there is at least one."""
-        self._jobs.setdefault(client, {})[job] = _Waiting(lengths)
+    def add(self, client: str, job: Job, lengths: Sequence[int], priority: int = 0) -> None:
+        """Queues the texts of a job, at least one. A lower priority is sooner."""
+        self._jobs.setdefault((priority, client), {})[job] = _Waiting(lengths)
         self.num_texts += len(lengths)
 
-    def discard(self, client: str, job: Job) -> None:
+    def discard(self, client: str, job: Job, priority: int = 0) -> None:
         """Removes the texts of a job that are in no batch yet."""
-        waiting = self._jobs.get(client, {}).pop(job, None)
+        waiting = self._jobs.get((priority, client), {}).pop(job, None)
         if waiting is not None:
             self.num_texts -= len(waiting.lengths)
-            self._drop_if_empty(client)
+            self._drop_if_empty((priority, client))
 
     def next_batch(self, max_tokens: int) -> list[QueuedText[Job]]:
         """Removes and returns the next texts; none where none wait.
@@ -66,31 +69,32 @@ class TextQueue(Generic[Job]):
         """
         if not self._jobs:
             return []
-        first = next(iter(self._jobs))
+        first = min(self._jobs, key=itemgetter(0))  # of several, the one that comes first
         self._jobs[first] = self._jobs.pop(first)
         own = next(iter(self._jobs[first].values()))
         longest = own.lengths[-1]
         shortest = min(int(longest * _MIN_FILL), longest - _FEW)
         room = max(1, max_tokens // longest)
         batch: list[QueuedText[Job]] = []
-        for client in [first, *(other for other in self._jobs if other != first)]:
-            for job, waiting in list(self._jobs[client].items()):
+        others = [key for key in self._jobs if key[0] == first[0] and key != first]
+        for key in (first, *others):
+            for job, waiting in list(self._jobs[key].items()):
                 end = bisect_right(waiting.lengths, longest)
                 while end and len(batch) < room and waiting.lengths[end - 1] >= shortest:
                     end -= 1
                     index, length = waiting.indices.pop(end), waiting.lengths.pop(end)
                     batch.append(QueuedText(job, index, length))
                 if not waiting.lengths:
-                    del self._jobs[client][job]
-            self._drop_if_empty(client)
+                    del self._jobs[key][job]
+            self._drop_if_empty(key)
             if len(batch) == room:
                 break
         self.num_texts -= len(batch)
         return batch
 
-    def _drop_if_empty(self, client: str) -> None:
-        if not self._jobs[client]:
-            del self._jobs[client]
+    def _drop_if_empty(self, key: tuple[int, str]) -> None:
+        if not self._jobs[key]:
+            del self._jobs[key]
 
     def check(self) -> None:
         """Asserts that the books balance."""

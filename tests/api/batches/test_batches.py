@@ -11,8 +11,10 @@ from openai.types import Batch
 
 from fastovms.batch_service import BatchService
 from fastovms.batches.line_caller import LOWEST_PRIORITY
+from fastovms.encoding import Task
 from fastovms.files.file_record import FileRecord
 from fastovms.files_config import BatchConfig, FilesConfig
+from tests.api.encoder_api import EncoderApi, served_encoder
 
 URL = "/v1/completions"
 
@@ -105,6 +107,10 @@ async def test_lines_are_answered_behind_all_others(site) -> None:
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "prompt": None}),
         ("/v1/responses", {"input": "a", "prompt": None}),
         ("/v3/completions", {}),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4, "prompt": None},
+        ),
     ],
 )
 async def test_every_endpoint(make_api, tmp_path, path: str, body: dict) -> None:
@@ -119,6 +125,34 @@ async def test_every_endpoint(make_api, tmp_path, path: str, body: dict) -> None
     [request] = site.api.backend.submitted
     assert request.priority == LOWEST_PRIORITY
     await site.service.close()
+
+
+PAIRS = {"query": "a", "documents": ["b", "c"]}
+TEXTS = {"queries": "a", "documents": "b"}
+
+
+@pytest.mark.parametrize(
+    ("task", "path", "body", "answer"),
+    [
+        (Task.EMBEDDINGS, "/v1/embeddings", {"input": "ab"}, "data"),
+        (Task.EMBEDDINGS, "/v3/embeddings", {"input": "ab"}, "data"),
+        (Task.EMBEDDINGS, "/v1/score", TEXTS, "data"),
+        (Task.RERANK, "/v1/rerank", PAIRS, "results"),
+        (Task.RERANK, "/v3/rerank", PAIRS, "results"),
+        (Task.RERANK, "/v1/score", TEXTS, "data"),
+    ],
+)
+async def test_encoders(tmp_path, task: Task, path: str, body: dict, answer: str) -> None:
+    site = Site(EncoderApi(served_encoder(task)), tmp_path)
+    id = await site.add_input(line("a", path, prompt=None, **body), line("b", path, priority="x"))
+    _, made = await site.create(input_file_id=id, endpoint=path)
+    batch = await site.ended(made["id"])
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 1)
+    [found] = site.results(batch.output_file_id).values()
+    assert found["response"]["body"][answer]
+    assert set(site.api.backend.priorities) == {LOWEST_PRIORITY}
+    await site.service.close()
+    site.api.close()
 
 
 @pytest.mark.parametrize(

@@ -69,3 +69,18 @@ def test_each_text_comes_once():
         queue.check()
     assert len(found) == len(expected)
     assert {tuple(text) for text in found} == expected
+
+
+def test_priorities_before_turns() -> None:
+    queue: TextQueue[str] = TextQueue()
+    queue.add("batch", "late", [10, 10], 9)
+    queue.add("a", "first", [10])
+    queue.add("b", "second", [10])
+    assert [job for job, *_ in queue.next_batch(1000)] == ["first", "second"]
+    assert [job for job, *_ in queue.next_batch(10)] == ["late"]
+    queue.add("a", "third", [4])
+    assert [job for job, *_ in queue.next_batch(10)] == ["third"]
+    queue.check()
+    queue.discard("batch", "late", 9)
+    queue.check()
+    assert not queue.num_texts

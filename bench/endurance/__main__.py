@@ -27,6 +27,7 @@ LINE = CommandLine(
         "crash": "bench.endurance.state_faults.crash",
         "disk": "bench.endurance.state_faults.disk",
         "resume": "bench.endurance.state_faults.resume",
+        "batches": "bench.endurance.batch_faults",
         "prefixes": "bench.endurance.prefix_faults.prefixes",
         "engine": "bench.endurance.engine_faults",
         "neighbours": "bench.endurance.load.neighbours",

@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -55,9 +56,9 @@ def run_killed(
     found = KilledBatch()
     begin = time.monotonic()
     file = _upload(server, b"".join(_lines(num_lines)))
-    client = JsonClient(server.url)
     made = {"input_file_id": file, "endpoint": _URL, "completion_window": "24h"}
-    status, batch = client.ask("POST", "/v1/batches", made)
+    with closing(JsonClient(server.url)) as client:
+        status, batch = client.ask("POST", "/v1/batches", made)
     if status != 200:
         raise SystemExit(f"no batch could be made: {batch}")
     path = f"/v1/batches/{batch['id']}"
@@ -112,21 +113,19 @@ def _upload(server: ServerUnderTest, content: bytes) -> str:
 
 def _wait(server: ServerUnderTest, path: str, num_done: int | None) -> dict[str, Any]:
     """Returns the batch when so many of its lines are done, or when it has ended."""
-    client = JsonClient(server.url)
-    try:
-        while True:
-            server.check_alive()
-            _, batch = client.ask("GET", path)
-            counts = batch["request_counts"]
-            if batch["status"] in ("completed", "failed", "expired", "cancelled"):
-                return batch
-            if num_done is not None and counts["completed"] + counts["failed"] >= num_done:
-                return batch
-            time.sleep(_INTERVAL)
-    except LOST as error:
-        raise SystemExit(f"the server is lost: {error}\n{server.tail}") from None
-    finally:
-        client.close()
+    with closing(JsonClient(server.url)) as client:
+        try:
+            while True:
+                server.check_alive()
+                _, batch = client.ask("GET", path)
+                counts = batch["request_counts"]
+                if batch["status"] in ("completed", "failed", "expired", "cancelled"):
+                    return batch
+                if num_done is not None and counts["completed"] + counts["failed"] >= num_done:
+                    return batch
+                time.sleep(_INTERVAL)
+        except LOST as error:
+            raise SystemExit(f"the server is lost: {error}\n{server.tail}") from None
 
 
 def _count(content: Any, results: Counter[str], found: KilledBatch) -> None:

@@ -90,6 +90,7 @@ class ModelPool:
         self._wait_timeout = wait_timeout
         self._configs: dict[str, ModelConfig] = {}
         self._known: dict[str, KnownModel] = {}
+        self._former: dict[str, ModelPlan] = {}
         self._waiting: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
         self._move: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -125,16 +126,17 @@ class ModelPool:
             logger.info("%s is no longer served", name)
             self._refuse(name, BackendUnavailable(f"the model {name} is no longer served"))
             self._residency.remove(name)
+            self._former.pop(name, None)
             del self._configs[name]
         for plan in added:
             logger.info("%s is served from now on", plan.known.name)
             self._adopt(plan, is_loaded=False)
         for plan in changed:
             logger.info("%s has changed", plan.known.name)
-            name = plan.known.name
-            self._known[name].aliases, self._known[name].size = plan.known.aliases, plan.size
-            self._configs[name] = plan.config
-            self._residency.change(name, plan.size)
+            known = self._known[plan.known.name]
+            if known.served is not None and not self.loads_on_demand:
+                self._former[known.name] = ModelPlan(self._configs[known.name], known, known.size)
+            self._change(plan)
         self._configs = {name: plan.config for name, plan in given.items()}
         self._tell()
         loads: list[asyncio.Future[None]] = []
@@ -292,14 +294,16 @@ class ModelPool:
             [model] = loaded
         except Exception as error:
             known.reason = description_of(error)
-            is_expected = isinstance(error, ConfigurationError)
-            trace = None if is_expected else error
+            trace = None if isinstance(error, ConfigurationError) else error
             logger.error("%s cannot be loaded: %s", name, error, exc_info=trace)
             self.num_failures[name] += 1
             self._residency.failed(self._clock())
             if name in self._configs:  # else whoever has waited knows already
                 seconds = self._residency.seconds_to_retry(name, self._clock())
                 self._refuse(name, _not_loaded(known, seconds))
+                if name in self._former:  # it was served until its settings have changed
+                    self._change(self._former.pop(name))
+                    self._want(name)
             return
         if known.metrics is not None:
             model.metrics.continue_from(known.metrics)
@@ -310,6 +314,7 @@ class ModelPool:
         self.num_loads[name] += 1
         self._residency.loaded(self._clock())
         if not self._residency[name].leaves:
+            self._former.pop(name, None)
             self._hand_over(name)
 
     def _hand_over(self, name: str) -> None:
@@ -357,6 +362,13 @@ class ModelPool:
         self._residency.add(name, plan.size, is_loaded=is_loaded, now=self._clock())
         if known.served is not None:
             known.served = replace(known.served, hold=partial(self._hold_again, name))
+
+    def _change(self, plan: ModelPlan) -> None:
+        """Has a model be another one from its next load on."""
+        known = self._known[plan.known.name]
+        known.aliases, known.size = plan.config.names[1:], plan.size
+        self._configs[known.name] = plan.config
+        self._residency.change(known.name, plan.size)
 
     def _tell(self) -> None:
         """Has everybody see the models, and where each is."""

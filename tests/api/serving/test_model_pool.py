@@ -33,6 +33,8 @@ class Loader:
         await self.go.wait()
         if self.error is not None:
             raise self.error
+        if "broken" in config.names:
+            raise ConfigurationError("it is broken")
         backend = FakeBackend(lambda request, index: b"a", model_info(name=config.name))
         metrics = GenerationMetrics(config.name, backend.stats)
         model = ServedModel(backend, ByteTokenizer(), metrics, aliases=config.names[1:])
@@ -204,6 +206,27 @@ async def test_a_list_that_changes() -> None:
     assert moves == ["close a", "close b", "load b", "load c", "reclaim", "reclaim"]
     assert pool.apply([changed]).is_any  # `c` goes
     await pool.use("b")
+    await pool.close()
+
+
+async def test_a_model_that_cannot_be_loaded_as_it_was_changed_is_loaded_as_it_was() -> None:
+    pool = Pool(plan("a", "old"))
+    await pool.use("a")
+    for _ in range(2):
+        [load] = pool.apply([plan("a", "broken")]).loads
+        with pytest.raises(BackendUnavailable, match="it is broken"):
+            await load
+        await pool.use("a")
+        assert list(pool.configs["a"].names) == ["a", "old"]
+        assert pool.state("old") is ModelState.AVAILABLE
+        assert pool.models.get("broken") is None
+    assert pool.apply([plan("a")]).is_any
+    await pool.use("a")
+    pool.apply([])
+    [load] = pool.apply([plan("a", "broken")]).loads  # another one of that name
+    with pytest.raises(BackendUnavailable, match="it is broken"):
+        await load
+    assert pool.state("a") is ModelState.FAILED
     await pool.close()
 
 

@@ -69,7 +69,10 @@ class ModelSupply:
         self._plans: list[ModelPlan] = []
         self._pool: ModelPool | None = None
         self._watch: FileWatch | None = None
-        self._reloading: asyncio.Task[ReloadOutcome] | None = None
+        self._reading = asyncio.Lock()
+        self._next_reload: asyncio.Task[ReloadOutcome] | None = None
+        self._reloads: set[asyncio.Task[ReloadOutcome]] = set()
+        self._loads: list[asyncio.Future[None]] = []
 
     def find(self) -> None:
         """Finds the models and checks their files, which takes long where one is to be pulled.
@@ -135,15 +138,17 @@ class ModelSupply:
             asyncio.ensure_future(self._reload_and_tell())  # noqa: RUF006
 
     async def reload(self) -> ReloadOutcome:
-        """Reads the list of models again, and returns when what is new is loaded. Whoever comes
-        while it is read waits for the same reading.
+        """Reads the list of models again, and returns when what is new is loaded. Those who come
+        before the reading begins share it: it sees what the list has been until then.
 
         Raises:
             ConfigurationError: the list cannot be read; nothing has changed.
         """
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.ensure_future(self._reload())
-        return await asyncio.shield(self._reloading)
+        if self._next_reload is None:
+            self._next_reload = asyncio.ensure_future(self._reload())
+            self._reloads.add(self._next_reload)
+            self._next_reload.add_done_callback(self._reloads.discard)
+        return await asyncio.shield(self._next_reload)
 
     async def _reload_and_tell(self) -> None:
         try:
@@ -156,7 +161,6 @@ class ModelSupply:
         pool, read_list = self._pool, self._read_list
         assert pool is not None
         assert read_list is not None
-        present = list(pool.configs.values())
 
         def plan() -> tuple[list[ModelPlan], list[str]]:
             found = find_each(read_list(), self._find, present)
@@ -164,19 +168,25 @@ class ModelSupply:
                 raise ConfigurationError("; ".join(found.faults))
             return plan_models(found.configs, self._config), found.faults
 
-        plans, faults = await asyncio.to_thread(plan)
-        changes = pool.apply(plans)
-        if changes.loads:
-            await asyncio.wait(changes.loads)
-        faults += [str(load.exception()) for load in changes.loads if load.exception() is not None]
-        return ReloadOutcome(changes.is_any, faults)
+        async with self._reading:
+            self._next_reload = None
+            present = list(pool.configs.values())
+            plans, faults = await asyncio.to_thread(plan)
+            changes = pool.apply(plans)
+            # Those of an earlier reading count, too: their models are as new to whoever asks now.
+            earlier = [load for load in self._loads if not load.done()]
+            loads = self._loads = [*earlier, *changes.loads]
+        if loads:
+            await asyncio.wait(loads)
+        faults += [str(load.exception()) for load in loads if load.exception() is not None]
+        return ReloadOutcome(changes.is_any or bool(earlier), faults)
 
     async def close(self) -> None:
         """Ends what comes and goes, not the models that are there."""
         if self._watch is not None:
             self._watch.stop()
-        if self._reloading is not None:
-            self._reloading.cancel()
+        for reload in self._reloads:
+            reload.cancel()
         if self._pool is not None:
             await self._pool.close()
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,13 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.api.serving.model_pool import ModelChanges, ModelPlan
+from fastovms.api.serving.served import ServedModels
+from fastovms.config import DEMO_MODEL, ModelConfig
+from fastovms.errors import ConfigurationError
+from fastovms.residency_config import ResidencyConfig
+from fastovms.settings import ModelSource
+from fastovms.supply.model_supply import ModelSupply
 
 FLAGS = ("--port", "0", "--cache-size", "0.05", "--no-tune", "--state-dir", ":memory:")
 
@@ -99,6 +107,44 @@ def running(models: Path, *flags: str) -> Iterator[Server]:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("later", ["first", "second"])
+async def test_a_list_that_changes_while_models_are_loaded_is_read_again(later: str) -> None:
+    listed, loads, go = ["first"], threading.Event(), threading.Event()
+
+    def load_models(*_: object, **__: object) -> ServedModels:
+        loads.set()
+        assert go.wait(100)
+        raise ConfigurationError("broken")
+
+    supply = ModelSupply(
+        [],
+        lambda source: ModelConfig(DEMO_MODEL, source.names),
+        load_models,
+        ResidencyConfig(),
+        open_blocks=lambda: None,
+        read_list=lambda: [ModelSource("", (name,)) for name in listed],
+    )
+    pool = supply.start(ServedModels())
+    apply = pool.apply
+
+    def apply_before_loads_end(plans: Sequence[ModelPlan]) -> ModelChanges:
+        changes = apply(plans)
+        if loads.is_set():
+            go.set()
+        return changes
+
+    pool.apply = apply_before_loads_end  # type: ignore[method-assign]
+    reloads = [asyncio.ensure_future(supply.reload())]
+    await asyncio.to_thread(loads.wait, 100)
+    listed[:] = [later]
+    reloads += [asyncio.ensure_future(supply.reload()) for _ in range(2)]
+    _, one, other = await asyncio.gather(*reloads)
+    assert list(pool.configs) == [later]
+    assert one is other
+    assert one == (True, [f"the model {later} could not be loaded: broken"])
+    await supply.close()
 
 
 def test_models_come_and_go(server: Server) -> None:

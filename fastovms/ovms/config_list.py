@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,6 +26,9 @@ _GRAPHS: Final = "mediapipe_config_list"
 _MONITORING: Final = "monitoring"
 
 _GRAPH_MEMBERS: Final = ("name", "base_path", "graph_path", "subconfig")
+_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
+"""What JSON may hold, but neither a path nor an answer."""
+
 _MEMBERS: Final = {option.member: option for option in OVMS_OPTIONS if option.member}
 """Members of a model, beside its name and place."""
 
@@ -141,4 +145,6 @@ def _text(config: Mapping[str, Any], name: str, where: str) -> str:
     value = config.get(name)
     if not isinstance(value, str) or not value:
         raise _Fault(f"{where}.{name} must be a string that is not empty")
+    if _NO_TEXT.search(value):
+        raise _Fault(f"{where}.{name} must be text without NUL or lone surrogates, not {value!a}")
     return value

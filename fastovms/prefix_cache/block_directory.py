@@ -89,7 +89,8 @@ class _Block:
 
 
 def block_files(directory: Path) -> Iterator[os.DirEntry[str]]:
-    """Yields the files of all blocks, and those that were never finished.
+    """Yields the files of all blocks, and those that were never finished. What is no file, but has
+    such a name, is left alone: to open a pipe may take for ever.
 
     Raises:
         OSError: the directory cannot be read.
@@ -98,7 +99,11 @@ def block_files(directory: Path) -> Iterator[os.DirEntry[str]]:
         for folder in folders:
             if folder.is_dir(follow_symlinks=False):
                 with os.scandir(folder) as entries:
-                    yield from (e for e in entries if _is_ours(e.name))
+                    yield from (
+                        entry
+                        for entry in entries
+                        if _is_ours(entry.name) and entry.is_file(follow_symlinks=False)
+                    )
 
 
 def _is_ours(name: str) -> bool:
@@ -179,6 +184,7 @@ class BlockDirectory:
             logger.warning("prefix cache: %s is damaged: %s", block.path, error)
         except FileNotFoundError:
             logger.info("prefix cache: %s is gone", block.path)
+            self._forget_missing()
         except OSError as error:
             logger.warning("prefix cache: cannot read %s: %s", block.path, error)
         else:
@@ -236,6 +242,16 @@ class BlockDirectory:
                 continue
             block = _Block(Path(entry), status.st_size, status.st_mtime)
             self._note(bytes.fromhex(entry.name), block)
+
+    def _forget_missing(self) -> None:
+        """Forgets the blocks that somebody has erased, so that they may be written again."""
+        with self._guard:
+            blocks = list(self._blocks.items())
+        missing = [(key, block) for key, block in blocks if not os.path.exists(block.path)]
+        with self._guard:
+            for key, block in missing:
+                if self._blocks.get(key) is block:  # it has not been written again meanwhile
+                    self._forget(key)
 
     def _note(self, key: bytes, block: _Block) -> None:
         self._blocks[key] = block

@@ -110,6 +110,30 @@ def test_a_damaged_file_goes_with_a_line_in_the_log(
     directory.close()
 
 
+def test_what_was_erased_meanwhile_is_forgotten_when_one_block_is_missed(tmp_path: Path) -> None:
+    directory = BlockDirectory(tmp_path, 1000)
+    for number in (1, 2, 3):
+        write(directory, number)
+    for number in (1, 2):
+        (tmp_path / "m" / key(number).hex()).unlink()
+    assert read(directory, 1) == -1
+    assert held(directory) == [3]
+    assert directory.num_bytes == SIZE
+    directory.close()
+
+
+def test_what_is_no_file_is_no_block(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    (folder / key(1).hex()).mkdir(parents=True)
+    os.mkfifo(folder / key(2).hex())
+    (folder / key(3).hex()).symlink_to("/dev/zero")
+    directory = BlockDirectory(tmp_path, 1000)
+    assert held(directory) == []
+    write(directory, 2)
+    assert read(directory, 2) == 2
+    directory.close()
+
+
 def test_a_disk_keeps_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = BlockDirectory(tmp_path, 1000)
     monkeypatch.setattr(block_directory, "MIN_FREE_SHARE", 1.0)

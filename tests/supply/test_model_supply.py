@@ -171,11 +171,10 @@ def test_a_stream_that_waits_for_its_model_gets_comments_and_then_its_tokens(
         Request(f"{server.url}/v1/completions", json.dumps(body).encode(), headers), timeout=100
     ) as response:
         lines = [line.decode().rstrip() for line in response if line != b"\n"]
-    comments = [line for line in lines if line.startswith(":")]
-    assert comments
-    assert lines[: len(comments)] == comments  # they come first
-    assert len(lines) >= len(comments) + 2
-    assert lines[-1] == "data: [DONE]"
+    assert lines[0].startswith(":")
+    data = [line for line in lines if not line.startswith(":")]  # they come before slow tokens, too
+    assert len(data) >= 2
+    assert data[-1] == "data: [DONE]"
 
 
 def test_a_model_that_is_back_finds_its_prompts_on_disk(server: Server) -> None:

@@ -52,6 +52,7 @@ def load_encoder(
         device=engine.device,
         properties=engine.plugin_config,
         pad_token_id=pad if isinstance(pad, int) else texts.pad_token_id,
+        max_length=info.max_model_len,
     )
     what = "reranker" if task is Task.RERANK else f"vectors of {graph.info.width}, {_of(pooling)}"
     logger.info(

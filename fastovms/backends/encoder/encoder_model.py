@@ -9,6 +9,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from fastovms.backends.encoder.batch_shapes import padded_length
 from fastovms.backends.encoder.encoder_graph import EncoderGraph
 from fastovms.backends.encoder.graph_cutting import CARRIED, cut
 from fastovms.encoding import EncoderText
@@ -33,13 +34,18 @@ class EncoderModel:
         device: str = "CPU",
         properties: Mapping[str, object] | None = None,
         pad_token_id: int = 0,
+        max_length: int | None = None,
     ) -> None:
         """
+        Args:
+            max_length: how many positions it has; None = as many as there are tokens.
+
         Raises:
             ConfigurationError: the device cannot run it.
         """
         self.info = graph.info
         self._pad_token_id = pad_token_id
+        self._max_length = max_length
         segments = cut(graph.model, MAX_SEGMENTS if device.startswith("CPU") else 1)
         try:
             core = ov.Core()
@@ -57,8 +63,9 @@ class EncoderModel:
         return len(self._requests)
 
     def batch(self, texts: Sequence[EncoderText]) -> EncoderBatch:
-        """Returns texts padded to the longest of them."""
-        length = max(len(text.token_ids) for text in texts)
+        """Returns texts padded to the longest of them, or a little more."""
+        longest = max(len(text.token_ids) for text in texts)
+        length = padded_length(len(texts), longest, self._max_length)
         shape = len(texts), length
         token_ids = np.full(shape, self._pad_token_id, np.int64)
         attention_mask = np.zeros(shape, np.int64)

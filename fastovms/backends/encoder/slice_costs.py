@@ -21,11 +21,12 @@ class SliceCosts:
         self._per_token[segment] = known + _NEWEST_SHARE * (new - known)
 
     def end(self, begin: int, num_tokens: int, seconds: float) -> int:
-        """Returns where the slice ends that begins at a segment: behind that one at least."""
+        """Returns where the slice ends that begins at a segment: behind that one at least, and so
+        that it takes about as long as it may. A segment that fits half is taken."""
         end, left = begin + 1, seconds - self._per_token[begin] * num_tokens
         while end < len(self._per_token):
             cost = self._per_token[end] * num_tokens
-            if not cost or cost > left:
+            if not cost or cost > 2 * left:
                 break
             left -= cost
             end += 1

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from fastovms.backends.encoder.batch_shapes import num_rows
+
 Job = TypeVar("Job")
 
 _MIN_FILL: Final = 0.85
@@ -74,7 +76,7 @@ class TextQueue(Generic[Job]):
         own = next(iter(self._jobs[first].values()))
         longest = own.lengths[-1]
         shortest = min(int(longest * _MIN_FILL), longest - _FEW)
-        room = max(1, max_tokens // longest)
+        room = num_rows(longest, max_tokens)
         batch: list[QueuedText[Job]] = []
         others = [key for key in self._jobs if key[0] == first[0] and key != first]
         for key in (first, *others):

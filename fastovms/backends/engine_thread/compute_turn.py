@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-SLICE_SHARE: Final = 0.4
-"""The longest slice, as a share of the engines' steps: it follows each step. The step behind it is
-slower itself, since the slice has used the caches of the processor."""
+SLICE_SHARE: Final = 0.45
+"""How long slices are, as a share of the engines' steps: one follows each step."""
 
 MIN_SLICE: Final = 0.003
 """Seconds that a slice may always take: less would be mostly handing over."""
 
 MAX_SLICE: Final = 0.02
-"""Seconds that a slice takes at most while engines work."""
+"""Seconds that a slice is planned to take at most while engines work."""
 
 _NEWEST_SHARE: Final = 0.2
 """How much the newest step counts in the mean of their durations."""

@@ -32,7 +32,7 @@ def test_texts_of_one_batch_do_not_change_each_other():
 
 
 def test_types_and_padding():
-    model = load(pad_token_id=7)
+    model = load(pad_token_id=7, max_length=3)
     pair = EncoderText(np.array([5, 6]), np.array([0, 1]))
     batch = model.batch([pair, EncoderText(np.array([5, 6, 8]))])
     assert batch.inputs["input_ids"].tolist() == [[5, 6, 7], [5, 6, 8]]

@@ -11,6 +11,8 @@ def test_a_slice_has_what_fits():
         costs.note(segment, 100, 0.2)
     assert costs.end(0, 100, 1.0) == 4
     assert costs.end(0, 100, 0.41) == 2
+    assert costs.end(0, 100, 0.29) == 1
+    assert costs.end(0, 100, 0.31) == 2  # nearer to it than one
     assert costs.end(0, 200, 0.41) == 1
     assert costs.end(2, 50, 0.01) == 3
     assert costs.max_tokens(0.1, 1000) == 50

@@ -21,7 +21,9 @@ def test_a_batch_has_about_equal_lengths():
     assert queue.next_batch(1000) == []
 
 
-@pytest.mark.parametrize(("max_tokens", "num"), [(1, 1), (19, 1), (20, 2), (35, 3), (1000, 6)])
+@pytest.mark.parametrize(
+    ("max_tokens", "num"), [(1, 1), (31, 1), (32, 2), (63, 2), (64, 4), (1000, 6)]
+)
 def test_tokens_bound_a_batch(max_tokens, num):
     queue = TextQueue()
     queue.add("a", "job", [10] * 6)
@@ -40,8 +42,8 @@ def test_texts_of_several_clients_are_computed_together():
     queue = TextQueue()
     for client in "abc":
         queue.add(client, client, [12, 11])
-    assert [text.job for text in queue.next_batch(48)] == ["a", "a", "b", "b"]
-    assert [text.job for text in queue.next_batch(48)] == ["c", "c"]
+    assert [text.job for text in queue.next_batch(64)] == ["a", "a", "b", "b"]
+    assert [text.job for text in queue.next_batch(64)] == ["c", "c"]
 
 
 def test_what_is_given_up_is_not_computed():

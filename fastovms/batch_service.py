@@ -79,8 +79,9 @@ class BatchService:
             kept, self._runner, endpoints, context.bodies, context.new_id, self._clock
         )
         add_batch_routes(router, Files(kept, context.new_id, self._clock), batches)
-        if self._runner is not None:
+        if self._runner is not None and self._store is not None:
             self._runner.start()
+            self._store.drop_expired()  # the inputs of unfinished batches are safe by now
 
     async def stop(self) -> None:
         """Stops all batches. The next process goes on with them."""

@@ -81,13 +81,13 @@ class FileStore:
         return self._num_bytes + self._reserved
 
     def find(self, tenant: str, id: str) -> FileRecord | None:
-        self._drop_expired()
+        self.drop_expired()
         record = self._records.get(id)
         return record if record is not None and record.tenant == tenant else None
 
     def list(self, tenant: str) -> Iterator[FileRecord]:
         """Yields a tenant's files, the oldest first."""
-        self._drop_expired()
+        self.drop_expired()
         found = [record for record in self._records.values() if record.tenant == tenant]
         return iter(sorted(found, key=lambda record: (record.created_at, record.id)))
 
@@ -102,7 +102,7 @@ class FileStore:
 
     def has_room(self) -> bool:
         """Whether there may be another file."""
-        self._drop_expired()
+        self.drop_expired()
         return len(self._records) < self.config.max_files
 
     def reserve(self, size: int) -> bool:
@@ -172,7 +172,8 @@ class FileStore:
         except OSError as error:
             logger.error("the file %s has expired and cannot be deleted: %s", id, error)
 
-    def _drop_expired(self) -> None:
+    def drop_expired(self) -> None:
+        """Deletes what has expired, as every use of the store does."""
         now = self._clock()
         if now < self._next_expiry:
             return

@@ -7,6 +7,7 @@ import json
 import time
 
 import pytest
+from msgspec import structs
 from openai.types import Batch
 
 from fastovms.batch_service import BatchService
@@ -204,3 +205,21 @@ async def test_others_see_nothing(site) -> None:
     assert (await site.ended(made["id"])).status == "completed"
     status, _ = await site.ask("POST", f"/{made['id']}/cancel")
     assert status == 400
+
+
+async def test_a_start_erases_what_has_expired(make_api, tmp_path) -> None:
+    site = Site(make_api("xyz"), tmp_path)
+    id = await site.add_input(line("a"))
+    record = site.store.find("", id)
+    expired = structs.replace(record, id="file-old", expires_at=5)
+    partial = site.store.new_partial()
+    partial.write_bytes(b"x" * record.size)
+    await site.store.add(partial, expired)
+    path = site.store.path_of("file-old")
+    assert path.exists()
+    await site.service.close()
+    site = Site(make_api("xyz"), tmp_path)
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert not path.exists()
+    assert len(site.store) == 1
+    await site.service.close()

@@ -52,8 +52,7 @@ SHARED_KV_CACHE_PRECISION = "u8"
 precision."""
 
 EXACT_KV_CACHE_PRECISIONS = ("f32",)
-"""The only cache precision that exact results allow: what is rounded again shows how a prompt was
-cut into chunks."""
+"""The cache precision of exact results, unless the operator sets another one that they allow."""
 
 MAX_SMALL_STEP = 48
 """The most tokens of a small step. With AMX and models of 135M and 500M parameters f32 takes 0.83
@@ -90,6 +89,13 @@ _PREPARED_KERNELS = "CPU_RUNTIME_CACHE_CAPACITY"
 _QUANTIZATION_GROUP = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 _EXACT = {_PRECISION: "f32", _QUANTIZATION_GROUP: "0"}
 
+_ALLOWED_WHERE_EXACT = {
+    **{name: (value,) for name, value in _EXACT.items()},
+    _KV_PRECISION: ("f32", "f16"),
+}
+"""A cache of f16 rounds each value once, wherever a prompt is cut; those of 8 and 4 bits share a
+scale with what else is computed in the step."""
+
 
 def exact_properties(device: str, properties: Mapping[str, object]) -> dict[str, object]:
     """Returns OpenVINO's properties for f32 throughout. `properties` override them."""
@@ -97,17 +103,18 @@ def exact_properties(device: str, properties: Mapping[str, object]) -> dict[str,
 
 
 def check_exact(properties: Mapping[str, object]) -> None:
-    """Checks that `properties` leave the model in f32 throughout.
+    """Checks that `properties` leave the model in f32, and its KV cache in a precision in which
+    nothing else that runs shows.
 
     Raises:
         ConfigurationError: they set another precision.
     """
-    for name, exact in _EXACT.items():
-        value = str(properties.get(name, exact))
-        if value != exact:
+    for name, allowed in _ALLOWED_WHERE_EXACT.items():
+        value = str(properties.get(name, allowed[0]))
+        if value not in allowed:
             raise ConfigurationError(
                 f"--precision exact cannot be used with plugin_config {name} {value}, only with "
-                f"{exact}"
+                f"{' or '.join(allowed)}"
             )
 
 

@@ -137,6 +137,8 @@ def test_f32_takes_no_cache_of_bf16(exact: bool, properties: dict[str, str]) -> 
             {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32},
             "GROUP_SIZE 32",
         ),
+        ({"KV_CACHE_PRECISION": "u8"}, "KV_CACHE_PRECISION u8"),
+        ({"KV_CACHE_PRECISION": "u4"}, "KV_CACHE_PRECISION u4"),
     ],
 )
 def test_what_is_not_exact(properties: dict[str, object], named: str) -> None:
@@ -151,7 +153,7 @@ def test_what_is_not_exact(properties: dict[str, object], named: str) -> None:
     [
         {},
         {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0},
-        {"KV_CACHE_PRECISION": "u8", "INFERENCE_NUM_THREADS": 2},
+        {"KV_CACHE_PRECISION": "f16", "INFERENCE_NUM_THREADS": 2},
     ],
 )
 def test_what_is_exact(properties: dict[str, object]) -> None:

@@ -194,13 +194,13 @@ def test_all_that_belongs_to_a_model_goes_with_it(tmp_path: Path, flags: tuple[s
     write_list(models, a=DEMO_MODEL)
     with running(models, "--max-loaded-models", "1", *flags) as server:
         held = []
-        for _ in range(2):  # the first load leaves what is made once
+        for _ in range(4):  # the first load leaves what is made once, and pools of threads fill
             assert server.complete("a") == 200
             assert server.ask("POST", "/v1/models/a/unload")[0] == 200
             held.append(server.held())
-    (threads, descriptors, _), (threads_later, descriptors_later, children) = held
-    assert threads_later <= threads + 1  # one may be just ending
-    assert descriptors_later <= descriptors + 1
+    (threads, descriptors, _), *_, (threads_later, descriptors_later, children) = held
+    assert threads_later < threads + 3, "less than one a load"
+    assert descriptors_later < descriptors + 3
     assert children == 0
 
 

@@ -170,7 +170,7 @@ async def find(store: StateStore, id: str) -> Kept | None:
         assert page is not None
         found = await store.find_events(TENANT, id, 0)
         assert found is not None
-        events = b"".join(pack.data for pack in found.packs) or None
+        events = b"".join(pack.data for pack in found.packs) if found.packs else None
         return Kept(
             response.body, tuple(page.items), tuple(response.output), response.progress, events
         )

@@ -12,6 +12,14 @@ import msgspec
 from bench.endurance.body_attack.api_values import FIELDS, GRAMMAR_FIELDS, value_of
 from bench.endurance.body_attack.body_mutations import any_json, change, change_text, encode
 from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.embeddings.embedding_schemas import (
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from fastovms.api.embeddings.ollama_embed import OllamaEmbeddingsRequest, OllamaEmbedRequest
+from fastovms.api.messages.messages_schema import CountTokensRequest, MessagesRequest
+from fastovms.api.ollama.ollama_schema import OllamaChatRequest, OllamaGenerateRequest
 from fastovms.api.responses.input.responses_schema import (
     ConversationRequest,
     ConversationUpdate,
@@ -60,6 +68,9 @@ ENDPOINTS: Final = (
     _endpoint("/conversations/{id}", ConversationUpdate, "metadata"),
     _endpoint("/conversations/{id}/items", ItemsRequest, "items", weight=2),
     _endpoint("/detokenize", DetokenizeRequest, "model", "tokens"),
+    _endpoint("/embeddings", EmbeddingRequest, "model", "input"),
+    _endpoint("/rerank", RerankRequest, "model", "query", "documents"),
+    _endpoint("/score", ScoreRequest, "model"),
     # Of a model that there is not, lest the attack ends itself.
     _endpoint("/models/other/load", ConversationUpdate),
     _endpoint("/models/other/unload", ConversationUpdate),
@@ -75,6 +86,19 @@ NO_PREFIX: Final = (
     _endpoint("/ping", ConversationUpdate),
     _endpoint("/v2/models/demo_model/infer", ConversationUpdate),
     _endpoint("/v2/models/demo_model/versions/1/infer", ConversationUpdate),
+    _endpoint("/rerank", RerankRequest, "model", "query", "documents"),
+    _endpoint("/v2/rerank", RerankRequest, "model", "query", "documents"),
+    _endpoint("/score", ScoreRequest, "model"),
+    _endpoint("/v1/messages", MessagesRequest, "model", "messages", "max_tokens", weight=6),
+    _endpoint("/v1/messages/count_tokens", CountTokensRequest, "model", "messages", weight=2),
+    _endpoint("/api/chat", OllamaChatRequest, "model", "messages", "options", weight=4),
+    _endpoint("/api/generate", OllamaGenerateRequest, "model", "prompt", "options", weight=4),
+    _endpoint("/api/embed", OllamaEmbedRequest, "model", "input"),
+    _endpoint("/api/embeddings", OllamaEmbeddingsRequest, "model", "prompt"),
+    *(
+        _endpoint(f"/api/{name}", ConversationUpdate)
+        for name in ("show", "pull", "push", "create", "copy", "blobs/sha256:0")
+    ),
 )
 """What stands below no prefix."""
 

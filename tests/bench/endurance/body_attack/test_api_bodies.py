@@ -38,6 +38,7 @@ def test_every_endpoint_that_reads_a_body_is_attacked() -> None:
         "/v2/models/demo_model": "/v2/models/{name:path}",
         "/models/other/": "/models/{id:path}/",
         "versions/1/": "versions/{version}/",
+        "/blobs/sha256:0": "/blobs/{digest}",
     }
     attacked = {endpoint.path for endpoint in all_endpoints()}
     for ours, pattern in known.items():
@@ -104,7 +105,16 @@ def error(param: str | None, message: str = "n must be at least 1") -> bytes:
     return orjson.dumps({"error": members})
 
 
+LINES = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson"
+OF_ANTHROPIC = b'{"type":"error","error":{"type":"invalid_request_error","message":"a"}}'
 GOOD = [
+    ("/v1/messages", Answer(400, JSON, OF_ANTHROPIC)),
+    ("/v1/messages", Answer(200, EVENTS, b'event: a\ndata: {"type":"message_stop"}\n\n')),
+    ("/api/chat", Answer(400, JSON, b'{"error":"the body must be a JSON object"}')),
+    ("/api/chat", Answer(200, LINES, b'{"done":false}\n{"done":true}\n')),
+    ("/api/pull", Answer(200, LINES, b'{"status":"success"}\n')),
+    ("/api/chat", Answer(200, LINES, b'{"done":false}\n{"error":"gone"}\n')),
+    ("/v2/rerank", Answer(400, JSON, error("n"))),
     ("/v1/completions", Answer(200, JSON, b"{}")),
     ("/v1/completions", Answer(400, JSON, error("n"))),
     ("/v1/completions", Answer(400, JSON, error(None))),
@@ -115,6 +125,12 @@ GOOD = [
     ("/v1/responses", Answer(200, EVENTS, b"event: a\ndata: {}\n\nevent: b\ndata: [DONE]\n\n")),
 ]
 BAD = [
+    ("/v1/messages", Answer(400, JSON, error("n"))),
+    ("/v1/messages", Answer(200, EVENTS, b'data: {"type":"ping"}\n\n')),
+    ("/api/chat", Answer(400, JSON, error("n"))),
+    ("/api/chat", Answer(200, LINES, b'{"done":false}\n')),
+    ("/api/chat", Answer(200, LINES, b'{"done":\n')),
+    ("/api/chat", Answer(200, LINES, b"")),
     ("/v1/completions", Answer(500, JSON, error(None))),
     ("/v1/completions", Answer(200, JSON, b"{")),
     ("/v1/completions", Answer(400, JSON, error("stop"))),

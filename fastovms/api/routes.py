@@ -68,6 +68,7 @@ def add_model_routes(
         _add_response_routes(router, context, state, dialect)
     for path, route in encoding[1:]:  # where vLLM has them, too
         router.add("POST", path, endpoint(route, OPENAI))
+    router.add("POST", "/v2/rerank", endpoint(encoding[1][1], OPENAI))  # Cohere's newer clients
     router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))
     router.add("POST", "/detokenize", endpoint(tokenization.detokenize, OPENAI))
     messages = Messages(context)

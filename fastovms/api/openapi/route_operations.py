@@ -228,6 +228,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Operation]]] = {
         ),
         "POST /rerank": _RERANK,
         "POST /v1/rerank": _RERANK,
+        "POST /v2/rerank": _RERANK,
         "POST /score": _SCORE,
         "POST /v1/score": _SCORE,
     },

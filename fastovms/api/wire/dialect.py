@@ -341,10 +341,12 @@ DIALECTS: Final = (OPENAI, OVMS)
 _FAMILIES: Final[Mapping[str, Dialect]] = {
     "/api": OLLAMA,
     "/v1/messages": ANTHROPIC,
+    "/v2/rerank": OPENAI,
     "/v2": OVMS,
     "/v3": OVMS,
 }
-"""The dialects of paths and of all below them. Those of KServe, below `/v2`, have OVMS's errors."""
+"""The dialects of paths and of all below them, longer paths before shorter ones. Those of KServe,
+below `/v2`, have OVMS's errors."""
 
 
 def dialect_of(path: str) -> Dialect:

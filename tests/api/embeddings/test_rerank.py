@@ -17,7 +17,7 @@ def logit(document: str) -> float:
     return float((sum(document.encode()) + 257) % 7)
 
 
-@pytest.mark.parametrize("prefix", ["/v1", "/v3", ""])
+@pytest.mark.parametrize("prefix", ["/v1", "/v2", "/v3", ""])
 @pytest.mark.parametrize("width", [1, 2])
 async def test_documents_are_sorted(make_encoder_api, prefix, width):
     api = make_encoder_api(served_encoder(Task.RERANK, width=width))

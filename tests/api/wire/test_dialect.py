@@ -39,6 +39,7 @@ def test_ranges(range_: Range, inside: list[float], outside: list[float], words:
         ("/v3", OVMS),
         ("/v3/v1/models", OVMS),
         ("/v2/health/ready", OVMS),
+        ("/v2/rerank", OPENAI),
         ("/v33/models", OPENAI),
         ("/api/chat", OLLAMA),
         ("/apis", OPENAI),

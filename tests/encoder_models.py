@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import atexit
 import tempfile
 from dataclasses import replace
 from functools import cache
@@ -11,16 +11,13 @@ from pathlib import Path
 from bench.encoder_graph import ENCODER_SHAPES
 from bench.encoder_models import write_encoder
 
-_ROOT = Path(tempfile.mkdtemp(prefix="fastovms-encoders-"))
+_FOLDER = tempfile.TemporaryDirectory(prefix="fastovms-encoders-")
+atexit.register(_FOLDER.cleanup)
 
 
 @cache
 def encoder_dir(num_labels: int = 0, pooling: str = "") -> Path:
     """An embedding model; with labels a classifier."""
-    directory = _ROOT / f"tiny-{num_labels}{pooling}"
+    directory = Path(_FOLDER.name, f"tiny-{num_labels}{pooling}")
     write_encoder(replace(ENCODER_SHAPES["tiny"], num_labels=num_labels), directory, 0, pooling)
     return directory
-
-
-def remove_encoders() -> None:
-    shutil.rmtree(_ROOT, ignore_errors=True)

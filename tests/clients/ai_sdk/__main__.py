@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from fastovms.config import DEMO_MODEL
-from tests.encoder_models import encoder_dir, remove_encoders
+from tests.encoder_models import encoder_dir
 from tests.real_server import start_server, stop_server
 
 HERE = Path(__file__).parent
@@ -32,7 +32,6 @@ def main() -> int:
             return subprocess.run(command, cwd=folder, check=False, timeout=300).returncode
         finally:
             stop_server(server)
-            remove_encoders()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from fastovms.config import DEMO_MODEL
+from tests.encoder_models import encoder_dir
 from tests.real_server import NAME, start_server, stop_server
 
 HERE = Path(__file__).parent
@@ -22,11 +24,15 @@ TIMEOUT: Final = 300.0
 """Seconds that the scenarios of a client may take."""
 
 CLIENTS: Final[Mapping[str, Sequence[str]]] = {
+    "cohere": ("cohere>=5.20,<6",),
     "guidance": ("guidance>=0.3.1,<0.4", "openai>=3,<4"),
     "instructor": ("instructor>=1.17,<2",),
-    "langchain": ("langchain-openai>=1.7,<2",),
+    "langchain": ("langchain-openai>=1.7,<2", "numpy"),
     "litellm": ("litellm>=1.106,<2", "mcp"),
-    "llama-index": ("llama-index-llms-openai-like>=0.8,<0.9",),
+    "llama-index": (
+        "llama-index-llms-openai-like>=0.8,<0.9",
+        "llama-index-embeddings-openai-like>=0.2,<1",
+    ),
     "llm": ("llm>=0.36,<0.40",),
     "outlines": ("outlines>=1.3,<2", "openai>=3,<4"),
     "pydantic-ai": ("pydantic-ai-slim[openai]>=2.68,<3",),
@@ -65,7 +71,12 @@ def main() -> int:
     unknown = set(options.clients) - set(CLIENTS)
     if unknown:
         parser.error(f"{', '.join(sorted(unknown))}: there are {', '.join(CLIENTS)}")
-    server = start_server()
+    models = (
+        f"{NAME}={DEMO_MODEL}",
+        f"encoder={encoder_dir()}",
+        f"reranker={encoder_dir(1)}",
+    )
+    server = start_server(*(part for model in models for part in ("--model", model)))
     try:
         with tempfile.TemporaryDirectory() as folder:
             environments = options.environments or Path(folder)

@@ -1,4 +1,5 @@
-"""Uses `ChatOpenAI` of langchain-openai: texts, streams, tools, structured answers."""
+"""Uses langchain-openai: texts, streams, tools and structured answers of `ChatOpenAI`, and a
+retriever over the vectors of `OpenAIEmbeddings`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import Annotated
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
 
@@ -90,6 +92,24 @@ def main(url: str, name: str) -> None:
             assert isinstance(person.invoke("Who is it?"), Person)
     some = model.bind(max_tokens=400).with_structured_output(None, method="json_mode")
     assert isinstance(some.invoke("Some JSON"), dict | list | str | int | float | None)
+
+    retrieve(url)
+
+
+def retrieve(url: str) -> None:
+    """Finds texts by their vectors; a text is nearest to itself. LangChain encodes texts with a
+    tokenizer of OpenAI's unless it is told not to."""
+    embeddings = OpenAIEmbeddings(
+        base_url=url, api_key="none", model="encoder", check_embedding_ctx_length=False
+    )
+    texts = ["The sky is blue.", "Paris is the capital of France.", "Bread is made of flour."]
+    retriever = InMemoryVectorStore.from_texts(texts, embeddings).as_retriever(
+        search_kwargs={"k": 1}
+    )
+    for text in texts:
+        (found,) = retriever.invoke(text)
+        assert found.page_content == text
+    assert len(embeddings.embed_query("Hello")) == len(embeddings.embed_documents(texts)[0])
 
 
 if __name__ == "__main__":

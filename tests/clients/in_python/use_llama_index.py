@@ -1,12 +1,15 @@
-"""Uses LlamaIndex's `OpenAILike`: texts, streams, chats, tools, structured answers."""
+"""Uses LlamaIndex's `OpenAILike`: texts, streams, chats, tools, structured answers; and an index of
+vectors."""
 
 from __future__ import annotations
 
 import sys
 from typing import Annotated
 
+from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
+from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel, Field
 
@@ -42,6 +45,20 @@ def main(url: str, name: str) -> None:
     assert call.tool_name == "get_weather"
     assert set(call.tool_kwargs) == {"city"}
     assert isinstance(chat.as_structured_llm(Person).complete("Who is it?").raw, Person)
+
+    retrieve(url)
+
+
+def retrieve(url: str) -> None:
+    """Finds documents by their vectors; a text is nearest to itself."""
+    embedding = OpenAILikeEmbedding(model_name="encoder", api_base=url, api_key="none")
+    texts = ["The sky is blue.", "Paris is the capital of France.", "Bread is made of flour."]
+    index = VectorStoreIndex.from_documents(
+        [Document(text=text) for text in texts], embed_model=embedding
+    )
+    for text in texts:
+        (found,) = index.as_retriever(similarity_top_k=1).retrieve(text)
+        assert found.text == text
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""Uses Cohere's client to rank documents, by both versions of its API."""
+
+from __future__ import annotations
+
+import sys
+
+import cohere
+
+DOCUMENTS = ["The sky is blue.", "Paris is the capital of France.", "Bread is made of flour."]
+
+
+def main(url: str, name: str) -> None:
+    root = url.removesuffix("/v1")
+    clients = (
+        cohere.Client(api_key="none", base_url=root),  # asks /v1/rerank
+        cohere.ClientV2(api_key="none", base_url=root),  # asks /v2/rerank
+    )
+    for client in clients:
+        answer = client.rerank(model="reranker", query="What is Paris?", documents=DOCUMENTS)
+        scores = [result.relevance_score for result in answer.results]
+        assert scores == sorted(scores, reverse=True)
+        assert {result.index for result in answer.results} == {0, 1, 2}
+        first, *more = client.rerank(
+            model="reranker", query="What is Paris?", documents=DOCUMENTS, top_n=1
+        ).results
+        assert (first.index, more) == (answer.results[0].index, [])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

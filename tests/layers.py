@@ -15,6 +15,7 @@ FOUNDATION = frozenset(
         "encoding",
         "errors",
         "fair_queue",
+        "file_lock",
         "files_config",
         "free_memory",
         "grammar_tree",

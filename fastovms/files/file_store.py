@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from fastovms.errors import ConfigurationError, RequestError
-from fastovms.files.file_lock import lock_file
+from fastovms.file_lock import lock_file
 from fastovms.files.file_record import FileRecord
 from fastovms.files.record_folder import RecordFolder, sync_directory
 from fastovms.files_config import FilesConfig

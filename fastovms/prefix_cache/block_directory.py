@@ -9,7 +9,6 @@ MODEL begins with the fingerprint of a model, for people: a key is that of one m
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -25,6 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.file_lock import lock_file
 from fastovms.prefix_cache.block_file import (
     HEAD_SIZE,
     UNFINISHED,
@@ -138,7 +138,10 @@ class BlockDirectory:
         self._unkept = 0
         self._guard = threading.Lock()
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = _lock(directory / LOCK_FILE)
+        try:
+            self._lock = lock_file(directory / LOCK_FILE)
+        except BlockingIOError:
+            raise DirectoryInUse(f"another process uses {directory}") from None
         try:
             written = _read_written(directory / WRITTEN_FILE)
             self._find_blocks()
@@ -303,25 +306,10 @@ class BlockDirectory:
             block.path.unlink()
 
 
-def _lock(path: Path) -> int:
-    """Returns a descriptor that holds the lock as long as it is open; any end of the process closes
-    it."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise DirectoryInUse(f"another process uses {path.parent}") from None
-    except BaseException:
-        os.close(lock)
-        raise
-    return lock
-
-
 def _read_written(path: Path) -> WrittenToday:
     """Returns what the file says; nothing, if it is damaged or there is none."""
     try:
         content = json.loads(path.read_bytes())
         return WrittenToday(int(content["day"]), int(content["num_bytes"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return NOTHING_WRITTEN

@@ -165,7 +165,14 @@ def test_the_budget_of_the_day_outlives_the_process(tmp_path: Path) -> None:
     with pytest.raises(NoRoom, match="today"):
         write(directory, 3)
     directory.close()
-    (tmp_path / "written.json").write_text("[")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[", "[]", '{"day": Infinity, "num_bytes": 1}', '{"day": 1, "num_bytes": NaN}', "[" * 100_000],
+)
+def test_a_budget_that_is_damaged_is_a_new_one(tmp_path: Path, content: str) -> None:
+    (tmp_path / "written.json").write_text(content)
     directory = BlockDirectory(tmp_path, 10 * SIZE, bytes_per_day=2 * SIZE)
     write(directory, 3)
     directory.close()

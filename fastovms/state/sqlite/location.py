@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import sqlite3
@@ -15,6 +14,7 @@ from typing import Final
 
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError
+from fastovms.file_lock import lock_file
 from fastovms.state.sqlite.database import IN_MEMORY, Database
 from fastovms.state.sqlite.disk_return import DiskReturn, UnusableFile
 from fastovms.state.sqlite.memory_fallback import MemoryFallback
@@ -92,7 +92,7 @@ def open_directory(
     """
     with _faults_told():
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        unlock = partial(os.close, _lock(directory / f"{STATE_FILE}.lock"))
+        unlock = partial(os.close, lock_file(directory / f"{STATE_FILE}.lock"))
         try:
             open_it = _open_or_set_aside if sets_aside else _open_database
             return open_it(directory / STATE_FILE, bounds, clock, unlock)
@@ -106,6 +106,8 @@ def _faults_told() -> Iterator[None]:
     """Raises UnusableFile in place of what the system and SQLite raise."""
     try:
         yield
+    except BlockingIOError:
+        raise UnusableFile("another server uses it") from None
     except OSError as error:
         is_fault = error.errno not in _WRONG_CHOICES
         raise UnusableFile(error.strerror or str(error), is_fault=is_fault) from None
@@ -113,24 +115,6 @@ def _faults_told() -> Iterator[None]:
         raise UnusableFile(str(error)) from None
     except sqlite3.Error as error:
         raise UnusableFile(str(error), is_fault=True) from None
-
-
-def _lock(path: Path) -> int:
-    """Returns a descriptor that holds the lock as long as it is open; any end of the process closes
-    it.
-
-    Raises:
-        UnusableFile: another process has the lock.
-    """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException as error:
-        os.close(lock)
-        if isinstance(error, BlockingIOError):
-            raise UnusableFile("another server uses it") from None
-        raise
-    return lock
 
 
 def _open_or_set_aside(

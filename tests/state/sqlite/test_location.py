@@ -98,7 +98,7 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
         ("Path.mkdir", OSError(errno.EROFS, "no luck"), True),
         ("Path.mkdir", OSError(errno.ENOENT, "no luck"), True),  # as of /proc
         ("os.open", OSError(errno.EROFS, "no luck"), True),
-        ("fcntl.flock", OSError(errno.ENOLCK, "no luck"), True),
+        ("lock_file", OSError(errno.ENOLCK, "no luck"), True),
         ("Path.mkdir", OSError(errno.ENAMETOOLONG, "no luck"), False),
         ("Database", sqlite_error(sqlite3.SQLITE_FULL), True),
         ("Database", sqlite_error(sqlite3.SQLITE_IOERR_WRITE), True),

@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from fastovms.files.file_lock import lock_file
+from fastovms.file_lock import lock_file
 
 
 def test_one_at_a_time(tmp_path) -> None:
     path = tmp_path / "lock"
     held = lock_file(path)
-    with pytest.raises(OSError, match="another process uses it"):
+    with pytest.raises(BlockingIOError, match="another process uses it"):
         lock_file(path)
     os.close(held)
     os.close(lock_file(path))

@@ -21,10 +21,10 @@ from bench.encoder_graph import ENCODER_SHAPES
 from bench.encoder_models import vocabulary, write_encoder
 from fastovms.backends.encoder.encoder_backend import ThreadedEncoder
 from fastovms.backends.encoder.encoder_loading import load_encoder
-from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.model_files.encoder_files import read_encoder_info
 from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.paged.paged_backend import PagedBackend
+from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.config import EngineConfig
 from fastovms.encoder_config import EncoderConfig
 from fastovms.encoding import EncoderText
@@ -97,16 +97,16 @@ def by_pipeline(directory: Path, given: Sequence[str]) -> float:
 async def measure(options: argparse.Namespace, directory: Path) -> None:
     shape = ENCODER_SHAPES[options.shape]
     given = make_texts(options.documents, shape.vocab_size)
-    turn = ComputeTurn()
+    cores = SharedCores.create()
     info = read_encoder_info(directory, name=options.shape)
-    backend, texts = load_encoder(directory, info, EngineConfig(), EncoderConfig(), turn)
+    backend, texts = load_encoder(directory, info, EngineConfig(), EncoderConfig(), cores.turn)
     backend.start()
     await encode(backend, texts, given[: len(given) // 4])  # memory is reserved, costs are learned
     theirs = by_pipeline(directory, given)
     alone = await encode(backend, texts, given)
     print(f"alone: {alone:.1f} documents/s, genai's pipeline {theirs:.1f}: {alone / theirs:.2f} x")
     if options.chat is not None:
-        await beside_chats(options, backend, texts, given, alone, turn)
+        await beside_chats(options, backend, texts, given, alone, cores)
     await backend.close()
 
 
@@ -116,11 +116,11 @@ async def beside_chats(
     texts: TextEncoder,
     given: Sequence[str],
     alone: float,
-    turn: ComputeTurn,
+    cores: SharedCores,
 ) -> None:
     config = EngineConfig(cache_size=1, tune=False, enable_prompt_lookup=False)
     model = read_model_info(options.chat)
-    engine = PagedBackend.compile(options.chat, model, config, turn=turn)(available_memory())
+    engine = PagedBackend.compile(options.chat, model, config, cores=cores)(available_memory())
     engine.start()
     chats = Chats(engine)
     chats.start()

@@ -34,8 +34,7 @@ from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.api.wire.path_spelling import ApiPaths
-from fastovms.backends.engine_thread.compute_turn import ComputeTurn
-from fastovms.backends.paged.idle_tuning import IdleTuning
+from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.batch_service import BatchService
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
@@ -138,7 +137,7 @@ def model_supply(config: ServerConfig) -> ModelSupply:
     supply = ModelSupply(
         config.models,
         finder.find,
-        partial(load_models, media=config.media, turn=ComputeTurn(), idle_tuning=IdleTuning()),
+        partial(load_models, media=config.media, cores=SharedCores.create()),
         config.residency,
         open_blocks=partial(open_block_directory, prefix_cache, _state_dir(config.state)),
         keeps_salted=prefix_cache.keeps_salted,

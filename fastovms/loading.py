@@ -29,8 +29,8 @@ from fastovms.backends.model_files.fingerprint import fingerprint_of
 from fastovms.backends.model_files.model_info import log_missing, read_model_info
 from fastovms.backends.model_files.model_task import find_task
 from fastovms.backends.model_files.required_files import takes_images
-from fastovms.backends.paged.idle_tuning import IdleTuning
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
+from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.backends.processes.process import ChildProcess
 from fastovms.binding_tables import make_binding_tables
 from fastovms.config import MediaConfig, ModelConfig, PrefixCacheConfig
@@ -101,8 +101,7 @@ def load_models(
     media: MediaConfig,
     prefixes: PrefixDirectory | None = None,
     *,
-    turn: ComputeTurn | None = None,
-    idle_tuning: IdleTuning | None = None,
+    cores: SharedCores | None = None,
     available: Callable[[], int] = available_memory,
 ) -> ServedModels:
     """Loads models, which takes seconds: not for the event loop. Caches are reserved when all
@@ -110,9 +109,7 @@ def load_models(
 
     Args:
         prefixes: where computed prompts are kept on disk; None = nowhere.
-        turn: is shared with all other models of the process; None = there are none.
-        idle_tuning: of all models of the server, so that none is measured while another
-            works; None = there are none.
+        cores: are shared with all other models of the process; None = there are none.
         available: returns the bytes of free memory that they may share then.
 
     Raises:
@@ -120,10 +117,9 @@ def load_models(
     """
     check_models(models)
     start = time.perf_counter()
-    idle_tuning = idle_tuning or IdleTuning()
     make_binding_tables()
-    turn = turn or ComputeTurn()
-    encoders = {model.name: _encoder(model, turn) for model in models if encodes(model)}
+    cores = cores or SharedCores.create()
+    encoders = {model.name: _encoder(model, cores.turn) for model in models if encodes(model)}
     generating = [model for model in models if model.name not in encoders]
     loaded = []
     with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
@@ -136,9 +132,7 @@ def load_models(
             chat = beside.submit(ChatModel.load, model.path, model.chat)
             info = replace(read_info(model), fingerprint=fingerprint_of(model.path))
             log_missing(info)
-            reserve = compile_backend(
-                model.path, info, model.engine, cache, prefixes, idle_tuning, turn
-            )
+            reserve = compile_backend(model.path, info, model.engine, cache, prefixes, cores)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
         has_vision = any(takes_images(model.path) for model, *_ in loaded)
         loader = _image_loader(media) if has_vision else None

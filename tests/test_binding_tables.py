@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from fastovms import binding_tables, loading
-from fastovms.backends.paged.idle_tuning import IdleTuning
 from fastovms.config import DEMO_MODEL, MediaConfig, ModelConfig
 from fastovms.text.tokens.tokenizer import Tokenizer
 
@@ -34,6 +33,4 @@ def test_tables_are_made_before_a_tokenizer_is_loaded_beside(
     monkeypatch.setattr(loading, "make_binding_tables", make)
     monkeypatch.setattr(Tokenizer, "load", load)
     with pytest.raises(_Stop):
-        loading.load_models(
-            [ModelConfig(DEMO_MODEL, ("m",))], MediaConfig(), idle_tuning=IdleTuning()
-        )
+        loading.load_models([ModelConfig(DEMO_MODEL, ("m",))], MediaConfig())

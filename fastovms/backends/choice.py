@@ -10,7 +10,6 @@ from pathlib import Path
 import openvino as ov
 
 from fastovms.backend import GenerationBackend
-from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.genai.grammars import guard_pipeline
 from fastovms.backends.genai.pipeline_check import pipeline_comparison
@@ -20,9 +19,9 @@ from fastovms.backends.model_files.required_files import graph_file
 from fastovms.backends.model_files.vocabulary import load_grammar_compiler
 from fastovms.backends.paged.context_window import fit_length
 from fastovms.backends.paged.draft_backend import read_draft_info
-from fastovms.backends.paged.idle_tuning import IdleTuning
 from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
+from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.backends.trials.guarded_grammars import trial_starter
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
@@ -43,16 +42,14 @@ def compile_backend(
     config: EngineConfig,
     cache: DiskCache | None = None,
     prefixes: PrefixDirectory | None = None,
-    idle_tuning: IdleTuning | None = None,
-    turn: ComputeTurn | None = None,
+    cores: SharedCores | None = None,
 ) -> Reserve:
     """Compiles a model, which takes seconds: call it off the loop. Returns what reserves its cache.
 
     Args:
         cache: knows and keeps how a model runs best here; None = nobody does.
         prefixes: keeps blocks of prompts of models that the paged backend runs; None = nobody does.
-        idle_tuning: the server's, which finds that out; None = nobody does.
-        turn: has the paged backend's steps and encoders come in turn; None = there are none.
+        cores: are shared with the other models of the process; None = there are none.
 
     Raises:
         ConfigurationError: no backend that the operator allows can run the model, or the device
@@ -66,7 +63,7 @@ def compile_backend(
             f"{model.name} takes images, which the paged backend does not: --backend genai"
         )
     try:
-        return PagedBackend.compile(model_dir, model, config, cache, prefixes, idle_tuning, turn)
+        return PagedBackend.compile(model_dir, model, config, cache, prefixes, cores)
     except UnsupportedModel as error:
         if config.backend == "paged":
             raise

@@ -19,6 +19,7 @@ from fastovms.backends.encoder.encoder_model import EncoderModel
 from fastovms.backends.encoder.slice_costs import SliceCosts
 from fastovms.backends.encoder.text_queue import QueuedText, TextQueue
 from fastovms.backends.engine_thread.compute_turn import ComputeTurn
+from fastovms.backends.engine_thread.working_engines import WorkingEngines
 from fastovms.encoding import EncoderInfo, EncoderText
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded
 from fastovms.params import ModelInfo
@@ -83,7 +84,7 @@ class ThreadedEncoder:
         self._model = info
         self._max_batch_tokens = max_batch_tokens
         self._max_num_queued = max_num_queued
-        self._turn = turn or ComputeTurn()
+        self._turn = turn or ComputeTurn(WorkingEngines())
         self._clock = clock
         self._costs = SliceCosts(model.num_segments)
         self._commands: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()

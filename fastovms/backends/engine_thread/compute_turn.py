@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from fastovms.backends.engine_thread.working_engines import WorkingEngines
+
 SLICE_SHARE: Final = 0.45
 """How long slices are, as a share of the engines' steps: one follows each step."""
 
@@ -30,7 +32,9 @@ class ComputeTurn:
     thread-safe.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, engines: WorkingEngines, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._clock = clock
         self._changed = threading.Condition()
         self._num_encoders = 0
@@ -41,27 +45,14 @@ class ComputeTurn:
         self._is_slicing = False
         self._num_waiting = 0
         self._step_seconds = 0.0
+        engines.watch(self._set_working)
 
-    # Engines
-
-    def begin_work(self) -> None:
-        """Takes note that an engine has something to do, until `end_work`."""
+    def _set_working(self, num_working: int) -> None:
         with self._changed:
-            self._num_working += 1
-
-    def end_work(self) -> None:
-        with self._changed:
-            self._num_working -= 1
+            self._num_working = num_working
             self._changed.notify_all()
 
-    @contextmanager
-    def rest(self) -> Iterator[None]:
-        """Lets an engine that works rest for as long as the context lasts."""
-        self.end_work()
-        try:
-            yield
-        finally:
-            self.begin_work()
+    # Engines
 
     @contextmanager
     def step(self) -> Iterator[None]:

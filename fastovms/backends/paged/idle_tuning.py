@@ -11,11 +11,11 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from fastovms.backends.engine_thread.working_engines import WorkingEngines
 from fastovms.backends.processes.process import ChildProcess, receive, send
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
@@ -80,22 +80,25 @@ class IdleTuning:
     methods may be called on any thread.
 
     Args:
+        engines: counts those that work: nothing is measured while there are any.
         start: starts a process that measures.
         delay: seconds that all engines must have been idle.
     """
 
     def __init__(
         self,
+        engines: WorkingEngines,
         start: Callable[[Measurement], Measuring] = TuningProcess,
         delay: float = IDLE_SECONDS,
     ) -> None:
         self._start = start
         self._delay = delay
         self._changed = threading.Condition()
-        self._num_busy = 0
+        self._num_working = 0
         self._waiting: deque[Measurement] = deque()
         self._process: Measuring | None = None
         self._thread: threading.Thread | None = None
+        engines.watch(self._set_working)
 
     @property
     def is_measuring(self) -> bool:
@@ -117,41 +120,25 @@ class IdleTuning:
             elif measurement in self._waiting:
                 self._waiting.remove(measurement)
 
-    def begin_work(self) -> None:
-        """Takes note that an engine has something to do: nothing is measured from now on."""
+    def _set_working(self, num_working: int) -> None:
         with self._changed:
-            self._num_busy += 1
-            if self._process is not None:
+            self._num_working = num_working
+            if num_working and self._process is not None:
                 self._process.pause()
             self._changed.notify_all()
-
-    def end_work(self) -> None:
-        """Takes note that an engine has nothing to do any more."""
-        with self._changed:
-            self._num_busy -= 1
-            self._changed.notify_all()
-
-    @contextmanager
-    def rest(self) -> Iterator[None]:
-        """Lets an engine that works rest for as long as the context lasts."""
-        self.end_work()
-        try:
-            yield
-        finally:
-            self.begin_work()
 
     def _run(self) -> None:
         """Measures all that waits. This thread starts the processes, as they end with it."""
         with self._changed:
             while self._waiting:
-                self._changed.wait_for(lambda: self._num_busy == 0)
-                if self._changed.wait_for(lambda: self._num_busy > 0, self._delay):
+                self._changed.wait_for(lambda: self._num_working == 0)
+                if self._changed.wait_for(lambda: self._num_working > 0, self._delay):
                     continue
                 if self._process is not None:
                     self._process.resume()
                 elif self._waiting and not self._begin(self._waiting[0]):
                     self._waiting.popleft()
-                self._changed.wait_for(lambda: self._num_busy > 0 or self._process is None)
+                self._changed.wait_for(lambda: self._num_working > 0 or self._process is None)
             self._thread = None
 
     def _begin(self, measurement: Measurement) -> bool:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, StoredPrefixStats
-from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.engine_thread.engine_loop import (
     Abort,
     Close,
@@ -31,11 +30,12 @@ from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_gramma
 from fastovms.backends.paged.cache_reservation import reserve_cache
 from fastovms.backends.paged.context_window import fit_attention
 from fastovms.backends.paged.draft_backend import load_draft_model
-from fastovms.backends.paged.idle_tuning import IdleTuning, Measurement
+from fastovms.backends.paged.idle_tuning import Measurement
 from fastovms.backends.paged.model_tuning import load_tuned, read_files
 from fastovms.backends.paged.paging_check import paging_comparison
 from fastovms.backends.paged.prefix_engine import PrefixEngine
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory, prefix_files
+from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.backends.processes.deep_stack import start_thread
 from fastovms.backends.trials.guarded_grammars import guard_compiler
 from fastovms.config import EngineConfig
@@ -80,26 +80,24 @@ class PagedBackend:
         clock: Callable[[], float] = time.perf_counter,
         commit_ahead: Callable[[int], bool] = lambda _: False,
         stored: ModelBlocks | None = None,
-        idle_tuning: IdleTuning | None = None,
         measurement: Measurement | None = None,
-        turn: ComputeTurn | None = None,
+        cores: SharedCores | None = None,
     ) -> None:
         """
         Args:
             commit_ahead: commits memory of the cache, given how many of its blocks have been used;
                 see `KvCache`.
             stored: the blocks that outlive the process; None = none do.
-            idle_tuning: is told when the engine works, and does `measurement`, if there is one.
-            turn: has steps and encoders come in turn; None = there are none.
+            measurement: is to be done while no engine works; None = nothing is to be measured.
+            cores: are shared with the other models of the process; None = there are none.
         """
         self._engine = engine
         self._stored = stored
         self._prefixes: PrefixEngine | None = None
         self._clock = clock
         self._commit_ahead = commit_ahead
-        self._idle_tuning = idle_tuning or IdleTuning()
         self._measurement = measurement
-        self._turn = turn or ComputeTurn()
+        self._cores = cores or SharedCores.create()
         self._grammars = None if grammars is None else guard_compiler(grammars)
         self._model = model
         self._config = config
@@ -130,8 +128,7 @@ class PagedBackend:
         config: EngineConfig,
         cache: DiskCache | None = None,
         prefixes: PrefixDirectory | None = None,
-        idle_tuning: IdleTuning | None = None,
-        turn: ComputeTurn | None = None,
+        cores: SharedCores | None = None,
     ) -> Callable[[int], PagedBackend]:
         """Compiles the model, and its draft model if there is one, which takes seconds: call it off
         the loop.
@@ -139,7 +136,7 @@ class PagedBackend:
         Args:
             cache: keeps what is found out about the model. Without one, nothing is.
             prefixes: keeps blocks of prompts. Without it, none outlive the process.
-            idle_tuning: finds out how the model runs fastest, where nobody has. It is the server's.
+            cores: are shared with the other models of the process; None = there are none.
 
         Returns:
             What reserves the caches, given how many bytes of free memory the model may count as its
@@ -181,9 +178,8 @@ class PagedBackend:
                 draft_model,
                 available=available,
                 prefixes=stored,
-                idle_tuning=idle_tuning,
                 measurement=measurement,
-                turn=turn,
+                cores=cores,
             )
 
         return reserve
@@ -200,9 +196,8 @@ class PagedBackend:
         available: int | None = None,
         prefixes: PrefixFiles | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        idle_tuning: IdleTuning | None = None,
         measurement: Measurement | None = None,
-        turn: ComputeTurn | None = None,
+        cores: SharedCores | None = None,
     ) -> PagedBackend:
         """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
         The draft model's cache holds as many tokens, and both share the memory.
@@ -211,7 +206,7 @@ class PagedBackend:
             available: bytes of memory that a cache of automatic size takes its share of; None =
                 all that is free.
             prefixes: where blocks of prompts are kept.
-            idle_tuning, measurement, turn: see `PagedBackend`.
+            measurement, cores: see `PagedBackend`.
         """
         num_blocks = reserve_cache(paged_model, draft_model, model, config, available)
         model = fit_cache(model, num_blocks * paged_model.block_size)
@@ -232,9 +227,8 @@ class PagedBackend:
             clock,
             paged_model.commit_ahead,
             stored,
-            idle_tuning,
             measurement,
-            turn,
+            cores,
         )
 
     # Backend
@@ -254,11 +248,10 @@ class PagedBackend:
             self._prefixes = PrefixEngine(
                 self._engine, self._stored, call=self._call, call_later=self._call_later
             )
-        self._idle_tuning.begin_work()
-        self._turn.begin_work()
+        self._cores.engines.begin()
         self._thread = start_thread(self._run, name="engine")
         if self._measurement is not None:
-            self._idle_tuning.add(self._measurement)
+            self._cores.idle_tuning.add(self._measurement)
         if self._grammars is not None:
             self._grammars.start()
 
@@ -301,7 +294,7 @@ class PagedBackend:
         self._closing = True
         self._commands.put(Close())
         if self._measurement is not None:
-            self._idle_tuning.drop(self._measurement)
+            self._cores.idle_tuning.drop(self._measurement)
         if self._grammars is not None:
             self._grammars.close()
         self._requests.end_all(FinishReason.ABORT, None)
@@ -336,7 +329,7 @@ class PagedBackend:
                 take_stats=self._take_stats,
                 publish=self._publish,
                 clock=self._clock,
-                turn=self._turn.step,
+                turn=self._cores.turn.step,
             )
             if self._prefixes is not None:
                 self._prefixes.close()
@@ -347,8 +340,7 @@ class PagedBackend:
             logger.exception("the engine has failed")
             self._call_loop(self.fail, f"{type(error).__name__}: {reason_of(error)}")
         finally:
-            self._idle_tuning.end_work()
-            self._turn.end_work()
+            self._cores.engines.end()
             self._call_loop(_resolve, self._stopped)
 
     def _publish(self, step: StepReport) -> None:
@@ -361,7 +353,7 @@ class PagedBackend:
         while wait and self._commands.empty() and self._commit_ahead(num_used_blocks):
             pass
         if wait:
-            with self._idle_tuning.rest(), self._turn.rest():
+            with self._cores.engines.rest():
                 commands.append(self._commands.get())
         while not self._commands.empty():  # nobody else takes any
             commands.append(self._commands.get())

@@ -8,6 +8,7 @@ import pytest
 
 from fastovms.backends.encoder.encoder_loading import load_encoder
 from fastovms.backends.engine_thread.compute_turn import ComputeTurn
+from fastovms.backends.engine_thread.working_engines import WorkingEngines
 from fastovms.backends.model_files.encoder_files import read_encoder_info
 from fastovms.config import EngineConfig
 from fastovms.encoder_config import EncoderConfig
@@ -22,7 +23,7 @@ POOLING = openvino_genai.TextEmbeddingPipeline.PoolingType
 async def encode(directory, config: EncoderConfig, make_texts):
     info = read_encoder_info(directory, name="tiny")
     engine = EngineConfig(plugin_config=EXACT)
-    backend, texts = load_encoder(directory, info, engine, config, ComputeTurn())
+    backend, texts = load_encoder(directory, info, engine, config, ComputeTurn(WorkingEngines()))
     backend.start()
     try:
         return await backend.encode(make_texts(texts), "me")

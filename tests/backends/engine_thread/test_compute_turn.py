@@ -11,6 +11,7 @@ from fastovms.backends.engine_thread.compute_turn import (
     SLICE_SHARE,
     ComputeTurn,
 )
+from fastovms.backends.engine_thread.working_engines import WorkingEngines
 
 TIMEOUT = 10
 
@@ -35,31 +36,36 @@ class Worker:
         self._thread.join(TIMEOUT)
 
 
-def make(num_working: int = 1) -> ComputeTurn:
-    turn = ComputeTurn()
+@pytest.fixture
+def engines() -> WorkingEngines:
+    return WorkingEngines()
+
+
+def make(engines: WorkingEngines, num_working: int = 1) -> ComputeTurn:
+    turn = ComputeTurn(engines)
     turn.add_encoder()
     for _ in range(num_working):
-        turn.begin_work()
+        engines.begin()
     return turn
 
 
-def test_nobody_waits_without_encoders():
-    turn = ComputeTurn()
+def test_nobody_waits_without_encoders(engines):
+    turn = ComputeTurn(engines)
     with turn.step(), turn.step():
         pass
 
 
-def test_slices_follow_each_other_while_engines_rest():
-    turn = make()
-    with turn.rest():
+def test_slices_follow_each_other_while_engines_rest(engines):
+    turn = make(engines)
+    with engines.rest():
         for _ in range(3):
             assert turn.slice_seconds is None
             with turn.slice():
                 pass
 
 
-def test_a_slice_follows_each_step():
-    turn = make()
+def test_a_slice_follows_each_step(engines):
+    turn = make(engines)
     with turn.step():
         slicing = Worker(turn.slice())
         assert not slicing.entered.is_set()
@@ -73,8 +79,8 @@ def test_a_slice_follows_each_step():
     again.leave()
 
 
-def test_engines_do_not_wait_for_each_other():
-    turn = make(2)
+def test_engines_do_not_wait_for_each_other(engines):
+    turn = make(engines, 2)
     first = Worker(turn.step())
     second = Worker(turn.step())
     assert first.entered.wait(TIMEOUT)
@@ -85,19 +91,19 @@ def test_engines_do_not_wait_for_each_other():
     slicing.leave()
 
 
-def test_an_engine_that_goes_to_rest_lets_slices_pass():
-    turn = make()
+def test_an_engine_that_goes_to_rest_lets_slices_pass(engines):
+    turn = make(engines)
     with turn.slice() if turn.slice_seconds is None else turn.step():
         pass
     first = Worker(turn.slice())
     first.leave()
     second = Worker(turn.slice())
-    turn.end_work()
+    engines.end()
     second.leave()
 
 
-def test_encoders_exclude_each_other():
-    turn = make(0)
+def test_encoders_exclude_each_other(engines):
+    turn = make(engines, 0)
     first = Worker(turn.slice())
     assert first.entered.wait(TIMEOUT)
     second = Worker(turn.slice())
@@ -109,11 +115,11 @@ def test_encoders_exclude_each_other():
 @pytest.mark.parametrize(
     ("step", "seconds"), [(0.001, MIN_SLICE), (0.02, 0.02 * SLICE_SHARE), (0.5, MAX_SLICE)]
 )
-def test_slices_are_as_long_as_steps_allow(step, seconds):
+def test_slices_are_as_long_as_steps_allow(engines, step, seconds):
     now = [0.0]
-    turn = ComputeTurn(lambda: now[0])
+    turn = ComputeTurn(engines, lambda: now[0])
     turn.add_encoder()
-    turn.begin_work()
+    engines.begin()
     with turn.step():
         now[0] += step
     assert turn.slice_seconds == pytest.approx(seconds)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fastovms.backends.engine_thread.working_engines import WorkingEngines
 from fastovms.backends.paged.idle_tuning import IdleTuning, Measurement
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
@@ -49,7 +50,8 @@ class Server:
     def __init__(self) -> None:
         self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.processes: list[FakeProcess] = []
-        self.tuning = IdleTuning(self._start, DELAY)
+        self.engines = WorkingEngines()
+        self.tuning = IdleTuning(self.engines, self._start, DELAY)
 
     def _start(self, measurement: Measurement) -> FakeProcess:
         self.processes.append(FakeProcess(measurement, self.told))
@@ -66,27 +68,27 @@ def server() -> Server:
 
 def test_measuring_is_for_when_all_engines_rest(server: Server) -> None:
     for _ in range(2):
-        server.tuning.begin_work()
+        server.engines.begin()
     server.tuning.add(FIRST)
-    server.tuning.end_work()
+    server.engines.end()
     time.sleep(3 * DELAY)
     assert server.told.empty()
-    server.tuning.end_work()
+    server.engines.end()
     assert server.next() == "start first"
-    server.tuning.begin_work()
+    server.engines.begin()
     assert server.told.get_nowait() == "pause", "at once"
     time.sleep(3 * DELAY)
     assert server.told.empty()
-    with server.tuning.rest():
+    with server.engines.rest():
         assert server.next() == "resume"
     assert server.told.get_nowait() == "pause"
 
 
 def test_a_short_rest_is_none(server: Server) -> None:
-    server.tuning.begin_work()
+    server.engines.begin()
     server.tuning.add(FIRST)
     for _ in range(50):
-        with server.tuning.rest():
+        with server.engines.rest():
             pass
     assert server.told.empty()
 
@@ -100,9 +102,9 @@ def test_one_model_after_another_is_measured(server: Server) -> None:
     server.processes[1].end()
     while server.tuning.is_measuring:
         time.sleep(DELAY)
-    server.tuning.begin_work()
+    server.engines.begin()
     assert server.told.empty(), "there is nobody left to pause"
-    server.tuning.end_work()
+    server.engines.end()
     server.tuning.add(FIRST)
     assert server.next() == "start first"
 
@@ -124,7 +126,7 @@ def test_what_cannot_be_started_is_left(caplog: pytest.LogCaptureFixture) -> Non
     def fail(measurement: Measurement) -> FakeProcess:
         raise OSError("no more processes")
 
-    tuning = IdleTuning(fail, DELAY)
+    tuning = IdleTuning(WorkingEngines(), fail, DELAY)
     tuning.add(FIRST)
     while tuning.is_measuring:
         time.sleep(DELAY)

@@ -19,8 +19,8 @@ import uvloop
 from bench.endurance.body_attack.api_bodies import Bodies, BodyRequest, all_endpoints
 from bench.endurance.canary import Sightings, canary
 from bench.endurance.full_caches import fill_caches
+from bench.endurance.http_attack.body_judge import judge_body
 from bench.endurance.http_attack.connection import AttackConnection
-from bench.endurance.http_attack.sse import judge_body
 from bench.endurance.own_stalls import own_stalls
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
 from bench.endurance.tally import Budget, Tally, spend_after_warm_up, work_through

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import uvloop
 
 from bench.endurance.full_caches import fill_caches
+from bench.endurance.http_attack.body_judge import judge_body
 from bench.endurance.http_attack.connection import AttackConnection
-from bench.endurance.http_attack.sse import judge_body
 from bench.endurance.load.soak_requests import REQUESTS_AN_HOUR, SoakMix, SoakRequest
 from bench.endurance.server import ServerUnderTest, server_under_test
 from bench.endurance.tally import Tally

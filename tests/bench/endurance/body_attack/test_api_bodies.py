@@ -11,7 +11,7 @@ import pytest
 from bench.endurance.body_attack.api_bodies import Bodies, all_endpoints
 from bench.endurance.body_attack.body_mutations import change, change_text, encode
 from bench.endurance.http_attack.answers import Answer
-from bench.endurance.http_attack.sse import judge_body
+from bench.endurance.http_attack.body_judge import judge_body
 from fastovms.api.admin.health import HealthRoutes
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.wire.body import decode

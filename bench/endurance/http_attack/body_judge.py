@@ -1,5 +1,5 @@
-"""Whether a JSON answer, or a stream of server-sent events or of lines of JSON, is what a client
-can read."""
+"""Judges the body of an answer, be it JSON, a stream of server-sent events or lines of JSON:
+whether a client can read it."""
 
 from __future__ import annotations
 

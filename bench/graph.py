@@ -7,6 +7,8 @@ model of that shape.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
@@ -35,12 +37,15 @@ class LlamaGraph:
     """Builds `input_ids, attention_mask, position_ids, beam_idx -> logits` with random weights.
 
     The inputs are i64 [B, Q], [B, K], [B, Q] and i32 [B], the output is f32 [B, Q, vocab_size]:
-    Q new tokens of the K in the context. Ids from `num_tokens` on get logits far below all others.
+    Q new tokens of the K in the context. Ids from `num_tokens` on, and those that are `unsaid`, get
+    logits far below all others.
     """
 
-    def __init__(self, shape: Shape, num_tokens: int, seed: int) -> None:
+    def __init__(
+        self, shape: Shape, num_tokens: int, seed: int, unsaid: Sequence[int] = ()
+    ) -> None:
         self._shape = shape
-        self._num_tokens = num_tokens
+        self._ruled_out = np.array([*unsaid, *range(num_tokens, shape.vocab_size)], np.int64)
         self._rng = np.random.default_rng(seed)
         self._format = WeightFormat(shape.weight_format)
         self._assigns: list[Node] = []
@@ -73,7 +78,7 @@ class LlamaGraph:
         weights = QuantizedMatrix.random(self._rng, vocab_size, size, std)
         weights.values[:, 0, BIAS_CHANNEL] = 255
         if is_tied:
-            self._rule_out_unused(weights)
+            self._rule_out(weights)
         self._embedded = self._format.node(weights, "model.embed_tokens.weight")
         ids = ops.convert(self._input_ids, np.int32)
         hidden = ops.gather(self._embedded, ids, _index(0))
@@ -88,14 +93,13 @@ class LlamaGraph:
             return ops.matmul(hidden, self._embedded, False, True)
         size = self._shape.hidden_size
         weights = QuantizedMatrix.random(self._rng, self._shape.vocab_size, size, self._head_std)
-        self._rule_out_unused(weights)
+        self._rule_out(weights)
         return ops.matmul(hidden, self._format.node(weights, "lm_head.weight"), False, True)
 
-    def _rule_out_unused(self, head: QuantizedMatrix) -> None:
-        unused = slice(self._num_tokens, None)
-        head.clear_rows(unused)
-        head.values[unused, 0, BIAS_CHANNEL] = 0
-        head.scale[unused] = 10 * LOGIT_STD / 128
+    def _rule_out(self, head: QuantizedMatrix) -> None:
+        head.clear_rows(self._ruled_out)
+        head.values[self._ruled_out, 0, BIAS_CHANNEL] = 0
+        head.scale[self._ruled_out] = 10 * LOGIT_STD / 128
 
     # Layers
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import openvino as ov
+import openvino_genai
 
 from bench.graph import LlamaGraph
 from bench.shapes import SHAPES, Shape
@@ -32,9 +33,11 @@ TOKENIZER_FILES = (
 def write_model(shape: Shape, directory: Path, tokenizer: Path = DEMO_MODEL, seed: int = 0) -> None:
     """Writes a complete model directory, as optimum-intel lays one out.
 
-    The tokenizer and the end-of-text ids are those of the model directory `tokenizer`. Ids it does
-    not know are never generated; the vocabulary grows when the tokenizer's is larger than the
-    shape's. Raises FileNotFoundError when `tokenizer` lacks one of `TOKENIZER_FILES`.
+    The tokenizer and the end-of-text ids are those of the model directory `tokenizer`; the
+    vocabulary grows when the tokenizer's is larger than the shape's. Ids that the tokenizer does
+    not know are never generated, nor are parts of characters: a stream shows their text with a
+    later token's, which would look like a pause. Raises FileNotFoundError when `tokenizer` lacks
+    one of `TOKENIZER_FILES`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name in TOKENIZER_FILES:
@@ -45,7 +48,7 @@ def write_model(shape: Shape, directory: Path, tokenizer: Path = DEMO_MODEL, see
     config = _config(shape, generation["eos_token_id"], generation.get("bos_token_id"))
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     ov.save_model(
-        LlamaGraph(shape, num_tokens, seed).build(),
+        LlamaGraph(shape, num_tokens, seed, _parts_of_characters(directory, num_tokens)).build(),
         directory / "openvino_model.xml",
         compress_to_fp16=WeightFormat(shape.weight_format).compress_to_fp16,
     )
@@ -56,6 +59,13 @@ def _tokenizer_size(path: Path) -> int:
     tokenizer = json.loads(path.read_text())
     added: list[int] = [token["id"] for token in tokenizer["added_tokens"]]
     return max(len(tokenizer["model"]["vocab"]) - 1, *added) + 1
+
+
+def _parts_of_characters(directory: Path, num_tokens: int) -> list[int]:
+    """Returns the ids of tokens that are no text without others."""
+    tokenizer = openvino_genai.Tokenizer(str(directory))
+    texts = tokenizer.decode([[token_id] for token_id in range(num_tokens)])
+    return [token_id for token_id, text in enumerate(texts) if "\N{REPLACEMENT CHARACTER}" in text]
 
 
 def _config(shape: Shape, eos: int | list[int], bos: int | None) -> dict[str, object]:

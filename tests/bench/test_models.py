@@ -235,6 +235,18 @@ def test_directory_is_complete_and_runs_in_genai(tmp_path: Path, tokenizer: Path
     assert max(texts[0]) <= max(known)
 
 
+def test_parts_of_characters_are_never_said(tmp_path: Path, tokenizer: Path) -> None:
+    write_model(replace(TINY, vocab_size=16), tmp_path, tokenizer)
+    decode = openvino_genai.Tokenizer(str(tmp_path)).decode
+    model = ov.Core().compile_model(tmp_path / "openvino_model.xml", "CPU", EXACT)
+    num_tokens = json.loads((tmp_path / "config.json").read_text())["vocab_size"]
+    logits = infer(model.create_infer_request(), np.arange(num_tokens)[None])[0]
+    is_part = np.array(["\N{REPLACEMENT CHARACTER}" in decode([i]) for i in range(num_tokens)])
+    assert is_part.any()
+    assert not is_part[logits.argmax(-1)].any()
+    assert logits[:, is_part].max() < logits[:, ~is_part].max(-1).min() / 4
+
+
 def test_seed_decides_the_weights(tmp_path: Path, tokenizer: Path) -> None:
     weights = {}
     for name, seed in {"a": 1, "b": 1, "c": 2}.items():

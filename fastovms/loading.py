@@ -36,8 +36,10 @@ from fastovms.binding_tables import make_binding_tables
 from fastovms.config import MediaConfig, ModelConfig, PrefixCacheConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.encoding import Task
+from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
 from fastovms.engine.model.device_memory import available_memory, share_memory
+from fastovms.engine.model.devices import is_gpu
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.converter import read_contents
 from fastovms.gguf.model_directory import find_gguf, model_directory
@@ -89,11 +91,27 @@ def check_models(models: Sequence[ModelConfig]) -> None:
     for model in models:
         if model.engine.precision == "exact":
             check_exact(model.engine.plugin_config)
+        if not is_gpu(model.engine.device.upper()):
+            check_cpu_cache(model.engine.plugin_config)
         gguf = find_gguf(model.path)
         if gguf is None:
             read_info(model)
         else:
             read_contents(gguf)
+        if model.engine.draft_model is not None:
+            _check_draft_model(model.engine.draft_model)
+
+
+def _check_draft_model(path: Path) -> None:
+    """Raises ConfigurationError where there is none. Whether it fits is seen by its tokens."""
+    gguf = find_gguf(path)
+    try:
+        if gguf is None:
+            read_model_info(path)
+        else:
+            read_contents(gguf)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"the draft model cannot be used: {error}") from None
 
 
 def load_models(

@@ -29,6 +29,8 @@ def test_models_that_can_be_served() -> None:
             [model(precision="exact", plugin_config={"INFERENCE_PRECISION_HINT": "bf16"})],
             "--precision exact cannot be used with plugin_config INFERENCE_PRECISION_HINT bf16",
         ),
+        ([model(draft_model=Path("/nope"))], "the draft model cannot be used: .*/nope"),
+        ([model(plugin_config={"KV_CACHE_PRECISION": "u3"})], "KV_CACHE_PRECISION must be .*u3"),
     ],
 )
 def test_the_commonest_mistakes(models: list[ModelConfig], message: str) -> None:

@@ -18,7 +18,7 @@ from fastovms.backends.model_files.graph_check import check_graph
 from fastovms.backends.model_files.required_files import graph_file
 from fastovms.backends.model_files.vocabulary import load_grammar_compiler
 from fastovms.backends.paged.context_window import fit_length
-from fastovms.backends.paged.draft_backend import read_draft_info
+from fastovms.backends.paged.draft_backend import read_draft_files
 from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
 from fastovms.backends.paged.shared_cores import SharedCores
@@ -88,7 +88,7 @@ def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> No
         raise ConfigurationError(
             f"--draft-model cannot be used for {model.name}, which takes images"
         )
-    read_draft_info(config.draft_model, model_dir)
+    read_draft_files(config.draft_model, model_dir)
 
 
 def _genai(

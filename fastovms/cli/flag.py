@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastovms.cli.flag_types import show_number
+from fastovms.errors import ConfigurationError
 from fastovms.settings import ConfigField, Settings
 
 
@@ -74,8 +75,25 @@ class Flag:
 
 
 def settings_of(flags: Iterable[Flag], arguments: argparse.Namespace) -> Settings:
-    """Returns what flags set, of those that were given."""
+    """Returns what flags set, of those that were given.
+
+    Raises:
+        ConfigurationError: two of them say different things of one member of a mapping.
+    """
     settings = Settings()
     for flag in flags:
-        settings |= flag.settings_of(arguments)
+        given = flag.settings_of(arguments)
+        if flag.member and given.given:
+            _check_member(flag, settings, given)
+        settings |= given
     return settings
+
+
+def _check_member(flag: Flag, settings: Settings, given: Settings) -> None:
+    value = given.given[flag.field][flag.member]
+    before = settings.given.get(flag.field, {}).get(flag.member, value)
+    if before != value:
+        raise ConfigurationError(
+            f"{flag.name} {value} contradicts the {flag.member} {before} that another flag sets: "
+            "give one of them"
+        )

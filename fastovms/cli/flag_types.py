@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,8 @@ _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE: Final = re.compile(r"(\d+) ?([kmg]?)(i?b)?", re.ASCII | re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|h|d|)", re.ASCII)
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)", re.ASCII)
+_LENGTH: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([kKmM]?)", re.ASCII)
+_MAX_LENGTH: Final = 2**31 - 1
 _LENGTH_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
 
@@ -172,10 +174,11 @@ def model_length(value: str) -> int | None:
     if value.lower() == "auto" or value == "-1":
         return None
     match = _LENGTH.fullmatch(value)
-    parsed = float(match[1]) * _LENGTH_UNITS[match[2]] if match else 0
-    if parsed < 1 or parsed % 1:
+    parsed = Fraction(match[1]) * _LENGTH_UNITS[match[2]] if match else Fraction(0)
+    if not 1 <= parsed <= _MAX_LENGTH or parsed.denominator != 1:
         raise argparse.ArgumentTypeError(
-            f"must be a number of tokens above 0, such as 8192 or 8k, or auto, not {value!r}"
+            f"must be a number of tokens from 1 to {_MAX_LENGTH}, such as 8192 or 8k, or auto, not "
+            f"{value!r}"
         )
     return int(parsed)
 

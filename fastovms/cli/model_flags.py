@@ -21,6 +21,7 @@ from fastovms.cli.flag_types import (
     text,
 )
 from fastovms.config import DEFAULT_TOKEN_BUDGET
+from fastovms.engine.model.cache_precision import CACHE_PRECISIONS
 from fastovms.settings import CHAT, ENCODER, ENGINE, FILES, MEDIA, REPOSITORY, RESIDENCY
 from fastovms.text.reasoning import REASONING_FORMAT_ALIASES, REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMAT_ALIASES, TOOL_FORMATS
@@ -75,7 +76,7 @@ ENGINE_FLAGS: Final = (
          "where the defaults of requests come from: auto = the model's generation_config.json, "
          "vllm = no file, or a directory or file in its place", shows_default=False),
     Flag("--kv-cache-precision", ENGINE.plugin_config, "PRECISION",
-         choice("u4", "u8", "f16", "bf16", "f32"),
+         choice(*CACHE_PRECISIONS),
          "of the KV cache: u4, u8, f16, bf16 or f32 (default: the fastest that the device has, "
          "never u4, which changes texts)",
          shows_default=False, member="KV_CACHE_PRECISION"),

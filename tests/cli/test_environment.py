@@ -60,7 +60,7 @@ def test_the_override_goes_before_the_name():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("MAX_MODEL_LEN", "long", "must be a number of tokens above 0"),
+        ("MAX_MODEL_LEN", "long", "must be a number of tokens from 1 to 2147483647"),
         ("MAX_NUM_SEQS", "0", "must be an integer at least 1, not '0'"),
         ("ENABLE_PREFIX_CACHING", "maybe", "must be true or false, not 'maybe'"),
         ("OPENAI_SERVED_MODEL_NAME_OVERRIDE", "a,,b", "must be names between commas"),

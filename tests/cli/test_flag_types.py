@@ -38,9 +38,10 @@ from tests.cli.test_flags import parse
         (["--otlp-traces-endpoint", "collector:4318"], "must be an http:// or https:// address"),
         (["--otlp-traces-endpoint", "http://"], "address, not 'http://'"),
         (["--otlp-traces-endpoint", "http://a:99999"], "not 'http://a:99999'"),
-        (["--max-model-len", "0"], "of tokens above 0, such as 8192 or 8k, or auto, not '0'"),
+        (["--max-model-len", "0"], "from 1 to 2147483647, such as 8192 or 8k, or auto, not '0'"),
         (["--max-model-len", "1.0001k"], "not '1.0001k'"),
         (["--max-model-len", "8kB"], "not '8kB'"),
+        (["--max-model-len", "9" * 20], f"not '{'9' * 20}'"),
     ],
 )  # fmt: skip
 def test_wrong_values(arguments, message):

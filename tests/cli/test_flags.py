@@ -14,6 +14,7 @@ from fastovms.config import (
     SecurityConfig,
     ServiceConfig,
 )
+from fastovms.errors import ConfigurationError
 from fastovms.settings import (
     CHAT,
     ENGINE,
@@ -75,6 +76,8 @@ def test_defaults_can_be_written_as_flags(flag):
         (["--root-path", "/"], HTTP.root_path, ""),
         (["--max-model-len", "8192"], ENGINE.max_model_len, 8192),
         (["--max-model-len", "8k"], ENGINE.max_model_len, 8000),
+        (["--max-model-len", "1.000001m"], ENGINE.max_model_len, 1_000_001),
+        (["--max-model-len", "2147483647"], ENGINE.max_model_len, 2**31 - 1),
         (["--max-model-len", "1.5K"], ENGINE.max_model_len, 1536),
         (["--max-model-len", "auto"], ENGINE.max_model_len, None),
         (["--max-model-len=-1"], ENGINE.max_model_len, None),
@@ -140,3 +143,16 @@ def test_vllms_names_of_parsers_are_names_of_ours(field, aliases):
     [flag] = [flag for flag in FLAGS if flag.field == field]
     for alias, name in aliases.items():
         assert flag.parse(alias) == flag.parse(name) == name
+
+
+CACHE_OF_U8 = ["--plugin-config", '{"KV_CACHE_PRECISION": "u8"}']
+
+
+def test_flags_may_say_the_same_twice():
+    given = parse("--kv-cache-precision", "u8", *CACHE_OF_U8).given
+    assert given[ENGINE.plugin_config] == {"KV_CACHE_PRECISION": "u8"}
+
+
+def test_flags_that_contradict_each_other_are_refused():
+    with pytest.raises(ConfigurationError, match=r"-precision f16 contradicts .* u8"):
+        parse("--kv-cache-precision", "f16", *CACHE_OF_U8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import openvino_genai
 
@@ -15,18 +16,24 @@ from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo
 
 
+class DraftFiles(NamedTuple):
+    """The directory of a draft model, and what its files say of it."""
+
+    directory: Path
+    info: ModelInfo
+
+
 def load_draft_model(
-    draft_dir: Path, model_dir: Path, target: ModelInfo, config: EngineConfig
+    draft: DraftFiles, model_dir: Path, target: ModelInfo, config: EngineConfig
 ) -> DraftModel:
     """Compiles the draft model for `target` in `model_dir`, on the same device. It has no cache
     yet. What a token costs with it is estimated from the sizes of the weights, since reading them
     is what takes the time when tokens are generated one after another.
 
     Raises:
-        ConfigurationError: the directory holds no model, the device cannot do it, or its tokens are
-            not the target's.
+        ConfigurationError: the device cannot do it, or the model cannot draft.
     """
-    info = read_draft_info(draft_dir, model_dir)
+    draft_dir, info = draft
     # As fast as it can be whatever `config.precision` says: drafts change no text.
     model = PagedModel.load(
         draft_dir,
@@ -53,8 +60,8 @@ def load_draft_model(
     )
 
 
-def read_draft_info(draft_dir: Path, model_dir: Path) -> ModelInfo:
-    """Reads what a draft model's files say of it.
+def read_draft_files(draft_dir: Path, model_dir: Path) -> DraftFiles:
+    """Reads what a draft model's files say of it, which is quick.
 
     Raises:
         ConfigurationError: the directory holds no draft model for the one in `model_dir`.
@@ -63,7 +70,7 @@ def read_draft_info(draft_dir: Path, model_dir: Path) -> ModelInfo:
     if info.takes_images:
         raise ConfigurationError(f"the draft model {draft_dir} takes images")
     _check_vocabulary(draft_dir, model_dir)
-    return info
+    return DraftFiles(draft_dir, info)
 
 
 def _check_vocabulary(draft_dir: Path, model_dir: Path) -> None:

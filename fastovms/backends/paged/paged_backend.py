@@ -29,7 +29,7 @@ from fastovms.backends.model_files.graph_check import check_graph
 from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_grammar_compiler
 from fastovms.backends.paged.cache_reservation import reserve_cache
 from fastovms.backends.paged.context_window import fit_attention
-from fastovms.backends.paged.draft_backend import load_draft_model
+from fastovms.backends.paged.draft_backend import load_draft_model, read_draft_files
 from fastovms.backends.paged.idle_tuning import Measurement
 from fastovms.backends.paged.model_tuning import load_tuned, read_files
 from fastovms.backends.paged.paging_check import paging_comparison
@@ -146,6 +146,9 @@ class PagedBackend:
         Raises:
             ConfigurationError: the model or the device cannot do it.
         """
+        draft = None
+        if config.draft_model is not None:  # a wrong one is refused before what takes long
+            draft = read_draft_files(config.draft_model, model_dir)
         kernels = load_kernels_beside()
         SUFFIX_FUNCTIONS.load_beside(kernels)
         cache = cache or DiskCache(None)
@@ -157,9 +160,7 @@ class PagedBackend:
         if config.max_num_batched_tokens is None:
             config = replace(config, max_num_batched_tokens=token_budget)
         model = fit_vocabulary(model, paged_model.vocab_size)
-        draft_model = None
-        if config.draft_model is not None:
-            draft_model = load_draft_model(config.draft_model, model_dir, model, config)
+        draft_model = None if draft is None else load_draft_model(draft, model_dir, model, config)
         grammars = load_grammar_compiler(model_dir, model)
         if config.precision == "exact":
             kernels.join()  # NumPy rounds sums otherwise, which could draw another token

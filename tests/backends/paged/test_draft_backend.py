@@ -9,7 +9,11 @@ import pytest
 from bench.models import write_model
 from bench.shapes import SHAPES
 from fastovms.backends.model_files.model_info import read_model_info
-from fastovms.backends.paged.draft_backend import load_draft_model
+from fastovms.backends.paged.draft_backend import (
+    DraftFiles,
+    load_draft_model,
+    read_draft_files,
+)
 from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.engine.drafting.draft_model import DraftModel
@@ -49,13 +53,16 @@ def num_planned(draft: DraftModel) -> int:
 
 def test_its_cost_is_what_its_weights_say(draft_dir: Path) -> None:
     info = read_model_info(DEMO_MODEL)
-    draft = load_draft_model(draft_dir, DEMO_MODEL, info, EngineConfig())
+    draft = load_draft_model(DraftFiles(draft_dir, info), DEMO_MODEL, info, EngineConfig())
     assert num_planned(draft) > 0
-    twin = load_draft_model(DEMO_MODEL, DEMO_MODEL, info, EngineConfig())
+    twin = load_draft_model(DraftFiles(DEMO_MODEL, info), DEMO_MODEL, info, EngineConfig())
     assert num_planned(twin) == 0
 
 
-def test_a_missing_directory_is_a_configuration_error(tmp_path: Path) -> None:
+def test_a_missing_directory_is_found_before_anything_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastovms.backends.paged.paged_backend.read_files", None)
     config = EngineConfig(draft_model=tmp_path / "nowhere")
     with pytest.raises(ConfigurationError, match="nowhere does not exist"):
         PagedBackend.load(DEMO_MODEL, read_model_info(DEMO_MODEL), config)
@@ -69,7 +76,7 @@ def test_another_vocabulary_is_a_configuration_error(
         "fastovms.backends.paged.draft_backend._read_vocabulary", vocabularies.__getitem__
     )
     with pytest.raises(ConfigurationError, match="they differ in 2 tokens, such as 'c'"):
-        load_draft_model(draft_dir, DEMO_MODEL, read_model_info(DEMO_MODEL), EngineConfig())
+        read_draft_files(draft_dir, DEMO_MODEL)
 
 
 def test_a_hybrid_model_cannot_draft(tmp_path: Path) -> None:
@@ -77,5 +84,6 @@ def test_a_hybrid_model_cannot_draft(tmp_path: Path) -> None:
         for path in directory.iterdir():
             if not (tmp_path / path.name).exists():
                 (tmp_path / path.name).symlink_to(path)
+    draft = read_draft_files(tmp_path, DEMO_MODEL)
     with pytest.raises(ConfigurationError, match=r"states beside attention.* cannot draft"):
-        load_draft_model(tmp_path, DEMO_MODEL, read_model_info(DEMO_MODEL), EngineConfig())
+        load_draft_model(draft, DEMO_MODEL, read_model_info(DEMO_MODEL), EngineConfig())

@@ -163,7 +163,7 @@ class ModelSupply:
         assert read_list is not None
 
         def plan() -> tuple[list[ModelPlan], list[str]]:
-            found = find_each(read_list(), self._find, present)
+            found = find_each(read_list(), self._find, present, self._config)
             if not found.configs:
                 raise ConfigurationError("; ".join(found.faults))
             return plan_models(found.configs, self._config), found.faults

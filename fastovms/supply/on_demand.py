@@ -43,15 +43,21 @@ def find_each(
     sources: Sequence[ModelSource],
     find: Callable[[ModelSource], ModelConfig],
     present: Sequence[ModelConfig],
+    residency: ResidencyConfig,
 ) -> FoundModels:
-    """Finds models one by one, so that one at fault leaves the rest. In its place stays the one of
-    `present` that has its name."""
+    """Finds models one by one, so that one at fault, or one that is too large, leaves the rest. In
+    its place stays the one of `present` that has its name.
+
+    Raises:
+        ConfigurationError: two have one name.
+    """
     configs: list[ModelConfig] = []
     faults: list[str] = []
     for source in sources:
         try:
             config = find(source)
             check_models([config])
+            _memory_size(config, residency, 1)
             configs.append(config)
         except ConfigurationError as error:
             name = source.names[0] if source.names else source.location
@@ -72,20 +78,26 @@ def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> l
     """
     plans = []
     for config in configs:
-        weights = weights_size(config)
-        has_cache = not encodes(config)
-        cache = config.engine.cache_size * GIB * has_cache
-        if has_cache and not cache and residency.model_memory is not None:
-            room = _room(residency, residency.model_memory - weights, len(configs))
-            cache = FREE_MEMORY_SHARE * room
-        size = int(weights + cache)
-        if residency.model_memory is not None and size >= residency.model_memory:
-            raise ConfigurationError(
-                f"{config.name} takes about {size / GIB:.1f} GB with its KV cache: --model-memory "
-                "must be more"
-            )
+        size = _memory_size(config, residency, len(configs))
         plans.append(ModelPlan(config, _known(config), size))
     return plans
+
+
+def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: int) -> int:
+    """Returns the bytes that a model takes, one of so many. Raises as `plan_models` does."""
+    memory = residency.model_memory
+    weights = weights_size(config)
+    has_cache = not encodes(config)
+    cache = config.engine.cache_size * GIB * has_cache
+    if has_cache and not cache and memory is not None:
+        cache = FREE_MEMORY_SHARE * _room(residency, memory - weights, num_models)
+    size = int(weights + cache)
+    if memory is not None and size >= memory:
+        raise ConfigurationError(
+            f"{config.name} takes about {size / GIB:.1f} GB with its KV cache: --model-memory must "
+            f"be more than that, not {memory / GIB:.1f} GB"
+        )
+    return size
 
 
 def weights_size(config: ModelConfig) -> int:

@@ -49,9 +49,26 @@ def test_a_model_at_fault_leaves_the_rest() -> None:
         ModelSource("/nowhere", ("a",)),
         ModelSource("/nowhere", ("new",)),
     ]
-    found = find_each(sources, find, [DEMO])
+    found = find_each(sources, find, [DEMO], ResidencyConfig())
     assert [config.name for config in found.configs] == ["good", "a"]
     assert found.configs[1] is DEMO  # which is served, and goes on to be
     assert [fault.partition(":")[0] for fault in found.faults] == ["a", "new"]
     with pytest.raises(ConfigurationError, match="several models have the name good"):
-        find_each([sources[0]] * 2, find, [])
+        find_each([sources[0]] * 2, find, [], ResidencyConfig())
+
+
+def test_a_model_that_is_too_large_leaves_the_rest() -> None:
+    sources = [ModelSource("small", ("a",)), ModelSource("large", ("b",))]
+    small, large = (
+        ModelConfig(DEMO_MODEL, (name,), EngineConfig(cache_size=size))
+        for name, size in (("a", 0.1), ("b", 2.0))
+    )
+    models = {"small": small, "large": large}
+    residency = ResidencyConfig(model_memory=GIB)
+    found = find_each(sources, lambda source: models[source.location], [], residency)
+    assert found.configs == [small]
+    assert found.faults == [
+        "b: b takes about 2.0 GB with its KV cache: --model-memory must be more than that, not "
+        "1.0 GB"
+    ]
+    assert [plan.known.name for plan in plan_models(found.configs, residency)] == ["a"]

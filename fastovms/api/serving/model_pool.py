@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from fastovms.api.serving.model_waiters import ModelWaiters
 from fastovms.api.serving.release import Release
 from fastovms.api.serving.residency import Move, MoveKind, Residency
 from fastovms.api.serving.served import KnownModel, ServedModels
@@ -91,7 +92,7 @@ class ModelPool:
         self._configs: dict[str, ModelConfig] = {}
         self._known: dict[str, KnownModel] = {}
         self._former: dict[str, ModelPlan] = {}
-        self._waiting: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
+        self._waiters = ModelWaiters(residency, clock)
         self._move: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closes: dict[str, Callable[[], None]] = {}
@@ -124,7 +125,7 @@ class ModelPool:
         ]
         for name in removed:
             logger.info("%s is no longer served", name)
-            self._refuse(name, BackendUnavailable(f"the model {name} is no longer served"))
+            self._waiters.refuse(name, BackendUnavailable(f"the model {name} is no longer served"))
             self._residency.remove(name)
             self._former.pop(name, None)
             del self._configs[name]
@@ -175,7 +176,7 @@ class ModelPool:
         if seconds:
             raise _not_loaded(self._known[name], seconds)
         limit = self._configs[name].engine.max_num_queued_requests
-        if len(self._waiting[name]) >= limit:
+        if self._waiters.num_waiting(name) >= limit:
             raise Overloaded(f"{limit} requests wait for {name} to be loaded, which is the limit")
         waiting = self._wait(name)
         try:
@@ -191,19 +192,15 @@ class ModelPool:
             raise
         return partial(self._release, name)
 
-    def _wait(self, name: str) -> asyncio.Future[None]:
+    def _wait(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
         """Returns what is done once the model is in use on behalf of who waits."""
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[name].append(waiting)
-        self._residency.wait(name, self._clock())
+        waiting = self._waiters.add(name, is_order=is_order)
         self._advance()
         return waiting
 
     def _give_up(self, name: str, waiting: asyncio.Future[None]) -> None:
         """Ends the wait of a client that has left, or of which the time is over."""
-        if waiting in self._waiting[name]:
-            self._waiting[name].remove(waiting)
-            self._residency.stop_waiting(name)
+        if self._waiters.remove(name, waiting):
             self._advance()
         elif not waiting.cancelled() and waiting.exception() is None:
             self._release(name)  # it came too late
@@ -254,7 +251,7 @@ class ModelPool:
             if not waiting.cancelled() and waiting.exception() is None:
                 self._release(name)
 
-        waiting = self._wait(name)
+        waiting = self._wait(name, is_order=True)
         waiting.add_done_callback(end)
         return waiting
 
@@ -300,10 +297,13 @@ class ModelPool:
             self._residency.failed(self._clock())
             if name in self._configs:  # else whoever has waited knows already
                 seconds = self._residency.seconds_to_retry(name, self._clock())
-                self._refuse(name, _not_loaded(known, seconds))
+                refusal = _not_loaded(known, seconds)
                 if name in self._former:  # it was served until its settings have changed
+                    self._waiters.refuse_orders(name, refusal)
                     self._change(self._former.pop(name))
                     self._want(name)
+                else:
+                    self._waiters.refuse(name, refusal)
             return
         if known.metrics is not None:
             model.metrics.continue_from(known.metrics)
@@ -315,16 +315,7 @@ class ModelPool:
         self._residency.loaded(self._clock())
         if not self._residency[name].leaves:
             self._former.pop(name, None)
-            self._hand_over(name)
-
-    def _hand_over(self, name: str) -> None:
-        """Takes the model into use for each of those who wait, so that it cannot leave before they
-        have had it."""
-        for waiting in self._waiting.pop(name, ()):
-            self._residency.stop_waiting(name)
-            if not waiting.done():
-                self._residency.acquire(name, self._clock())
-                waiting.set_result(None)
+            self._waiters.hand_over(name)
 
     async def _unload(self, name: str) -> None:
         known = self._known[name]
@@ -346,13 +337,6 @@ class ModelPool:
             for left in self._leaving.pop(name, ()):
                 if not left.done():
                     left.set_result(None)
-
-    def _refuse(self, name: str, error: BackendUnavailable) -> None:
-        """Ends every wait for a model with an error."""
-        for waiting in self._waiting.pop(name, ()):
-            self._residency.stop_waiting(name)
-            if not waiting.done():
-                waiting.set_exception(error)
 
     def _adopt(self, plan: ModelPlan, *, is_loaded: bool) -> None:
         name = plan.known.name
@@ -384,8 +368,8 @@ class ModelPool:
         """Loads and unloads nothing any more; whoever waits is told so."""
         self._closed = True
         self._advance()
-        for name in list(self._waiting):
-            self._refuse(name, BackendUnavailable("the server is shutting down"))
+        for name in self._waiters.names:
+            self._waiters.refuse(name, BackendUnavailable("the server is shutting down"))
         if self._move is not None:
             self._move.cancel()
             await asyncio.gather(self._move, return_exceptions=True)

@@ -230,6 +230,21 @@ async def test_a_model_that_cannot_be_loaded_as_it_was_changed_is_loaded_as_it_w
     await pool.close()
 
 
+async def test_requests_wait_while_a_model_is_loaded_as_it_was() -> None:
+    pool = Pool(plan("a"))
+    await pool.use("a")
+    pool.loader.go.clear()
+    [load] = pool.apply([plan("a", "broken")]).loads
+    waiting = asyncio.ensure_future(pool.use("a"))
+    while len(pool.loader.moves) < 4:  # noqa: ASYNC110 - two loads, and an unload in between
+        await asyncio.sleep(0)
+    pool.loader.go.set()
+    with pytest.raises(BackendUnavailable, match="it is broken"):
+        await load
+    await waiting
+    await pool.close()
+
+
 async def test_a_removed_model_is_watched_while_it_finishes() -> None:
     pool = Pool(plan("a"), plan("b"))
     held = await pool.hold("a")

@@ -41,6 +41,10 @@ from fastovms.state.store import (
 
 _DIALECTS: Final = {dialect.name: dialect for dialect in DIALECTS}
 
+_EARLIER: Final = 1
+"""By how much a request that is gone on with runs before its equals: it came before all that wait
+now."""
+
 _HEARD_AT_ONCE: Final = 64
 """How many outputs are heard again before others have their turn."""
 
@@ -108,7 +112,14 @@ class RunRestorer:
         context = self._context
         dialect = _DIALECTS[job.dialect]
         preparation = Preparation(
-            job.body, len(cut.job), model, dialect, context.config, names_of(job.body), key.tenant
+            job.body,
+            len(cut.job),
+            model,
+            dialect,
+            context.config,
+            names_of(job.body),
+            key.tenant,
+            priority=(job.body.priority or 0) - _EARLIER,
         )
         fields = read_fields(job.body, dialect, keeps=True)
         # The prompt is made already: what came before the input is in it.

@@ -45,6 +45,7 @@ async def test_it_stands_where_it_was_cut(make_replicas):
     run.go_on()
     [request] = api.backend.submitted
     assert bytes(request.generated_token_ids) == b"Hel"
+    assert request.priority == -1, "it came before those that wait now"
     assert "".join(delta_of(event) for _, event in run.log.events()) == "Hel"
 
 

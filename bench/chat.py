@@ -93,12 +93,16 @@ class CountingStream:
     """Counts what would be written."""
 
     started = True
+    closed = False
     writable = True
     buffered = 0
     on_writable: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         self.num_events = 0
+
+    def set_headers(self, headers: HeaderPairs) -> None:
+        pass
 
     def send(self, data: bytes) -> None:
         self.num_events += data.count(b"data: ")

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ class Chats:
             params = SamplingParams(max_tokens=1500, ignore_eos=True, seed=number)
             prompt = list(range(5 + number, 37 + number))
             request = GenerationRequest(name, prompt, params)
-            self._backend.submit(request, lambda output, name=name: self._note(name, output))
+            self._backend.submit(request, partial(self._note, name))
 
     def _note(self, name: str, output: GenerationOutput) -> None:
         now = time.perf_counter()

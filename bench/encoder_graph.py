@@ -60,7 +60,7 @@ class BertGraph:
         inputs = [_parameter(name) for name in names]
         hidden = self._embedding(inputs[0], inputs[2])
         visible = ops.unsqueeze(ops.convert(inputs[1], np.float32), _index([1, 2]))
-        lowest = np.float32(np.finfo(np.float32).min)
+        lowest = float(np.finfo(np.float32).min)
         mask = ops.multiply(ops.subtract(_float(1.0), visible), _float(lowest))
         for layer in range(self._shape.num_hidden_layers):
             name = f"encoder.layer.{layer}"

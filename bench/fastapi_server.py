@@ -26,7 +26,8 @@ from fastovms.config import ApiConfig
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:
-    CompletionBody, ChatBody = CompletionRequest, ChatRequest
+    CompletionBody = Any  # both are made as this module is imported
+    ChatBody = Any
 else:
     CompletionBody = bodies.pydantic_model(CompletionRequest)
     ChatBody = bodies.pydantic_model(ChatRequest)
@@ -228,6 +229,7 @@ def _event_stream(events: AsyncIterator[str]) -> StreamingResponse:
 def main() -> None:
     chosen = arguments("python -m bench.fastapi_server", __doc__)
     [model] = null_models(chosen.step, encodes=not chosen.null_tokenizer)
+    assert isinstance(model, ServedModel)
     peer = Peer(model, ApiConfig())
     app = FastAPI()
     app.add_api_route("/v1/models", peer.models)

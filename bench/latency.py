@@ -101,7 +101,7 @@ def main() -> None:
     header = ("prompt tokens", "first token ms", "with the prefix cached", "share")
     print(table(header, [bench.prefix(arguments.prefix, arguments.runs)]) + "\n")
     entering = f"as {arguments.long} enter"
-    header = (
+    gap_header = (
         "streams",
         "gap p50 ms",
         f"p50 {entering}",
@@ -110,7 +110,7 @@ def main() -> None:
         "first token ms",
         "steps",
     )
-    print(table(header, [bench.gaps(n, arguments.long) for n in arguments.streams]))
+    print(table(gap_header, [bench.gaps(n, arguments.long) for n in arguments.streams]))
 
 
 if __name__ == "__main__":

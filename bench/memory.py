@@ -82,11 +82,10 @@ def trace(model_dir: Path) -> None:
         before.clear()
         before.update(after)
 
-    from fastovms import loading
+    import fastovms.loading  # noqa: F401 - all that a server imports
     from fastovms.engine.model.model import ExportedModel
     from fastovms.engine.model.tuning import MeasuredStep, inputs_of
 
-    assert loading.load_models
     note("Python and imports")
     files = ExportedModel(model_dir)
     note("graph read and rewritten")

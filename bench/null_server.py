@@ -163,7 +163,7 @@ def arguments(program: str, description: str | None) -> argparse.Namespace:
 def main() -> None:
     chosen = arguments("python -m bench.null_server", __doc__)
     config = ServerConfig(
-        DEMO_MODEL,
+        (),
         http=HttpConfig(host=chosen.host, port=chosen.port),
         state=StateConfig(state_dir=":memory:"),  # several may run at once
         service=ServiceConfig(access_log="off", otlp_traces_endpoint=chosen.otlp_traces_endpoint),

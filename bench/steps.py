@@ -164,7 +164,8 @@ def main() -> None:
             times: tuple[list[float], list[float]] = ([], [])
             ours.python_shares.clear()
             for _ in range(2):
-                for engine, measured in zip((ours, genai), times, strict=True):
+                engines: tuple[Stepper, Stepper] = (ours, genai)
+                for engine, measured in zip(engines, times, strict=True):
                     measured += step_times(engine, prompt, num_sequences, arguments.steps // 2)
             our_ms, their_ms = map(median, times)
             row.append(f"{our_ms:.1f} / {their_ms:.1f} ({their_ms / our_ms:.2f})")

@@ -79,7 +79,7 @@ class QuantizedMatrix:
         scale = std * np.sqrt(12) / levels * rng.uniform(0.9, 1.1, (rows, groups, 1))
         return cls(values, zero_point, scale.astype(np.float16), quantization)
 
-    def clear_rows(self, rows: NDArray[np.int64]) -> None:
+    def clear_rows(self, rows: NDArray[np.int64] | slice) -> None:
         """Makes `rows` zero, in place."""
         self.values[rows] = self.zero_point[rows]
 

@@ -45,7 +45,13 @@ def export(directory: Path, names: Sequence[str], pythons: dict[str, Path]) -> N
         if all((directory_of(directory, name) / "versions.json").exists() for name in chosen):
             continue
         python = pythons.get(transformers) or interpreter(directory, transformers)
-        script = [python, HERE / "export.py", "--vocab-size", str(VOCAB_SIZE), directory]
+        script = [
+            str(python),
+            str(HERE / "export.py"),
+            "--vocab-size",
+            str(VOCAB_SIZE),
+            str(directory),
+        ]
         subprocess.run([*script, *chosen], check=True)
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.models import DEMO_MODEL, TOKENIZER_FILES
+from bench.models import TOKENIZER_FILES
 from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.config import EngineConfig
+from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.disk_cache import DiskCache
 from fastovms.errors import ConfigurationError
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams

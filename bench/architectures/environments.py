@@ -17,6 +17,6 @@ def interpreter(directory: Path, transformers: str) -> Path:
     python = environment / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-        packages = ["-r", _REQUIREMENTS, f"transformers=={transformers}.*"]
+        packages = ["-r", str(_REQUIREMENTS), f"transformers=={transformers}.*"]
         subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True)
     return python

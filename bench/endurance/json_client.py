@@ -33,10 +33,14 @@ class JsonClient:
         """Returns what has to be read to its end. Raises one of `LOST`."""
         data = None if body is None else json.dumps(body).encode()
         if self._connection.sock is None:
-            self._connection.connect()
-            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _connect(self._connection)
         self._connection.request(method, path, data, {"Content-Type": "application/json"})
         return self._connection.getresponse()
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _connect(connection: HTTPConnection) -> None:
+    connection.connect()
+    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

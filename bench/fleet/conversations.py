@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -73,7 +73,7 @@ async def _continue(
         previous = {"previous_response_id": answer["id"]}
 
 
-async def _ask(client: HttpClient, path: str, body: dict[str, object]) -> dict[str, object]:
+async def _ask(client: HttpClient, path: str, body: dict[str, object]) -> dict[str, Any]:
     answer = await client.ask("POST", path, orjson.dumps({**body, "temperature": 0}))
-    found: dict[str, object] = orjson.loads(answer)
+    found: dict[str, Any] = orjson.loads(answer)
     return found

@@ -97,8 +97,8 @@ def measure(fleet: Fleet, options: argparse.Namespace) -> Sequence[Figure]:
     for number in range(options.responses):
         urls = [replica.url for replica in fleet.replicas]
         turn = number % len(urls)
-        urls = urls[turn:] + urls[:turn]  # each replica is the owner in turn
-        statuses = _follow_one(*urls[:3], results)
+        a, b, c, *_ = urls[turn:] + urls[:turn]  # each replica is the owner in turn
+        statuses = _follow_one(a, b, c, results)
         num_not_cancelled += sum(status != "cancelled" for status in statuses)
     return [
         *results.figures(),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.model_wrapper import ModelWrapper
 from fastovms.config import DEFAULT_TOKEN_BUDGET
-from fastovms.engine.model.kv_cache import BlockCopy
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.raw_logits import RawLogits
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
@@ -28,7 +28,7 @@ _LIKELIEST_BITS: Final = np.uint16(_LIKELIEST.view(np.uint32) >> 16)
 """The same in bfloat16."""
 
 
-class ForcedModel:
+class ForcedModel(ModelWrapper):
     """Computes what its model does, and makes the token that each sequence has next the likeliest.
 
     A row behind drafted tokens gives the token that the text has there, too: where a draft is
@@ -42,19 +42,11 @@ class ForcedModel:
     """
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        super().__init__(model)
         self.texts: dict[str, Sequence[int]] = {}
         self.running: list[EngineSequence] = []
         self._prompt_token_seconds = 0.0
         self._seconds_left_out = 0.0
-        self.is_on_gpu = model.is_on_gpu
-        self.block_size = model.block_size
-        self.bytes_per_block = model.bytes_per_block
-        self.rope_switch_len = model.rope_switch_len
-        self.states = model.states
-
-    def available_memory(self) -> int:
-        return self._model.available_memory()
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Reserves the cache and commits all of it, since steps read what nobody has written."""
@@ -82,15 +74,6 @@ class ForcedModel:
     def clock(self) -> float:
         """Returns seconds, as `time.perf_counter` does, with those left out."""
         return time.perf_counter() + self._seconds_left_out
-
-    def commit_ahead(self, num_used_blocks: int) -> bool:
-        return self._model.commit_ahead(num_used_blocks)
-
-    def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
-        self._model.copy_blocks(copies)
-
-    def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
-        self._model.accept_drafts(block_table, first, end)
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         token_ids = self._next_token_ids(inputs)

@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
         text: what the client was told; empty if all was well.
     """
 
-    index: int
+    number: int
     kind: str
     seconds: float
     text: str = ""

@@ -84,7 +84,7 @@ class _Attack:
         self._tally.slowest = max(self._tally.slowest, outcome.seconds)
         self._kinds[outcome.kind] += 1
         if outcome.kind in ("died", "failed"):
-            self._fail(outcome.index, f"{outcome.kind}: {outcome.text}")
+            self._fail(outcome.number, f"{outcome.kind}: {outcome.text}")
 
     def _fail(self, index: int, reason: str) -> None:
         grammar = self._grammars.make(index)

@@ -81,7 +81,7 @@ class SlowTurns:
                 report.flush()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def _new_loop() -> uvloop.Loop:
     loop = _real_new_loop()
     SlowTurns(loop, Path(os.environ[REPORT]))
     return loop

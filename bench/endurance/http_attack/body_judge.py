@@ -42,7 +42,9 @@ def judge_body(path: str, answer: Answer) -> str:
 
 def _judge_error(path: str, value: Any, status: int) -> str:
     """In the form of the path's dialect; and the message says which field is meant."""
-    error = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return f"an error that is no object: {value!r}"
+    error: Any = value.get("error")
     dialect = dialect_of(path)
     if not _IS_ERROR[dialect.name](value, error):
         return f"no error of the form of {dialect.name}: {value!r}"

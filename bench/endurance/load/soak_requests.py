@@ -149,7 +149,7 @@ class SoakMix:
         """Returns when the requests of so many hours come, as shares of them: at random, more by
         day than by night, and sometimes several at once."""
         number = round(hours * REQUESTS_AN_HOUR)
-        moments = []
+        moments: list[float] = []
         while len(moments) < number:
             moment = self._rng.random()
             burst = 1 if self._rng.random() < 0.98 else self._rng.randrange(2, 12)

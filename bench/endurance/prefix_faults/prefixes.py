@@ -45,9 +45,9 @@ _FILE_LIMIT: Final = 16 * 1024
 
 
 def _server(directory: Path, blocks: Path) -> ServerUnderTest:
-    flags = (*FLAGS, "--prefix-cache-dir", str(blocks), "--prefix-cache-disk-size", "256M")
-    flags += ("--prefix-cache-write-rate", "1G", "--prefix-cache-daily-writes", "100G")
-    return ServerUnderTest(flags, directory)
+    size = ("--prefix-cache-dir", str(blocks), "--prefix-cache-disk-size", "256M")
+    rates = ("--prefix-cache-write-rate", "1G", "--prefix-cache-daily-writes", "100G")
+    return ServerUnderTest((*FLAGS, *size, *rates), directory)
 
 
 def _fill(server: ServerUnderTest, asked: KnownTexts, answers: Answers) -> None:

@@ -21,7 +21,7 @@ from bench.figures.figure import Figure
 from fastovms.config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.opening.opening import open_store
-from fastovms.state.threaded_store import ThreadedStore
+from fastovms.state.store import StateStore
 
 History = dict[str, list[Kept]]
 """What each object was, by id; at last, what it must be found as."""
@@ -116,7 +116,7 @@ async def _make(closed: Path, crashed: Path, random: Random) -> History:
     return {id: states for id, states in history.items() if id in left}
 
 
-def _open(directory: Path) -> ThreadedStore:
+def _open(directory: Path) -> StateStore:
     store = open_store(StateConfig(state_dir=str(directory)), {}, time.time)
     assert store is not None
     return store
@@ -153,7 +153,7 @@ async def _look(directory: Path, history: History) -> Counter[str]:
     return counts
 
 
-async def _find(store: ThreadedStore, id: str, states: Sequence[Kept]) -> str:
+async def _find(store: StateStore, id: str, states: Sequence[Kept]) -> str:
     """Says in a word what became of an object."""
     try:
         found = await find(store, id)
@@ -177,7 +177,7 @@ def _is_part(found: Kept, kept: Kept) -> bool:
     return same and {*found.input, *found.output} <= {*kept.input, *kept.output}
 
 
-async def _can_write(store: ThreadedStore) -> bool:
+async def _can_write(store: StateStore) -> bool:
     try:
         await store.add_conversation("tenant", "another one", b"{}", [])
     except StateFailed:

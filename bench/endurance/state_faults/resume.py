@@ -131,7 +131,7 @@ def _run(options: argparse.Namespace) -> Sequence[Figure]:
 
 
 def _start(client: openai.OpenAI, fields: Mapping[str, Any], options: argparse.Namespace) -> str:
-    response = client.responses.create(
+    response: Response = client.responses.create(
         model=MODEL, background=True, max_output_tokens=options.tokens, **fields
     )
     return response.id

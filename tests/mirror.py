@@ -4,6 +4,7 @@ from __future__ import annotations
 
 WHOLE_PIECES = {
     "api/chat/test_chat_bad_input.py": "the endpoint of chats, given wrong values",
+    "api/chat/test_chat_properties.py": "the endpoint of chats, given anything",
     "api/chat/test_chat_stream.py": "the endpoint of chats, streaming",
     "api/chat/test_chat_told_tools.py": "the endpoint of chats, of models that know no tools",
     "api/completions/test_suffix.py": "the endpoint of completions, filling in the middle",

@@ -15,8 +15,9 @@ from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.app import ServerConfig, run
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, EngineCounters
-from fastovms.config import DEMO_MODEL, ChatConfig, HttpConfig, ServiceConfig, StateConfig
+from fastovms.config import DEMO_MODEL, ChatConfig, ServiceConfig, StateConfig
 from fastovms.errors import InvalidField
+from fastovms.http_config import HttpConfig
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import (
     FinishReason,

@@ -42,13 +42,14 @@ from fastovms.cli.environment import VARIABLES
 from fastovms.cli.flag import Flag
 from fastovms.cli.flags import GROUPS
 from fastovms.cli.parser import parse
-from fastovms.config import ApiConfig, HttpConfig, MediaConfig
+from fastovms.config import ApiConfig, MediaConfig
 from fastovms.files_config import BatchConfig, FilesConfig
 from fastovms.http.observing.http_metrics import HttpMetrics
 from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Request
 from fastovms.http.routing.router import Router
 from fastovms.http.server import HttpServer
+from fastovms.http_config import HttpConfig
 from fastovms.loading import load_models
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.residency_config import ResidencyConfig

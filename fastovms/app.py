@@ -40,11 +40,9 @@ from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
 from fastovms.config import (
     ApiConfig,
-    HttpConfig,
     MediaConfig,
     PrefixCacheConfig,
     RepositoryConfig,
-    SecurityConfig,
     ServiceConfig,
     StateConfig,
 )
@@ -55,6 +53,7 @@ from fastovms.http import HttpServer, JsonOnly, Observer, Router
 from fastovms.http.listening.systemd import Notifier, inherited_sockets
 from fastovms.http.observing.access_log import AccessLog
 from fastovms.http.observing.http_metrics import HttpMetrics
+from fastovms.http_config import HttpConfig, SecurityConfig
 from fastovms.loading import load_models
 from fastovms.metrics import GenerationCollector
 from fastovms.prefix_cache.directory_choice import open_block_directory

@@ -13,18 +13,17 @@ from fastovms.config import (
     ApiConfig,
     ChatConfig,
     EngineConfig,
-    HttpConfig,
     MediaConfig,
     ModelFiles,
     ModelLimits,
     PrefixCacheConfig,
     RepositoryConfig,
-    SecurityConfig,
     ServiceConfig,
     StateConfig,
 )
 from fastovms.encoder_config import EncoderConfig
 from fastovms.files_config import BatchConfig, FilesConfig
+from fastovms.http_config import HttpConfig, SecurityConfig
 from fastovms.residency_config import ResidencyConfig
 
 Parameters = ParamSpec("Parameters")

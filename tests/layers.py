@@ -19,6 +19,7 @@ FOUNDATION = frozenset(
         "files_config",
         "free_memory",
         "grammar_tree",
+        "http_config",
         "json_types",
         "log_format",
         "metrics",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import EngineConfig, HttpConfig, ModelConfig
+from fastovms.config import EngineConfig, ModelConfig
+from fastovms.http_config import HttpConfig
 
 
 @pytest.mark.parametrize(("given", "budget"), [(100, 100), (1, 1)])

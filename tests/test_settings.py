@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import EngineConfig, HttpConfig, ModelFiles
+from fastovms.config import EngineConfig, ModelFiles
+from fastovms.http_config import HttpConfig
 from fastovms.settings import (
     ENGINE,
     FILES,

@@ -14,8 +14,9 @@ import pytest
 from fastovms.catalog.hub import model_root
 from fastovms.cli.aliases import normalize
 from fastovms.cli.flags import add_flags, read_flags
-from fastovms.config import HttpConfig, ServiceConfig
+from fastovms.config import ServiceConfig
 from fastovms.disk_cache import cache_root
+from fastovms.http_config import HttpConfig
 from fastovms.state.sqlite.location import default_directory
 
 UNITS = Path(__file__).parents[1] / "systemd"

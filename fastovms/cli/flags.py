@@ -25,7 +25,7 @@ from fastovms.cli.server_flags import (
     PREFIX_CACHE_FLAGS,
     STATE_FLAGS,
 )
-from fastovms.config import HttpConfig
+from fastovms.http_config import HttpConfig
 from fastovms.settings import HTTP, Settings
 
 HUB_GROUP: Final = "models of a hub"

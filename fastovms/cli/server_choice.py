@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from fastovms.config import (
     ApiConfig,
-    HttpConfig,
     MediaConfig,
     PrefixCacheConfig,
     RepositoryConfig,
-    SecurityConfig,
     ServiceConfig,
     StateConfig,
 )
 from fastovms.files_config import BatchConfig, FilesConfig
+from fastovms.http_config import HttpConfig, SecurityConfig
 from fastovms.residency_config import ResidencyConfig
 from fastovms.settings import ModelSource, Settings
 

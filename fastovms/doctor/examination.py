@@ -13,13 +13,7 @@ from typing import Final
 
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
-from fastovms.config import (
-    EngineConfig,
-    HttpConfig,
-    RepositoryConfig,
-    SecurityConfig,
-    StateConfig,
-)
+from fastovms.config import EngineConfig, RepositoryConfig, StateConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.doctor.finding import Finding, Level
 from fastovms.doctor.installation_checks import INSTALLATION_CHECKS
@@ -31,6 +25,7 @@ from fastovms.doctor.model_checks import MODEL_CHECKS, ModelOnMachine
 from fastovms.doctor.model_facts import read_model
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
+from fastovms.http_config import HttpConfig, SecurityConfig
 from fastovms.settings import ModelSource, Settings
 
 _COLOURS: Final[Mapping[Level, str]] = {

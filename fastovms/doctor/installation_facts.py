@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, StateConfig
+from fastovms.config import EngineConfig, StateConfig
 from fastovms.disk_cache import cache_root
 from fastovms.errors import FastovmsError
 from fastovms.http.listening.address import TcpAddress, parse_address
+from fastovms.http_config import HttpConfig, SecurityConfig
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
 

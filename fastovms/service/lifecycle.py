@@ -16,11 +16,12 @@ from typing import Final
 from fastovms.api.admin.status import ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModels
 from fastovms.backend import Backend
-from fastovms.config import HttpConfig, ServiceConfig
+from fastovms.config import ServiceConfig
 from fastovms.daemon_thread import in_daemon_thread
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.http.listening.systemd import Notifier
 from fastovms.http.server import HttpServer
+from fastovms.http_config import HttpConfig
 from fastovms.service.engine_watch import EngineWatch
 
 logger = logging.getLogger(__name__)

@@ -8,13 +8,9 @@ import pytest
 from fastovms.cli.aliases import normalize
 from fastovms.cli.flags import FLAGS, add_flags, read_flags
 from fastovms.cli.unused_flags import add_foreign_flags
-from fastovms.config import (
-    EngineConfig,
-    HttpConfig,
-    SecurityConfig,
-    ServiceConfig,
-)
+from fastovms.config import EngineConfig, ServiceConfig
 from fastovms.errors import ConfigurationError
+from fastovms.http_config import HttpConfig, SecurityConfig
 from fastovms.settings import (
     CHAT,
     ENGINE,

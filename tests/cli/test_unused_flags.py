@@ -10,14 +10,8 @@ import pytest
 from fastovms.cli.aliases import ALIASES
 from fastovms.cli.flags import FLAGS, read_flags
 from fastovms.cli.unused_flags import FOREIGN_FLAGS, unused_flags
-from fastovms.config import (
-    ApiConfig,
-    HttpConfig,
-    MediaConfig,
-    RepositoryConfig,
-    SecurityConfig,
-    ServiceConfig,
-)
+from fastovms.config import ApiConfig, MediaConfig, RepositoryConfig, ServiceConfig
+from fastovms.http_config import HttpConfig, SecurityConfig
 from fastovms.settings import (
     ENCODER,
     ENGINE,

@@ -18,13 +18,8 @@ from fastovms.backend_stats import BackendStats
 from fastovms.cli.environment import IGNORED, VARIABLES, read_environment
 from fastovms.cli.flags import read_flags
 from fastovms.cli.parser import parse
-from fastovms.config import (
-    HttpConfig,
-    RepositoryConfig,
-    SecurityConfig,
-    ServiceConfig,
-    StateConfig,
-)
+from fastovms.config import RepositoryConfig, ServiceConfig, StateConfig
+from fastovms.http_config import HttpConfig, SecurityConfig
 from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.settings import Settings
 from tests.deploy.manifests import (

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import EngineConfig, HttpConfig, RepositoryConfig, StateConfig
+from fastovms.config import EngineConfig, RepositoryConfig, StateConfig
 from fastovms.doctor.examination import examine, render, render_json
 from fastovms.doctor.finding import Finding, Level
+from fastovms.http_config import HttpConfig
 from fastovms.settings import ModelSource, Settings
 
 QUIET = (

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import EngineConfig, HttpConfig, SecurityConfig, StateConfig
+from fastovms.config import EngineConfig, StateConfig
 from fastovms.doctor.installation_facts import InstallationFacts, read_installation
+from fastovms.http_config import HttpConfig, SecurityConfig
 
 
 def read(

@@ -11,8 +11,9 @@ import pytest
 
 from fastovms.api.admin.status import ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModel, ServedModels
-from fastovms.config import HttpConfig, ServiceConfig
+from fastovms.config import ServiceConfig
 from fastovms.errors import ConfigurationError, EngineFailed
+from fastovms.http_config import HttpConfig
 from fastovms.metrics import GenerationMetrics
 from fastovms.service import lifecycle
 from fastovms.service.lifecycle import Lifecycle, LifecycleHooks

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fastovms.config import HttpConfig
 from fastovms.http.connection.forwarded import ForwardedClients
 from fastovms.http.connection.response_writer import ResponseWriter
 from fastovms.http.connection.turnstile import Turnstile
@@ -20,6 +19,7 @@ from fastovms.http.parsing.body_budget import BodyBudget
 from fastovms.http.routing.dispatch import Dispatcher
 from fastovms.http.routing.exchange import Exchange, Observer
 from fastovms.http.routing.messages import Request, Response
+from fastovms.http_config import HttpConfig
 from fastovms.quoting import is_id
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastovms.config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http.listening.address import (
     Address,
@@ -22,6 +21,7 @@ from fastovms.http.listening.address import (
     describe,
     parse_address,
 )
+from fastovms.http_config import HttpConfig
 
 logger = logging.getLogger(__name__)
 

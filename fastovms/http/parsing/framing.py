@@ -12,7 +12,6 @@ from typing import Protocol
 
 import httptools
 
-from fastovms.config import HttpConfig
 from fastovms.http.parsing.body_budget import BodyBudget
 from fastovms.http.parsing.body_buffer import BodyBuffer
 from fastovms.http.parsing.faults import (
@@ -30,6 +29,7 @@ from fastovms.http.parsing.head import (
 )
 from fastovms.http.routing.body_sink import BodySink
 from fastovms.http.routing.messages import Headers, Request
+from fastovms.http_config import HttpConfig
 
 
 class RequestSink(Protocol):

@@ -14,6 +14,7 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import merged
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
+from fastovms.api.generation.job_generation import generation_of
 from fastovms.api.generation.ranking import best_samples
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.token_report import num_values
@@ -44,14 +45,10 @@ class ChatCompletions:
         job = await prepare(preparation, self._new_call_id)
         new_id = context.new_id()
         envelope = context.envelope("chatcmpl-", new_id, preparation)
-        generation = TextGeneration(
-            preparation.model,
-            [job.task],
-            job.options,
+        generation = generation_of(
+            job,
             request_id=new_id,
             log_fields=request.log_fields,
-            measure=len,
-            new_parser=job.new_parser,
             begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
         )
         answer = self._stream if is_streamed(preparation.body) else self._complete

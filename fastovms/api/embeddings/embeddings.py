@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +12,7 @@ import orjson
 
 from fastovms.api.embeddings.embedding import EmbeddingOptions, Embeddings, embed
 from fastovms.api.embeddings.embedding_schemas import EmbeddingRequest
-from fastovms.api.embeddings.encoding_options import answer_id, read_limit
+from fastovms.api.embeddings.encoding_options import answer_id, encoding_usage, read_limit
 from fastovms.api.embeddings.input_texts import InputText
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request import offload
@@ -77,9 +76,7 @@ class EmbeddingsRoute:
             head = {"id": name, **head, "created": int(context.unix_time())}
         head["model"] = model.info.name
         write = partial(write_embeddings, found, head, is_base64=body.encoding_format == "base64")
-        if found.vectors.size < offload.MUCH:
-            return Response(200, write())
-        return Response(200, await asyncio.to_thread(write))
+        return Response(200, await offload.run(write, found.vectors.size))
 
 
 def write_embeddings(found: Embeddings, head: dict[str, object], *, is_base64: bool) -> bytes:
@@ -90,8 +87,7 @@ def write_embeddings(found: Embeddings, head: dict[str, object], *, is_base64: b
         value: object = b64encode(vector.tobytes()).decode() if is_base64 else vector
         entry = {"object": "embedding", "index": index, "embedding": value}
         parts += [b"," if index else b"", orjson.dumps(entry, option=orjson.OPT_SERIALIZE_NUMPY)]
-    usage = {"prompt_tokens": found.num_tokens, "total_tokens": found.num_tokens}
-    parts += [b'],"usage":', orjson.dumps(usage), b"}"]
+    parts += [b'],"usage":', orjson.dumps(encoding_usage(found.num_tokens)), b"}"]
     return b"".join(parts)
 
 

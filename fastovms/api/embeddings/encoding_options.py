@@ -1,5 +1,5 @@
-"""Reads the fields that embeddings, rerank and score share: how long texts may be, and the ids
-of answers."""
+"""Reads the fields that embeddings, rerank and score share, and writes what their answers do: how
+long texts may be, ids and usage."""
 
 from __future__ import annotations
 
@@ -64,3 +64,8 @@ def answer_id(body: EncodingFields, prefix: str, new_id: str) -> str:
     """
     given = body.request_id
     return f"{prefix}{new_id if given is None else check_id(given, 'request_id')}"
+
+
+def encoding_usage(num_tokens: int) -> dict[str, int]:
+    """Returns what an answer tells of the tokens that it took."""
+    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import numpy as np
 import orjson
 
 from fastovms.api.embeddings.embedding_schemas import RerankRequest
-from fastovms.api.embeddings.encoding_options import answer_id
+from fastovms.api.embeddings.encoding_options import answer_id, encoding_usage
 from fastovms.api.embeddings.pair_options import read_pair_options
 from fastovms.api.embeddings.pair_scores import Pair, PairScores, PairTexts, score_pairs
 from fastovms.api.generation.context import ApiContext
@@ -54,16 +53,14 @@ class RerankRoute:
         returns = dialect.has_ids if body.return_documents is None else body.return_documents
         head: dict[str, object] = {}
         if dialect.has_ids:
-            usage = {"prompt_tokens": found.num_tokens, "total_tokens": found.num_tokens}
+            usage = encoding_usage(found.num_tokens)
             head = {"id": name, "model": model.info.name, "usage": usage}
 
         def write() -> bytes:
             return orjson.dumps({**head, "results": _results(found, texts, top_n, returns)})
 
         cost = sum(map(len, texts.documents)) if returns else len(texts.documents)
-        if cost < offload.MUCH:
-            return Response(200, write())
-        return Response(200, await asyncio.to_thread(write))
+        return Response(200, await offload.run(write, cost))
 
 
 def _results(

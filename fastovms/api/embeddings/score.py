@@ -9,7 +9,7 @@ import orjson
 
 from fastovms.api.embeddings.embedding_schemas import ScoreRequest
 from fastovms.api.embeddings.embeddings import input_names
-from fastovms.api.embeddings.encoding_options import answer_id
+from fastovms.api.embeddings.encoding_options import answer_id, encoding_usage
 from fastovms.api.embeddings.pair_options import read_pair_options
 from fastovms.api.embeddings.pair_scores import Pair, PairTexts, score_pairs
 from fastovms.api.embeddings.rerank import TASKS
@@ -59,7 +59,7 @@ class ScoreRoute:
             "created": int(context.unix_time()),
             "model": model.info.name,
             "data": data,
-            "usage": {"prompt_tokens": found.num_tokens, "total_tokens": found.num_tokens},
+            "usage": encoding_usage(found.num_tokens),
         }
         return Response(200, orjson.dumps(answer))
 

@@ -11,6 +11,7 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import merged
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
+from fastovms.api.generation.job_generation import generation_of
 from fastovms.api.messages.message_body import message_body
 from fastovms.api.messages.message_frames import MessageFrames
 from fastovms.api.messages.messages_job import MessagesJob, count_tokens, names_of, prepare
@@ -42,14 +43,10 @@ class Messages:
         preparation = job.preparation
         new_id = context.new_id()
         envelope = context.envelope("msg_", new_id, preparation)
-        generation = TextGeneration(
-            preparation.model,
-            [job.task],
-            job.options,
+        generation = generation_of(
+            job,
             request_id=new_id,
             log_fields=request.log_fields,
-            measure=len,
-            new_parser=job.new_parser,
             begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
         )
         answer = self._stream if is_streamed(preparation.body) else self._complete

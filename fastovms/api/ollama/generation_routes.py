@@ -13,6 +13,7 @@ from fastovms.api.generation.answer import Run, collect, format_cost, respond, s
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import DeltaCallback, merged
 from fastovms.api.generation.generate import TextGeneration
+from fastovms.api.generation.job_generation import generation_of
 from fastovms.api.ollama.answer_lines import (
     JSON_LINES,
     AnswerCollector,
@@ -140,14 +141,10 @@ class OllamaGeneration:
             asked = asking(context, request, body, model, dialect)
             job = await door.prepare(asked)
         new_id, preparation = context.new_id(), job.preparation
-        generation = TextGeneration(
-            model,
-            [job.task],
-            job.options,
+        generation = generation_of(
+            job,
             request_id=new_id,
             log_fields=request.log_fields,
-            measure=len,
-            new_parser=job.new_parser,
             begin_span=context.span_of(request, door.kind, preparation, new_id),
         )
         token_ids = [*job.task.token_ids] if job.tells_context else []

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import BeginSpan, TextGeneration
+from fastovms.api.generation.job_generation import generation_of
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.responses.input.input_items import NewId
 from fastovms.api.responses.input.response_fields import ResponseFields
@@ -47,15 +48,8 @@ def answering(
     form = output_form(
         job, fields, item_ids(new_id, dialect), lambda: f"call_{new_id()[-_CALL_ID_LENGTH:]}"
     )
-    generation = TextGeneration(
-        job.preparation.model,
-        [job.task],
-        job.options,
-        request_id=request_id,
-        log_fields=log_fields,
-        measure=len,
-        new_parser=job.new_parser,
-        begin_span=begin_span,
+    generation = generation_of(
+        job, request_id=request_id, log_fields=log_fields, begin_span=begin_span
     )
     run = ResponseRun(
         response_form(job, fields, envelope),

@@ -12,7 +12,7 @@ from fastovms.api.conversation.sealed_text import seal_summary
 from fastovms.api.generation.answer import collect
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import SampleDelta, merged
-from fastovms.api.generation.generate import TextGeneration
+from fastovms.api.generation.job_generation import generation_of
 from fastovms.api.request import offload
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.preparation import Preparation
@@ -100,14 +100,10 @@ class Compaction:
         told, kept = await offload.run(read, item_cost(history.size) + history.size)
         job = await prepare(asked, fields, _question(told, new_item_id))
         envelope = context.envelope(id_prefix(body, dialect), new_id, preparation)
-        generation = TextGeneration(
-            preparation.model,
-            [job.task],
-            job.options,
+        generation = generation_of(
+            job,
             request_id=new_id,
             log_fields=request.log_fields,
-            measure=len,
-            new_parser=job.new_parser,
             begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
         )
         with generation:

@@ -5,42 +5,36 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from array import array
 from collections.abc import Callable
-from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.backend_stats import EngineCounters
 from fastovms.config import EngineConfig
-from fastovms.engine.beams.beam_request import BeamRequest, beam_token_limit
+from fastovms.engine.beams.beam_request import BeamRequest
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.drafting.drafting import Drafting
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.raw_logits import RawLogits, as_float32
 from fastovms.engine.model.warm_up import warm_up
 from fastovms.engine.sampling.broken_logits import ModelTrial, SequenceFailure, check_rows
-from fastovms.engine.sampling.logits_processors import logits_processors
 from fastovms.engine.sampling.logprobs import token_logprobs
 from fastovms.engine.sampling.sampler import Drawn, Sampler
-from fastovms.engine.sampling.seeds import sample_seed
 from fastovms.engine.scheduling.batch import Batch, ScoredTokens, build_batch
 from fastovms.engine.scheduling.blocks import BlockManager
 from fastovms.engine.scheduling.prefill_pacing import PrefillPacing
 from fastovms.engine.scheduling.scheduler import Scheduler
-from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup, SequenceStatus
+from fastovms.engine.scheduling.sequence import Sequence, SequenceStatus
 from fastovms.engine.scheduling.step_costs import StepCosts
-from fastovms.engine.scheduling.waiting import rank_of
-from fastovms.errors import BrokenLogits, RequestError, description_of
-from fastovms.grammar.grammar import GrammarCompiler, GrammarState, dead_end
-from fastovms.grammar.grammar_time_budget import GrammarTimeBudget
+from fastovms.engine.sequence_maker import SequenceMaker
+from fastovms.errors import BrokenLogits, description_of
+from fastovms.grammar.grammar import GrammarCompiler, dead_end
 from fastovms.params import (
     EngineOutput,
     FinishReason,
     GenerationOutput,
     GenerationRequest,
-    SamplingParams,
     TokenLogprobs,
 )
 
@@ -105,14 +99,17 @@ class Engine:
         )
         self._model = model
         self._max_model_len = max_model_len
-        self._grammars = grammars
-        self._new_seed = new_seed
         self._clock = clock
         self._pacing = PrefillPacing(self._costs)
         self._sampler = Sampler()
         self._trial = ModelTrial(model, self.blocks)
-        self._seq_ids = count()
-        self._arrivals = count()
+        self._maker = SequenceMaker(
+            self.blocks,
+            max_model_len=max_model_len,
+            max_num_seqs=self.scheduler.max_num_seqs,
+            grammars=grammars,
+            new_seed=new_seed,
+        )
         self._requests: dict[str, list[Sequence]] = {}
         self._searches: dict[str, BeamRequest] = {}
 
@@ -125,59 +122,19 @@ class Engine:
         warm_up(self._model, self._max_model_len)
 
     def validate(self, request: GenerationRequest) -> None:
-        """Checks a request. It may be called from any thread, before `add`.
-
-        Raises:
-            RequestError: the beams of the request could never run.
-        """
-        search = request.params.beam_search
-        if search is None:
-            return
-        width, most = search.num_beams, self.scheduler.max_num_seqs
-        if width > most:
-            message = f"a search with {width} beams cannot run: at most {most} sequences do at once"
-            raise RequestError(message, param=search.param)
-        num_prompt_tokens = len(request.prompt_token_ids)
-        if self._token_limit(request) <= num_prompt_tokens:
-            raise RequestError(
-                f"the cache has no room for {width} beams over a prompt of {num_prompt_tokens} "
-                "tokens",
-                param=search.param,
-                code="context_length_exceeded",
-            )
+        """Checks a request, as `SequenceMaker` does, before `add`."""
+        self._maker.validate(request)
 
     def add(self, request: GenerationRequest) -> None:
-        """Queues a valid request's `n` samples, which share the first one's prompt, or the root
-        of its beam search."""
-        params = request.params
-        seed = self._new_seed() if params.seed is None else params.seed
-        num_prompt_tokens = len(request.prompt_token_ids)
-        token_limit = self._token_limit(request)
-        rank = rank_of(next(self._arrivals), request.priority)
-        group = SequenceGroup(params.beam_search.num_beams) if params.beam_search else None
-        samples = group.sequences if group else []
-        prompt_token_ids = array("q", request.prompt_token_ids)
-        time_budget = GrammarTimeBudget()
-        for index in range(1 if group else params.n):
-            sequence = Sequence(
-                next(self._seq_ids),
-                request,
-                index,
-                token_limit=token_limit,
-                seed=sample_seed(seed, index),
-                rank=rank,
-                parent=samples[0] if samples else None,
-                group=group,
-                processors=logits_processors(params, prompt_token_ids),
-                grammar=self._start_grammar(params, num_prompt_tokens, time_budget),
-            )
+        """Queues the sequences of a valid request."""
+        samples = self._maker.make(request)
+        for sequence in samples:
             self.drafting.start(sequence)
-            samples.append(sequence)
             self.scheduler.add(sequence)
         self._requests[request.request_id] = samples
-        if group is not None:
+        if samples[0].group is not None:
             self._searches[request.request_id] = BeamRequest(samples[0], request.ends_text)
-        self.counters.num_prompt_tokens += num_prompt_tokens
+        self.counters.num_prompt_tokens += len(request.prompt_token_ids)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Ends a request, or one of its samples, without an output. Unknown ids are ignored."""
@@ -243,26 +200,6 @@ class Engine:
         assert live == queued, "requests and queues differ"
         self.scheduler.check()
         self.drafting.check()
-
-    def _token_limit(self, request: GenerationRequest) -> int:
-        num_prompt_tokens, params = len(request.prompt_token_ids), request.params
-        limit = self._max_model_len
-        if params.max_tokens is not None:
-            limit = min(limit, num_prompt_tokens + params.max_tokens)
-        if params.beam_search is not None:
-            limit = min(
-                limit,
-                beam_token_limit(num_prompt_tokens, params.beam_search.num_beams, self.blocks),
-            )
-        return limit
-
-    def _start_grammar(
-        self, params: SamplingParams, num_prompt_tokens: int, time_budget: GrammarTimeBudget
-    ) -> GrammarState | None:
-        if params.grammar is None:
-            return None
-        assert self._grammars is not None
-        return self._grammars.start(params.grammar, num_prompt_tokens, time_budget)
 
     def _fail(self, sequence: Sequence, error: Exception) -> SequenceFailure:
         """Ends the sequence, or the whole search that it belongs to."""
@@ -360,7 +297,9 @@ class Engine:
         search = self._searches[sequence.request_id]
         if not search.take(sequence, logits):
             return []
-        return self._outputs_of(sequence.request_id, search.advance(self.scheduler, self._seq_ids))
+        return self._outputs_of(
+            sequence.request_id, search.advance(self.scheduler, self._maker.seq_ids)
+        )
 
     def _outputs_of(self, request_id: str, outputs: list[GenerationOutput]) -> list[EngineOutput]:
         """Returns the outputs of a search, which is over if it has no sequence left."""

@@ -162,7 +162,7 @@ def test_random_operations_never_lose_a_block_or_a_beam(
             except RequestError:
                 continue
             request = replace(request, priority=rng.choice([0, 0, -1, 1]))
-            if engine._token_limit(request) == len(prompt) + (request.params.max_tokens or 0):
+            if engine._maker.token_limit(request) == len(prompt) + (request.params.max_tokens or 0):
                 engine.add(request)
                 texts = enumerate(search_alone(request))
                 expected |= {(request_id, index): text for index, text in texts}

@@ -50,9 +50,9 @@ FIRST_SIDE: Final = "server"
 
 GENAI: Final = "genai"
 
-QUIET_FLAGS: Final = ("--no-tune", "--prefix-cache-disk-size=0")
+QUIET_FLAGS: Final = ("--no-tune", "--prefix-cache-disk-size=0", "--access-log=off")
 """With these a server that is started has nothing of earlier runs, whose prompts may be the same,
-and rests while another side works."""
+rests while another side works, and writes no line for each request between the tables."""
 
 REST_SECONDS: Final = 1.0
 """How long all sides rest before each turn: a server that has become idle commits memory."""

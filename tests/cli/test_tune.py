@@ -52,16 +52,18 @@ def test_a_missing_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("name", "small_int4_groups", "told"),
+    ("name", "int4_group_size", "has_vnni", "told"),
     [
-        ("bf16, u8 cache", None, ["Of KV caches of f16, u8 and u4"]),
-        ("f32, f16 cache", 64, ["Of KV caches of f16, u8 and u4", "in groups of 64"]),
-        ("exact, f32 cache", 32, ["in groups of 32"]),
-        ("exact, f32 cache", None, []),
+        ("bf16, u8 cache", None, True, ["Of KV caches of f16, u8 and u4"]),
+        ("f32, f16 cache", 64, True, ["Of KV caches of f16, u8 and u4", "in groups of 64"]),
+        ("exact, f32 cache", 32, True, ["in groups of 32"]),
+        ("exact, f32 cache", 128, True, []),
+        ("exact, f32 cache", 128, False, ["has no VNNI"]),
+        ("exact, f32 cache", None, False, []),
     ],
 )
 def test_caches_and_slow_exports_are_told(
-    name: str, small_int4_groups: int | None, told: list[str]
+    name: str, int4_group_size: int | None, has_vnni: bool, told: list[str]
 ) -> None:
     report = TuningReport(
         loads={name: {case: [0.1] for case in LOAD_CASES}},
@@ -69,7 +71,8 @@ def test_caches_and_slow_exports_are_told(
         budgets={name: {case: [0.1] for case in BUDGET_CASES}},
         finding=TuningResult(name, 256),
         entry=None,
-        small_int4_groups=small_int4_groups,
+        int4_group_size=int4_group_size,
+        has_vnni=has_vnni,
     )
     text = " ".join(render(report, is_used=True).split())
     assert all(words in text for words in told)

@@ -19,7 +19,7 @@ from fastovms.cgroup import num_usable_cpus
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.engine.model import tuning
-from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
+from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, has_vnni
 from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.errors import ConfigurationError
@@ -72,7 +72,8 @@ class TuningReport:
         gains: how much faster than the default each way was.
         budgets: times of `BUDGET_CASES`, likewise.
         entry: where the finding is kept; None = it is not.
-        small_int4_groups: that of `ExportedModel`.
+        int4_group_size: that of `ExportedModel`.
+        has_vnni: whether the CPU multiplies 8-bit integers at once.
     """
 
     loads: dict[str, tuning.Times]
@@ -80,7 +81,8 @@ class TuningReport:
     budgets: dict[str, tuning.Times]
     finding: TuningResult
     entry: Path | None
-    small_int4_groups: int | None
+    int4_group_size: int | None
+    has_vnni: bool
 
 
 def read_files(
@@ -180,7 +182,13 @@ def measure_all(
     finding = TuningResult(choice.name, budget)
     entry = _keep(cache, _key(config, files), finding)
     return TuningReport(
-        loads, {default.name: 1.0, **gains}, budgets, finding, entry, files.small_int4_groups
+        loads,
+        {default.name: 1.0, **gains},
+        budgets,
+        finding,
+        entry,
+        int4_group_size=files.int4_group_size,
+        has_vnni=has_vnni(),
     )
 
 

@@ -36,7 +36,7 @@ from fastovms.engine.model.single_rows import is_single_row
 from fastovms.engine.model.state_rows import StateRows, States
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.step_runner import StepRunner
-from fastovms.engine.model.weight_groups import activation_group_size, small_int4_groups
+from fastovms.engine.model.weight_groups import activation_group_size, int4_group_size
 from fastovms.free_memory import forget_mapped
 
 
@@ -303,10 +303,10 @@ class ExportedModel:
             ]
 
     @property
-    def small_int4_groups(self) -> int | None:
-        """How many weights of 4 bits share a scale, where larger groups would make steps faster;
-        None = they are large, or there are none, or it is another device than the CPU."""
-        return small_int4_groups(self.graph.model) if is_cpu(self.device) else None
+    def int4_group_size(self) -> int | None:
+        """How many weights of 4 bits share a scale; None = there are none, or it is another device
+        than the CPU. See `weight_groups`."""
+        return int4_group_size(self.graph.model) if is_cpu(self.device) else None
 
     def available_memory(self) -> int:
         return device_memory(self._core, self.device)

@@ -30,14 +30,13 @@ def activation_group_size(model: ov.Model) -> int:
     return max(sizes, key=lambda size: sizes[size], default=MAX_ACTIVATION_GROUP)
 
 
-def small_int4_groups(model: ov.Model) -> int | None:
-    """Returns how many weights of 4 bits share a scale, where most do so in groups smaller than
-    `MAX_ACTIVATION_GROUP`, which makes a step slower. None = they do not, or there are none."""
+def int4_group_size(model: ov.Model) -> int | None:
+    """Returns how many weights of 4 bits share a scale in most matrices, `MAX_ACTIVATION_GROUP` for
+    whole rows, too. None = the model has no such weights."""
     sizes: Counter[int] = Counter()
     for group, num_weights in _groups(model, _INT4):
         sizes[group] += num_weights
-    most = max(sizes, key=lambda size: sizes[size], default=MAX_ACTIVATION_GROUP)
-    return most if most < MAX_ACTIVATION_GROUP else None
+    return max(sizes, key=lambda size: sizes[size], default=None)
 
 
 def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[int, int]]:

@@ -66,7 +66,7 @@ class NamedModel(TimedModel):
 class MachineFiles:
     device = "CPU"
     model_dir = Path("model")
-    small_int4_groups = 32
+    int4_group_size = 32
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -186,7 +186,7 @@ def test_what_the_device_refuses_is_left_out(machine: Machine, cache: DiskCache)
     report = machine.measure(cache)
     assert report is not None
     assert list(report.loads) == ["c"]
-    assert report.small_int4_groups == MachineFiles.small_int4_groups
+    assert report.int4_group_size == MachineFiles.int4_group_size
     machine.refused = {"a", "c"}
     assert machine.start(cache)[0] == "b", "what is kept is refused now"
 

@@ -176,10 +176,18 @@ def test_properties_of_the_operator_override() -> None:
 
 
 @pytest.mark.parametrize("machine", [ov.Type.f32, ov.Type.bf16])
-@pytest.mark.parametrize(("given", "expected"), [({}, "32"), ({_GROUP: 64}, 64)])
-def test_activations_share_scales_in_groups_that_fit_the_weights(
-    machine: ov.Type, given: dict[str, object], expected: object
+@pytest.mark.parametrize(
+    ("vnni", "given", "expected"),
+    [(True, {}, "32"), (False, {}, "0"), (True, {_GROUP: 64}, 64), (False, {_GROUP: 64}, 64)],
+)
+def test_activations_share_scales_in_groups_that_fit_the_weights_where_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+    machine: ov.Type,
+    vnni: bool,
+    given: dict[str, object],
+    expected: object,
 ) -> None:
+    monkeypatch.setattr(compilation, "has_vnni", lambda: vnni)
     choices = possible_precisions(
         FakeCore(machine),  # type: ignore[arg-type]
         "CPU",
@@ -226,6 +234,15 @@ def test_prepared_kernels_are_bounded(
 def test_amx_is_found_among_the_flags(tmp_path: Path, flags: str, expected: bool) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
     assert compilation.has_amx(tmp_path / "cpuinfo") is expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("avx2 avx_vnni", True), ("avx512f avx512_vnni", True), ("avx2 avx512f vaes", False)],
+)
+def test_vnni_is_found_among_the_flags(tmp_path: Path, flags: str, expected: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    assert compilation.has_vnni(tmp_path / "cpuinfo") is expected
 
 
 @pytest.mark.parametrize(("amx", "expected"), [(True, 0), (False, compilation.MAX_SMALL_CHUNK)])

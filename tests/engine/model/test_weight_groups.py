@@ -15,7 +15,7 @@ from openvino import opset13 as ops
 from bench.graph import LlamaGraph
 from bench.shapes import SHAPES
 from fastovms.engine.model.model import ExportedModel
-from fastovms.engine.model.weight_groups import activation_group_size, small_int4_groups
+from fastovms.engine.model.weight_groups import activation_group_size, int4_group_size
 from fastovms.gguf.converter import convert
 from tests.gguf.tiny_models import TinyModel, write_model
 
@@ -82,13 +82,13 @@ def test_groups_of_activations_divide_those_of_weights(
 
 @pytest.mark.parametrize(
     ("weight_format", "expected"),
-    [("int8", None), ("int4", 32), ("int4-sym-64", 64), ("int4-sym-channel", None), ("fp16", None)],
+    [("int8", None), ("int4", 32), ("int4-sym-64", 64), ("int4-sym-channel", 128), ("fp16", None)],
 )
-def test_small_groups_of_int4_weights_are_found(weight_format: str, expected: int | None) -> None:
+def test_groups_of_int4_weights_are_found(weight_format: str, expected: int | None) -> None:
     shape = replace(
         SHAPES["tiny"], intermediate_size=128, num_hidden_layers=1, weight_format=weight_format
     )
-    assert small_int4_groups(LlamaGraph(shape, 300, seed=0).build()) == expected
+    assert int4_group_size(LlamaGraph(shape, 300, seed=0).build()) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_small_groups_of_int4_weights_are_found(weight_format: str, expected: in
         ((Type.Q4_1,), None),
     ],
 )
-def test_small_groups_of_gguf_files(
+def test_groups_of_gguf_files(
     types: tuple[Type, ...], expected: int | None, tmp_path: Path
 ) -> None:
     write_model(tmp_path / "model.gguf", TinyModel(types=types))
     directory = tmp_path / "model"
     directory.mkdir()
     convert(tmp_path / "model.gguf", directory)
-    assert ExportedModel(directory).small_int4_groups == expected
+    assert ExportedModel(directory).int4_group_size == expected

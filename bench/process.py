@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.request import urlopen
 
@@ -83,11 +84,29 @@ def server_process(
     command = [sys.executable, *python_arguments, "--host", "127.0.0.1", "--port", str(port)]
     if core is not None:
         command = [_required("taskset"), "-c", str(core), *command]
-    process = subprocess.Popen(ending_with_us(command), stdout=sys.stderr)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _wait(process, url + ready_path)
+    url = f"http://127.0.0.1:{port}"
+    with answering_process(command, url + ready_path) as process:
         yield ServerProcess(url, process.pid)
+
+
+@contextmanager
+def answering_process(
+    command: Sequence[str], url: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a command, its output among the errors, and yields it once it answers at a URL.
+
+    Args:
+        environment: variables beside those of this process.
+
+    Raises:
+        SystemExit: it ended or did not answer in time.
+    """
+    process = subprocess.Popen(
+        ending_with_us(command), stdout=sys.stderr, env={**os.environ, **environment}
+    )
+    try:
+        _wait(process, url)
+        yield process
     finally:
         process.terminate()
         try:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.arguments import model_directory
 from bench.report import machine, median, table
 from bench.steps import RANDOM_TOKEN_IDS, Genai, step_times
 from fastovms.engine.model.kv_cache import BlockCopy
@@ -178,7 +179,7 @@ def exactness(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.long_contexts", description=__doc__)
-    parser.add_argument("model_dir", type=Path)
+    parser.add_argument("model_dir", type=model_directory)
     parser.add_argument("-c", "--contexts", type=int, nargs="+", default=(4000, 16000))
     parser.add_argument("-n", "--num-sequences", type=int, nargs="+", default=(1, 8))
     parser.add_argument("-p", "--precisions", nargs="+", default=PRECISIONS)

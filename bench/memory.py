@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from bench.arguments import model_directory
 from bench.genai_process import genai_process
 from bench.report import machine, table
 from bench.start import started_server
@@ -104,8 +105,8 @@ def trace(model_dir: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model_dir", type=Path)
+    parser = argparse.ArgumentParser("python -m bench.memory", description=__doc__)
+    parser.add_argument("model_dir", type=model_directory)
     parser.add_argument("--cache-size", type=int, default=1, help="of the KV cache, in GB")
     parser.add_argument("--trace", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from bench.arguments import model_directory
 from bench.genai_process import NUM_TOKENS, PROMPT, Started, genai_process
 from bench.process import server_process
 from bench.report import machine, median, ratio, table
@@ -56,8 +57,8 @@ def rows(ours: Sequence[Started], theirs: Sequence[Started]) -> list[list[object
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model_dir", type=Path)
+    parser = argparse.ArgumentParser("python -m bench.start", description=__doc__)
+    parser.add_argument("model_dir", type=model_directory)
     parser.add_argument("--first", type=int, default=1, help="rounds of first starts")
     parser.add_argument("--later", type=int, default=5, help="rounds of later starts")
     parser.add_argument("--cache-size", type=int, default=1, help="of the KV cache, in GB")

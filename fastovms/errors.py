@@ -3,7 +3,12 @@ dialect."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastovms.quoting import quotable
+
+CONTEXT_EXCEEDED: Final = "context_length_exceeded"
+"""The code of the error about what the model's context has no room for."""
 
 
 class FastovmsError(Exception):

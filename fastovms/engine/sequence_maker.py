@@ -12,7 +12,7 @@ from fastovms.engine.sampling.seeds import sample_seed
 from fastovms.engine.scheduling.blocks import BlockManager
 from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup
 from fastovms.engine.scheduling.waiting import rank_of
-from fastovms.errors import RequestError
+from fastovms.errors import CONTEXT_EXCEEDED, RequestError
 from fastovms.grammar.grammar import GrammarCompiler, GrammarState
 from fastovms.grammar.grammar_time_budget import GrammarTimeBudget
 from fastovms.params import GenerationRequest, SamplingParams
@@ -66,7 +66,7 @@ class SequenceMaker:
                 f"the cache has no room for {width} beams over a prompt of {num_prompt_tokens} "
                 "tokens",
                 param=search.param,
-                code="context_length_exceeded",
+                code=CONTEXT_EXCEEDED,
             )
 
     def make(self, request: GenerationRequest) -> list[Sequence]:

@@ -69,6 +69,15 @@ def test_stream(client: anthropic.Anthropic) -> None:
     assert message.usage.output_tokens == whole.usage.output_tokens
 
 
+def test_a_cache_that_is_filled_before(client: anthropic.Anthropic) -> None:
+    system = "You are a helpful assistant, and tell of the weather in many cities. " * 8
+    empty = client.messages.create(**asked("Hello", system=system, max_tokens=0))
+    assert (empty.content, empty.stop_reason) == ([], "max_tokens")
+    assert empty.usage.output_tokens == 0
+    message = client.messages.create(**asked("Hello", system=system, max_tokens=1))
+    assert (message.usage.cache_read_input_tokens or 0) > message.usage.input_tokens
+
+
 def test_inputs_of_tools_accumulate(client: anthropic.Anthropic) -> None:
     choice = {"type": "tool", "name": "get_weather"}
     with client.messages.stream(**asked(tools=[WEATHER], tool_choice=choice)) as stream:
@@ -137,10 +146,12 @@ def test_models(client: anthropic.Anthropic) -> None:
     [
         ({"model": "other"}, anthropic.NotFoundError, "`other`"),
         ({"messages": []}, anthropic.BadRequestError, "messages"),
-        ({"max_tokens": 0}, anthropic.BadRequestError, "max_tokens"),
+        ({"max_tokens": -1}, anthropic.BadRequestError, "max_tokens"),
+        ({"messages": asked("word " * 4000)["messages"]}, anthropic.BadRequestError,
+         "prompt is too long"),
         ({"extra_body": {"temperature": "hot"}}, anthropic.BadRequestError, "temperature"),
     ],
-)
+)  # fmt: skip
 def test_errors(client: anthropic.Anthropic, fields: Any, error: Any, words: str) -> None:
     with pytest.raises(error) as caught:
         client.messages.create(**{**asked("Hello"), **fields})

@@ -20,11 +20,13 @@ class AnswerForm:
     Attributes:
         shown: which pieces the client gets.
         new_call_id: makes the ids of uses of tools.
+        max_tokens: how many tokens the answer may have, as far as the context has room for them.
         omits_thinking: whether thoughts are told as their signature only.
     """
 
     shown: ShownPieces
     new_call_id: Callable[[], str]
+    max_tokens: int
     omits_thinking: bool = False
 
     def thinking(self, text: str) -> str:
@@ -37,27 +39,34 @@ class AnswerForm:
             return seal(text)
         return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
+    def ending(
+        self,
+        reason: FinishReason,
+        stop: str | int | None,
+        are_whole: Sequence[bool],
+        num_tokens: int,
+    ) -> dict[str, str | None]:
+        """Returns why an answer has ended.
+
+        Args:
+            stop: the stop string, or the id of the token, that has ended it.
+            are_whole: whether each of its calls is: those of an answer that was cut must not be
+                run.
+            num_tokens: how many it has.
+        """
+        if reason is FinishReason.LENGTH:
+            has_all = num_tokens >= self.max_tokens
+            cut_by = "max_tokens" if has_all else "model_context_window_exceeded"
+            return {"stop_reason": cut_by, "stop_sequence": None}
+        if isinstance(stop, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+        has_called = bool(are_whole) and all(are_whole)
+        return {"stop_reason": "tool_use" if has_called else "end_turn", "stop_sequence": None}
+
 
 def tool_use(call_id: str, name: str, arguments: object) -> dict[str, Any]:
     """Returns the block of a call."""
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
-
-
-def ending(
-    reason: FinishReason, stop: str | int | None, are_whole: Sequence[bool]
-) -> dict[str, str | None]:
-    """Returns why an answer has ended.
-
-    Args:
-        stop: the stop string, or the id of the token, that has ended it.
-        are_whole: whether each of its calls is: those of an answer that was cut must not be run.
-    """
-    if reason is FinishReason.LENGTH:
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
-    if isinstance(stop, str):
-        return {"stop_reason": "stop_sequence", "stop_sequence": stop}
-    has_called = bool(are_whole) and all(are_whole)
-    return {"stop_reason": "tool_use" if has_called else "end_turn", "stop_sequence": None}
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import orjson
 
 from fastovms.api.generation.deltas import SampleDelta, Usage
 from fastovms.api.generation.envelope import Envelope
-from fastovms.api.messages.answer_form import AnswerForm, ending, tool_use, usage_body
+from fastovms.api.messages.answer_form import AnswerForm, tool_use, usage_body
 from fastovms.params import FinishReason
 from fastovms.text.scanning.output import (
     CallArguments,
@@ -29,10 +29,11 @@ def message_body(
     """Returns a message. `sample` holds its whole text."""
     pieces = [piece for piece in sample.pieces if form.shown.shows(piece)]
     are_whole = [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
+    reason = sample.finish_reason or FinishReason.STOP
     return {
         **opening_members(envelope),
         "content": _blocks(pieces, form),
-        **ending(sample.finish_reason or FinishReason.STOP, sample.stop_reason, are_whole),
+        **form.ending(reason, sample.stop_reason, are_whole, usage.completion_tokens),
         "usage": {**usage_body(usage), "service_tier": SERVICE_TIER},
     }
 

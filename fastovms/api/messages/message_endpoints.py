@@ -8,7 +8,7 @@ import orjson
 
 from fastovms.api.generation.answer import collect, format_cost, respond, stream_answer
 from fastovms.api.generation.context import ApiContext
-from fastovms.api.generation.deltas import merged
+from fastovms.api.generation.deltas import SampleDelta, Usage, merged
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.job_generation import generation_of
@@ -20,6 +20,7 @@ from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.warning_header import warning_headers
 from fastovms.http.routing.messages import Request, Response
+from fastovms.params import FinishReason
 from fastovms.tracing import GenerationKind
 
 _CALL_ID_LENGTH: Final = 24
@@ -49,6 +50,9 @@ class Messages:
             log_fields=request.log_fields,
             begin_span=context.span_of(request, GenerationKind.CHAT, preparation, envelope.id),
         )
+        if job.only_computes_prompt:
+            with generation:
+                return await self._fill(request, job, envelope, generation)
         answer = self._stream if is_streamed(preparation.body) else self._complete
         with generation:
             return await answer(request, job, envelope, generation)
@@ -58,9 +62,18 @@ class Messages:
 
         Raises:
             RequestError: a field is at fault.
+            BackendError: it has images, which cannot be read now.
         """
         preparation = await self._context.read(request, CountTokensRequest, dialect, names_of)
-        return Response(200, orjson.dumps({"input_tokens": await count_tokens(preparation)}))
+
+        async def compute(job: MessagesJob) -> Usage:
+            new_id = self._context.new_id()
+            with generation_of(job, request_id=new_id, log_fields=request.log_fields) as generation:
+                await generation.run(_drop)
+                return generation.usage
+
+        num_tokens = await count_tokens(preparation, compute)
+        return Response(200, orjson.dumps({"input_tokens": num_tokens}))
 
     def _new_call_id(self) -> str:
         return f"toolu_{self._context.new_id()[-_CALL_ID_LENGTH:]}"
@@ -76,6 +89,16 @@ class Messages:
         cost = format_cost([deltas], job.options.report, job.preparation.model.info)
         return await respond(encode, cost, warning_headers(job.warnings, request.id))
 
+    async def _fill(
+        self, request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
+    ) -> Response:
+        """Has the prompt computed and answers with a message that says nothing."""
+        await generation.run(_drop)
+        usage = generation.usage._replace(completion_tokens=0)
+        nothing = SampleDelta(0, "", FinishReason.LENGTH)
+        body = message_body(envelope, nothing, job.form, usage)
+        return Response(200, orjson.dumps(body), headers=warning_headers(job.warnings, request.id))
+
     async def _stream(
         self, request: Request, job: MessagesJob, envelope: Envelope, generation: TextGeneration
     ) -> None:
@@ -89,3 +112,7 @@ class Messages:
             handshake=True,
             headers=warning_headers(job.warnings, request.id),
         )
+
+
+def _drop(delta: SampleDelta) -> None:
+    """Takes a token that nobody has asked for."""

@@ -9,7 +9,7 @@ import orjson
 from fastovms.api.generation.deltas import SampleDelta
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
-from fastovms.api.messages.answer_form import AnswerForm, ending, tool_use, usage_body
+from fastovms.api.messages.answer_form import AnswerForm, tool_use, usage_body
 from fastovms.api.messages.message_body import SERVICE_TIER, opening_members
 from fastovms.api.wire.error_responses import last_frames
 from fastovms.api.wire.sse_frames import END, START, frame
@@ -44,7 +44,9 @@ class MessageFrames:
         self._index = -1
         self._thoughts: list[str] = []
         self._are_whole: list[bool] = []
-        self._ending = ending(FinishReason.STOP, None, ())
+        # Why the text has ended, and by which stop string or token.
+        self._reason = FinishReason.STOP
+        self._stop: str | int | None = None
 
     def delta(self, delta: SampleDelta) -> bytes:
         frames = [self._opening()]
@@ -53,15 +55,19 @@ class MessageFrames:
                 frames += self._events(piece)
         if delta.finish_reason is not None:
             frames += self._close()
-            self._ending = ending(delta.finish_reason, delta.stop_reason, self._are_whole)
+            self._reason, self._stop = delta.finish_reason, delta.stop_reason
         return b"".join(frames)
 
     def opening_length(self, choice: int) -> int:
         return 0
 
     def end(self) -> bytes:
-        usage = usage_body(self._generation.usage)
-        return _event("message_delta", delta=self._ending, usage=usage) + _event("message_stop")
+        usage = self._generation.usage
+        ending = self._form.ending(
+            self._reason, self._stop, self._are_whole, usage.completion_tokens
+        )
+        told = _event("message_delta", delta=ending, usage=usage_body(usage))
+        return told + _event("message_stop")
 
     def failure(self, error: Exception) -> bytes:
         return last_frames(error, self._envelope.dialect, self._request_id)

@@ -96,6 +96,27 @@ def _check_user(metadata: Mapping[str, Any]) -> None:
         raise _wrong("metadata.user_id", "a string", user_id)
 
 
+def check_filling(body: MessagesRequest) -> None:
+    """Checks a request that only has its prompt computed, so that the next one finds it in the
+    cache. As with Anthropic it must not ask for anything of the answer.
+
+    Raises:
+        InvalidField: it does.
+    """
+    asked = {
+        "stream": bool(body.stream),
+        "thinking": (body.thinking or {}).get("type") == "enabled",
+        "output_config.format": bool((body.output_config or {}).get("format")),
+        "output_format": bool(body.output_format),
+        "tool_choice": (body.tool_choice or {}).get("type") in ("any", "tool"),
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise InvalidField(
+                f"{name} cannot be used with max_tokens 0, which only fills the cache", param=name
+            )
+
+
 def _thinking(given: Mapping[str, Any] | None) -> tuple[bool | None, bool]:
     """Returns whether to think, and whether thoughts are not shown."""
     if given is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from fastovms.api.conversation.chat_prompt import (
 )
 from fastovms.api.conversation.chat_task import ReadChat, chat_task, parser_maker
 from fastovms.api.conversation.shown_pieces import ShownPieces
+from fastovms.api.generation.deltas import Usage
 from fastovms.api.messages.answer_form import AnswerForm
 from fastovms.api.messages.blocks_to_messages import to_messages
-from fastovms.api.messages.messages_fields import MessageFields, read_fields
+from fastovms.api.messages.messages_fields import MessageFields, check_filling, read_fields
 from fastovms.api.messages.messages_schema import MessagesRequest
 from fastovms.api.messages.tool_fields import read_tools
 from fastovms.api.request import offload
@@ -34,7 +35,6 @@ from fastovms.api.request.prompt_task import PromptTask
 from fastovms.api.request.prompts import Prompt
 from fastovms.api.request.token_budget import TokenBudget, token_budget
 from fastovms.api.request.token_report import token_report
-from fastovms.api.serving.images import uncounted
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.warning_header import passed_over
 from fastovms.errors import InvalidField
@@ -52,6 +52,7 @@ class MessagesJob:
         form: how the answer is told.
         warnings: what of the request is not done.
         new_parser: makes the parser of the answer's text.
+        only_computes_prompt: whether nothing is answered: the token that is generated is dropped.
     """
 
     preparation: Preparation[MessagesRequest]
@@ -60,6 +61,7 @@ class MessagesJob:
     form: AnswerForm
     warnings: Sequence[str]
     new_parser: Callable[[], OutputParser]
+    only_computes_prompt: bool
 
 
 async def prepare(
@@ -72,6 +74,16 @@ async def prepare(
         BackendError: the grammar cannot be compiled now.
     """
     fields = read_fields(request.body)
+    if request.body.max_tokens == 0:
+        check_filling(request.body)
+    return await _prepare(request, fields, new_call_id)
+
+
+async def _prepare(
+    request: Preparation[MessagesRequest], fields: MessageFields, new_call_id: Callable[[], str]
+) -> MessagesJob:
+    """Does what `prepare` does, with fields that are checked."""
+    only_computes_prompt = request.body.max_tokens == 0
     request = _in_our_words(request, fields)
     check_numbers(request)
     options = generation_options(request, token_report(request, None), _budget(request))
@@ -83,6 +95,8 @@ async def prepare(
         prompt = PromptMaker(request, tools, template, options.truncation).make(
             messages, len(images)
         )
+        if only_computes_prompt:
+            return ReadChat(prompt, tools, images, None)
         wanted = constraint(request, tools, prompt.text or "", template)
         return ReadChat(prompt, tools, images, wanted)
 
@@ -94,32 +108,48 @@ async def prepare(
         hides_content=tools.is_required,
         one_call=not tools.is_parallel,
     )
-    form = AnswerForm(shown, new_call_id, omits_thinking=fields.omits_thinking)
+    max_tokens = request.body.max_tokens or 0
+    form = AnswerForm(shown, new_call_id, max_tokens, omits_thinking=fields.omits_thinking)
     warnings = [
         *passed_over([*tools.skipped, *fields.warnings]),
         *tools.warnings_for(request.model.chat.tool_format),
     ]
-    return MessagesJob(request, options, task, form, warnings, parser_maker(request, options, chat))
+    new_parser = parser_maker(request, options, chat)
+    return MessagesJob(request, options, task, form, warnings, new_parser, only_computes_prompt)
 
 
-async def count_tokens(request: Preparation[MessagesRequest]) -> int:
+async def count_tokens(
+    request: Preparation[MessagesRequest], compute: Callable[[MessagesJob], Awaitable[Usage]]
+) -> int:
     """Counts the tokens of the prompt that `prepare` would make.
+
+    Args:
+        compute: computes a prompt and returns what that has cost. Only the model knows how many
+            tokens images are, so that a prompt with some has to be computed.
 
     Raises:
         RequestError: a field is at fault.
+        BackendError: a prompt with images cannot be computed now.
     """
     fields = read_fields(request.body)
 
-    def make() -> Prompt:
+    def make() -> Prompt | None:
         messages, images = _messages(request)
         if images:
-            raise uncounted(images[0])
+            return None
         tools = read_tools(request.body.tools, request.body.tool_choice)
         template = _template(request, fields, messages)
         return PromptMaker(request, tools, template).make(messages)
 
     prompt = await offload.run(make, request.size)
-    return len(prompt.token_ids)
+    if prompt is not None:
+        return len(prompt.token_ids)
+    # What is said of the answer has no say in what its prompt is.
+    body = msgspec.structs.replace(
+        request.body, max_tokens=0, min_tokens=None, stop=None, stop_sequences=None, stream=None
+    )
+    job = await _prepare(replace(request, body=body), fields, str)
+    return (await compute(job)).prompt_tokens
 
 
 def names_of(body: MessagesRequest) -> FieldNames:
@@ -190,6 +220,5 @@ def _budget(request: Preparation[MessagesRequest]) -> TokenBudget:
     requested = request.body.max_tokens
     if requested is None:
         raise InvalidField("max_tokens is required", param="max_tokens")
-    if requested < 1:
-        raise InvalidField(f"max_tokens must be at least 1, not {requested}", param="max_tokens")
-    return token_budget(request, requested, may_reach_limit=True)
+    # A prompt is only computed where there is a token to generate behind it.
+    return token_budget(request, requested or 1, may_reach_limit=True)

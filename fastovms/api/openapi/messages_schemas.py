@@ -8,7 +8,9 @@ from msgspec import UNSET, UnsetType
 
 from fastovms.api.openapi.generation_schemas import AnswerSchema
 
-StopWord = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopWord = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
+]
 
 
 class TextBlock(AnswerSchema, tag_field="type", tag="text", kw_only=True):

@@ -10,12 +10,9 @@ from typing import Final
 from fastovms.api.request import offload
 from fastovms.api.wire.body import show
 from fastovms.config import ApiConfig
-from fastovms.errors import InvalidField
+from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer
-
-CONTEXT_EXCEEDED: Final = "context_length_exceeded"
-"""The code of errors about what is longer than the context."""
 
 _CALL_COST: Final = 500
 """How many characters a call of the tokenizer counts as, however short its text."""

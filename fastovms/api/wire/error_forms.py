@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from fastovms.api.wire.sse_frames import DONE, frame
+from fastovms.errors import CONTEXT_EXCEEDED
 
 
 class ToldError(NamedTuple):
@@ -75,7 +76,11 @@ def _text_members(error: ToldError) -> dict[str, Any]:
 def _anthropic_members(error: ToldError) -> dict[str, Any]:
     usual = "invalid_request_error" if error.status < 500 else "api_error"
     kind = _ANTHROPIC_TYPES.get(error.status, usual)
-    told: dict[str, Any] = {"type": kind, "message": error.message}
+    message = error.message
+    if error.code == CONTEXT_EXCEEDED:
+        # Claude Code knows by these words that it has to summarize.
+        message = f"prompt is too long: {message}"
+    told: dict[str, Any] = {"type": kind, "message": message}
     if error.code is not None:
         told["details"] = {"error_code": error.code}
     return {"type": "error", "error": told, "request_id": error.request_id or None}

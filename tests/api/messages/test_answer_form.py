@@ -7,7 +7,7 @@ import pytest
 from fastovms.api.conversation.sealed_text import unseal
 from fastovms.api.conversation.shown_pieces import ShownPieces
 from fastovms.api.generation.deltas import Usage
-from fastovms.api.messages.answer_form import AnswerForm, ending, usage_body
+from fastovms.api.messages.answer_form import AnswerForm, usage_body
 from fastovms.params import FinishReason
 
 
@@ -27,7 +27,13 @@ from fastovms.params import FinishReason
 def test_endings(
     reason: FinishReason, stop: str | int | None, are_whole: list[bool], told: tuple[str, str]
 ) -> None:
-    assert tuple(ending(reason, stop, are_whole).values()) == told
+    form = AnswerForm(ShownPieces(), str, 9)
+    assert tuple(form.ending(reason, stop, are_whole, 9).values()) == told
+
+
+def test_the_context_may_end_sooner_than_the_request_says() -> None:
+    ending = AnswerForm(ShownPieces(), str, 9).ending(FinishReason.LENGTH, None, [], 8)
+    assert ending == {"stop_reason": "model_context_window_exceeded", "stop_sequence": None}
 
 
 def test_cached_tokens_are_counted_apart() -> None:
@@ -45,9 +51,9 @@ def test_cached_tokens_are_counted_apart() -> None:
 
 
 def test_thoughts_are_shown_or_sealed() -> None:
-    form = AnswerForm(ShownPieces(), str)
+    form = AnswerForm(ShownPieces(), str, 9)
     assert form.thinking("hm") == "hm"
     assert form.signature("hm") not in ("", form.signature("ah"))
-    form = AnswerForm(ShownPieces(), str, omits_thinking=True)
+    form = AnswerForm(ShownPieces(), str, 9, omits_thinking=True)
     assert form.thinking("hm") == ""
     assert unseal(form.signature("hm")) == "hm"

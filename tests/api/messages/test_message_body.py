@@ -29,7 +29,7 @@ ENVELOPE = Envelope("msg_1", 0, "fake", "fp", ANTHROPIC)
 
 def body(pieces: list[Piece], **shown: bool) -> dict[str, Any]:
     ids = count(1)
-    form = AnswerForm(ShownPieces(**shown), lambda: f"toolu_{next(ids)}")
+    form = AnswerForm(ShownPieces(**shown), lambda: f"toolu_{next(ids)}", 9)
     sample = SampleDelta(0, "", FinishReason.STOP, pieces=pieces)
     told: dict[str, Any] = orjson.loads(
         orjson.dumps(message_body(ENVELOPE, sample, form, Usage(5, 2, 0)))

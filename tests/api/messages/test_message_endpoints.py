@@ -115,6 +115,25 @@ async def test_max_tokens(make, streamed):
 
 
 @both
+async def test_the_context_is_full(make, streamed):
+    message = await ask(make("a" * 3000), streamed, max_tokens=32_000)
+    assert message["stop_reason"] == "model_context_window_exceeded"
+    assert message["usage"]["output_tokens"] == 1978
+
+
+async def test_no_tokens_fill_the_cache(make):
+    api = make("Hello!")
+    message = await ask(api, False, max_tokens=0, tools=[TOOL])
+    assert (message["content"], message["stop_reason"]) == ([], "max_tokens")
+    assert message["usage"]["output_tokens"] == 0
+    [submitted] = api.backend.submitted
+    assert submitted.params.max_tokens == 1
+    prompt = prompt_of(api)
+    await ask(api, False, tools=[TOOL])
+    assert prompt_of(api) == prompt
+
+
+@both
 async def test_nothing_is_said(make, streamed):
     message = await ask(make(""), streamed)
     assert (message["content"], message["stop_reason"]) == ([], "end_turn")
@@ -144,7 +163,8 @@ async def test_warnings(make):
     ("fields", "status", "kind", "words"),
     [
         ({"max_tokens": None}, 400, "invalid_request_error", "max_tokens is required"),
-        ({"max_tokens": 0}, 400, "invalid_request_error", "max_tokens"),
+        ({"max_tokens": -1}, 400, "invalid_request_error", "max_tokens"),
+        ({"max_tokens": 0, "stream": True}, 400, "invalid_request_error", "stream cannot be used"),
         ({"messages": None}, 400, "invalid_request_error", "messages is required"),
         ({"messages": 5}, 400, "invalid_request_error", "messages must be an array"),
         ({"model": "other"}, 404, "not_found_error", "`other`"),
@@ -153,7 +173,8 @@ async def test_warnings(make):
         ({"temperature": 3}, 400, "invalid_request_error", "temperature"),
         ({"top_k": 1.5}, 400, "invalid_request_error", "top_k"),
         ({"messages": [{"role": "user", "content": "a" * 3000}]}, 400, "invalid_request_error",
-         "the prompt has"),
+         "prompt is too long: This model's maximum context length is 2000 tokens, but the prompt "
+         "has"),
     ],
 )  # fmt: skip
 async def test_errors(make, fields, status, kind, words):

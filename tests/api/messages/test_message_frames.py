@@ -33,7 +33,7 @@ ENVELOPE = Envelope("msg_1", 0, "fake", "fp", ANTHROPIC)
 def frames(*, omits_thinking: bool = False, **shown: bool) -> MessageFrames:
     ids = count(1)
     form = AnswerForm(
-        ShownPieces(**shown), lambda: f"toolu_{next(ids)}", omits_thinking=omits_thinking
+        ShownPieces(**shown), lambda: f"toolu_{next(ids)}", 2, omits_thinking=omits_thinking
     )
     generation = cast(TextGeneration, SimpleNamespace(usage=Usage(5, 2, 4)))
     return MessageFrames(ENVELOPE, generation, form, "r-1")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.api.messages.messages_fields import MessageFields, read_fields
+from fastovms.api.messages.messages_fields import MessageFields, check_filling, read_fields
 from fastovms.api.messages.messages_schema import MessagesRequest
 from fastovms.errors import InvalidField
 
@@ -120,3 +120,31 @@ def test_faults(fields: Any, param: str) -> None:
         read(**fields)
     assert caught.value.param == param
     assert param in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"stream": True}, "stream"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
+        ({"output_config": {"format": FORMAT}}, "output_config.format"),
+        ({"output_format": FORMAT}, "output_format"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
+    ],
+)
+def test_a_cache_is_filled_without_an_answer(fields: Any, name: str) -> None:
+    with pytest.raises(InvalidField, match="which only fills the cache") as caught:
+        check_filling(MessagesRequest(**fields))
+    assert caught.value.param == name
+
+
+def test_the_rest_may_stand_beside_it() -> None:
+    check_filling(
+        MessagesRequest(
+            stream=False,
+            thinking={"type": "adaptive"},
+            output_config={"effort": "low"},
+            tool_choice={"type": "auto"},
+        )
+    )

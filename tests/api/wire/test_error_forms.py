@@ -12,6 +12,7 @@ from fastovms.api.wire.error_forms import (
     ErrorForm,
     ToldError,
 )
+from fastovms.errors import CONTEXT_EXCEEDED
 
 TYPES = [
     # status, OpenAI's type, Anthropic's
@@ -39,6 +40,12 @@ def test_members(status: int, openai: str, anthropic: str) -> None:
         "error": {"type": anthropic, "message": "why", "details": {"error_code": "a_code"}},
         "request_id": "r-1",
     }
+
+
+def test_claude_code_knows_a_prompt_that_is_too_long() -> None:
+    error = ToldError(400, "why", "n", CONTEXT_EXCEEDED)
+    assert ANTHROPIC_ERRORS.members(error)["error"]["message"] == "prompt is too long: why"
+    assert OPENAI_ERRORS.members(error)["error"]["message"] == "why"
 
 
 @pytest.mark.parametrize(

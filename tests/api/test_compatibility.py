@@ -3,10 +3,7 @@ by its name, below both prefixes."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,10 +25,10 @@ from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest, GenerationFields
 from fastovms.encoding import Task
 from tests.api.chat_models import chat_model
+from tests.api.documented_values import examples, section_of
 from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.fakes import FakeStream, model_info
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 PREFIXES = ("/v1", "/v3", "/v3/v1")
 
 
@@ -127,27 +124,8 @@ TABLES = (
 ENCODING = ("embed", "embeddings", "rerank", "score")
 
 
-def quoted(text: str, field: str) -> list[dict]:
-    """The values in backticks, as members of a body."""
-    values = [json.loads(value) for value in re.findall(r"`([^`]+)`", text)]
-    return [
-        value if isinstance(value, dict) and field in value else {field: value} for value in values
-    ]
-
-
-def examples(cell: str, field: str) -> tuple[list[dict], list[dict]]:
-    found = re.search(r"[Tt]akes (.+?)(?:, refuses (.+))?$", cell)
-    assert found is not None, f"{field}: a cell says what it takes and refuses: {cell}"
-    taken, refused = (quoted(values or "", field) for values in found.groups())
-    assert taken, field
-    assert refused or cell.startswith("ignored. "), field
-    return taken, refused
-
-
 def rows(table: Table) -> Iterator[Row]:
-    text = re.split(rf"\n##+ {table.title}\b", DOCUMENT.read_text())[1]
-    section = re.split(r"\n##+ ", text)[0]
-    for line in section.splitlines():
+    for line in section_of(table.title).splitlines():
         if not line.startswith("| `"):
             continue
         name, *cells = (cell.strip() for cell in line.strip("|").split(" | "))

@@ -10,11 +10,13 @@ import pytest
 from msgspec import structs
 from openai.types import Batch
 
+from fastovms.api.batches.batches import BatchRequest
 from fastovms.batch_service import BatchService
 from fastovms.batches.line_caller import LOWEST_PRIORITY
 from fastovms.encoding import Task
 from fastovms.files.file_record import FileRecord
 from fastovms.files_config import BatchConfig, FilesConfig
+from tests.api.documented_values import of_files_and_batches
 from tests.api.encoder_api import EncoderApi, served_encoder
 
 URL = "/v1/completions"
@@ -223,3 +225,33 @@ async def test_a_start_erases_what_has_expired(make_api, tmp_path) -> None:
     assert not path.exists()
     assert len(site.store) == 1
     await site.service.close()
+
+
+BATCH_ROWS = {
+    field: values
+    for field, values in of_files_and_batches().items()
+    if field != "purpose" and "[" not in field
+}
+
+
+def test_every_field_has_a_row() -> None:
+    assert set(BATCH_ROWS) == set(BatchRequest.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("field", "members", "is_taken"),
+    [
+        (field, members, is_taken)
+        for field, values in BATCH_ROWS.items()
+        for is_taken, examples in zip((True, False), values, strict=True)
+        for members in examples
+    ],
+)
+async def test_documented_values(site, field: str, members: dict, is_taken: bool) -> None:
+    await site.add_input(line("a"))
+    await site.add_input(line("a"), purpose="user_data")
+    status, answer = await site.create(**{"input_file_id": "file-0", **members})
+    if is_taken:
+        assert status == 200, answer
+    else:
+        assert (status, field in answer["error"]["param"]) == (400, True), answer

@@ -21,6 +21,7 @@ from fastovms.files.file_store import FileStore
 from fastovms.files_config import FilesConfig
 from fastovms.http import HttpServer, JsonOnly, Router
 from fastovms.http_config import HttpConfig
+from tests.api.documented_values import of_files_and_batches
 from tests.api.files.forms import BOUNDARY, form
 
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -173,3 +174,24 @@ async def test_without_a_directory(start) -> None:
         ):
             with pytest.raises(openai.BadRequestError, match="keeps no files: no reason"):
                 await call
+
+
+FORM_ROWS = {
+    field: values
+    for field, values in of_files_and_batches().items()
+    if field == "purpose" or "[" in field
+}
+
+
+async def test_documented_values(start) -> None:
+    assert set(FORM_ROWS) == {"purpose", "expires_after[anchor]", "expires_after[seconds]"}
+    site = await start()
+    async with httpx2.AsyncClient() as client:
+        for field, (taken, refused) in FORM_ROWS.items():
+            for members in (*taken, *refused):
+                body = form({"purpose": "batch", **members})
+                answer = await client.post(f"{site.url}/v1/files", content=body, headers=FORM)
+                assert answer.status_code == (200 if members in taken else 400), members
+                if members in refused:
+                    named = field.replace("[", ".").rstrip("]")
+                    assert named in answer.json()["error"]["param"].replace("[", "."), members

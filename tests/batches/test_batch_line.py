@@ -63,3 +63,12 @@ def test_results() -> None:
 @pytest.mark.parametrize(("status", "is_success"), [(200, True), (299, True), (400, False)])
 def test_success(status, is_success) -> None:
     assert LineAnswer(status, "", b"").is_success is is_success
+
+
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
+def test_a_result_is_one_line_for_whatever_splits_text(end) -> None:
+    body = json.dumps({"a": f"x{end}y"}, ensure_ascii=False).encode()
+    line = answer_line("i", f"c{end}d", LineAnswer(200, "r", body)).decode()
+    assert len(line.splitlines()) == 1
+    assert json.loads(line)["custom_id"] == f"c{end}d"
+    assert json.loads(line)["response"]["body"] == {"a": f"x{end}y"}

@@ -85,3 +85,14 @@ def test_bounds(tmp_path, monkeypatch) -> None:
     for module in (batch_line, input_check):
         monkeypatch.setattr(module, "MAX_LINE", 50)
     assert {error.code for error in check(tmp_path, *lines).errors} == {"line_too_long"}
+
+
+def test_many_lines_leave_time_for_others(tmp_path, monkeypatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(input_check.time, "sleep", pauses.append)
+    (tmp_path / "in").write_text("\n".join(line(str(number)) for number in range(100)))
+    rules = InputRules(URL, {URL}.__contains__, lambda name, url: name, 100)
+    assert not check_input(tmp_path / "in", rules, 0.5).errors
+    assert pauses == [0.5] * 3
+    assert not check_input(tmp_path / "in", rules).errors
+    assert len(pauses) == 3

@@ -1,9 +1,9 @@
 """How much resident memory a server takes, and of what kind, beside genai's pipeline in a process
 of its own with a KV cache of the same size.
 
-The first table is of whole processes that have answered once. A server commits some of its cache
-ahead when it is idle, for which it is given a moment. The second one is of what the engine adds to
-a process, one after another.
+The first table is of whole processes that have answered a short and a long prompt. The server has
+been started before, so that its kernels are compiled, and is given a moment to see to its memory.
+The second table is of what the engine adds to a process, one after another.
 
     python -m bench.memory MODEL_DIR
 """
@@ -25,7 +25,7 @@ from bench.report import machine, table
 from bench.start import started_server
 
 _SETTLING: Final = 3.0
-"""Seconds in which an idle server has committed some of its cache."""
+"""Seconds in which an idle server has committed some of its cache and given back what it can."""
 
 _MB: Final = 1e6
 _WEIGHTS, _FILES, _REST = "the weights' file", "libraries and other files", "anonymous"
@@ -52,12 +52,12 @@ def resident(pid: int | str = "self") -> Counter[str]:
 def compare(model_dir: Path, cache_size: int) -> None:
     with genai_process(model_dir, cache_size) as process:
         theirs = resident(process.pid)
-    with (
-        tempfile.TemporaryDirectory() as caches,
-        started_server(model_dir, cache_size, Path(caches)) as server,
-    ):
-        time.sleep(_SETTLING)
-        ours = resident(server.pid)
+    with tempfile.TemporaryDirectory() as caches:
+        with started_server(model_dir, cache_size, Path(caches)):
+            pass
+        with started_server(model_dir, cache_size, Path(caches)) as server:
+            time.sleep(_SETTLING)
+            ours = resident(server.pid)
     rows = [[kind, ours[kind] / _MB, theirs[kind] / _MB] for kind in (_WEIGHTS, _FILES, _REST)]
     totals = ours.total(), theirs.total()
     print(
@@ -86,21 +86,28 @@ def trace(model_dir: Path) -> None:
     import fastovms.loading  # noqa: F401 - all that a server imports
     from fastovms.engine.model.model import ExportedModel
     from fastovms.engine.model.tuning import MeasuredStep, inputs_of
+    from fastovms.engine.sampling.row_functions import forget_compiler, load_kernels
+    from fastovms.free_memory import find_trim
 
     note("Python and imports")
+    load_kernels()
+    forget_compiler()
+    note("numba's kernels")
     files = ExportedModel(model_dir)
     note("graph read and rewritten")
     _, model = files.compile(files.choices)
     note("graph compiled")
-    model.allocate_cache(64)
-    model.infer(inputs_of(MeasuredStep(1, 0, 64), model.block_size))
-    model.infer(inputs_of(MeasuredStep(1, 64, 1), model.block_size))
-    note("weights laid out for kernels")
+    find_trim()()
+    note("what that has freed")
+    model.allocate_cache(2**30 // model.bytes_per_block)
+    for num_tokens, name in ((1, "one token"), (5, "five tokens"), (64, "64 tokens")):
+        model.infer(inputs_of(MeasuredStep(1, 0, num_tokens), model.block_size))
+        note(f"weights laid out for {name}")
     model.forget_files()
     note("what was read of the file given back")
     while model.commit_ahead(0):
         pass
-    note("64 blocks of the KV cache")
+    note("the KV cache, committed ahead")
     print(table(("MB added by", _WEIGHTS, _FILES, _REST), rows))
 
 

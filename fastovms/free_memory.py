@@ -25,10 +25,13 @@ def find_trim() -> Callable[[], None]:
     return call
 
 
-def forget_mapped(file: Path, maps: Path = Path("/proc/self/maps")) -> int:
+def forget_mapped(
+    file: Path, *, only_code: bool = False, maps: Path = Path("/proc/self/maps")
+) -> int:
     """Gives back the memory that holds what this process has read of a file it has mapped, and
     returns the bytes of the mappings that the system has taken. Mappings that may be written stay
-    as they are: what was written would be lost."""
+    as they are: what was written would be lost. Of a library only the code may be given back: of
+    what is read-only some was written when it was loaded."""
     path = os.path.realpath(file)
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -36,6 +39,8 @@ def forget_mapped(file: Path, maps: Path = Path("/proc/self/maps")) -> int:
     for line in maps.read_text().splitlines():
         fields = line.split(None, 5)
         if len(fields) < 6 or fields[5] != path or "w" in fields[1]:
+            continue
+        if only_code and "x" not in fields[1]:
             continue
         begin, end = (int(address, 16) for address in fields[0].split("-"))
         if libc.madvise(begin, end - begin, _MADV_DONTNEED) == 0:

@@ -47,3 +47,15 @@ def test_what_was_read_of_a_mapped_file_is_given_back_unless_it_was_written(
         assert mapped[::4096].count(1) == size // 4096, "it is read anew"
         assert mapped[5] == (1 if is_read_only else 2)
     assert forget_mapped(link) == 0
+
+
+@pytest.mark.parametrize("is_code", [False, True])
+def test_of_a_library_only_the_code_is_given_back(tmp_path: Path, is_code: bool) -> None:
+    path = tmp_path / "library.so"
+    path.write_bytes(bytes(2**20))
+    protection = mmap.PROT_READ | (mmap.PROT_EXEC if is_code else 0)
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 2**20, mmap.MAP_PRIVATE, protection),
+    ):
+        assert forget_mapped(path, only_code=True) == (2**20 if is_code else 0)

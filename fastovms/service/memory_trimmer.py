@@ -10,6 +10,9 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
+FIRST: Final = 1.0
+"""Seconds until the first trim: loading a model leaves much behind."""
+
 INTERVAL: Final = 30.0
 """Seconds from the end of a trim, which takes some milliseconds, to the next."""
 
@@ -32,7 +35,7 @@ class MemoryTrimmer:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._wait(loop)
+        self._wait(loop, FIRST)
 
     def stop(self) -> None:
         self._loop = None
@@ -40,8 +43,8 @@ class MemoryTrimmer:
             self._timer.cancel()
         self._thread.shutdown(wait=False)
 
-    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(INTERVAL, self._begin)
+    def _wait(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._timer = loop.call_later(seconds, self._begin)
 
     def _begin(self) -> None:
         if self._loop is not None:
@@ -53,4 +56,4 @@ class MemoryTrimmer:
         if error is not None:
             logger.error("the heap could not be trimmed", exc_info=error)
         if self._loop is not None:
-            self._wait(self._loop)
+            self._wait(self._loop, INTERVAL)

@@ -13,6 +13,7 @@ from fastovms.service.memory_trimmer import MemoryTrimmer
 async def test_memory_is_trimmed_again_and_again_beside_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
     monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
     loop = asyncio.get_running_loop()
     threads: list[threading.Thread] = []
@@ -33,6 +34,7 @@ async def test_memory_is_trimmed_again_and_again_beside_the_loop(
 async def test_a_trim_that_fails_is_logged_and_those_after_it_come_one_at_a_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
     monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
     loop = asyncio.get_running_loop()
     alone, num_calls, thrice = threading.Lock(), 0, asyncio.Event()
@@ -55,7 +57,17 @@ async def test_a_trim_that_fails_is_logged_and_those_after_it_come_one_at_a_time
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError]
 
 
+async def test_the_first_trim_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
+    loop, is_trimmed = asyncio.get_running_loop(), asyncio.Event()
+    trimmer = MemoryTrimmer(lambda: loop.call_soon_threadsafe(is_trimmed.set) and None)
+    trimmer.start(loop)
+    await asyncio.wait_for(is_trimmed.wait(), 10)
+    trimmer.stop()
+
+
 async def test_nothing_is_trimmed_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_trimmer, "FIRST", 0.001)
     monkeypatch.setattr(memory_trimmer, "INTERVAL", 0.001)
     calls: list[None] = []
     trimmer = MemoryTrimmer(lambda: calls.append(None))

@@ -30,6 +30,7 @@ from fastovms.backends.model_files.vocabulary import fit_vocabulary, load_gramma
 from fastovms.backends.paged.cache_reservation import reserve_cache
 from fastovms.backends.paged.context_window import fit_attention
 from fastovms.backends.paged.draft_backend import load_draft_model, read_draft_files
+from fastovms.backends.paged.idle_memory import IdleMemory
 from fastovms.backends.paged.idle_tuning import Measurement
 from fastovms.backends.paged.model_tuning import load_tuned, read_files
 from fastovms.backends.paged.paging_check import paging_comparison
@@ -67,7 +68,7 @@ class PagedBackend:
 
     The engine thread receives commands, steps, and hands over each step's outputs with one
     `call_soon_threadsafe`. While the loop turns them into text, the thread is inside the next
-    inference with the GIL released. When there is no work it commits memory ahead, and then
+    inference with the GIL released. When there is no work it sees to memory, and then
     sleeps on the command queue, while others may measure.
     """
 
@@ -78,15 +79,15 @@ class PagedBackend:
         config: EngineConfig,
         grammars: GrammarCompiler | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        commit_ahead: Callable[[int], bool] = lambda _: False,
+        tidy: Callable[[int], bool] = lambda _: False,
         stored: ModelBlocks | None = None,
         measurement: Measurement | None = None,
         cores: SharedCores | None = None,
     ) -> None:
         """
         Args:
-            commit_ahead: commits memory of the cache, given how many of its blocks have been used;
-                see `KvCache`.
+            tidy: sees to the model's memory, given how many blocks of the cache have been used;
+                see `IdleMemory`.
             stored: the blocks that outlive the process; None = none do.
             measurement: is to be done while no engine works; None = nothing is to be measured.
             cores: are shared with the other models of the process; None = there are none.
@@ -95,7 +96,7 @@ class PagedBackend:
         self._stored = stored
         self._prefixes: PrefixEngine | None = None
         self._clock = clock
-        self._commit_ahead = commit_ahead
+        self._tidy = tidy
         self._measurement = measurement
         self._cores = cores or SharedCores.create()
         self._grammars = None if grammars is None else guard_compiler(grammars)
@@ -226,7 +227,7 @@ class PagedBackend:
             config,
             grammars,
             clock,
-            paged_model.commit_ahead,
+            IdleMemory(paged_model).tidy,
             stored,
             measurement,
             cores,
@@ -351,7 +352,7 @@ class PagedBackend:
     def _receive(self, wait: bool) -> list[Command]:
         commands: list[Command] = []
         num_used_blocks = self._engine.blocks.num_touched_blocks
-        while wait and self._commands.empty() and self._commit_ahead(num_used_blocks):
+        while wait and self._commands.empty() and self._tidy(num_used_blocks):
             pass
         if wait:
             with self._cores.engines.rest():

@@ -34,18 +34,22 @@ def commit(memory: NDArray[np.uint8]) -> bool:
 
 
 class CommitAhead:
-    """Commits the first blocks of some arrays, and further ones as these come into use, piece by
+    """Commits the first blocks of some arrays, and as many again as have come into use, piece by
     piece: whoever has nothing else to do calls `advance`."""
 
-    def __init__(self, memories: Sequence[NDArray[np.uint8]], num_blocks_ahead: int) -> None:
+    def __init__(
+        self, memories: Sequence[NDArray[np.uint8]], min_blocks_ahead: int, max_blocks_ahead: int
+    ) -> None:
         """
         Args:
             memories: arrays [num_blocks, bytes], all of equally many blocks.
-            num_blocks_ahead: how many blocks beyond those in use are to be committed.
+            min_blocks_ahead, max_blocks_ahead: how many blocks beyond those in use are to be
+                committed while few are in use, and when many are.
         """
         self._memories = memories
         self._num_blocks = len(memories[0]) if memories else 0
-        self._num_blocks_ahead = min(num_blocks_ahead, self._num_blocks)
+        self._min_blocks_ahead = min(min_blocks_ahead, self._num_blocks)
+        self._max_blocks_ahead = min(max_blocks_ahead, self._num_blocks)
         self._num_committed = 0
         self._pieces: Iterator[NDArray[np.uint8]] = iter(())
         self._is_possible = True
@@ -60,9 +64,10 @@ class CommitAhead:
             return False
         piece = next(self._pieces, None)
         if piece is None:
-            end = min(num_used + self._num_blocks_ahead, self._num_blocks)
+            num_ahead = min(max(num_used, self._min_blocks_ahead), self._max_blocks_ahead)
+            end = min(num_used + num_ahead, self._num_blocks)
             num_missing = end - self._num_committed
-            if num_missing <= 0 or num_missing * 2 < self._num_blocks_ahead:
+            if num_missing <= 0 or num_missing * 2 < num_ahead:
                 return False
             self._pieces = self._split(max(num_used, self._num_committed), end)
             self._num_committed = end

@@ -16,6 +16,7 @@ from fastovms.engine.model.paging import is_cache
 from fastovms.engine.model.state_inputs import is_state_table
 
 _MAX_BLOCKS_AHEAD = 512
+_MIN_BYTES_AHEAD = 32 * 1024 * 1024
 _MAX_BYTES_AHEAD = 256 * 1024 * 1024
 
 
@@ -121,9 +122,12 @@ class HostCache:
             if cache_input.is_state:
                 self._states.append(memory)
         bytes_per_block = sum(cache_input.bytes_per_block for cache_input in inputs)
-        num_ahead = min(_MAX_BLOCKS_AHEAD, _MAX_BYTES_AHEAD // max(1, bytes_per_block))
+        min_ahead, max_ahead = (
+            min(_MAX_BLOCKS_AHEAD, size // max(1, bytes_per_block))
+            for size in (_MIN_BYTES_AHEAD, _MAX_BYTES_AHEAD)
+        )
         blocks = [memory[:num_blocks] for memory in self._memories]
-        self._commit_ahead = CommitAhead(blocks, num_ahead)
+        self._commit_ahead = CommitAhead(blocks, min_ahead, max_ahead)
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
         return self._commit_ahead.advance(num_used_blocks)

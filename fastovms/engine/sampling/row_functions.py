@@ -8,11 +8,14 @@ call.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Generic, ParamSpec, TypeVar
 
 from fastovms.engine.sampling import numpy_rows
+from fastovms.free_memory import forget_mapped
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +73,14 @@ def load_kernels_beside() -> threading.Thread:
     thread = threading.Thread(target=_try_to_load, name="kernels", daemon=True)
     thread.start()
     return thread
+
+
+def forget_compiler() -> None:
+    """Gives back the memory that holds what was read of LLVM's code, which has compiled or linked
+    kernels, and does nothing more in most processes."""
+    llvm = sys.modules.get("llvmlite.binding")
+    if llvm is not None and llvm.__file__ is not None:
+        forget_mapped(Path(llvm.__file__).with_name("libllvmlite.so"), only_code=True)
 
 
 def _try_to_load() -> None:

@@ -38,7 +38,7 @@ def advance(ahead: CommitAhead, num_used: int = 0) -> int:
 
 def test_rows_are_committed_before_they_are_written() -> None:
     arrays = memories()
-    ahead = CommitAhead(arrays, 1000)
+    ahead = CommitAhead(arrays, 1000, 1000)
     assert advance(ahead) == 1 + 2 * 2, "bit by bit"
     assert advance(ahead) == 0
     committed, others = num_faults(arrays, 0, 990), num_faults(arrays, 2000, 2990)
@@ -47,18 +47,32 @@ def test_rows_are_committed_before_they_are_written() -> None:
 
 def test_more_are_committed_as_rows_come_into_use() -> None:
     arrays = memories()
-    ahead = CommitAhead(arrays, 1000)
+    ahead = CommitAhead(arrays, 1000, 1000)
     for num_used in range(0, 2001, 100):
         advance(ahead, num_used)
     committed, others = num_faults(arrays, 2000, 2490), num_faults(arrays, 3100, 3590)
     assert committed * 5 < others
 
 
+@pytest.mark.parametrize(
+    ("num_used", "expected"),
+    [(0, 100), (100, 200), (300, 600), (1000, 1500), (NUM_ROWS - 200, NUM_ROWS)],
+)
+def test_as_much_is_committed_again_as_is_used(
+    monkeypatch: pytest.MonkeyPatch, num_used: int, expected: int
+) -> None:
+    arrays = memories()
+    committed: list[NDArray[np.uint8]] = []
+    monkeypatch.setattr(commit_ahead, "commit", lambda rows: committed.append(rows) or True)
+    advance(CommitAhead(arrays, 100, 500), num_used)
+    assert sum(len(rows) for rows in committed) == 2 * (expected - num_used)
+
+
 @pytest.mark.parametrize("num_blocks_ahead", [0, 1, 10 * NUM_ROWS])
 @pytest.mark.parametrize("num_used", [1, NUM_ROWS, 10 * NUM_ROWS])
 def test_arrays_may_end_before(num_used: int, num_blocks_ahead: int) -> None:
     arrays = memories()
-    ahead = CommitAhead(arrays, num_blocks_ahead)
+    ahead = CommitAhead(arrays, num_blocks_ahead, num_blocks_ahead)
     advance(ahead)
     advance(ahead, num_used)
     assert advance(ahead, num_used) == 0
@@ -67,7 +81,7 @@ def test_arrays_may_end_before(num_used: int, num_blocks_ahead: int) -> None:
 
 
 def test_there_may_be_nothing_to_commit() -> None:
-    assert not CommitAhead([], 100).advance(0)
+    assert not CommitAhead([], 100, 200).advance(0)
 
 
 def test_what_is_there_stays() -> None:
@@ -85,7 +99,7 @@ def test_nothing_is_too_little_to_commit() -> None:
 def test_a_kernel_that_cannot_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(commit_ahead, "commit", lambda memory: bool(asked.append(memory)))
-    ahead = CommitAhead(memories(), 100)
+    ahead = CommitAhead(memories(), 100, 100)
     advance(ahead)
     advance(ahead, 3000)
     assert len(asked) == 1

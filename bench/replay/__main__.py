@@ -50,13 +50,12 @@ SIDES: Final = {
 
 
 def measure(players: dict[str, Player], rounds: Iterable[list[Session]]) -> dict[str, list[Played]]:
-    """Plays the rounds with each player in turn. The first one is for those who draft to learn
-    from, and is left out."""
+    """Plays the rounds with each player in turn. The first one is for them to learn from, what
+    drafts are worth and what steps cost, and is left out."""
     rounds = iter(rounds)
     first = next(rounds)
-    for name, player in players.items():
-        if name != WITHOUT:
-            player.play(first)
+    for player in players.values():
+        player.play(first)
     played: dict[str, list[Played]] = {name: [] for name in players}
     order = list(players)
     for sessions in rounds:

@@ -70,6 +70,12 @@ class CostCurve:
             (self._first_seen if oldest in self._first_seen else self._confirmed).remove(oldest)
 
     @property
+    def is_confirmed(self) -> bool:
+        """Whether a size has been measured twice. Until then all that is known are first
+        measurements, which what prepares a size makes slow, at times tenfold."""
+        return bool(self._confirmed)
+
+    @property
     def _classes(self) -> list[int]:
         return self._confirmed or self._first_seen
 

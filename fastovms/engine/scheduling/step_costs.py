@@ -95,10 +95,15 @@ class StepCosts:
         if plain is None or num_drafts == 0:
             return plain
         curve = self._draft_curve(num_sequences)
-        if curve is None:  # tokens of prompts cost at most a little more than rows
-            return None if token_seconds is None else plain + num_drafts * token_seconds
+        # Tokens of prompts cost at most a little more than rows.
+        as_prompt = None if token_seconds is None else num_drafts * token_seconds
+        if curve is None:
+            return None if as_prompt is None else plain + as_prompt
         drafts = curve.seconds(num_drafts, beyond=token_seconds or 0.0)
         assert drafts is not None
+        if not curve.is_confirmed and as_prompt is not None:
+            # A first measurement that is far too slow would see to it that no second one is made.
+            drafts = min(drafts, as_prompt)
         return plain + drafts
 
     @property

@@ -90,3 +90,17 @@ def test_drafts_before_any_plain_step_teach_nothing() -> None:
     machine = Machine()
     machine.run(1, 4)
     assert machine.costs.decode_seconds(1, 5) is None
+
+
+def test_a_first_measurement_that_is_far_too_slow_does_not_prevent_a_second(
+    machine: Machine,
+) -> None:
+    for _ in range(4):
+        machine.run(1, num_prefill_tokens=32)
+    costs = machine.costs
+    as_prompt = costs.decode_seconds(4, 9)
+    costs.learn(num_decodes=4, num_rows=9, num_prefill_tokens=0, seconds=500.0)
+    assert costs.decode_seconds(4, 9) == as_prompt
+    machine.run(4, 5)
+    machine.run(4, 5)
+    assert costs.decode_seconds(4, 9) == pytest.approx(14.0), "12.5 and what a change takes"

@@ -29,6 +29,7 @@ from fastovms.backends.model_files.fingerprint import fingerprint_of
 from fastovms.backends.model_files.model_info import log_missing, read_model_info
 from fastovms.backends.model_files.model_task import find_task
 from fastovms.backends.model_files.required_files import takes_images
+from fastovms.backends.model_files.weight_count import count_weights
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
 from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.backends.processes.process import ChildProcess
@@ -81,6 +82,15 @@ def read_info(model: ModelConfig) -> ModelInfo:
     if not model.has_defaults:
         info = replace(info, defaults=SamplingDefaults())
     return limit_context(info, model.engine.max_model_len)
+
+
+def _identified(model: ModelConfig) -> ModelInfo:
+    """Returns what `read_info` does, with what is found by the files of a model that is loaded."""
+    return replace(
+        read_info(model),
+        fingerprint=fingerprint_of(model.path),
+        weights=count_weights(model.path),
+    )
 
 
 def check_models(models: Sequence[ModelConfig]) -> None:
@@ -148,7 +158,7 @@ def load_models(
             # Compilation uses one core for most of its time.
             tokenizer = beside.submit(Tokenizer.load, model.path)
             chat = beside.submit(ChatModel.load, model.path, model.chat)
-            info = replace(read_info(model), fingerprint=fingerprint_of(model.path))
+            info = _identified(model)
             log_missing(info)
             reserve = compile_backend(model.path, info, model.engine, cache, prefixes, cores)
             loaded.append((model, tokenizer.result(), chat.result(), reserve))
@@ -177,7 +187,7 @@ def _close_all(closes: Sequence[Callable[[], None]]) -> None:
 
 def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
     logger.info("loading %s from %s", model.name, model.path)
-    info = replace(read_info(model), fingerprint=fingerprint_of(model.path))
+    info = _identified(model)
     backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
     metrics = GenerationMetrics(
         info.name,

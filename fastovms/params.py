@@ -310,6 +310,18 @@ class SamplingDefaults:
     length_penalty: float | None = None
 
 
+class WeightCount(NamedTuple):
+    """What a model's weights are.
+
+    Attributes:
+        num_parameters: how many numbers.
+        element_type: how most of them are stored, in OpenVINO's words ("u4", "f16").
+    """
+
+    num_parameters: int
+    element_type: str
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What a model's files say about it.
@@ -326,6 +338,7 @@ class ModelInfo:
         config: config.json as read.
         takes_images: prompts may have images, and are `TextPrompt`s.
         fingerprint: the same for equal files, and for no others; empty = not known.
+        weights: what its weights are; None = not known.
     """
 
     name: str
@@ -338,3 +351,4 @@ class ModelInfo:
     takes_images: bool = False
     context_reason: str = ""
     fingerprint: str = ""
+    weights: WeightCount | None = None

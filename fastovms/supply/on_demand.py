@@ -79,7 +79,7 @@ def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> l
     plans = []
     for config in configs:
         size = _memory_size(config, residency, len(configs))
-        plans.append(ModelPlan(config, _known(config), size))
+        plans.append(ModelPlan(config, _known(config), size, weights_size(config)))
     return plans
 
 

@@ -18,9 +18,9 @@ from fastovms.api.messages.messages_schema import MessagesRequest
 from fastovms.api.ollama.ollama_schema import (
     OllamaChatRequest,
     OllamaGenerateRequest,
-    OllamaOptions,
     OllamaTextFields,
 )
+from fastovms.api.request.ollama_values import OllamaOptions
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
 from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest, GenerationFields
 from fastovms.encoding import Task

@@ -29,6 +29,7 @@ def test_what_is_known_before_a_model_is_loaded(tmp_path: Path) -> None:
     assert demo.known.max_model_len is not None
     assert demo.known.capabilities is None
     assert demo.size == WEIGHTS + GIB // 2
+    assert (demo.file_size, other.file_size) == (WEIGHTS, 7)
     assert (other.known.max_model_len, other.size) == (None, 7)
     assert weights_size(ModelConfig(gguf, ("g",), EngineConfig(draft_model=DEMO_MODEL))) == (
         WEIGHTS + 7

@@ -16,6 +16,7 @@ from fastovms.api.embeddings.embedding import (
 )
 from fastovms.api.embeddings.input_texts import TextLimit
 from fastovms.api.generation.context import ApiContext
+from fastovms.api.request.ollama_values import OllamaOptions, option_values
 from fastovms.api.request.typed_body import hold_model, read_named
 from fastovms.api.serving.keep_alive import departure
 from fastovms.api.serving.served import KnownModel
@@ -32,9 +33,9 @@ _TASKS: Final = (Task.EMBEDDINGS,)
 
 class OllamaEncoderFields(ModelField, frozen=True, kw_only=True):
     """The fields that both endpoints share. What `options` say is of texts
-    that are generated."""
+    that are generated; their values are checked all the same."""
 
-    options: dict[str, Any] | None = None
+    options: OllamaOptions | None = None
     keep_alive: str | int | float | None = None
 
 
@@ -69,6 +70,7 @@ class OllamaEmbed:
         body, known = await read_named(
             request, OllamaEmbedRequest, context.models, dialect, context.bodies
         )
+        option_values(body.options or OllamaOptions())
         with departure(body.keep_alive, request, known, context.models) as leaving:
             began = now()
             model = await self._hold(request, known)
@@ -90,6 +92,7 @@ class OllamaEmbed:
         body, known = await read_named(
             request, OllamaEmbeddingsRequest, context.models, dialect, context.bodies
         )
+        option_values(body.options or OllamaOptions())
         vector = np.empty(0, np.float32)
         with departure(body.keep_alive, request, known, context.models) as leaving:
             model = await self._hold(request, known)

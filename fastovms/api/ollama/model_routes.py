@@ -42,9 +42,13 @@ class OllamaModels:
 
     def ps(self, request: Request) -> Response:
         """Lists the models in memory."""
-        now = self._context.unix_time()
-        known = self._context.models.known
-        return _json({"models": [running_card(m, now) for m in known if m.served is not None]})
+        now, holder = self._context.unix_time(), self._context.models.holder
+        cards = []
+        for model in self._context.models.known:
+            if model.served is not None:
+                seconds = None if holder is None else holder.seconds_to_leave(model.name)
+                cards.append(running_card(model, now, seconds))
+        return _json({"models": cards})
 
     async def show(self, request: Request, dialect: Dialect) -> Response:
         """Describes one model.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from fastovms.api.ollama.ollama_schema import OllamaOptions
+from fastovms.api.request.ollama_values import OllamaOptions, option_values
 from fastovms.api.wire.body import show
 from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
@@ -64,8 +64,7 @@ def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
     Raises:
         InvalidField: one asks for what there is not, or is no whole number.
     """
-    options = OllamaOptions() if given is None else given
-    values = {name: _value(options, name) for name in options.__struct_fields__}
+    values = option_values(OllamaOptions() if given is None else given)
     for name, neutral in _NEUTRAL.items():
         if values[name] not in (None, neutral):
             param = f"options.{name}"
@@ -78,6 +77,9 @@ def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
     fields = {field: values[option] for option, field in _FIELDS.items()}
     if values["repeat_last_n"] == 0:
         fields |= {_FIELDS[option]: None for option in _PENALTIES}
+    if fields["top_p"] == 0:
+        # With Ollama the most probable token is left of a nucleus of nothing.
+        fields |= {"top_p": 1.0, "top_k": 1}
     if fields["seed"] == -1:
         fields["seed"] = None
     for field, usual in (("temperature", TEMPERATURE), ("top_p", TOP_P)):
@@ -101,33 +103,6 @@ def named_as_given() -> Iterator[None]:
             param=given + (error.param or "").removeprefix(name),
             code=error.code,
         ) from None
-
-
-def _value(options: OllamaOptions, name: str) -> Any:
-    """Returns an option's value. A number that is to be whole may have a fraction of zero."""
-    value = getattr(options, name)
-    if not isinstance(value, float) or name in _FRACTIONS:
-        return value
-    if not value.is_integer():
-        param = f"options.{name}"
-        raise InvalidField(f"{param} must be an integer, not {show(value)}", param=param)
-    return int(value)
-
-
-_FRACTIONS: Final = frozenset(
-    (
-        "temperature",
-        "top_p",
-        "min_p",
-        "repeat_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "typical_p",
-        "tfs_z",
-        "mirostat_tau",
-        "mirostat_eta",
-    )
-)
 
 
 def _num_predict(value: int | None) -> int | None:

@@ -5,49 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
-
+from fastovms.api.request.ollama_values import OllamaOptions
 from fastovms.api.wire.request_schemas import GenerationFields, ModelField
-
-Whole = int | float
-"""An integer, which Ollama takes as 5.0, too."""
-
-
-class OllamaOptions(Struct, frozen=True, kw_only=True):
-    """What `options` may hold. Those behind `stop` say how Ollama loads a model, or are of samplers
-    that few have."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Whole | None = None
-    min_p: float | None = None
-    seed: Whole | None = None
-    num_predict: Whole | None = None
-    num_ctx: Whole | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: Whole | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    stop: str | list[str] | None = None
-
-    typical_p: float | None = None
-    tfs_z: float | None = None
-    mirostat: Whole | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    penalize_newline: bool | None = None
-    num_keep: Whole | None = None
-    num_batch: Whole | None = None
-    num_gpu: Whole | None = None
-    main_gpu: Whole | None = None
-    num_thread: Whole | None = None
-    numa: bool | None = None
-    low_vram: bool | None = None
-    f16_kv: bool | None = None
-    logits_all: bool | None = None
-    vocab_only: bool | None = None
-    use_mmap: bool | None = None
-    use_mlock: bool | None = None
 
 
 class OllamaTextFields(ModelField, frozen=True, kw_only=True):

@@ -29,11 +29,13 @@ class ModelPlan(NamedTuple):
     Attributes:
         known: what is known of it before.
         size: the bytes of memory that it takes, about.
+        file_size: the bytes of its weights' files.
     """
 
     config: ModelConfig
     known: KnownModel
     size: int
+    file_size: int = 0
 
 
 class ModelChanges(NamedTuple):
@@ -136,7 +138,8 @@ class ModelPool:
             logger.info("%s has changed", plan.known.name)
             known = self._known[plan.known.name]
             if known.served is not None and not self.loads_on_demand:
-                self._former[known.name] = ModelPlan(self._configs[known.name], known, known.size)
+                config = self._configs[known.name]
+                self._former[known.name] = ModelPlan(config, known, known.size, known.file_size)
             self._change(plan)
         self._configs = {name: plan.config for name, plan in given.items()}
         self._tell()
@@ -219,6 +222,10 @@ class ModelPool:
         """Loads a model, and returns when it is in memory. Raises as `hold` does."""
         self._residency.retry_now(name)
         (await self.hold(name))()
+
+    def seconds_to_leave(self, name: str) -> float | None:
+        """Returns how long a model stays in memory if nobody asks for it; None = for ever."""
+        return self._residency.seconds_to_leave(name, self._clock())
 
     def dismiss(self, name: str) -> None:
         """Has a model leave when the last request on it has ended."""
@@ -342,6 +349,7 @@ class ModelPool:
         name = plan.known.name
         known = self._known.setdefault(name, plan.known)
         known.aliases, known.size = plan.known.aliases, plan.size
+        known.file_size = plan.file_size
         self._configs[name] = plan.config
         self._residency.add(name, plan.size, is_loaded=is_loaded, now=self._clock())
         if known.served is not None:
@@ -351,6 +359,7 @@ class ModelPool:
         """Has a model be another one from its next load on."""
         known = self._known[plan.known.name]
         known.aliases, known.size = plan.config.names[1:], plan.size
+        known.file_size = plan.file_size
         self._configs[known.name] = plan.config
         self._residency.change(known.name, plan.size)
 

@@ -185,6 +185,13 @@ class Residency:
             return 0.0
         return max(0.0, model.retry_at - now)
 
+    def seconds_to_leave(self, name: str, now: float) -> float | None:
+        """Returns how long a model stays in memory if nobody asks for it; None = for ever."""
+        idle, model = self._config.idle_unload, self._models[name]
+        if not idle:
+            return None
+        return max(0.0, model.last_used + idle - now) if model.is_idle else idle
+
     def retry_now(self, name: str) -> None:
         """Lets a model that has failed be loaded at once."""
         self._models[name].retry_at = 0.0

@@ -87,6 +87,7 @@ class KnownModel:
         fingerprint: tells its files from others; "" = it is not known before the first load.
         metrics: what happened to its requests, also before it was unloaded; None = nothing yet.
         size: the bytes of memory that it takes, about; 0 = that is not known.
+        file_size: the bytes of its weights' files; 0 = that is not known.
     """
 
     name: str
@@ -102,6 +103,7 @@ class KnownModel:
     metrics: GenerationMetrics | None = None
     fingerprint: str = ""
     size: int = 0
+    file_size: int = 0
 
     @classmethod
     def of(cls, served: AnyServed) -> KnownModel:
@@ -156,6 +158,9 @@ class ModelHolder(Protocol):
 
     async def load(self, name: str) -> None:
         """Loads a model, and returns when it is in memory. Raises as `hold` does."""
+
+    def seconds_to_leave(self, name: str) -> float | None:
+        """Returns how long a model stays in memory if nobody asks for it; None = for ever."""
 
     def dismiss(self, name: str) -> None:
         """Has a model leave when the last request on it has ended."""

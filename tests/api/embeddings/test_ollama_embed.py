@@ -46,6 +46,25 @@ async def test_refusals(make_encoder_api, fields, words):
     assert words in answer["error"]
 
 
+@pytest.mark.parametrize(("path", "field"), [("embed", "input"), ("embeddings", "prompt")])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_ctx": "2048"}, "options.num_ctx must be an integer or a number"),
+        ({"num_ctx": 1.5}, "options.num_ctx must be an integer, not 1.5"),
+        ({"temperature": "hot"}, "options.temperature must be a number"),
+        ({"use_mmap": 5}, "options.use_mmap must be"),
+        ({"num_ctx": 2048.0, "temperature": 0.5, "unknown": []}, None),
+    ],
+)
+async def test_options_have_their_types(make_encoder_api, path, field, options, words):
+    api = make_encoder_api(served_encoder())
+    body = {"model": "fake", field: "a", "options": options}
+    status, answer = await api.post(f"/api/{path}", body)
+    assert status == (200 if words is None else 400)
+    assert words is None or answer["error"].startswith(words)
+
+
 async def test_longer_texts_are_cut(make_encoder_api):
     api = make_encoder_api(served_encoder())
     status, answer = await api.post("/api/embed", {"model": "fake", "input": "a" * 99})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import orjson
 import pytest
 
+from fastovms.api.ollama.timestamps import timestamp
 from tests.api.ollama.ollama_requests import make, refused
 from tests.fakes import ByteTokenizer
 
@@ -24,10 +27,19 @@ async def test_lists(make):
     assert (model["name"], model["modified_at"]) == ("fake", "2023-11-14T22:13:20.000000Z")
     [model] = (await get(api, "/api/ps"))["models"]
     assert (model["name"], model["context_length"]) == ("fake", 2000)
+    assert model["expires_at"].startswith("21")
     [known] = api.context.models.known
     known.served, known.aliases = None, ("alias",)
     assert (await get(api, "/api/ps"))["models"] == []
     assert [m["name"] for m in (await get(api, "/api/tags"))["models"]] == ["fake", "alias"]
+
+
+async def test_a_model_that_will_leave(make):
+    api = make()
+    api.context.models.holder = SimpleNamespace(seconds_to_leave=lambda name: 90.0)
+    now = api.context.unix_time()
+    [model] = (await get(api, "/api/ps"))["models"]
+    assert model["expires_at"] == timestamp(now + 90)
 
 
 @pytest.mark.parametrize("name", ["model", "name"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fastovms.api.ollama.ollama_options import named_as_given, read_options
-from fastovms.api.ollama.ollama_schema import OllamaOptions
+from fastovms.api.request.ollama_values import OllamaOptions
 from fastovms.errors import InvalidField
 from fastovms.params import SamplingDefaults
 from tests.fakes import model_info
@@ -25,6 +25,7 @@ MODEL = model_info(max_model_len=100)
          {"presence_penalty": 1, "frequency_penalty": -1}),
         ({"repeat_last_n": 0, "repeat_penalty": 1.1}, {"repetition_penalty": None}),
         ({"repeat_last_n": -1, "repeat_penalty": 1.1}, {"repetition_penalty": 1.1}),
+        ({"top_p": 0, "top_k": 40}, {"top_p": 1.0, "top_k": 1}),
         ({"seed": 5}, {"seed": 5}),
         ({"seed": -1}, {"seed": None}),
         ({"stop": ["a"]}, {"stop": ["a"]}),

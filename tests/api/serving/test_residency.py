@@ -89,10 +89,20 @@ def test_idle_models_leave() -> None:
     models = residency("a", idle_unload=10)
     load(models, "a", 0)
     assert models.wake_at(5) is None
+    assert models.seconds_to_leave("a", 5) == 10
     models.release("a", 5)
     assert models.wake_at(6) == 15
+    assert models.seconds_to_leave("a", 6) == 9
+    assert models.seconds_to_leave("a", 16) == 0
     assert models.next_move(14.9) is None
     assert models.next_move(15) == Move(UNLOAD, "a")
+
+
+def test_models_stay_unless_the_operator_wants_them_to_leave() -> None:
+    models = residency("a")
+    load(models, "a", 0)
+    models.release("a", 5)
+    assert models.seconds_to_leave("a", 6) is None
 
 
 def test_a_model_that_is_removed_ends_its_requests_first() -> None:

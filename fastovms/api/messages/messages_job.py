@@ -108,7 +108,8 @@ async def _prepare(
         hides_content=tools.is_required,
         one_call=not tools.is_parallel,
     )
-    max_tokens = request.body.max_tokens or 0
+    # The operator's limit counts as if the request had named it.
+    max_tokens = 0 if only_computes_prompt else options.budget.max_tokens or 0
     form = AnswerForm(shown, new_call_id, max_tokens, omits_thinking=fields.omits_thinking)
     warnings = [
         *passed_over([*tools.skipped, *fields.warnings]),

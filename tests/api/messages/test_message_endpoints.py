@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from fastovms.api.conversation.sealed_text import unseal
+from fastovms.config import ModelLimits
 from fastovms.errors import BackendUnavailable, Overloaded
 from tests.api.chat_models import call_text, prompt_of
 from tests.api.messages.asking import BODY, PATH, THINKS, THOUGHT, TOOL, USER, ask, make
@@ -119,6 +120,13 @@ async def test_the_context_is_full(make, streamed):
     message = await ask(make("a" * 3000), streamed, max_tokens=32_000)
     assert message["stop_reason"] == "model_context_window_exceeded"
     assert message["usage"]["output_tokens"] == 1978
+
+
+@both
+async def test_the_operators_limit_is_no_full_context(make, streamed):
+    api = make("a" * 30, limits=ModelLimits(max_tokens_limit=10))
+    message = await ask(api, streamed, max_tokens=32_000)
+    assert (message["stop_reason"], message["usage"]["output_tokens"]) == ("max_tokens", 10)
 
 
 async def test_no_tokens_fill_the_cache(make):

@@ -39,7 +39,6 @@ SETTINGS: Final = {
     " --spec-ngram-simple-size-m 16",
     "simple-3-8": "--spec-type ngram-simple --spec-ngram-simple-size-n 3"
     " --spec-ngram-simple-size-m 8",
-    "map-k-12-48": "--spec-type ngram-map-k",
     "map-k-4-16": "--spec-type ngram-map-k --spec-ngram-map-k-size-n 4"
     " --spec-ngram-map-k-size-m 16",
     "map-k4v-8-8": "--spec-type ngram-map-k4v --spec-ngram-map-k4v-size-n 8"
@@ -51,6 +50,10 @@ SETTINGS: Final = {
     " --spec-ngram-mod-n-max 32",
     "mod-6-2-12": "--spec-type ngram-mod --spec-ngram-mod-n-match 6 --spec-ngram-mod-n-min 2"
     " --spec-ngram-mod-n-max 12",
+    "mod-8-1-24": "--spec-type ngram-mod --spec-ngram-mod-n-match 8 --spec-ngram-mod-n-min 1"
+    " --spec-ngram-mod-n-max 24",
+    "mod-4-1-8": "--spec-type ngram-mod --spec-ngram-mod-n-match 4 --spec-ngram-mod-n-min 1"
+    " --spec-ngram-mod-n-max 8",
     "cache": "--spec-type ngram-cache",
 }
 """Flags of the server by the kind of n-grams, the tokens that are looked up, and those that are
@@ -175,11 +178,10 @@ class LlamaServer:
 def measure(
     servers: dict[str, LlamaServer], sessions: Sequence[Session]
 ) -> dict[str, list[Played]]:
-    """Plays each session with each server in turn. The first one is for those who draft to learn
-    from, and is left out."""
-    for name, server in servers.items():
-        if name != WITHOUT:
-            server.play(sessions[0])
+    """Plays each session with each server in turn. The first one is for them to learn from, and is
+    left out."""
+    for server in servers.values():
+        server.play(sessions[0])
     played: dict[str, list[Played]] = {name: [] for name in servers}
     order = list(servers)
     for session in sessions[1:]:

@@ -106,8 +106,9 @@ def test_time_with_a_prompt_is_an_error() -> None:
         Played.of(timings)
 
 
-def test_the_first_session_is_left_out(server: LlamaServer) -> None:
+def test_the_first_session_is_left_out(server: LlamaServer, log: Path) -> None:
     played = measure({WITHOUT: server, "cache": server}, [SESSION, SESSION, SESSION])
+    assert log.read_text().split().count("/slots/0?action=restore") == 2 * 3 * len(SESSION.turns)
     assert [len(rounds) for rounds in played.values()] == [2, 2]
     rows = rows_of("edits", played)
     assert [row[1] for row in rows] == [WITHOUT, "cache"]

@@ -55,7 +55,7 @@ class ControlledModel(FakeModel):
         self._is_damaged |= DAMAGE in first_tokens
         return super().infer(inputs)
 
-    def logits_after(self, context: list[int]) -> NDArray[np.float32]:
+    def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
         logits = super().logits_after(context)
         logits[: DAMAGE + 1] = -100
         if self._is_damaged or (context[0] == NAN and len(context) > 3):

@@ -35,17 +35,17 @@ class PostgresServer:
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         # The processes of a test are killed, its machine is not: nothing need be on the disk.
-        initdb = ["initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-D", self._data]
+        initdb = ["initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-D", str(self._data)]
         fsync = "on" if is_durable else "off"
         self._run(*initdb, "-c", f"fsync={fsync}", "-c", "shared_buffers=16MB")
         self.start()
 
     def start(self) -> None:
         """Starts it, and returns when it answers."""
-        command = [self._bin / "postgres", "-D", self._data, "-k", self._root, "-p", str(self.port)]
+        command = [str(self._bin / "postgres"), "-D", str(self._data), "-k", str(self._root)]
         with open(self._root / "log", "ab") as log:
             self._process = subprocess.Popen(
-                [*command, "-h", "127.0.0.1"],
+                [*command, "-p", str(self.port), "-h", "127.0.0.1"],
                 user=self._user,
                 cwd="/",
                 stdout=log,

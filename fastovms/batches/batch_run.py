@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,9 @@ what ends it."""
 
 _RETRY_DELAY: Final = 30.0
 """Seconds after which a batch goes on whose files could not be written."""
+
+_MAX_RETRIES: Final = 3
+"""How often a cancelled batch tries to write its files before it ends without them."""
 
 _CHECK_PAUSE: Final = 0.001
 """Seconds of rest, after some tenths of a millisecond of looking at lines, which hold the GIL:
@@ -77,15 +81,71 @@ class BatchRun:
         self._lines: asyncio.Task[None] | None = None
         self._log: ResultLog | None = None
         self._has_started = False
+        self._wake = asyncio.Event()
+        self._num_retries = 0
 
     async def drive(self) -> None:
-        """Returns when the batch has ended. Where a disk fails, it tries again later."""
+        """Returns when the batch has ended. Where a disk fails, it tries again later; any other
+        fault, or an input that is gone, ends the batch with what is done by then."""
         while not self.record.has_ended:
             try:
                 await self._go_on()
-            except OSError as error:
-                logger.error("%s is held up: %s", self.record.id, error)
-                await asyncio.sleep(_RETRY_DELAY)
+            except Exception as error:
+                if self._is_passing(error):
+                    logger.error("%s is held up: %s", self.record.id, error)
+                    await self._rest()
+                else:
+                    await self._give_up(error)
+
+    def _is_passing(self, error: Exception) -> bool:
+        """Whether it may help to try again. A cancelled batch does not do so for ever."""
+        is_cancelled = self.record.outcome is BatchStatus.CANCELLED
+        may_retry = not is_cancelled or self._num_retries < _MAX_RETRIES
+        return isinstance(error, OSError) and may_retry and not self._has_lost_input()
+
+    def _has_lost_input(self) -> bool:
+        """Whether the input is needed, and its content is gone."""
+        if self.record.status is BatchStatus.FINALIZING:
+            return False
+        return not self._parts.files.path_of(self.record.input_file_id).is_file()
+
+    async def _rest(self) -> None:
+        """Waits before a retry, unless the batch is cancelled."""
+        if self.record.outcome is BatchStatus.CANCELLED:
+            self._num_retries += 1
+            await asyncio.sleep(_RETRY_DELAY)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), _RETRY_DELAY)
+
+    async def _give_up(self, error: Exception) -> None:
+        """Has the batch end, with files of what is done unless it is these that fail."""
+        record, now = self.record, self._parts.clock()
+        self._blame(error)
+        if record.status is not BatchStatus.FINALIZING:
+            record.enter(BatchStatus.FINALIZING, now)
+            return
+        record.enter(record.outcome, now)
+        try:
+            await self._save(record)
+        except OSError as fault:
+            logger.error("the end of %s cannot be kept: %s", record.id, fault)
+
+    def _blame(self, error: Exception) -> None:
+        """Notes what ends the batch: it has failed, unless it was to end without that."""
+        record = self.record
+        if self._has_lost_input():
+            message = f"the content of the input file {record.input_file_id} is gone"
+            told = LineError("input_file_not_found", message, "input_file_id")
+            logger.error("%s cannot go on: %s", record.id, message)
+        else:
+            cause = first_error(error)
+            message = f"the server could not go on: {type(cause).__name__}: {cause}"
+            told = LineError("server_error", message)
+            logger.error("%s cannot go on", record.id, exc_info=error)
+        record.errors = [*record.errors, told]
+        if record.outcome is not BatchStatus.CANCELLED:
+            record.outcome = BatchStatus.FAILED
 
     async def cancel(self) -> None:
         """Has the batch end, with what is done by then. Raises OSError."""
@@ -93,6 +153,7 @@ class BatchRun:
         if record.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
             record.enter(BatchStatus.CANCELLING, self._parts.clock())
             record.outcome = BatchStatus.CANCELLED
+            self._wake.set()
             await self._save(record)
         if self._lines is not None:
             self._lines.cancel()
@@ -144,10 +205,12 @@ class BatchRun:
             ask = partial(parts.caller.ask, tenant=record.tenant)
             path = parts.files.path_of(record.input_file_id)
             runner = LineRunner(path, log, ask, parts.slots, self._count)
-            await self._run_in_time(runner)
-            was_checked = record.num_lines > 0 and not record.errors
-            if was_checked and record.outcome in _CODES:
-                await runner.skip_rest(_CODES[record.outcome])
+            try:
+                await self._work_off(runner)
+            except Exception as error:
+                if self._is_passing(error):
+                    raise
+                self._blame(error)
             await log.flush()
             await asyncio.to_thread(log.sync)
         finally:
@@ -156,6 +219,14 @@ class BatchRun:
         self._tell(log)
         record.enter(BatchStatus.FINALIZING, parts.clock())
         await self._save(record)
+
+    async def _work_off(self, runner: LineRunner) -> None:
+        """Has all lines be done, or told why they are not."""
+        record = self.record
+        await self._run_in_time(runner)
+        was_checked = record.num_lines > 0 and not record.errors
+        if was_checked and record.outcome in _CODES:
+            await runner.skip_rest(_CODES[record.outcome])
 
     async def _may_start(self) -> bool:
         """Returns whether the batch may run, which it may not where it has ended one process after
@@ -262,3 +333,10 @@ def raise_disk_error(error: BaseException | None) -> None:
         raise OSError(str(disk.exceptions[0])) if disk is not None else error
     if error is not None:
         raise error
+
+
+def first_error(error: Exception) -> Exception:
+    """Returns the first of a group of errors, or the one that it is."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

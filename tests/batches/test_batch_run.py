@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -216,3 +217,92 @@ async def test_a_disk_that_fails_holds_it_up(server, monkeypatch, caplog) -> Non
     assert record.status is BatchStatus.COMPLETED
     assert "is held up: full" in caplog.text
     assert server.results(record) == ALL
+
+
+def lose_input(server: Server) -> None:
+    server.files.path_of("file-in").unlink()
+
+
+@pytest.mark.parametrize("num_answers", [None, 15])
+async def test_a_batch_whose_input_is_gone_has_failed_with_what_is_done(
+    server, num_answers
+) -> None:
+    record = new_record()
+    if num_answers is not None:
+        await cut(server, record, num_answers)
+    lose_input(server)
+    async with asyncio.timeout(20):
+        await server.run(record).drive()
+    assert record.status is BatchStatus.FAILED
+    [error] = record.errors
+    assert (error.code, error.param) == ("input_file_not_found", "input_file_id")
+    assert "input file file-in is gone" in error.message
+    assert server.results(record) == sorted(server.asked)
+    assert record.failed_at == 1000
+    assert server.saved[-1] is BatchStatus.FAILED
+
+
+@pytest.mark.parametrize("num_answers", [None, 15])
+async def test_a_cancelled_batch_whose_input_is_gone_is_cancelled(server, num_answers) -> None:
+    record = new_record()
+    if num_answers is not None:
+        await cut(server, record, num_answers)
+    lose_input(server)
+    run = server.run(record)
+    await run.cancel()
+    async with asyncio.timeout(20):
+        await run.drive()
+    assert record.status is BatchStatus.CANCELLED
+    assert server.results(record) == sorted(server.asked)
+    assert [error.code for error in record.errors] == ["input_file_not_found"] * bool(num_answers)
+
+
+@pytest.mark.parametrize("place", ["validate", "line", "finalize"])
+async def test_any_other_fault_fails_the_batch(server, monkeypatch, place: str) -> None:
+    async def fail(*_) -> None:
+        raise ZeroDivisionError("odd")
+
+    async def fail_late(request: Request) -> Response:
+        if len(server.asked) >= 15:
+            await fail()
+        return await answer(request)
+
+    answer, record = server.answer, new_record()
+    if place == "line":
+        server.router = Router()
+        server.router.add("POST", "/v1/x", fail_late)
+        caller = LineCaller(server.router, lambda: "id")
+        server.parts = replace(server.parts, caller=caller)
+    elif place == "finalize":
+        monkeypatch.setattr(server.files, "add", fail)
+    else:
+        monkeypatch.setattr(batch_run, "check_input", lambda *_: 1 // 0)
+    await server.run(record).drive()
+    assert record.status is server.saved[-1] is BatchStatus.FAILED
+    [error] = record.errors
+    assert error.code == "server_error"
+    assert "ZeroDivisionError: " in error.message
+    kept = sorted(server.asked) if place == "line" else []
+    assert server.results(record) == kept
+
+
+async def test_a_cancel_ends_though_no_file_can_be_written(server, monkeypatch, caplog) -> None:
+    async def fail(*_) -> None:
+        held_up.set()
+        raise OSError("full")
+
+    held_up = asyncio.Event()
+    record = new_record()
+    run = server.run(record)
+    monkeypatch.setattr(run, "_run_lines", fail)
+    task = asyncio.ensure_future(run.drive())
+    await held_up.wait()
+    monkeypatch.setattr(batch_run, "_RETRY_DELAY", 0.0)
+    await run.cancel()
+    async with asyncio.timeout(20):
+        await task
+    assert record.status is BatchStatus.CANCELLED
+    assert [error.message for error in record.errors] == [
+        "the server could not go on: OSError: full"
+    ]
+    assert caplog.text.count("is held up") == 1 + batch_run._MAX_RETRIES

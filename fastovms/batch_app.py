@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import uvloop
 from tqdm import tqdm
 
-from fastovms.api.batches.endpoints import BatchEndpoints
+from fastovms.api.batches.endpoints import BatchEndpoints, refuse_line
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.routes import add_model_routes
 from fastovms.api.serving.served import ServedModels
@@ -117,7 +117,9 @@ async def _run(paths: BatchPaths, parts: OfflineParts) -> int:
             checked = await asyncio.to_thread(_check, paths.input, rules)
             if checked.errors:
                 return _complain(paths.input, checked)
-            caller = LineCaller(router, context.new_id, lambda: models.failure is not None)
+            caller = LineCaller(
+                router, context.new_id, refuse_line, lambda: models.failure is not None
+            )
             with open_output(paths.output, checked.digest, checked.last_line) as log:
                 slots = LineSlots(lambda: parts.config.num_at_once)
                 run = _run_lines(paths, log, partial(caller.ask, tenant=""), slots, checked)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastovms.api.batches.batch_routes import add_batch_routes
 from fastovms.api.batches.batches import Batches
-from fastovms.api.batches.endpoints import BatchEndpoints
+from fastovms.api.batches.endpoints import BatchEndpoints, refuse_line
 from fastovms.api.files.file_endpoints import Files, KeptFiles
 from fastovms.api.generation.context import ApiContext
 from fastovms.batches.batch_run import BatchParts
@@ -69,7 +69,9 @@ class BatchService:
             def limit() -> int:
                 return config.num_beside_others if num_others() else config.num_at_once
 
-            caller = LineCaller(router, context.new_id, lambda: context.models.failure is not None)
+            caller = LineCaller(
+                router, context.new_id, refuse_line, lambda: context.models.failure is not None
+            )
             parts = BatchParts(self._store, caller, LineSlots(limit), endpoints.rules, self._clock)
             try:
                 self._runner = BatchRunner(self._directory / BATCH_FOLDER, config, parts)

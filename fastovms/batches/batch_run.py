@@ -18,6 +18,7 @@ from fastovms.batches.line_caller import LineCaller
 from fastovms.batches.line_runner import LineRunner
 from fastovms.batches.result_log import ResultLog, ResultPaths
 from fastovms.batches.slots import LineSlots
+from fastovms.errors import FastovmsError
 from fastovms.files.file_record import BATCH_OUTPUT, FileRecord
 from fastovms.files.file_store import FileStore
 
@@ -140,7 +141,9 @@ class BatchRun:
             logger.error("%s cannot go on: %s", record.id, message)
         else:
             cause = first_error(error)
-            message = f"the server could not go on: {type(cause).__name__}: {cause}"
+            is_told = isinstance(cause, (OSError, FastovmsError))  # others are insides
+            reason = str(cause) if is_told else f"internal server error ({type(cause).__name__})"
+            message = f"the batch could not go on: {reason}"
             told = LineError("server_error", message)
             logger.error("%s cannot go on", record.id, exc_info=error)
         record.errors = [*record.errors, told]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-import orjson
 
 from fastovms.batches.batch_line import BatchLine, LineAnswer
+from fastovms.errors import InvalidField, NotFound, RequestError
 from fastovms.http.routing.messages import Headers, Request, Response
 from fastovms.http.routing.router import Match, Router
 
@@ -37,6 +37,7 @@ class LineCaller:
     Args:
         router: knows them by their paths.
         new_id: makes ids of requests.
+        refuse: makes the answer to a request that an error ends, in the form of its path.
         has_failed: tells whether an engine has failed for good, which ends the process soon: its
             lines are for the next one.
     """
@@ -45,10 +46,12 @@ class LineCaller:
         self,
         router: Router,
         new_id: Callable[[], str],
+        refuse: Callable[[RequestError, Request], Response],
         has_failed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._router = router
         self._new_id = new_id
+        self._refuse = refuse
         self._has_failed = has_failed
 
     async def ask(self, line: BatchLine, tenant: str) -> LineAnswer:
@@ -71,12 +74,12 @@ class LineCaller:
         return request
 
     async def _answer(self, request: Request, line: BatchLine) -> Response:
-        refused = _refusal(line)
-        if refused is not None:
-            return refused
+        fault = _fault(line)
+        if fault is not None:
+            return self._refuse(fault, request)
         found = self._router.match("POST", request.raw_path)
         if not isinstance(found, Match):
-            return _error(404, f"no such path: {request.path}", "url")
+            return self._refuse(NotFound(f"no such path: {request.path}", param="url"), request)
         handler, request.route, request.path_params = found
         outcome = handler(request)
         response = await outcome if inspect.isawaitable(outcome) else outcome
@@ -84,22 +87,16 @@ class LineCaller:
         return response
 
 
-def _refusal(line: BatchLine) -> Response | None:
-    """Returns the answer to what no line may ask."""
+def _fault(line: BatchLine) -> InvalidField | None:
+    """Returns what no line may ask, where this one does."""
     try:
         body = msgspec.json.decode(line.body, type=_Body)
     except msgspec.DecodeError:
         return None  # the handler says better what is wrong
     for name in ("stream", "background"):
         if getattr(body, name) is True:
-            return _error(400, f"{name} must not be true in a batch", name)
+            return InvalidField(f"{name} must not be true in a batch", param=name)
     return None
-
-
-def _error(status: int, message: str, param: str) -> Response:
-    kind = "invalid_request_error"
-    error = {"message": message, "type": kind, "param": param, "code": None}
-    return Response(status, orjson.dumps({"error": error}))
 
 
 def _delay(response: Response) -> float:

@@ -8,6 +8,7 @@ import msgspec
 import orjson
 import pytest
 
+from fastovms.api.batches.endpoints import refuse_line
 from fastovms.batches.batch_line import BatchLine
 from fastovms.batches.line_caller import LOWEST_PRIORITY, LineCaller
 from fastovms.http.routing.messages import Request, Response
@@ -31,7 +32,7 @@ class Site:
         return self.answers.pop(0)
 
     def caller(self, **options) -> LineCaller:
-        return LineCaller(self.router, lambda: "id", **options)
+        return LineCaller(self.router, lambda: "id", refuse_line, **options)
 
 
 @pytest.fixture
@@ -69,6 +70,33 @@ async def test_what_no_line_may_ask(asked, status, words) -> None:
     answer = await site.caller().ask(asked, "")
     assert answer.status == status
     assert words in answer.body
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "error"),
+    [
+        ("/v3/x", 412, "stream must not be true in a batch"),
+        (
+            "/v1/messages",
+            400,
+            {"type": "invalid_request_error", "message": "stream must not be true in a batch"},
+        ),
+        (
+            "/v1/x",
+            400,
+            {
+                "message": "stream must not be true in a batch",
+                "type": "invalid_request_error",
+                "param": "stream",
+                "code": None,
+            },
+        ),
+    ],
+)
+async def test_a_refusal_has_the_form_of_its_path(url: str, status: int, error: object) -> None:
+    answer = await Site().caller().ask(line(url, stream=True), "")
+    assert answer.status == status
+    assert orjson.loads(answer.body)["error"] == error
 
 
 async def test_it_waits_for_room(naps) -> None:

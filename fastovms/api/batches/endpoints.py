@@ -1,4 +1,5 @@
-"""Says which endpoints the lines of batches may ask, and which models they may name."""
+"""Says which endpoints the lines of batches may ask, which models they may name, and how lines are
+refused."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ from typing import Final
 
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.dialect import DIALECTS, dialect_of
+from fastovms.api.wire.error_responses import error_response
 from fastovms.batches.input_check import InputRules
 from fastovms.errors import RequestError
+from fastovms.http.routing.messages import Request, Response
 from fastovms.http.routing.router import Match, Router
 
 PATHS: Final = (
@@ -23,7 +26,12 @@ PATHS: Final = (
 
 _URLS: Final = frozenset(
     f"{prefix}{path}" for dialect in DIALECTS for prefix in dialect.prefixes for path in PATHS
-)
+) | {"/v2/rerank"}
+
+
+def refuse_line(error: RequestError, request: Request) -> Response:
+    """Returns the answer to a line that is not asked, in the form of the errors of its path."""
+    return error_response(error, dialect_of(request.path), request.id)
 
 
 class BatchEndpoints:

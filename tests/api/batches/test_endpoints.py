@@ -12,6 +12,8 @@ import pytest
         ("/v1/completions", True),
         ("/v1/responses", True),
         ("/v3/completions", True),
+        ("/v2/rerank", True),
+        ("/v2/completions", False),
         ("/v1/batches", False),
         ("/v1/models", False),
         ("/v1/responses/x", False),

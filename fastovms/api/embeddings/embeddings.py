@@ -12,7 +12,12 @@ import orjson
 
 from fastovms.api.embeddings.embedding import EmbeddingOptions, Embeddings, embed
 from fastovms.api.embeddings.embedding_schemas import EmbeddingRequest
-from fastovms.api.embeddings.encoding_options import answer_id, encoding_usage, read_limit
+from fastovms.api.embeddings.encoding_options import (
+    answer_id,
+    check_priority,
+    encoding_usage,
+    read_limit,
+)
 from fastovms.api.embeddings.input_texts import InputText
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request import offload
@@ -55,6 +60,7 @@ class EmbeddingsRoute:
             context.bodies,
             (Task.EMBEDDINGS,),
         )
+        check_priority(body, dialect)
         _check_choices(body)
         texts = read_input(body, model.config.max_inputs)
         adds = body.add_special_tokens is not False

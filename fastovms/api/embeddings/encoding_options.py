@@ -8,6 +8,7 @@ from fastovms.api.embeddings.input_texts import TextLimit
 from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.api.wire.body import show
 from fastovms.api.wire.client_ids import check_id
+from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
 
@@ -54,6 +55,14 @@ def _room(longest: int, num_added: int, info: ModelInfo) -> int:
     if longest <= num_added:
         raise InvalidField(f"the model {info.name} has no room for any text", param="model")
     return longest - num_added
+
+
+def check_priority(body: EncodingFields, dialect: Dialect) -> None:
+    """Raises InvalidField for a priority that no request may have, though none changes anything
+    here."""
+    value, allowed = body.priority, dialect.ranges["priority"]
+    if value is not None and value not in allowed:
+        raise InvalidField(f"priority must be {allowed}, not {show(value)}", param="priority")
 
 
 def answer_id(body: EncodingFields, prefix: str, new_id: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from fastovms.api.embeddings.embedding_schemas import RerankRequest
-from fastovms.api.embeddings.encoding_options import answer_id, encoding_usage
+from fastovms.api.embeddings.encoding_options import answer_id, check_priority, encoding_usage
 from fastovms.api.embeddings.pair_options import read_pair_options
 from fastovms.api.embeddings.pair_scores import Pair, PairScores, PairTexts, score_pairs
 from fastovms.api.generation.context import ApiContext
@@ -40,6 +40,7 @@ class RerankRoute:
         body, model = await read_encoder_body(
             request, RerankRequest, context.models, dialect, context.bodies, TASKS
         )
+        check_priority(body, dialect)
         texts = _texts(body, model.config.max_allowed_chunks)
         top_n = _top_n(body, len(texts.documents))
         options = read_pair_options(

@@ -9,7 +9,7 @@ import orjson
 
 from fastovms.api.embeddings.embedding_schemas import ScoreRequest
 from fastovms.api.embeddings.embeddings import input_names
-from fastovms.api.embeddings.encoding_options import answer_id, encoding_usage
+from fastovms.api.embeddings.encoding_options import answer_id, check_priority, encoding_usage
 from fastovms.api.embeddings.pair_options import read_pair_options
 from fastovms.api.embeddings.pair_scores import Pair, PairTexts, score_pairs
 from fastovms.api.embeddings.rerank import TASKS
@@ -44,6 +44,7 @@ class ScoreRoute:
         body, model = await read_encoder_body(
             request, ScoreRequest, context.models, dialect, context.bodies, TASKS
         )
+        check_priority(body, dialect)
         texts, pairs = _read_pairs(body, model.config.max_inputs)
         options = read_pair_options(body, model, chunks=False, priority=request.priority)
         name = answer_id(body, "score-", context.new_id())

@@ -5,6 +5,7 @@ import pytest
 from fastovms.api.embeddings.embedding_schemas import EmbeddingRequest
 from fastovms.api.embeddings.encoding_options import answer_id, read_limit
 from fastovms.api.embeddings.input_texts import TextLimit
+from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from tests.api.encoder_api import served_encoder
 
@@ -34,3 +35,24 @@ def test_no_room():
 def test_ids():
     assert answer_id(EmbeddingRequest(), "embd-", "1") == "embd-1"
     assert answer_id(EmbeddingRequest(request_id="a"), "embd-", "1") == "embd-a"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "task"),
+    [
+        ("/embeddings", {"input": "a"}, Task.EMBEDDINGS),
+        ("/rerank", {"query": "a", "documents": ["b"]}, Task.RERANK),
+        ("/score", {"text_1": "a", "text_2": "b"}, Task.RERANK),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["/v1", "/v3"])
+@pytest.mark.parametrize(
+    ("priority", "is_taken"),
+    [(-5, True), (2**63 - 1, True), (2**63, False), (2**70, False), ("1", False)],
+)
+async def test_priorities(make_encoder_api, path, fields, task, prefix, priority, is_taken):
+    api = make_encoder_api(served_encoder(task))
+    body = {"model": "fake", **fields, "priority": priority}
+    status, answer = await api.post(prefix + path, body)
+    assert (status == 200) is is_taken, answer
+    assert is_taken or "priority" in str(answer["error"])

@@ -20,6 +20,7 @@ FOUNDATION = frozenset(
         "free_memory",
         "grammar_tree",
         "http_config",
+        "json_lines",
         "json_types",
         "log_format",
         "metrics",

@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
+from fastovms.json_lines import on_one_line
+
 MAX_LINE: Final = 64 * 1024 * 1024
 """Bytes of a line."""
 
@@ -25,11 +27,6 @@ REASONS: Final = {
 
 _ID_PREFIX: Final = "batch_req_"
 _NUMBER_DIGITS: Final = 8
-
-_LINE_ENDS: Final = tuple(
-    (end.encode(), f"\\u{ord(end):04x}".encode()) for end in "\x85\u2028\u2029"
-)
-"""What ends a line for Unicode, and its JSON: `str.splitlines` would cut results there."""
 
 
 class BatchLine(msgspec.Struct, frozen=True):
@@ -118,7 +115,4 @@ def unasked_line(id: str, custom_id: str, code: str) -> bytes:
 
 def _line(id: str, custom_id: str, response: Any, error: Any) -> bytes:
     line = {"id": id, "custom_id": custom_id, "response": response, "error": error}
-    written = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-    for end, escaped in _LINE_ENDS:
-        written = written.replace(end, escaped)  # it stands in a string: nothing else has it
-    return written
+    return on_one_line(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

@@ -14,6 +14,7 @@ from fastovms.api.request.logprob_formats import chat_logprobs
 from fastovms.api.request.token_report import TokenReport
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import last_frames
+from fastovms.json_lines import on_one_line
 from fastovms.params import FinishReason
 from fastovms.text.scanning.output import (
     CallArguments,
@@ -153,7 +154,7 @@ class OllamaAnswer:
 
     @staticmethod
     def _line(members: Members) -> bytes:
-        return orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
+        return on_one_line(orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE))
 
     def _end(self, reason: FinishReason | None) -> Members:
         """Returns the members by which the last object differs. Times are nanoseconds."""
@@ -194,7 +195,7 @@ class AnswerLines:
             return self._form.line(told, delta)
         if not told.content:
             return b""
-        return self._before + orjson.dumps(told.content) + self._after
+        return self._before + on_one_line(orjson.dumps(told.content)) + self._after
 
     def opening_length(self, choice: int) -> int:
         return 0

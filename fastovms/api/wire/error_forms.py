@@ -11,6 +11,7 @@ import orjson
 
 from fastovms.api.wire.sse_frames import DONE, frame
 from fastovms.errors import CONTEXT_EXCEEDED
+from fastovms.json_lines import on_one_line
 
 
 class ToldError(NamedTuple):
@@ -92,7 +93,7 @@ OPENAI_ERRORS: Final = ErrorForm(_openai_members, lambda body: frame(body) + DON
 OVMS_ERRORS: Final = ErrorForm(_text_members, lambda body: frame(body) + DONE)
 """`{"error": "text"}`"""
 
-OLLAMA_ERRORS: Final = ErrorForm(_text_members, lambda body: body + b"\n")
+OLLAMA_ERRORS: Final = ErrorForm(_text_members, lambda body: on_one_line(body) + b"\n")
 """The same, as a line of its own where a stream ends."""
 
 ANTHROPIC_ERRORS: Final = ErrorForm(_anthropic_members, lambda body: frame(body, "error"))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
+from fastovms.api.wire.dialect import OLLAMA
+from fastovms.api.wire.error_responses import last_frames
+from fastovms.errors import RequestError
 from tests.api.chat_models import call_text, tool
 from tests.api.ollama.ollama_requests import (
     ASKED,
@@ -15,6 +19,7 @@ from tests.api.ollama.ollama_requests import (
     lines,
     make,
 )
+from tests.fakes import FakeStream
 
 __all__ = ["make"]
 TIMES = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
@@ -103,3 +108,21 @@ async def test_a_stream_that_fails_ends_with_the_error(make):
     api.backend.fail_after = 2
     *_, last = await lines(api, CHAT, ASKED)
     assert last == {"error": "out of order"}
+
+
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("thought", ["", "<think>\nh{}m\n</think>\n\n"])
+async def test_no_text_of_a_stream_ends_a_line(make, end, thought):
+    stream = FakeStream()
+    await make(f"{thought.format(end)}a{end}b").call("POST", CHAT, ASKED, stream)
+    written = b"".join(stream.writes).decode()
+    messages = [orjson.loads(line)["message"] for line in written.splitlines()]
+    assert "".join(message["content"] for message in messages) == f"a{end}b"
+    thoughts = "".join(message.get("thinking", "") for message in messages)
+    assert thoughts == (f"h{end}m" if thought else "")
+
+
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
+def test_an_error_that_ends_a_stream_is_one_line(end):
+    last = last_frames(RequestError(f"a{end}b"), OLLAMA).decode()
+    assert [orjson.loads(line) for line in last.splitlines()] == [{"error": f"a{end}b"}]

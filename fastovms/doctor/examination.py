@@ -15,6 +15,7 @@ from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
 from fastovms.config import EngineConfig, RepositoryConfig, StateConfig
 from fastovms.disk_cache import DiskCache, cache_root
+from fastovms.doctor.encoder_checks import EncoderFacts, check_encoder, read_encoder
 from fastovms.doctor.finding import Finding, Level
 from fastovms.doctor.installation_checks import INSTALLATION_CHECKS
 from fastovms.doctor.installation_facts import read_installation
@@ -77,6 +78,9 @@ def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examinati
             text = f"{source.location} is not here: the first start pulls it from the hub"
             advice = f"fastovms pull {source.location}"
             findings.append(Finding(Level.NOTE, "model", text, advice))
+        elif isinstance(model, EncoderFacts):
+            findings += check_encoder(model, machine)
+            figures["model"] = _plain(model)
         else:
             findings += [finding for check in MODEL_CHECKS for finding in check(model)]
             figures["model"] = _plain(model.model)
@@ -89,7 +93,7 @@ def examine(source: ModelSource, settings: Settings, *, runs: bool) -> Examinati
 
 def _examine_model(
     source: ModelSource, repository: RepositoryConfig, machine: MachineFacts, *, runs: bool
-) -> ModelOnMachine | None:
+) -> ModelOnMachine | EncoderFacts | None:
     """Returns None: the model would have to be pulled.
 
     Raises:
@@ -102,6 +106,9 @@ def _examine_model(
     cache = DiskCache(cache_root(config.engine.cache_dir, os.environ))
     with TemporaryDirectory(prefix="fastovms-") as scratch:
         directory = model_directory(config.path, cache, Path(scratch))
+        encoder = read_encoder(config, directory)
+        if encoder is not None:
+            return encoder
         facts = read_model(config, directory, cache, runs=runs)
     bandwidth = None
     if runs:

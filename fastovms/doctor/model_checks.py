@@ -12,7 +12,7 @@ from fastovms.doctor.machine_facts import MachineFacts
 from fastovms.doctor.model_facts import ModelFacts
 from fastovms.engine.model.devices import is_cpu
 
-_MEMORY_SHARE: Final = 0.9
+MEMORY_SHARE: Final = 0.9
 """The share of the free memory beyond which weights leave too little for the rest."""
 
 _LOW_SHARE: Final = 0.4
@@ -61,12 +61,12 @@ ModelCheck = Callable[[ModelOnMachine], Iterator[Finding]]
 
 def check_fit(facts: ModelOnMachine) -> Iterator[Finding]:
     total, free = facts.model.traffic.total, facts.machine.available_memory
-    text = f"{_size(total)} of weights, contexts of {facts.model.max_model_len} tokens"
-    if is_cpu(facts.model.device) and total > _MEMORY_SHARE * free:
+    text = f"{format_size(total)} of weights, contexts of {facts.model.max_model_len} tokens"
+    if is_cpu(facts.model.device) and total > MEMORY_SHARE * free:
         yield Finding(
             Level.PROBLEM,
             "model",
-            f"{facts.model.name}: {text}, but {_size(free)} of memory are free",
+            f"{facts.model.name}: {text}, but {format_size(free)} of memory are free",
             "weights in 4 bits, a smaller model, or more memory",
         )
     else:
@@ -91,13 +91,13 @@ def check_tuning(facts: ModelOnMachine) -> Iterator[Finding]:
 
 def check_reads(facts: ModelOnMachine) -> Iterator[Finding]:
     traffic, run = facts.model.traffic, facts.model.run
-    text = f"a token reads {_size(traffic.per_token)} of weights"
+    text = f"a token reads {format_size(traffic.per_token)} of weights"
     if traffic.experts:
         share = traffic.active_share
         known = f"{share:.0%} of its experts'" if share < 1 else "all experts', of which"
-        text += f" ({known} {_size(traffic.experts)})"
+        text += f" ({known} {format_size(traffic.experts)})"
     if run is not None:
-        text += f", and {_size(run.kv_bytes_per_token)} of the cache for each token before it"
+        text += f", and {format_size(run.kv_bytes_per_token)} of the cache for each token before it"
     yield Finding(Level.OK, "reads", text)
 
 
@@ -153,7 +153,8 @@ def _rate(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def _size(number: float) -> str:
+def format_size(number: float) -> str:
+    """Returns a number of bytes for people."""
     for unit in ("B", "KB", "MB"):
         if number < 1000:
             return f"{number:.3g} {unit}"

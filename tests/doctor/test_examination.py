@@ -10,6 +10,7 @@ from fastovms.doctor.examination import examine, render, render_json
 from fastovms.doctor.finding import Finding, Level
 from fastovms.http_config import HttpConfig
 from fastovms.settings import ModelSource, Settings
+from tests.encoder_models import encoder_dir
 
 QUIET = (
     Settings.of(EngineConfig, cache_dir="")
@@ -29,6 +30,14 @@ def test_everything_is_examined() -> None:
     assert found["model"]["backend"] == "paged"
     assert found["bytes_per_token"] > 0
     assert found["tokens_per_second"] is None
+
+
+def test_an_encoder_is_examined() -> None:
+    examination = examine(ModelSource(str(encoder_dir(1))), QUIET, runs=True)
+    assert not examination.has_problems
+    [task] = [finding.text for finding in examination.findings if finding.topic == "task"]
+    assert task.startswith("rerank")
+    assert json.loads(render_json(examination))["model"]["task"] == "rerank"
 
 
 @pytest.mark.parametrize(

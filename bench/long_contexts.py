@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from bench.arguments import model_directory
 from bench.report import machine, median, table
 from bench.steps import RANDOM_TOKEN_IDS, Genai, step_times
+from fastovms.cli.flag_types import integer
 from fastovms.engine.model.kv_cache import BlockCopy
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.plain_graph import log_softmax
@@ -180,15 +181,15 @@ def exactness(arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.long_contexts", description=__doc__)
     parser.add_argument("model_dir", type=model_directory)
-    parser.add_argument("-c", "--contexts", type=int, nargs="+", default=(4000, 16000))
-    parser.add_argument("-n", "--num-sequences", type=int, nargs="+", default=(1, 8))
-    parser.add_argument("-p", "--precisions", nargs="+", default=PRECISIONS)
+    parser.add_argument("-c", "--contexts", type=integer(1), nargs="+", default=(4000, 16000))
+    parser.add_argument("-n", "--num-sequences", type=integer(1), nargs="+", default=(1, 8))
+    parser.add_argument("-p", "--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--genai", action="store_true", help="measure genai, too")
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's program, to measure it too")
     parser.add_argument("--gguf", type=Path, help="the model for it")
     parser.add_argument(
         "--exactness",
-        type=int,
+        type=integer(NUM_DECODED + 1),
         metavar="TOKENS",
         help="compare log probabilities of a text instead",
     )

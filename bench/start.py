@@ -24,6 +24,7 @@ from bench.arguments import model_directory
 from bench.genai_process import LONG_PROMPT, NUM_TOKENS, PROMPT, Started, genai_process
 from bench.process import server_process
 from bench.report import machine, median, ratio, table
+from fastovms.cli.flag_types import integer
 
 
 @contextmanager
@@ -63,8 +64,8 @@ def rows(ours: Sequence[Started], theirs: Sequence[Started]) -> list[list[object
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.start", description=__doc__)
     parser.add_argument("model_dir", type=model_directory)
-    parser.add_argument("--first", type=int, default=1, help="rounds of first starts")
-    parser.add_argument("--later", type=int, default=5, help="rounds of later starts")
+    parser.add_argument("--first", type=integer(0), default=1, help="rounds of first starts")
+    parser.add_argument("--later", type=integer(1), default=5, help="rounds of later starts")
     parser.add_argument("--cache-size", type=int, default=1, help="of the KV cache, in GB")
     arguments = parser.parse_args()
     print(machine())

@@ -16,6 +16,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench.arguments import model_directory
 from bench.properties import add_property_flag, properties_of
 from bench.replay.forced_model import ForcedModel
 from bench.replay.kinds import KINDS, Data
@@ -93,7 +94,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model_dir", type=Path)
+    parser.add_argument("model_dir", type=model_directory)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("-k", "--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("-s", "--sides", nargs="+", choices=SIDES, default=list(SIDES))

@@ -14,11 +14,11 @@ import argparse
 import random
 import time
 from contextlib import nullcontext
-from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 from unittest.mock import patch
 
+from bench.arguments import model_directory
 from bench.properties import add_property_flag, properties_of
 from bench.report import machine, table
 from bench.timed_model import TimedModel
@@ -98,7 +98,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model_dir", type=Path)
+    parser.add_argument("model_dir", type=model_directory)
     parser.add_argument("-n", "--streams", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("-s", "--pairs", type=int, default=200, help="of steps")
     add_property_flag(parser)

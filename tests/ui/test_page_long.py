@@ -13,6 +13,10 @@ NUM_MESSAGES = 2000
 MAX_FRAME = 50.0
 """Milliseconds."""
 
+MAX_SLOW_FRAMES = 3
+"""How many may take longer: memory that the page frees, or another program on the same core, which
+counts as the page's time. Where each message is laid out anew, all do."""
+
 CATEGORIES = ["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"]
 NUM_STEPS = 120
 SCROLL = f"""async () => {{
@@ -52,7 +56,7 @@ def test_two_thousand_messages_scroll(browser: Browser, quick_server: UiServer) 
             trace = browser.stop_tracing()
     tasks = busy_times(json.loads(trace))
     assert len(tasks) > NUM_STEPS
-    assert max(tasks) < MAX_FRAME
+    assert sum(task >= MAX_FRAME for task in tasks) <= MAX_SLOW_FRAMES
 
 
 def busy_times(trace: dict[str, Any]) -> list[float]:

@@ -120,7 +120,7 @@ async def _run(paths: BatchPaths, parts: OfflineParts) -> int:
             caller = LineCaller(
                 router, context.new_id, refuse_line, lambda: models.failure is not None
             )
-            with open_output(paths.output, checked.digest, checked.last_line) as log:
+            async with open_output(paths.output, checked.digest, checked.last_line) as log:
                 slots = LineSlots(lambda: parts.config.num_at_once)
                 run = _run_lines(paths, log, partial(caller.ask, tenant=""), slots, checked)
                 await _watched(run, models, parts.engine_timeout)

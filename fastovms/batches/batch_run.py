@@ -218,7 +218,7 @@ class BatchRun:
             await asyncio.to_thread(log.sync)
         finally:
             self._log = None
-            log.close()
+            await log.close()
         self._tell(log)
         record.enter(BatchStatus.FINALIZING, parts.clock())
         await self._save(record)

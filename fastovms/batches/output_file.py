@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastovms.batches.result_log import ForeignResult, ResultLog, ResultPaths
@@ -12,8 +12,8 @@ from fastovms.errors import ConfigurationError
 from fastovms.file_lock import lock_file
 
 
-@contextmanager
-def open_output(path: Path, key: str, last_line: int) -> Iterator[ResultLog]:
+@asynccontextmanager
+async def open_output(path: Path, key: str, last_line: int) -> AsyncIterator[ResultLog]:
     """Opens a file that may have results of this batch already, for this process alone.
 
     Args:
@@ -36,5 +36,7 @@ def open_output(path: Path, key: str, last_line: int) -> Iterator[ResultLog]:
             "there yet"
         ) from None
     finally:
-        log.close()
-        os.close(lock)
+        try:
+            await log.close()
+        finally:
+            os.close(lock)

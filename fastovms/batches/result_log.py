@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +71,7 @@ class ResultLog:
         self._last_line = last_line
         self._done = bytearray(last_line // 8 + 1)  # a bit a line
         self._files: dict[Path, int] = {}
+        self._in_use = threading.Lock()  # by who reads or writes the files, in a thread
         self._waiting: dict[Path, list[bytes]] = {path: [] for path in paths}
         self._writing: asyncio.Future[None] | None = None
         self.num_completed = 0
@@ -95,18 +98,22 @@ class ResultLog:
             OSError: a file cannot be had.
             ForeignResult: there is something that is to be kept. The files are as they were.
         """
-        for path in dict.fromkeys(self._paths):
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            descriptor = self._files[path] = os.open(path, flags, 0o600)
-            end = 0
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    if not line.endswith(b"\n") or not self._take(line):
-                        if keeps_foreign and not self._is_cut(line):
-                            raise ForeignResult(number)
-                        break
-                    end += len(line)
-            os.truncate(descriptor, end)
+        with self._in_use:
+            for path in dict.fromkeys(self._paths):
+                self._open(path, keeps_foreign)
+
+    def _open(self, path: Path, keeps_foreign: bool) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = self._files[path] = os.open(path, flags, 0o600)
+        end = 0
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n") or not self._take(line):
+                    if keeps_foreign and not self._is_cut(line):
+                        raise ForeignResult(number)
+                    break
+                end += len(line)
+        os.truncate(descriptor, end)
 
     def _is_cut(self, line: bytes) -> bool:
         """Whether a process before has begun this result, and has not come to its end."""
@@ -161,20 +168,36 @@ class ResultLog:
         self._writing = None  # after an error it stays, for all to raise that
 
     def _write(self, waiting: Mapping[Path, Sequence[bytes]]) -> None:
-        for path, lines in waiting.items():
-            rest = memoryview(b"".join(lines))
-            while rest:
-                rest = rest[os.write(self._files[path], rest) :]
+        with self._in_use:
+            for path, lines in waiting.items():
+                rest = memoryview(b"".join(lines))
+                while rest:
+                    rest = rest[os.write(self._files[path], rest) :]
 
     def sync(self) -> None:
         """Returns when the files are on the disk. It blocks. Raises OSError."""
-        for descriptor in self._files.values():
-            os.fsync(descriptor)
+        with self._in_use:
+            for descriptor in self._files.values():
+                os.fsync(descriptor)
 
-    def close(self) -> None:
-        for descriptor in self._files.values():
-            os.close(descriptor)
-        self._files.clear()
+    async def close(self) -> None:
+        """Closes the files once no thread is at work on them: a descriptor that was closed too
+        early may be another file's. What was added is in them then, unless the disk has failed.
+        Who is cancelled here does not stop it."""
+        await asyncio.shield(self._flush_and_close())
+
+    async def _flush_and_close(self) -> None:
+        try:
+            with suppress(OSError):
+                await self.flush()
+        finally:
+            await asyncio.to_thread(self._close_files)
+
+    def _close_files(self) -> None:
+        with self._in_use:
+            for descriptor in self._files.values():
+                os.close(descriptor)
+            self._files.clear()
 
     def _note(self, number: int, usage: AnswerUsage | None, *, is_success: bool) -> None:
         self._done[number >> 3] |= 1 << (number & 7)

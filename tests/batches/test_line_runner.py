@@ -61,7 +61,7 @@ async def test_all_lines(tmp_path) -> None:
     assert (log.num_completed, log.num_failed) == (294, 6)
     assert work.most_at_once == 5
     assert work.slots.num_used == 0
-    log.close()
+    await log.close()
 
 
 async def test_a_run_that_was_cut_goes_on(tmp_path) -> None:
@@ -74,13 +74,13 @@ async def test_a_run_that_was_cut_goes_on(tmp_path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     await log.flush()
-    log.close()
+    await log.close()
     assert 90 < len(work.results()) < 100
     assert work.slots.num_used == 0
     work.stop_at = 10_000
     runner, log = work.runner()
     await runner.run()
-    log.close()
+    await log.close()
     assert work.results() == ALL
 
 
@@ -89,7 +89,7 @@ async def test_what_is_not_run_is_told(tmp_path) -> None:
     runner, log = work.runner()
     log.add(7, "7", LineAnswer(200, "r", b"{}"))
     await runner.skip_rest(CANCELLED)
-    log.close()
+    await log.close()
     assert work.results() == ALL
     assert work.asked == []
     assert (log.num_completed, log.num_failed) == (1, NUM_LINES - 1)
@@ -98,7 +98,7 @@ async def test_what_is_not_run_is_told(tmp_path) -> None:
 async def test_a_fault_ends_all(tmp_path) -> None:
     work = Work(tmp_path)
     runner, log = work.runner()
-    log.close()
+    await log.close()
     with pytest.raises(ExceptionGroup):
         await runner.run()
     assert work.slots.num_used == 0

@@ -14,16 +14,16 @@ ANSWER = LineAnswer(200, "r", b"{}")
 
 async def test_goes_on_where_it_was(tmp_path) -> None:
     path = tmp_path / "out"
-    with open_output(path, KEY, 3) as log:
+    async with open_output(path, KEY, 3) as log:
         log.add(2, "b", ANSWER)
         log.add(1, "a", ANSWER)
         await log.flush()
         with pytest.raises(ConfigurationError, match="another process uses it"):
-            open_output(path, KEY, 3).__enter__()
+            await open_output(path, KEY, 3).__aenter__()
     whole = path.read_bytes()
     for cut in (1, 20, len(whole.splitlines()[-1]) - 3):
         path.write_bytes(whole[:-cut])
-        with open_output(path, KEY, 3) as log:
+        async with open_output(path, KEY, 3) as log:
             assert [log.is_done(number) for number in (1, 2, 3)] == [False, True, False]
 
 
@@ -38,16 +38,16 @@ async def test_goes_on_where_it_was(tmp_path) -> None:
 )
 async def test_keeps_what_is_foreign(tmp_path, foreign: bytes, number: int) -> None:
     path = tmp_path / "out"
-    with open_output(path, KEY, 3) as log:
+    async with open_output(path, KEY, 3) as log:
         log.add(2, "b", ANSWER)
         await log.flush()
     content = path.read_bytes() + foreign
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=f"line {number} of .* is no result"):
-        open_output(path, KEY, 3).__enter__()
+        await open_output(path, KEY, 3).__aenter__()
     assert path.read_bytes() == content
 
 
-def test_cannot_be_had(tmp_path) -> None:
+async def test_cannot_be_had(tmp_path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written: No such file"):
-        open_output(tmp_path / "none" / "out", KEY, 3).__enter__()
+        await open_output(tmp_path / "none" / "out", KEY, 3).__aenter__()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
 
 import pytest
 
@@ -39,7 +41,7 @@ async def fill(paths: ResultPaths) -> None:
     log.add_unasked(3, "c", CANCELLED)
     await log.flush()
     log.sync()
-    log.close()
+    await log.close()
 
 
 async def test_the_next_process_knows_what_is_done(paths) -> None:
@@ -48,7 +50,7 @@ async def test_the_next_process_knows_what_is_done(paths) -> None:
     assert done(log) == [1, 2, 3, 9]
     assert (log.num_completed, log.num_failed, log.num_done) == (2, 2, 4)
     assert log.usage == BatchUsage(input_tokens=4, output_tokens=2)
-    log.close()
+    await log.close()
     ids = [json.loads(line)["custom_id"] for line in paths.output.read_text().splitlines()]
     assert ids == ["i", "b"]
 
@@ -62,7 +64,7 @@ async def test_a_line_that_is_cut_is_done_again(paths, cut: int) -> None:
     assert done(log) == [1, 3, 9]
     log.add(2, "b", GOOD)
     await log.flush()
-    log.close()
+    await log.close()
     assert paths.output.read_bytes() == content
 
 
@@ -75,7 +77,7 @@ async def test_what_is_no_result_is_cut_off(paths, tail: bytes) -> None:
     content = paths.output.read_bytes()
     paths.output.write_bytes(content + tail)
     log = opened(paths)
-    log.close()
+    await log.close()
     assert done(log) == [1, 2, 3, 9]
     assert paths.output.read_bytes() == content
 
@@ -84,12 +86,12 @@ async def test_what_comes_twice_or_from_elsewhere_is_cut_off(paths) -> None:
     await fill(paths)
     content = paths.output.read_bytes()
     paths.output.write_bytes(content * 2)
-    opened(paths).close()
+    await opened(paths).close()
     assert paths.output.read_bytes() == content
-    opened(paths, last_line=8).close()
+    await opened(paths, last_line=8).close()
     assert paths.output.read_bytes() == b""
     await fill(paths)
-    opened(paths, key="other").close()
+    await opened(paths, key="other").close()
     assert paths.output.read_bytes() == b""
 
 
@@ -109,7 +111,7 @@ async def test_many_at_once_are_written_together(paths) -> None:
         assert str(number) in {json.loads(line)["custom_id"] for line in lines[-100:]}
 
     await asyncio.gather(*(add(number) for number in range(1, 50)))
-    log.close()
+    await log.close()
     assert len(paths.output.read_text().splitlines()) == 49
 
 
@@ -124,4 +126,37 @@ async def test_a_disk_that_fails_is_told_to_all(paths, monkeypatch) -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="full"):
             await log.flush()
-    log.close()
+    await log.close()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_files_are_closed_when_no_thread_writes_any_more(
+    paths, monkeypatch, is_cancelled: bool
+) -> None:
+    begun, may_end, write = threading.Event(), threading.Event(), os.write
+
+    def write_slowly(descriptor: int, data: bytes) -> int:
+        begun.set()
+        assert may_end.wait(20)
+        return write(descriptor, data)
+
+    monkeypatch.setattr("os.write", write_slowly)
+    log = opened(paths)
+    log.add(1, "a", GOOD)
+    flushing = asyncio.ensure_future(log.flush())
+    await asyncio.to_thread(begun.wait, 20)
+    flushing.cancel()
+    log.add(2, "b", BAD)
+    closing = asyncio.ensure_future(log.close())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    if is_cancelled:
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+    may_end.set()
+    await log.close()
+    monkeypatch.undo()
+    again = opened(paths)
+    assert done(again) == [1, 2]
+    await again.close()

@@ -29,7 +29,7 @@ from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.config import EngineConfig
 from fastovms.encoder_config import EncoderConfig
 from fastovms.encoding import EncoderText
-from fastovms.engine.model.device_memory import available_memory
+from fastovms.engine.model.machine.device_memory import available_memory
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
 from fastovms.text.tokens.text_encoder import TextEncoder
 

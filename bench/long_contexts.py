@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bench.arguments import model_directory
 from bench.report import machine, median, table
 from bench.steps import RANDOM_TOKEN_IDS, Genai, step_times
-from fastovms.cli.flag_types import integer
+from fastovms.cli.flags.flag_types import integer
 from fastovms.engine.model.kv_cache import BlockCopy
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.plain_graph import log_softmax

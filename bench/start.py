@@ -24,7 +24,7 @@ from bench.arguments import model_directory
 from bench.genai_process import LONG_PROMPT, NUM_TOKENS, PROMPT, Started, genai_process
 from bench.process import server_process
 from bench.report import machine, median, ratio, table
-from fastovms.cli.flag_types import integer
+from fastovms.cli.flags.flag_types import integer
 
 
 @contextmanager

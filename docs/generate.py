@@ -36,11 +36,11 @@ from fastovms.api.wire.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.backend_stats import BackendStats
 from fastovms.batch_service import BatchService
-from fastovms.cli.bench_command import BENCH_GROUPS
-from fastovms.cli.chat_command import CHAT_FLAGS
+from fastovms.cli.commands.bench_command import BENCH_GROUPS
+from fastovms.cli.commands.chat_command import CHAT_FLAGS
 from fastovms.cli.environment import VARIABLES
-from fastovms.cli.flag import Flag
-from fastovms.cli.flags import GROUPS
+from fastovms.cli.flags.flag import Flag
+from fastovms.cli.flags.flags import GROUPS
 from fastovms.cli.parser import parse
 from fastovms.config import ApiConfig, MediaConfig
 from fastovms.files_config import BatchConfig, FilesConfig

@@ -37,10 +37,10 @@ from fastovms.binding_tables import make_binding_tables
 from fastovms.config import MediaConfig, ModelConfig, PrefixCacheConfig
 from fastovms.disk_cache import DiskCache, cache_root
 from fastovms.encoding import Task
-from fastovms.engine.model.cache_precision import check_cpu_cache
 from fastovms.engine.model.compilation import check_exact
-from fastovms.engine.model.device_memory import available_memory, share_memory
-from fastovms.engine.model.devices import is_gpu
+from fastovms.engine.model.machine.cache_precision import check_cpu_cache
+from fastovms.engine.model.machine.device_memory import available_memory, share_memory
+from fastovms.engine.model.machine.devices import is_gpu
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.converter import read_contents
 from fastovms.gguf.model_directory import find_gguf, model_directory

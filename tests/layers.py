@@ -83,7 +83,7 @@ RANKS = (
         "ui",
     },
     {"engine.beams", "engine.drafting", "http.listening", "http.observing", "text"},
-    {"api.serving", "backends.encoder", "backends.genai", "engine", "http"},
+    {"api.serving", "backends.encoder", "backends.genai", "cli.flags", "engine", "http"},
     {"api.admin", "api.request", "backends.paged"},
     {"api.conversation", "api.files", "api.generation", "backends", "service"},
     {
@@ -97,7 +97,7 @@ RANKS = (
         "loading",
     },
     {"api", "api.openapi", "batch_service", "doctor", "greeting", "supply"},
-    {"app", "batch_app"},
+    {"app", "batch_app", "cli.commands"},
     {"cli"},
 )
 """The rooms from the lowest. A room is a folder of the package or of one of its folders (`engine`

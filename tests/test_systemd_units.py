@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fastovms.catalog.hub import model_root
-from fastovms.cli.aliases import normalize
-from fastovms.cli.flags import add_flags, read_flags
+from fastovms.cli.flags.aliases import normalize
+from fastovms.cli.flags.flags import add_flags, read_flags
 from fastovms.config import ServiceConfig
 from fastovms.disk_cache import cache_root
 from fastovms.http_config import HttpConfig

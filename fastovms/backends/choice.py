@@ -25,7 +25,7 @@ from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.backends.trials.guarded_grammars import trial_starter
 from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache
-from fastovms.engine.model.paging import read_transformed
+from fastovms.engine.model.graph.paging import read_transformed
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
 

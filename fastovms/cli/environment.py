@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from fastovms.cli.flag_types import (
+from fastovms.cli.flags.flag_types import (
     boolean,
     integer,
     model_length,
@@ -22,8 +22,8 @@ from fastovms.cli.flag_types import (
     template,
     text,
 )
-from fastovms.cli.flags import FLAGS
-from fastovms.cli.unused_flags import VLLM_FLAGS
+from fastovms.cli.flags.flags import FLAGS
+from fastovms.cli.flags.unused_flags import VLLM_FLAGS
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.options import OVMS_OPTIONS
 from fastovms.settings import (

@@ -17,21 +17,21 @@ from typing import Final, NoReturn
 
 from fastovms import __version__
 from fastovms.catalog.hub import Repository, is_model_id, model_root
-from fastovms.cli.aliases import BENCH, CACHE, CHAT, DOCTOR, PULL, RUN_BATCH, STATE, TUNE
-from fastovms.cli.bench_command import run_bench
-from fastovms.cli.cache_command import run_cache
-from fastovms.cli.chat_command import run_chat
-from fastovms.cli.config_edit import add_model, list_models, remove_model
-from fastovms.cli.configure import HELD_FLAGS, write_graph
-from fastovms.cli.doctor_command import run_doctor
+from fastovms.cli.commands.bench_command import run_bench
+from fastovms.cli.commands.cache_command import run_cache
+from fastovms.cli.commands.chat_command import run_chat
+from fastovms.cli.commands.config_edit import add_model, list_models, remove_model
+from fastovms.cli.commands.configure import HELD_FLAGS, write_graph
+from fastovms.cli.commands.doctor_command import run_doctor
+from fastovms.cli.commands.state_command import run_state
 from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
-from fastovms.cli.flags import read_flags
+from fastovms.cli.flags.aliases import BENCH, CACHE, CHAT, DOCTOR, PULL, RUN_BATCH, STATE, TUNE
+from fastovms.cli.flags.flags import read_flags
+from fastovms.cli.flags.unused_flags import unused_flags
 from fastovms.cli.model_choice import chosen_models, source_model
 from fastovms.cli.parser import USAGE_ERROR, parse
 from fastovms.cli.run_batch_command import run_batch
 from fastovms.cli.server_choice import server_config
-from fastovms.cli.state_command import run_state
-from fastovms.cli.unused_flags import unused_flags
 from fastovms.client.request_failed import RequestFailed
 from fastovms.config import (
     EngineConfig,
@@ -200,7 +200,7 @@ def _pull_models(model_ids: Sequence[str], settings: Settings) -> None:
 
 
 def _tune(arguments: argparse.Namespace, settings: Settings) -> None:
-    from fastovms.cli.tune import tune
+    from fastovms.cli.commands.tune import tune
 
     logging.basicConfig(level="WARNING", format="%(message)s")
     source = ModelSource(arguments.model, settings=settings.only(*MODEL_SECTIONS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fastovms.cli.flag_types import path, text
+from fastovms.cli.flags.flag_types import path, text
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

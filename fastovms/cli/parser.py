@@ -7,7 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from fastovms import __version__
-from fastovms.cli.aliases import (
+from fastovms.cli.commands.bench_command import add_bench
+from fastovms.cli.commands.cache_command import add_cache
+from fastovms.cli.commands.chat_command import add_chat
+from fastovms.cli.commands.doctor_command import add_doctor
+from fastovms.cli.commands.state_command import add_state
+from fastovms.cli.flags.aliases import (
     BENCH,
     CACHE,
     CHAT,
@@ -20,16 +25,11 @@ from fastovms.cli.aliases import (
     TUNE,
     normalize,
 )
-from fastovms.cli.bench_command import add_bench
-from fastovms.cli.cache_command import add_cache
-from fastovms.cli.chat_command import add_chat
-from fastovms.cli.doctor_command import add_doctor
-from fastovms.cli.flag_types import path, text
-from fastovms.cli.flags import ENGINE_GROUP, HUB_GROUP, add_flags
+from fastovms.cli.flags.flag_types import path, text
+from fastovms.cli.flags.flags import ENGINE_GROUP, HUB_GROUP, add_flags
+from fastovms.cli.flags.unused_flags import add_foreign_flags
 from fastovms.cli.model_arguments import add_model_arguments
 from fastovms.cli.run_batch_command import add_run_batch
-from fastovms.cli.state_command import add_state
-from fastovms.cli.unused_flags import add_foreign_flags
 
 USAGE_ERROR: Final = 2
 

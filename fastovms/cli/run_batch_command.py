@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastovms.cli.environment import unused_variables
-from fastovms.cli.flag_types import path, text
-from fastovms.cli.flags import add_flags
+from fastovms.cli.flags.flag_types import path, text
+from fastovms.cli.flags.flags import add_flags
+from fastovms.cli.flags.unused_flags import add_foreign_flags, unused_flags
 from fastovms.cli.model_arguments import add_model_arguments
 from fastovms.cli.model_choice import chosen_models
 from fastovms.cli.server_choice import server_config
-from fastovms.cli.unused_flags import add_foreign_flags, unused_flags
 from fastovms.config import ServiceConfig
 from fastovms.errors import ConfigurationError
 from fastovms.log_format import level_named, log_handler, start_log

@@ -15,7 +15,7 @@ from fastovms.doctor.finding import Finding, Level
 from fastovms.doctor.machine_facts import MachineFacts
 from fastovms.doctor.model_checks import MEMORY_SHARE, format_size
 from fastovms.encoding import Task
-from fastovms.engine.model.devices import is_cpu
+from fastovms.engine.model.machine.devices import is_cpu
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 from fastovms.doctor.finding import Finding, Level
 from fastovms.doctor.machine_facts import MachineFacts
-from fastovms.engine.model.device_memory import GIB
+from fastovms.engine.model.machine.device_memory import GIB
 
 MachineCheck = Callable[[MachineFacts], Iterator[Finding]]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from fastovms.cgroup import cpu_quota, memory_left, num_usable_cpus
-from fastovms.engine.model.device_memory import available_memory
+from fastovms.engine.model.machine.device_memory import available_memory
 
 _KIND_FILES: Final = {
     "performance": "sys/devices/cpu_core/cpus",

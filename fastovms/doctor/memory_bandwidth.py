@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Final
 
-from fastovms.engine.model.memory_speed import MemoryReader
+from fastovms.engine.model.machine.memory_speed import MemoryReader
 
 _MIN_SIZE: Final = 256 * 1024 * 1024
 _CACHES: Final = 4

@@ -10,7 +10,7 @@ from typing import Final
 from fastovms.doctor.finding import Finding, Level
 from fastovms.doctor.machine_facts import MachineFacts
 from fastovms.doctor.model_facts import ModelFacts
-from fastovms.engine.model.devices import is_cpu
+from fastovms.engine.model.machine.devices import is_cpu
 
 MEMORY_SHARE: Final = 0.9
 """The share of the free memory beyond which weights leave too little for the rest."""

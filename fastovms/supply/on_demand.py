@@ -17,7 +17,7 @@ from fastovms.backends.model_files.model_task import find_task
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
 from fastovms.config import ModelConfig
 from fastovms.daemon_thread import in_daemon_thread
-from fastovms.engine.model.device_memory import FREE_MEMORY_SHARE, GIB, available_memory
+from fastovms.engine.model.machine.device_memory import FREE_MEMORY_SHARE, GIB, available_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf
 from fastovms.loading import check_models, encodes, read_info

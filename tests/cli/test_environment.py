@@ -11,7 +11,7 @@ from fastovms.cli.environment import (
     read_environment,
     unused_variables,
 )
-from fastovms.cli.flags import FLAGS
+from fastovms.cli.flags.flags import FLAGS
 from fastovms.errors import ConfigurationError
 from fastovms.settings import CHAT, ENGINE, HTTP, REPOSITORY, SOURCE, STATE
 

@@ -12,7 +12,7 @@ import pytest
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository
 from fastovms.cli.environment import read_environment
-from fastovms.cli.flags import read_flags
+from fastovms.cli.flags.flags import read_flags
 from fastovms.cli.model_choice import chosen_models
 from fastovms.cli.parser import parse
 from fastovms.config import (

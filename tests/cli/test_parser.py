@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.cli.environment import read_environment
-from fastovms.cli.flags import read_flags
+from fastovms.cli.flags.flags import read_flags
 from fastovms.cli.parser import USAGE_ERROR, parse
 from fastovms.settings import ENGINE
 

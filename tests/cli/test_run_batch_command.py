@@ -8,7 +8,7 @@ from fastovms import app, batch_app
 from fastovms.app import ServerConfig
 from fastovms.batch_app import BatchPaths, OfflineParts
 from fastovms.cli import run_batch_command
-from fastovms.cli.flags import read_flags
+from fastovms.cli.flags.flags import read_flags
 from fastovms.cli.parser import parse
 from fastovms.cli.run_batch_command import run_batch
 from fastovms.errors import ConfigurationError

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastovms.cli.flags import read_flags
+from fastovms.cli.flags.flags import read_flags
 from fastovms.cli.parser import parse
 from fastovms.cli.server_choice import server_config
 from fastovms.settings import ModelSource

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from fastovms.api.admin.status import HEALTH_PATHS
 from fastovms.backend_stats import BackendStats
 from fastovms.cli.environment import IGNORED, VARIABLES, read_environment
-from fastovms.cli.flags import read_flags
+from fastovms.cli.flags.flags import read_flags
 from fastovms.cli.parser import parse
 from fastovms.config import RepositoryConfig, ServiceConfig, StateConfig
 from fastovms.http_config import HttpConfig, SecurityConfig

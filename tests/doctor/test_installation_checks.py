@@ -13,7 +13,7 @@ from fastovms.doctor.installation_facts import (
     InstallationFacts,
     SecretFacts,
 )
-from fastovms.engine.model.device_memory import GIB
+from fastovms.engine.model.machine.device_memory import GIB
 
 HERE = Path("/here")
 

@@ -9,7 +9,7 @@ import pytest
 from fastovms.doctor.finding import Level
 from fastovms.doctor.machine_checks import MACHINE_CHECKS
 from fastovms.doctor.machine_facts import MachineFacts
-from fastovms.engine.model.device_memory import GIB
+from fastovms.engine.model.machine.device_memory import GIB
 
 FINE = MachineFacts(
     model="Xeon",

@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from fastovms.engine.model.paging import applies_sliding_window, read_paged_graph
+from fastovms.engine.model.graph.paging import applies_sliding_window, read_paged_graph
 from fastovms.gguf.decoder_graph import build_decoder
 from fastovms.gguf.file_reader import read_gguf
 from fastovms.gguf.hyperparameters import read_hyperparameters

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.cli.config_edit import add_model, list_models, remove_model
+from fastovms.cli.commands.config_edit import add_model, list_models, remove_model
 from fastovms.config import EngineConfig, ServiceConfig
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.config_list import read_config_list

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastovms.config import DEMO_MODEL, EngineConfig, ModelConfig
-from fastovms.engine.model.device_memory import GIB
+from fastovms.engine.model.machine.device_memory import GIB
 from fastovms.errors import ConfigurationError
 from fastovms.residency_config import ResidencyConfig
 from fastovms.settings import ModelSource

@@ -22,7 +22,7 @@ from fastovms.backends.processes.process import connect_to_parent
 from fastovms.backends.processes.resource_limits import limit_time
 from fastovms.backends.trials.trial import Verdict
 from fastovms.config import DEMO_MODEL
-from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.graph.paging import reason_of
 from fastovms.params import Grammar
 
 _WHOSE: Final = "by the compiler of the genai backend, which runs this model"

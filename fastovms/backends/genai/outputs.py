@@ -7,7 +7,7 @@ from typing import Any, Final
 import openvino_genai as genai
 
 from fastovms.backends.genai.generation_config import stop_token_ids
-from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.graph.paging import reason_of
 from fastovms.errors import RequestError
 from fastovms.params import (
     FinishReason,

@@ -14,9 +14,15 @@ from fastovms.backends.genai.support import Assistance, has_prefix_cache, token_
 from fastovms.backends.model_files.required_files import weights_file
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, exact_properties
-from fastovms.engine.model.device_memory import FREE_MEMORY_SHARE, GIB
-from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is_gpu, share_of_cpu
-from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.graph.paging import reason_of
+from fastovms.engine.model.machine.device_memory import FREE_MEMORY_SHARE, GIB
+from fastovms.engine.model.machine.devices import (
+    device_memory,
+    find_device,
+    is_cpu,
+    is_gpu,
+    share_of_cpu,
+)
 from fastovms.errors import ConfigurationError
 
 _PRECISION: Final = "INFERENCE_PRECISION_HINT"

@@ -15,8 +15,8 @@ import openvino as ov
 
 from fastovms import __version__
 from fastovms.disk_cache import DiskCache, file_identity, key_of
-from fastovms.engine.model.device_memory import available_memory
-from fastovms.engine.model.paging import reason_of
+from fastovms.engine.model.graph.paging import reason_of
+from fastovms.engine.model.machine.device_memory import available_memory
 from fastovms.errors import UnsupportedModel
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import math
 
 from fastovms.config import EngineConfig
 from fastovms.engine.drafting.draft_model import DraftModel
-from fastovms.engine.model.device_memory import GIB, MIB, available_memory, num_cache_blocks
+from fastovms.engine.model.machine.device_memory import GIB, MIB, available_memory, num_cache_blocks
 from fastovms.engine.model.model import Model
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo

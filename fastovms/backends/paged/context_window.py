@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fastovms.engine.model.paging import ExactLength, PagedGraph, applies_sliding_window
+from fastovms.engine.model.graph.paging import ExactLength, PagedGraph, applies_sliding_window
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo
 

@@ -20,8 +20,8 @@ from fastovms.config import EngineConfig
 from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.engine.model import tuning
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, has_vnni
+from fastovms.engine.model.graph.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.engine.model.model import ExportedModel, PagedModel
-from fastovms.engine.model.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)

@@ -44,9 +44,9 @@ from fastovms.disk_cache import DiskCache
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.drafting.suffix_functions import SUFFIX_FUNCTIONS
 from fastovms.engine.engine import Engine
-from fastovms.engine.model.device_memory import available_memory
+from fastovms.engine.model.graph.paging import reason_of
+from fastovms.engine.model.machine.device_memory import available_memory
 from fastovms.engine.model.model import Model
-from fastovms.engine.model.paging import reason_of
 from fastovms.engine.sampling.row_functions import load_kernels_beside
 from fastovms.engine.stored_prefixes.model_blocks import ModelBlocks, PrefixFiles
 from fastovms.errors import BackendUnavailable, EngineFailed, InvalidField

@@ -15,8 +15,8 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from fastovms.engine.model.compilation import Precisions, compile_variants
+from fastovms.engine.model.graph.paging import PagedGraph
 from fastovms.engine.model.model import ExportedModel, PagedModel
-from fastovms.engine.model.paging import PagedGraph
 from fastovms.engine.model.plain_graph import PROPERTIES, Floats, compute_plain, log_softmax
 from fastovms.engine.model.raw_logits import as_float32
 from fastovms.engine.model.step_inputs import StepLayout

@@ -11,9 +11,9 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.model.commit_ahead import CommitAhead
-from fastovms.engine.model.paging import is_cache
-from fastovms.engine.model.state_inputs import is_state_table
+from fastovms.engine.model.graph.paging import is_cache
+from fastovms.engine.model.graph.state_inputs import is_state_table
+from fastovms.engine.model.machine.commit_ahead import CommitAhead
 
 _MAX_BLOCKS_AHEAD = 512
 _MIN_BYTES_AHEAD = 32 * 1024 * 1024

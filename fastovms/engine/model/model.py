@@ -17,7 +17,13 @@ from fastovms.engine.model.compilation import (
     possible_precisions,
     with_single_rows,
 )
-from fastovms.engine.model.devices import device_memory, find_device, is_cpu, is_gpu
+from fastovms.engine.model.graph.paging import (
+    DEFAULT_MAX_MODEL_LEN,
+    PagedGraph,
+    read_paged_graph,
+)
+from fastovms.engine.model.graph.single_rows import is_single_row
+from fastovms.engine.model.graph.weight_groups import activation_group_size, int4_group_size
 from fastovms.engine.model.kv_cache import (
     BlockCopy,
     BlockRows,
@@ -26,17 +32,11 @@ from fastovms.engine.model.kv_cache import (
     RemoteCache,
     cache_inputs,
 )
-from fastovms.engine.model.paging import (
-    DEFAULT_MAX_MODEL_LEN,
-    PagedGraph,
-    read_paged_graph,
-)
+from fastovms.engine.model.machine.devices import device_memory, find_device, is_cpu, is_gpu
 from fastovms.engine.model.raw_logits import RawLogits
-from fastovms.engine.model.single_rows import is_single_row
 from fastovms.engine.model.state_rows import StateRows, States
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.step_runner import StepRunner
-from fastovms.engine.model.weight_groups import activation_group_size, int4_group_size
 from fastovms.free_memory import forget_mapped
 
 

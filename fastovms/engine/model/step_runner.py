@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from fastovms.engine.model.paging import SAMPLED_TOKEN_INDICES, is_cache
+from fastovms.engine.model.graph.paging import SAMPLED_TOKEN_INDICES, is_cache
 from fastovms.engine.model.raw_logits import RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.backends.paged.context_window import fit_length, fit_window, sliding_window
-from fastovms.engine.model.paging import ExactLength
+from fastovms.engine.model.graph.paging import ExactLength
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo
 

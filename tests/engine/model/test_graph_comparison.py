@@ -11,10 +11,10 @@ import pytest
 from openvino import opset13
 
 from fastovms.backends.model_files.graph_check import MAX_DIFFERENCE
+from fastovms.engine.model.graph.long_rope import TOKEN_SEQUENCE_LENS
+from fastovms.engine.model.graph.paging import PagedGraph
 from fastovms.engine.model.graph_comparison import largest_difference
-from fastovms.engine.model.long_rope import TOKEN_SEQUENCE_LENS
 from fastovms.engine.model.model import ExportedModel
-from fastovms.engine.model.paging import PagedGraph
 
 MODELS = Path(__file__).parents[2] / "models" / "architectures"
 SCALE, WINDOW, SLOPES = 9, 10, 11

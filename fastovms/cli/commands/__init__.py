@@ -1,0 +1,1 @@
+"""Runs the commands beside `serve` and `run-batch`: on models, caches, states and other servers."""

@@ -1,0 +1,149 @@
+"""Runs OpenVINO Model Server's `--configure`: writes the graph of a model that is in a
+directory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fastovms.cli.flags.flags import FLAGS, read_flags
+from fastovms.cli.flags.unused_flags import given_flags
+from fastovms.encoding import Task
+from fastovms.errors import ConfigurationError
+from fastovms.ovms.files import path_from, write_file
+from fastovms.ovms.graph import GRAPH_FILE, MAX_INTEGER, MODEL_FILES, OPTIONS
+from fastovms.ovms.options import OVMS_OPTIONS, Choice, Integer
+from fastovms.ovms.plugin_config import read_plugin_config
+from fastovms.ovms.textproto import quote
+from fastovms.settings import ENCODER, ENGINE, MODEL_SECTIONS, ConfigField
+
+_GRAPH: Final = """\
+input_stream: "HTTP_REQUEST_PAYLOAD:input"
+output_stream: "HTTP_RESPONSE_PAYLOAD:output"
+node: {
+  name: "LLMExecutor"
+  calculator: "HttpLLMCalculator"
+  input_stream: "LOOPBACK:loopback"
+  input_stream: "HTTP_REQUEST_PAYLOAD:input"
+  input_side_packet: "LLM_NODE_RESOURCES:llm"
+  output_stream: "LOOPBACK:loopback"
+  output_stream: "HTTP_RESPONSE_PAYLOAD:output"
+  input_stream_info: { tag_index: "LOOPBACK:0", back_edge: true }
+  node_options: {
+    [type.googleapis.com / mediapipe.LLMCalculatorOptions]: {
+      %s
+    }
+  }
+  input_stream_handler {
+    input_stream_handler: "SyncSetInputStreamHandler"
+    options {
+      [mediapipe.SyncSetInputStreamHandlerOptions.ext] { sync_set { tag_index: "LOOPBACK:0" } }
+    }
+  }
+}
+"""
+
+_HELD: Final = tuple(
+    option
+    for option in OVMS_OPTIONS
+    if (option.flag and (option.graph or option.device_property)) or option.pipeline_property
+)
+"""What a graph has an option for, or a member of its option plugin_config."""
+
+_DEFAULTS: Final[Mapping[str, object]] = {"device": "CPU", "enable_prefix_caching": True}
+"""Defaults of flags, where OVMS has others for graphs."""
+
+HELD_FLAGS: Final = frozenset(option.flag for option in _HELD)
+"""Flags that have a use in a graph, if they have no other."""
+
+
+def write_graph(arguments: argparse.Namespace) -> Path:
+    """Writes what the flags say of the model in --model-path, over a graph that is there, and
+    returns where.
+
+    Raises:
+        ConfigurationError: there is no model, or a flag is about the model and cannot stand in a
+            graph.
+    """
+    folder: Path | None = arguments.model_path
+    if folder is None:
+        raise ConfigurationError("--configure needs --model-path")
+    given = read_flags(arguments).only(*MODEL_SECTIONS)
+    model = _model(folder, arguments.gguf_filename)
+    graph = folder / GRAPH_FILE
+    options = _options(dict[Any, Any](given.given) | given_flags(arguments), folder)
+    lines = [f"{name}: {_shown(name, value)}" for name, value in options.items()]
+    write_file(graph, _GRAPH % "\n      ".join([f"models_path: {quote(model)}", *lines]))
+    return graph
+
+
+def _model(folder: Path, gguf: str | None) -> str:
+    """Returns where the model is, from the directory."""
+    if not folder.is_dir():
+        raise ConfigurationError(f"--model-path must be the directory of a model, not {folder}")
+    names = MODEL_FILES if gguf is None else (gguf,)
+    if not any((folder / name).is_file() for name in names):
+        raise ConfigurationError(f"--model-path: {folder} has no {' or '.join(names)}")
+    return f"./{gguf or ''}"
+
+
+def _options(given: Mapping[ConfigField | str, Any], folder: Path) -> dict[str, Any]:
+    """Returns the node's options.
+
+    Args:
+        given: values by the fields that flags set, or by the flags that have no use here.
+    """
+    if given.get(ENCODER.task, "auto") not in ("auto", Task.TEXT_GENERATION.value):
+        raise ConfigurationError(
+            "--configure writes graphs of models that generate text: others are served by their "
+            "directory, and need none"
+        )
+    held = {option.field for option in _HELD} | {ENCODER.task}
+    for flag in FLAGS:
+        if flag.field in given and flag.field not in held:
+            raise ConfigurationError(f"--configure: a graph has no option for {flag.name}")
+    options: dict[str, Any] = dict(_DEFAULTS)
+    properties = dict(given.get(ENGINE.plugin_config, {}))
+    for option in _HELD:
+        key = option.field or option.flag
+        if key not in given or key == ENGINE.plugin_config:
+            continue
+        if option.graph:
+            options[option.graph] = given[key]
+        else:
+            properties[option.device_property or option.pipeline_property] = given[key]
+    for name in ("tool_parser", "reasoning_parser"):
+        if options.get(name) == "auto":  # a graph says so by not naming the option
+            del options[name]
+    if (draft := options.get("draft_models_path")) is not None:
+        options["draft_models_path"] = _draft(draft, folder)
+    read_plugin_config(properties)  # raises for properties that cannot be
+    return {**options, **({"plugin_config": json.dumps(properties)} if properties else {})}
+
+
+def _draft(draft: Path, folder: Path) -> str:
+    """Returns where the draft model is, from the directory, in which OVMS keeps a pulled one as
+    ORG-NAME."""
+    name = path_from(folder, draft) if draft.exists() else str(draft).replace("/", "-")
+    if not (folder / name).exists():
+        raise ConfigurationError(f"--draft-model: there is no {draft} and no {folder / name}")
+    return name
+
+
+def _shown(option: str, value: Any) -> str:
+    """Returns a value in protobuf's text format."""
+    kind = OPTIONS[option].kind
+    if isinstance(kind, Integer):
+        high = MAX_INTEGER if kind.high is None else kind.high
+        if value != int(value) or not kind.low <= value <= high:
+            allowed = f"an integer from {kind.low} to {high}"
+            raise ConfigurationError(
+                f"--configure: {option} of a graph must be {allowed}, not {value}"
+            )
+        return str(int(value))
+    if isinstance(kind, Choice):
+        return str(value)
+    return str(value).lower() if kind is bool else quote(value)

@@ -1,0 +1,66 @@
+"""Rows of tables of rotations become those of the tokens' own positions, in graphs made for the
+test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from fastovms.engine.model.graph.long_rope import TOKEN_SEQUENCE_LENS, LongRope, scale_by_sequence
+from tests.engine.model.graph.test_long_rope import LONG, SHORT
+
+
+def table(limit: int, *, step: int = 1) -> ov.Model:
+    """Takes rotations of positions from a table of all of them, scaled by the longest text's
+    length."""
+    longest = ops.parameter([], np.int32, name="max_context_len")
+    longest.output(0).set_names({"max_context_len"})
+    positions = ops.parameter([-1], np.int64, name="position_ids")
+    positions.output(0).set_names({"position_ids"})
+    is_long = ops.greater(longest, np.int32(limit))
+    factors = ops.select(is_long, ops.constant(LONG), ops.constant(SHORT))
+    scale = ops.select(is_long, ops.constant(np.float32(5)), ops.constant(np.float32(7)))
+    end = ops.convert(longest, np.int64)
+    counted = ops.convert(ops.range(np.int64(0), end, np.int64(step), "i64"), np.float32)
+    angles = ops.matmul(ops.unsqueeze(counted, np.int64(1)), factors, False, False)
+    rotations = ops.multiply(ops.cos(angles), scale)
+    rows = ops.gather(rotations, ops.unsqueeze(positions, np.int64(1)), np.int64(0))
+    return ov.Model([ops.result(rows)], [longest, positions], "model")
+
+
+def test_rows_of_a_table_are_computed_for_each_token_by_its_sequence() -> None:
+    model = table(limit=10)
+    assert scale_by_sequence(model) == LongRope(switch_len=10, has_tables=True)
+    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    positions = np.array([3, 12, 2])
+    inputs = {
+        "position_ids": positions,
+        "max_context_len": np.array(13, np.int32),
+        TOKEN_SEQUENCE_LENS: np.array([10, 13, 11]),
+    }
+    names = [port.get_any_name() for port in compiled.inputs]
+    found = compiled({name: inputs[name] for name in names})[0]
+    factors = np.concatenate([SHORT, LONG, LONG])
+    scales = np.array([[7], [5], [5]])
+    np.testing.assert_allclose(
+        found[:, 0], np.cos(positions[:, None] * factors) * scales, atol=1e-5
+    )
+
+
+def whole_table(limit: int) -> ov.Model:
+    """Gathers no rows."""
+    model = table(limit)
+    gather = model.get_results()[0].input_value(0).get_node()
+    return ov.Model([ops.result(gather.input_value(0))], model.get_parameters(), "model")
+
+
+@pytest.mark.parametrize("make", [lambda: table(10, step=2), lambda: whole_table(10)])
+def test_a_table_of_another_form_bounds_the_texts(make: Callable[[], ov.Model]) -> None:
+    model = make()
+    before = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    assert scale_by_sequence(model) == LongRope(max_len=10)
+    assert [node.get_friendly_name() for node in model.get_ordered_ops()] == before

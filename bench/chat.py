@@ -23,7 +23,7 @@ from fastovms.api.chat.chat import ChatCompletions
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.served import ServedModel, ServedModels
-from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.dialect import OPENAI
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats

@@ -21,7 +21,7 @@ from fastapi.responses import Response, StreamingResponse
 from bench import pydantic_bodies as bodies
 from bench.null_server import arguments, null_models
 from fastovms.api.serving.served import ServedModel
-from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest
+from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
 from fastovms.config import ApiConfig
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
 

@@ -32,7 +32,7 @@ from fastovms.api.serving.model_metrics import ModelCollector
 from fastovms.api.serving.model_pool import ModelPool
 from fastovms.api.serving.residency import Residency
 from fastovms.api.serving.served import KnownModel, ServedModels
-from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.backend_stats import BackendStats
 from fastovms.batch_service import BatchService

@@ -31,7 +31,7 @@ from fastovms.api.responses.resumption.run_restorer import RunRestorer
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.serving.model_metrics import ModelCollector
 from fastovms.api.serving.served import ServedModels
-from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.api.wire.path_spelling import ApiPaths
 from fastovms.backends.paged.shared_cores import SharedCores

@@ -17,7 +17,7 @@ from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
 from fastovms.api.serving.served import AnyServed, ServedModel, ServedModels
 from fastovms.api.serving.served_encoder import ServedEncoder
-from fastovms.api.wire.fair_thread import FairThread
+from fastovms.api.wire.bodies.fair_thread import FairThread
 from fastovms.backend import GenerationBackend
 from fastovms.backends.choice import compile_backend
 from fastovms.backends.encoder.encoder_loading import load_encoder

@@ -19,7 +19,7 @@ from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
 from fastovms.api.serving.served import ServedModel, ServedModels
-from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.http.routing.messages import Headers, Request, Response
 from fastovms.http.routing.router import Match, Router

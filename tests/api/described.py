@@ -9,10 +9,10 @@ import jsonschema_rs
 import msgspec
 import orjson
 
-from fastovms.api.openapi.admin_schemas import ERRORS
 from fastovms.api.openapi.document import openapi_document
 from fastovms.api.openapi.operation import Nothing, Operation
 from fastovms.api.openapi.route_operations import OPERATIONS, operation_name
+from fastovms.api.openapi.schemas.admin_schemas import ERRORS
 from fastovms.api.wire.dialect import dialect_of
 from fastovms.http.routing.messages import Response
 

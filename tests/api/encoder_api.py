@@ -16,8 +16,8 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.routes import add_health_routes, add_model_routes
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.serving.served_encoder import ServedEncoder
-from fastovms.api.wire.body_reader import BodyReader
-from fastovms.api.wire.fair_thread import FairThread
+from fastovms.api.wire.bodies.body_reader import BodyReader
+from fastovms.api.wire.bodies.fair_thread import FairThread
 from fastovms.backend_stats import BackendStats
 from fastovms.config import ApiConfig
 from fastovms.encoder_config import EncoderConfig

@@ -22,7 +22,11 @@ from fastovms.api.ollama.ollama_schema import (
 )
 from fastovms.api.request.ollama_values import OllamaOptions
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
-from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest, GenerationFields
+from fastovms.api.wire.bodies.request_schemas import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationFields,
+)
 from fastovms.encoding import Task
 from tests.api.chat_models import chat_model
 from tests.api.documented_values import examples, section_of

@@ -17,7 +17,7 @@ from fastovms.api.responses.input.responses_schema import (
     ItemsRequest,
     ResponsesRequest,
 )
-from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest
+from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
 from tests.api.chat_models import chat_model
 from tests.fakes import FakeStream
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastovms.api.chat.tokenize import DetokenizeRequest, OvmsTokenizeRequest, TokenizeRequest
+from fastovms.api.wire.bodies.request_schemas import CompletionRequest
 from fastovms.api.wire.dialect import OPENAI, OVMS, Dialect
-from fastovms.api.wire.request_schemas import CompletionRequest
 from tests.api.test_fields import VALID
 from tests.api.wrong_values import JSON, WRONG
 from tests.fakes import FakeStream

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from bench.pydantic_bodies import pydantic_model
 from fastovms.api.request.common_fields import check_ranges
+from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
 from fastovms.api.wire.dialect import OPENAI
-from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest
 from fastovms.errors import InvalidField
 
 PEERS = {struct: pydantic_model(struct) for struct in (CompletionRequest, ChatRequest)}

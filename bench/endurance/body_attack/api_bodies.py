@@ -26,8 +26,8 @@ from fastovms.api.responses.input.responses_schema import (
     ItemsRequest,
     ResponsesRequest,
 )
+from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
 from fastovms.api.wire.dialect import DIALECTS, OVMS
-from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest
 
 _UNCHANGED: Final = 0.04
 _CHANGED_TEXT: Final = 0.15

@@ -13,8 +13,8 @@ from fastovms.api.batches.batch_object import batch_object
 from fastovms.api.batches.endpoints import BatchEndpoints
 from fastovms.api.files.expiry import seconds_of
 from fastovms.api.files.file_endpoints import KeptFiles
-from fastovms.api.wire.body import show
-from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.bodies.body import show
+from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.metadata_field import read_metadata
 from fastovms.api.wire.object_page import list_page

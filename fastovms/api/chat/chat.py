@@ -17,9 +17,9 @@ from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.job_generation import generation_of
 from fastovms.api.generation.ranking import best_samples
 from fastovms.api.request.common_fields import is_streamed
-from fastovms.api.request.token_report import num_values
+from fastovms.api.request.tokens.token_report import num_values
+from fastovms.api.wire.bodies.request_schemas import ChatRequest
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.request_schemas import ChatRequest
 from fastovms.api.wire.warning_header import warning_headers
 from fastovms.http.routing.messages import Request, Response
 from fastovms.tracing import GenerationKind

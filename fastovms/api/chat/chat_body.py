@@ -11,8 +11,8 @@ from fastovms.api.chat.call_forms import Call
 from fastovms.api.chat.message_form import ChatMessageForm
 from fastovms.api.generation.deltas import SampleDelta, Usage
 from fastovms.api.generation.envelope import Envelope, closing_members
-from fastovms.api.request.logprob_formats import chat_logprobs, prompt_logprobs_body
-from fastovms.api.request.token_report import TokenReport
+from fastovms.api.request.tokens.logprob_formats import chat_logprobs, prompt_logprobs_body
+from fastovms.api.request.tokens.token_report import TokenReport
 from fastovms.api.wire.dialect import Dialect
 from fastovms.params import TokenLogprobs
 from fastovms.text.scanning.output import (

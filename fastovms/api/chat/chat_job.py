@@ -29,21 +29,21 @@ from fastovms.api.conversation.chat_tools import ToolUse, read_functions, read_t
 from fastovms.api.conversation.shown_pieces import ShownPieces
 from fastovms.api.generation.alignment import ContentTokens, TokenAligner
 from fastovms.api.generation.generate import TextGeneration
-from fastovms.api.request import offload
 from fastovms.api.request.candidates import check_num_choices
 from fastovms.api.request.generation_options import (
     GenerationOptions,
     check_numbers,
     generation_options,
 )
-from fastovms.api.request.preparation import FieldNames, Preparation
-from fastovms.api.request.prompt_task import PromptTask
-from fastovms.api.request.prompts import Prompt
-from fastovms.api.request.token_budget import TokenBudget, token_budget
-from fastovms.api.request.token_report import token_report
-from fastovms.api.wire.body import show
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.preparation import FieldNames, Preparation
+from fastovms.api.request.prompting.prompt_task import PromptTask
+from fastovms.api.request.prompting.prompts import Prompt
+from fastovms.api.request.tokens.token_budget import TokenBudget, token_budget
+from fastovms.api.request.tokens.token_report import token_report
+from fastovms.api.wire.bodies.body import show
+from fastovms.api.wire.bodies.request_schemas import ChatRequest
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.request_schemas import ChatRequest
 from fastovms.errors import InvalidField
 from fastovms.text.scanning.output import OutputParser
 

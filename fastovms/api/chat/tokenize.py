@@ -16,15 +16,15 @@ from fastovms.api.conversation.chat_prompt import (
 )
 from fastovms.api.conversation.chat_tools import read_tools
 from fastovms.api.generation.context import ApiContext
-from fastovms.api.request import offload
-from fastovms.api.request.logprob_formats import TokenNames
-from fastovms.api.request.prompts import check_token_range, encoding_cost
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.prompts import check_token_range, encoding_cost
+from fastovms.api.request.tokens.logprob_formats import TokenNames
 from fastovms.api.request.typed_body import Body, read_body
 from fastovms.api.serving.images import uncounted
 from fastovms.api.serving.served import ServedModel
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
+from fastovms.api.wire.bodies.request_schemas import ModelField
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.request_schemas import ModelField
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
 from fastovms.params import ModelInfo

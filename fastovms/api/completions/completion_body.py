@@ -8,8 +8,12 @@ from typing import NamedTuple
 from fastovms.api.completions.echo import Echo
 from fastovms.api.generation.deltas import SampleDelta, Usage
 from fastovms.api.generation.envelope import Envelope, closing_members
-from fastovms.api.request.logprob_formats import LogprobArrays, logprob_arrays, prompt_logprobs_body
-from fastovms.api.request.token_report import TokenReport
+from fastovms.api.request.tokens.logprob_formats import (
+    LogprobArrays,
+    logprob_arrays,
+    prompt_logprobs_body,
+)
+from fastovms.api.request.tokens.token_report import TokenReport
 from fastovms.api.wire.dialect import Dialect
 from fastovms.params import TokenLogprobs
 

@@ -19,10 +19,10 @@ from fastovms.api.generation.deltas import SampleDelta
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.stream_usage import StreamUsage
-from fastovms.api.request.logprob_formats import LogprobArrays
-from fastovms.api.request.token_report import TokenReport
+from fastovms.api.request.tokens.logprob_formats import LogprobArrays
+from fastovms.api.request.tokens.token_report import TokenReport
+from fastovms.api.wire.bodies.request_schemas import StreamOptions
 from fastovms.api.wire.error_responses import last_frames
-from fastovms.api.wire.request_schemas import StreamOptions
 from fastovms.api.wire.sse_frames import DONE, END, START
 
 

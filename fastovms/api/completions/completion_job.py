@@ -9,16 +9,16 @@ from functools import partial
 
 from msgspec import UNSET
 
-from fastovms.api.request import offload
 from fastovms.api.request.candidates import check_num_choices
 from fastovms.api.request.generation_options import (
     GenerationOptions,
     check_numbers,
     generation_options,
 )
-from fastovms.api.request.preparation import FieldName, FieldNames, Preparation
-from fastovms.api.request.prompt_task import ModelInput, PromptTask, make_tasks
-from fastovms.api.request.prompts import (
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.preparation import FieldName, FieldNames, Preparation
+from fastovms.api.request.prompting.prompt_task import ModelInput, PromptTask, make_tasks
+from fastovms.api.request.prompting.prompts import (
     Prompt,
     PromptEncoder,
     Truncation,
@@ -28,11 +28,11 @@ from fastovms.api.request.prompts import (
     split_prompts,
 )
 from fastovms.api.request.structured import compile_grammar, grammar_of
-from fastovms.api.request.token_budget import TokenBudget, token_budget
-from fastovms.api.request.token_report import TokenReport, token_report
+from fastovms.api.request.tokens.token_budget import TokenBudget, token_budget
+from fastovms.api.request.tokens.token_report import TokenReport, token_report
 from fastovms.api.serving.images import ImageInput
+from fastovms.api.wire.bodies.request_schemas import CompletionRequest
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.request_schemas import CompletionRequest
 from fastovms.errors import InvalidField, RequestError
 from fastovms.media.image_tags import check_tags
 from fastovms.params import ALL_LOGPROBS, TextPrompt

@@ -18,11 +18,11 @@ from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.ranking import best_samples
 from fastovms.api.generation.scoring import score_prompts
-from fastovms.api.request import offload
 from fastovms.api.request.common_fields import is_streamed
-from fastovms.api.request.token_report import num_values
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.tokens.token_report import num_values
+from fastovms.api.wire.bodies.request_schemas import CompletionRequest
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.request_schemas import CompletionRequest
 from fastovms.http.routing.messages import Request, Response
 from fastovms.params import FinishReason, TokenLogprobs
 from fastovms.text.tokens.fim import FimFinder

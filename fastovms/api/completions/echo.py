@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fastovms.api.request.prompts import Prompt
+from fastovms.api.request.prompting.prompts import Prompt
 from fastovms.params import TokenLogprobs
 from fastovms.text.tokens.tokenizer import Tokenizer
 from fastovms.text.tokens.tracking import Measure, TextToken, TrackingDetokenizer

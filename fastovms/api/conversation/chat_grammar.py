@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from fastovms.api.conversation.chat_prompt import TemplateOptions
 from fastovms.api.conversation.chat_tools import ToolUse
-from fastovms.api.request.preparation import Preparation
+from fastovms.api.request.prompting.preparation import Preparation
 from fastovms.api.request.structured import check_length, compile_grammar, grammar_of
-from fastovms.api.wire.body import show
-from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.api.wire.bodies.body import show
+from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.grammar.json_schema import check_schema
 from fastovms.params import Grammar

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from fastovms.api.conversation.chat_messages import Message
 from fastovms.api.conversation.chat_tools import ToolUse
-from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.prompt_images import tags_named
-from fastovms.api.request.prompts import (
+from fastovms.api.request.prompting.preparation import Preparation
+from fastovms.api.request.prompting.prompt_images import tags_named
+from fastovms.api.request.prompting.prompts import (
     Prompt,
     PromptEncoder,
     Truncation,
@@ -19,8 +19,8 @@ from fastovms.api.request.prompts import (
     context_exceeded,
 )
 from fastovms.api.serving.served import ServedModel
-from fastovms.api.wire.body import show
-from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.api.wire.bodies.body import show
+from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.errors import FieldFault, InvalidField
 from fastovms.media.image_tags import check_tags, without_tags
 from fastovms.text.told_tools import tell_tools

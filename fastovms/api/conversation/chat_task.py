@@ -10,11 +10,11 @@ from typing import NamedTuple
 from fastovms.api.conversation.chat_grammar import Constraint, usable
 from fastovms.api.conversation.chat_tools import ToolUse
 from fastovms.api.request.generation_options import GenerationOptions
-from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.prompt_images import with_images
-from fastovms.api.request.prompt_task import ModelInput, PromptTask, make_tasks
-from fastovms.api.request.prompts import Prompt
-from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.api.request.prompting.preparation import Preparation
+from fastovms.api.request.prompting.prompt_images import with_images
+from fastovms.api.request.prompting.prompt_task import ModelInput, PromptTask, make_tasks
+from fastovms.api.request.prompting.prompts import Prompt
+from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.media.loader import ImageSource
 from fastovms.text.custom_input import CustomCallParser
 from fastovms.text.output_parser import output_parser

@@ -17,7 +17,7 @@ from fastovms.api.conversation.tool_forms import (
     read_name,
 )
 from fastovms.api.conversation.tool_targets import ToolTarget
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.params import Grammar

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fastovms.api.conversation.chat_messages import Message
-from fastovms.api.request.prompts import Prompt
+from fastovms.api.request.prompting.prompts import Prompt
 from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
 
 _FIRST_SPEAKERS = ("system", "developer")

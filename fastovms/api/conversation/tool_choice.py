@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from fastovms.api.conversation.tool_forms import OfferedTool, members_of, read_name
 from fastovms.api.conversation.tool_targets import flat_name
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 
 WORDS: Final = ("none", "auto", "required")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from fastovms.api.conversation.tool_targets import ToolTarget
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 from fastovms.grammar.closed_schema import strict_schema
 from fastovms.grammar.finite_schema import Schema

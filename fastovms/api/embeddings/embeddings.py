@@ -20,9 +20,9 @@ from fastovms.api.embeddings.encoding_options import (
 )
 from fastovms.api.embeddings.input_texts import InputText
 from fastovms.api.generation.context import ApiContext
-from fastovms.api.request import offload
+from fastovms.api.request.prompting import offload
 from fastovms.api.request.typed_body import read_encoder_body
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField

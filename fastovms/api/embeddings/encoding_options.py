@@ -6,7 +6,7 @@ from __future__ import annotations
 from fastovms.api.embeddings.embedding_schemas import EncodingFields
 from fastovms.api.embeddings.input_texts import TextLimit
 from fastovms.api.serving.served_encoder import ServedEncoder
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.client_ids import check_id
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from fastovms.api.request import offload
-from fastovms.api.request.prompts import check_text, check_token_range, context_exceeded
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.prompts import check_text, check_token_range, context_exceeded
 from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.errors import InvalidField, RequestError
 from fastovms.text.tokens.text_encoder import TokenIds

@@ -21,8 +21,8 @@ from fastovms.api.request.typed_body import hold_model, read_named
 from fastovms.api.serving.keep_alive import departure
 from fastovms.api.serving.served import KnownModel
 from fastovms.api.serving.served_encoder import ServedEncoder
+from fastovms.api.wire.bodies.request_schemas import ModelField
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.request_schemas import ModelField
 from fastovms.api.wire.warning_header import warning_headers
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField

@@ -6,7 +6,7 @@ from fastovms.api.embeddings.embedding_schemas import EncodingFields, RerankRequ
 from fastovms.api.embeddings.encoding_options import read_limit
 from fastovms.api.embeddings.pair_scores import PairOptions
 from fastovms.api.serving.served_encoder import ServedEncoder
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 
 

@@ -17,7 +17,7 @@ from fastovms.api.embeddings.embedding import (
     note_finished,
 )
 from fastovms.api.embeddings.input_texts import InputText, TextLimit, tokenize
-from fastovms.api.request.prompts import context_exceeded
+from fastovms.api.request.prompting.prompts import context_exceeded
 from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.encoding import EncoderText, Task
 from fastovms.errors import InvalidField

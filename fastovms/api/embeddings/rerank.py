@@ -12,9 +12,9 @@ from fastovms.api.embeddings.encoding_options import answer_id, check_priority, 
 from fastovms.api.embeddings.pair_options import read_pair_options
 from fastovms.api.embeddings.pair_scores import Pair, PairScores, PairTexts, score_pairs
 from fastovms.api.generation.context import ApiContext
-from fastovms.api.request import offload
+from fastovms.api.request.prompting import offload
 from fastovms.api.request.typed_body import read_encoder_body
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField

@@ -13,7 +13,7 @@ from fastovms.api.files.expiry import seconds_of
 from fastovms.api.files.file_object import file_object
 from fastovms.api.files.form_reader import FormReader
 from fastovms.api.files.upload_sink import UploadSink
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import error_response
 from fastovms.api.wire.object_page import list_page

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from fastovms.api.generation.delta_stream import ClientTooSlow, DeltaStream, Frames
 from fastovms.api.generation.deltas import DeltaCallback, SampleDelta
-from fastovms.api.request import offload
-from fastovms.api.request.token_report import TokenReport, num_values
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.tokens.token_report import TokenReport, num_values
 from fastovms.api.wire.error_responses import log_fields_of
 from fastovms.config import ApiConfig
 from fastovms.http.routing.messages import EVENT_STREAM, HeaderPairs, Request, Response

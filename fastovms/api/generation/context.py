@@ -11,12 +11,12 @@ from typing import TypeVar
 from fastovms.api.generation.envelope import SYSTEM_FINGERPRINT, Envelope
 from fastovms.api.generation.generate import BeginSpan
 from fastovms.api.request.common_fields import is_streamed, request_id
-from fastovms.api.request.preparation import FieldNames, Preparation
+from fastovms.api.request.prompting.preparation import FieldNames, Preparation
 from fastovms.api.request.typed_body import read_body
 from fastovms.api.serving.served import ServedModels
-from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.bodies.body_reader import BodyReader
+from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.config import ApiConfig
 from fastovms.http.routing.messages import Request
 from fastovms.params import SamplingParams

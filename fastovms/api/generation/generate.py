@@ -21,7 +21,7 @@ from fastovms.api.generation.progress import Clock, RequestProgress, SampleProgr
 from fastovms.api.generation.submission import submit_all
 from fastovms.api.request.common_fields import Stopping
 from fastovms.api.request.generation_options import GenerationOptions
-from fastovms.api.request.prompt_task import PromptTask
+from fastovms.api.request.prompting.prompt_task import PromptTask
 from fastovms.api.serving.served import ServedModel
 from fastovms.params import (
     FinishReason,

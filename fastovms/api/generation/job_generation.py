@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from fastovms.api.generation.generate import BeginSpan, TextGeneration
 from fastovms.api.request.generation_options import GenerationOptions
-from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.prompt_task import PromptTask
+from fastovms.api.request.prompting.preparation import Preparation
+from fastovms.api.request.prompting.prompt_task import PromptTask
 from fastovms.text.scanning.output import OutputParser
 
 

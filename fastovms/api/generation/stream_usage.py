@@ -7,7 +7,7 @@ import orjson
 
 from fastovms.api.generation.envelope import closing_members, usage_body
 from fastovms.api.generation.generate import TextGeneration
-from fastovms.api.wire.request_schemas import StreamOptions
+from fastovms.api.wire.bodies.request_schemas import StreamOptions
 from fastovms.api.wire.sse_frames import END
 
 

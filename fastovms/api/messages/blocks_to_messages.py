@@ -10,7 +10,7 @@ from typing import Any, Final
 from fastovms.api.conversation.chat_messages import ChatMessages, Message
 from fastovms.api.conversation.sealed_text import unseal
 from fastovms.api.messages.content_blocks import Block, BlockReader, read_blocks, unknown_block
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 
 _ROLES: Final = ("user", "assistant", "system")

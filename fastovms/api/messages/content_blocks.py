@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from fastovms.api.conversation.chat_messages import ContentPart, join_parts
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 from fastovms.media.image_tags import image_tag
 from fastovms.media.loader import ImageSource

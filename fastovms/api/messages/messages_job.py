@@ -24,17 +24,17 @@ from fastovms.api.messages.blocks_to_messages import to_messages
 from fastovms.api.messages.messages_fields import MessageFields, check_filling, read_fields
 from fastovms.api.messages.messages_schema import MessagesRequest
 from fastovms.api.messages.tool_fields import read_tools
-from fastovms.api.request import offload
 from fastovms.api.request.generation_options import (
     GenerationOptions,
     check_numbers,
     generation_options,
 )
-from fastovms.api.request.preparation import FieldNames, Preparation
-from fastovms.api.request.prompt_task import PromptTask
-from fastovms.api.request.prompts import Prompt
-from fastovms.api.request.token_budget import TokenBudget, token_budget
-from fastovms.api.request.token_report import token_report
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.preparation import FieldNames, Preparation
+from fastovms.api.request.prompting.prompt_task import PromptTask
+from fastovms.api.request.prompting.prompts import Prompt
+from fastovms.api.request.tokens.token_budget import TokenBudget, token_budget
+from fastovms.api.request.tokens.token_report import token_report
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.warning_header import passed_over
 from fastovms.errors import InvalidField

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.api.wire.bodies.request_schemas import GenerationFields
 
 
 class MessagesRequest(GenerationFields, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Any, Final
 from fastovms.api.conversation.chat_tools import ToolReader, ToolUse, check_number_of_tools
 from fastovms.api.conversation.tool_choice import ToolChoice
 from fastovms.api.conversation.tool_forms import read_function, read_name
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 
 _CHOICES: Final = ("auto", "any", "tool", "none")

@@ -10,8 +10,8 @@ import orjson
 
 from fastovms.api.generation.deltas import SampleDelta, Usage
 from fastovms.api.ollama.timestamps import nanoseconds
-from fastovms.api.request.logprob_formats import chat_logprobs
-from fastovms.api.request.token_report import TokenReport
+from fastovms.api.request.tokens.logprob_formats import chat_logprobs
+from fastovms.api.request.tokens.token_report import TokenReport
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import last_frames
 from fastovms.json_lines import on_one_line

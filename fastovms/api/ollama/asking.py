@@ -15,9 +15,9 @@ from fastovms.api.ollama.ollama_schema import (
     OllamaGenerateRequest,
     OllamaTextFields,
 )
-from fastovms.api.request.preparation import FieldNames, Preparation
+from fastovms.api.request.prompting.preparation import FieldNames, Preparation
 from fastovms.api.serving.served import ServedModel
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request

@@ -22,20 +22,20 @@ from fastovms.api.ollama.ollama_schema import (
     OllamaGenerateRequest,
 )
 from fastovms.api.ollama.thinking import thinking_fields
-from fastovms.api.request import offload
 from fastovms.api.request.generation_options import (
     GenerationOptions,
     check_numbers,
     generation_options,
 )
-from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.prompt_images import kept_images
-from fastovms.api.request.prompt_task import PromptTask
-from fastovms.api.request.prompts import Prompt, check_token_range, context_exceeded
-from fastovms.api.request.token_budget import token_budget
-from fastovms.api.request.token_report import token_report
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.preparation import Preparation
+from fastovms.api.request.prompting.prompt_images import kept_images
+from fastovms.api.request.prompting.prompt_task import PromptTask
+from fastovms.api.request.prompting.prompts import Prompt, check_token_range, context_exceeded
+from fastovms.api.request.tokens.token_budget import token_budget
+from fastovms.api.request.tokens.token_report import token_report
 from fastovms.api.serving.served import ServedModel
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 from fastovms.media.loader import ImageSource
 from fastovms.text.scanning.output import OutputParser

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastovms.api.conversation.chat_messages import ChatMessages, Message, read_messages
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.media.image_tags import image_tag

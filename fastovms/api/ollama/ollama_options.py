@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from fastovms.api.request.ollama_values import OllamaOptions, option_values
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
 

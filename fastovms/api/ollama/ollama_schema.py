@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastovms.api.request.ollama_values import OllamaOptions
-from fastovms.api.wire.request_schemas import GenerationFields, ModelField
+from fastovms.api.wire.bodies.request_schemas import GenerationFields, ModelField
 
 
 class OllamaTextFields(ModelField, frozen=True, kw_only=True):

@@ -8,9 +8,9 @@ from functools import partial
 from fastovms.api.ollama.asking import Asking
 from fastovms.api.ollama.ollama_job import OllamaJob, common_options
 from fastovms.api.ollama.ollama_schema import OllamaGenerateRequest
-from fastovms.api.request import offload
-from fastovms.api.request.prompt_task import ModelInput, make_tasks
-from fastovms.api.request.prompts import (
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.prompt_task import ModelInput, make_tasks
+from fastovms.api.request.prompting.prompts import (
     Prompt,
     PromptEncoder,
     check_text,
@@ -19,7 +19,7 @@ from fastovms.api.request.prompts import (
 )
 from fastovms.api.request.structured import compile_grammar, grammar_of
 from fastovms.api.serving.served import ServedModel
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 from fastovms.media.image_tags import check_tags
 from fastovms.params import TextPrompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fastovms.api.conversation.chat_prompt import TemplateFields
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 
 _EFFORTS: Final = ("low", "medium", "high", "max")

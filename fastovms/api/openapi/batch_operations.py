@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from fastovms.api.batches.batches import BatchRequest
-from fastovms.api.openapi.batch_schemas import (
+from fastovms.api.openapi.operation import Operation
+from fastovms.api.openapi.schemas.batch_schemas import (
     BatchList,
     BatchObject,
     DeletedFile,
@@ -14,7 +15,6 @@ from fastovms.api.openapi.batch_schemas import (
     FileList,
     FileObject,
 )
-from fastovms.api.openapi.operation import Operation
 
 _PAGE: Final[Mapping[str, Any]] = {
     "limit": int,

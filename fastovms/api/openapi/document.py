@@ -11,10 +11,10 @@ import msgspec
 
 from fastovms import __version__
 from fastovms.api.admin.status import DOCS_PATHS, HEALTH_PATHS
-from fastovms.api.openapi.admin_schemas import ERRORS
 from fastovms.api.openapi.operation import Nothing, Operation
 from fastovms.api.openapi.request_body import body_schema
 from fastovms.api.openapi.route_operations import OPERATIONS, operation_name
+from fastovms.api.openapi.schemas.admin_schemas import ERRORS
 from fastovms.api.wire.dialect import OPENAI, Dialect, dialect_of
 
 Json = dict[str, Any]

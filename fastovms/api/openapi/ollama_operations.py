@@ -14,7 +14,8 @@ from fastovms.api.ollama.ollama_schema import (
     OllamaGenerateRequest,
     OllamaNamed,
 )
-from fastovms.api.openapi.ollama_schemas import (
+from fastovms.api.openapi.operation import Operation
+from fastovms.api.openapi.schemas.ollama_schemas import (
     OllamaChatAnswer,
     OllamaGenerateAnswer,
     OllamaModelCard,
@@ -24,7 +25,6 @@ from fastovms.api.openapi.ollama_schemas import (
     OllamaVectors,
     OllamaVersion,
 )
-from fastovms.api.openapi.operation import Operation
 
 _TIME: Final = "2026-01-01T00:00:00.000000Z"
 _USER: Final = {"role": "user", "content": "What is the capital of France?"}

@@ -17,7 +17,10 @@ from fastovms.api.embeddings.embedding_schemas import (
 )
 from fastovms.api.messages.messages_schema import CountTokensRequest, MessagesRequest
 from fastovms.api.openapi import examples
-from fastovms.api.openapi.admin_schemas import (
+from fastovms.api.openapi.batch_operations import BATCH_OPERATIONS
+from fastovms.api.openapi.ollama_operations import OLLAMA_OPERATIONS
+from fastovms.api.openapi.operation import Nothing, Operation
+from fastovms.api.openapi.schemas.admin_schemas import (
     DetokenizedText,
     ModelCard,
     ModelList,
@@ -28,18 +31,19 @@ from fastovms.api.openapi.admin_schemas import (
     Tokens,
     VersionAnswer,
 )
-from fastovms.api.openapi.batch_operations import BATCH_OPERATIONS
-from fastovms.api.openapi.encoding_schemas import EmbeddingList, RerankAnswer, ScoreList
-from fastovms.api.openapi.generation_schemas import (
+from fastovms.api.openapi.schemas.encoding_schemas import EmbeddingList, RerankAnswer, ScoreList
+from fastovms.api.openapi.schemas.generation_schemas import (
     ChatCompletion,
     ChatCompletionChunk,
     Completion,
     CompletionChunk,
 )
-from fastovms.api.openapi.messages_schemas import MESSAGE_EVENT, CountedTokens, MessageAnswer
-from fastovms.api.openapi.ollama_operations import OLLAMA_OPERATIONS
-from fastovms.api.openapi.operation import Nothing, Operation
-from fastovms.api.openapi.responses_schemas import (
+from fastovms.api.openapi.schemas.messages_schemas import (
+    MESSAGE_EVENT,
+    CountedTokens,
+    MessageAnswer,
+)
+from fastovms.api.openapi.schemas.responses_schemas import (
     RESPONSE_EVENT,
     CompactedResponse,
     ConversationItem,
@@ -57,8 +61,8 @@ from fastovms.api.responses.input.responses_schema import (
     ItemsRequest,
     ResponsesRequest,
 )
+from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
 from fastovms.api.wire.dialect import DIALECTS
-from fastovms.api.wire.request_schemas import ChatRequest, CompletionRequest
 
 _PAGE: Final[Mapping[str, Any]] = {
     "limit": int,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastovms.api.wire.body import show
-from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.api.wire.bodies.body import show
+from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.errors import InvalidField
 
 _FORMATS: Final = ("wav", "pcm16")

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
+from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.request_schemas import GenerationFields
 from fastovms.config import ApiConfig, ModelLimits
 from fastovms.errors import InvalidField
 from fastovms.params import BeamSearch, EarlyStopping, SamplingDefaults

@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
+from fastovms.api.wire.bodies.request_schemas import GenerationFields, StreamOptions
 from fastovms.api.wire.client_ids import check_id
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.request_schemas import GenerationFields, StreamOptions
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS

@@ -16,12 +16,12 @@ from fastovms.api.request.common_fields import (
     stopping,
     stream_options,
 )
-from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.prompts import Truncation
-from fastovms.api.request.token_budget import TokenBudget, truncation
-from fastovms.api.request.token_report import TokenReport
-from fastovms.api.request.token_rules import TokenRules, token_rules
-from fastovms.api.wire.request_schemas import GenerationFields, StreamOptions
+from fastovms.api.request.prompting.preparation import Preparation
+from fastovms.api.request.prompting.prompts import Truncation
+from fastovms.api.request.tokens.token_budget import TokenBudget, truncation
+from fastovms.api.request.tokens.token_report import TokenReport
+from fastovms.api.request.tokens.token_rules import TokenRules, token_rules
+from fastovms.api.wire.bodies.request_schemas import GenerationFields, StreamOptions
 
 
 @dataclass(frozen=True, slots=True)

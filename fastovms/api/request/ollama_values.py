@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 
 Whole = int | float

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import orjson
 
-from fastovms.api.request.preparation import FieldNames, Preparation
+from fastovms.api.request.prompting.preparation import FieldNames, Preparation
 from fastovms.api.request.structural_tags import tag_format
 from fastovms.api.serving.served import ServedModel
-from fastovms.api.wire.body import show
-from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.api.wire.bodies.body import show
+from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
 from fastovms.grammar.closed_schema import open_schema, shut_schema, strict_schema

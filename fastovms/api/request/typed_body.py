@@ -7,9 +7,9 @@ from typing import Any, Final, TypeVar
 
 from fastovms.api.serving.served import AnyServed, KnownModel, ServedModel, ServedModels
 from fastovms.api.serving.served_encoder import ServedEncoder
-from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.bodies.body_reader import BodyReader
+from fastovms.api.wire.bodies.request_schemas import ModelField
 from fastovms.api.wire.dialect import Dialect
-from fastovms.api.wire.request_schemas import ModelField
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.routing.messages import Request

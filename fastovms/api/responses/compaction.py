@@ -13,10 +13,10 @@ from fastovms.api.generation.answer import collect
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.deltas import SampleDelta, merged
 from fastovms.api.generation.job_generation import generation_of
-from fastovms.api.request import offload
 from fastovms.api.request.common_fields import is_streamed
-from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.prompts import context_exceeded
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.preparation import Preparation
+from fastovms.api.request.prompting.prompts import context_exceeded
 from fastovms.api.responses.answering import item_ids
 from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.create import history_of, id_prefix

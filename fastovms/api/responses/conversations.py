@@ -9,7 +9,7 @@ import orjson
 from msgspec import UNSET
 
 from fastovms.api.generation.context import ApiContext
-from fastovms.api.request import offload
+from fastovms.api.request.prompting import offload
 from fastovms.api.responses.affinity import with_affinity
 from fastovms.api.responses.answering import item_ids
 from fastovms.api.responses.background_runs import ResponsesState

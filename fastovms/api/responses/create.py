@@ -18,9 +18,9 @@ from fastovms.api.generation.deltas import SampleDelta, merged
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.ranking import best_samples
-from fastovms.api.request import offload
 from fastovms.api.request.common_fields import is_streamed
-from fastovms.api.request.preparation import Preparation
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.preparation import Preparation
 from fastovms.api.responses.affinity import with_affinity
 from fastovms.api.responses.answering import answering, item_ids
 from fastovms.api.responses.background import BackgroundRun, KeptFor, id_is_taken

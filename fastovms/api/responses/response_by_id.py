@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import orjson
 
-from fastovms.api.request import offload
+from fastovms.api.request.prompting import offload
 from fastovms.api.responses.background_runs import ResponsesState
 from fastovms.api.responses.lease_keeper import cancel_anywhere
 from fastovms.api.responses.stored.event_log import EventLog

@@ -12,7 +12,6 @@ from fastovms.api.conversation.chat_prompt import PromptMaker, TemplateFields, t
 from fastovms.api.conversation.chat_task import ReadChat, chat_task, parser_maker
 from fastovms.api.conversation.chat_tools import ToolUse, read_tools
 from fastovms.api.conversation.dropped_messages import fitting
-from fastovms.api.request import offload
 from fastovms.api.request.candidates import check_num_choices
 from fastovms.api.request.common_fields import num_logprobs
 from fastovms.api.request.generation_options import (
@@ -20,12 +19,13 @@ from fastovms.api.request.generation_options import (
     check_numbers,
     generation_options,
 )
-from fastovms.api.request.preparation import FieldNames, Preparation
-from fastovms.api.request.prompt_images import kept_images
-from fastovms.api.request.prompt_task import PromptTask
-from fastovms.api.request.prompts import Prompt
-from fastovms.api.request.token_budget import TokenBudget, token_budget
-from fastovms.api.request.token_report import token_report
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.preparation import FieldNames, Preparation
+from fastovms.api.request.prompting.prompt_images import kept_images
+from fastovms.api.request.prompting.prompt_task import PromptTask
+from fastovms.api.request.prompting.prompts import Prompt
+from fastovms.api.request.tokens.token_budget import TokenBudget, token_budget
+from fastovms.api.request.tokens.token_report import token_report
 from fastovms.api.responses.input.input_items import Item
 from fastovms.api.responses.input.items_to_messages import to_messages
 from fastovms.api.responses.input.response_fields import ResponseFields

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastovms.api.serving.release import Release, uncounted
-from fastovms.api.wire.fair_thread import FairThread
+from fastovms.api.wire.bodies.fair_thread import FairThread
 from fastovms.backend import EncoderBackend
 from fastovms.encoder_config import EncoderConfig
 from fastovms.encoding import Task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 from fastovms.quoting import is_id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 
 _MAX_KEYS: Final = 16

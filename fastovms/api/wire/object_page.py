@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 from fastovms.state.store import Page
 

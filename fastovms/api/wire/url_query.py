@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 from urllib.parse import parse_qs
 
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField, RequestError
 from fastovms.http.routing.messages import Request
 from fastovms.state.store import Page

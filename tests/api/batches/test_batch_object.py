@@ -6,7 +6,7 @@ import msgspec
 from openai.types import Batch
 
 from fastovms.api.batches.batch_object import batch_object
-from fastovms.api.openapi.batch_schemas import BatchObject
+from fastovms.api.openapi.schemas.batch_schemas import BatchObject
 from fastovms.batches.batch_record import LineError
 from tests.batches.test_batch_record import new_record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.api.completions.echo import make_echo
-from fastovms.api.request.prompts import Prompt
+from fastovms.api.request.prompting.prompts import Prompt
 from fastovms.text.tokens.tokenizer import Tokenizer
 from tests.api.completions.completion_requests import BODY, V1
 from tests.fakes import token_logprobs

@@ -11,10 +11,10 @@ from fastovms.api.chat.chat_job import names_of
 from fastovms.api.conversation.chat_grammar import Constraint, constraint, usable
 from fastovms.api.conversation.chat_prompt import TemplateOptions
 from fastovms.api.conversation.chat_tools import read_tools
-from fastovms.api.request.preparation import Preparation
+from fastovms.api.request.prompting.preparation import Preparation
 from fastovms.api.serving.served import ServedModel
+from fastovms.api.wire.bodies.request_schemas import ChatRequest
 from fastovms.api.wire.dialect import OPENAI
-from fastovms.api.wire.request_schemas import ChatRequest
 from fastovms.config import ApiConfig
 from fastovms.errors import BackendUnavailable, InvalidField
 from fastovms.metrics import GenerationMetrics

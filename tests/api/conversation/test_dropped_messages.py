@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastovms.api.conversation.dropped_messages import fitting
-from fastovms.api.request.prompts import CONTEXT_EXCEEDED, Prompt
+from fastovms.api.request.prompting.prompts import CONTEXT_EXCEEDED, Prompt
 from fastovms.errors import InvalidField
 
 

@@ -15,7 +15,7 @@ from fastovms.api.batches.batch_routes import UPLOAD_ROUTES, add_batch_routes
 from fastovms.api.batches.batches import Batches
 from fastovms.api.batches.endpoints import BatchEndpoints
 from fastovms.api.files.file_endpoints import Files, KeptFiles
-from fastovms.api.wire.body_reader import BodyReader
+from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
 from fastovms.files.file_store import FileStore
 from fastovms.files_config import FilesConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.api.request.test_logprob_formats import BODY, V1, V3, joined, whole
+from tests.api.request.tokens.test_logprob_formats import BODY, V1, V3, joined, whole
 from tests.fakes import FakeStream, model_info, token_logprobs
 
 

@@ -11,7 +11,7 @@ from fastovms.api.generation.deltas import Usage
 from fastovms.api.generation.envelope import usage_body
 from fastovms.api.generation.generate import TextGeneration
 from fastovms.api.generation.stream_usage import StreamUsage
-from fastovms.api.wire.request_schemas import StreamOptions
+from fastovms.api.wire.bodies.request_schemas import StreamOptions
 
 
 class FakeGeneration:

@@ -13,7 +13,7 @@ import pytest
 
 from fastovms.api.openapi.document import openapi_document
 from fastovms.api.openapi.route_operations import OPERATIONS
-from fastovms.api.wire.body import decode
+from fastovms.api.wire.bodies.body import decode
 from fastovms.api.wire.dialect import dialect_of
 from tests.api.chat_models import chat_model
 from tests.api.encoder_api import EncoderApi, served_encoder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.api.request.prompts import context_exceeded
+from fastovms.api.request.prompting.prompts import context_exceeded
 from fastovms.backends.model_files.context_length import fit_cache, limit_context
 from fastovms.errors import ConfigurationError
 from tests.fakes import model_info

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fastovms.api.conversation.sealed_text import unseal_summary
 from fastovms.api.serving.images import IMAGE_PARTS, read_image_part, unknown_part
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.client_ids import MAX_ID, check_id
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.responses.input.responses_schema import ResponsesRequest
-from fastovms.api.wire.body import show
+from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.client_ids import check_id
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.metadata_field import read_metadata

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from fastovms.api.wire.request_schemas import GenerationFields
+from fastovms.api.wire.bodies.request_schemas import GenerationFields
 
 
 class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):

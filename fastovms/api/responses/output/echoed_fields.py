@@ -10,7 +10,7 @@ import orjson
 from fastovms.api.generation.alignment import TokenAligner
 from fastovms.api.generation.envelope import Envelope
 from fastovms.api.request.common_fields import is_streamed
-from fastovms.api.request.logprob_formats import chat_logprobs
+from fastovms.api.request.tokens.logprob_formats import chat_logprobs
 from fastovms.api.responses.input.input_items import NewId
 from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.output.echoed_tools import echoed_choice, echoed_tools

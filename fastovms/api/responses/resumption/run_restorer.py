@@ -13,8 +13,8 @@ import orjson
 
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.generation.envelope import Envelope
-from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.prompts import Prompt
+from fastovms.api.request.prompting.preparation import Preparation
+from fastovms.api.request.prompting.prompts import Prompt
 from fastovms.api.responses.answering import answering
 from fastovms.api.responses.background import BackgroundRun, KeptFor
 from fastovms.api.responses.input.response_fields import read_fields

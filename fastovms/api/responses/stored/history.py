@@ -9,9 +9,9 @@ from typing import Final
 
 import orjson
 
-from fastovms.api.request import offload
-from fastovms.api.request.preparation import Preparation
-from fastovms.api.request.prompts import context_exceeded
+from fastovms.api.request.prompting import offload
+from fastovms.api.request.prompting.preparation import Preparation
+from fastovms.api.request.prompting.prompts import context_exceeded
 from fastovms.api.responses.input.input_items import Item, ItemRules, distinct, read_input
 from fastovms.api.responses.input.response_fields import ResponseFields
 from fastovms.api.responses.input.responses_schema import ResponsesRequest

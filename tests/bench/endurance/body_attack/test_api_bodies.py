@@ -14,8 +14,8 @@ from bench.endurance.http_attack.answers import Answer
 from bench.endurance.http_attack.body_judge import judge_body
 from fastovms.api.admin.health import HealthRoutes
 from fastovms.api.routes import add_health_routes, add_model_routes
-from fastovms.api.wire.body import decode
-from fastovms.api.wire.request_schemas import CompletionRequest
+from fastovms.api.wire.bodies.body import decode
+from fastovms.api.wire.bodies.request_schemas import CompletionRequest
 from fastovms.errors import InvalidField, MalformedBody
 
 

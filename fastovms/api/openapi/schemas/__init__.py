@@ -1,0 +1,1 @@
+"""Describes what is sent and answered in JSON Schema, by families of endpoints."""

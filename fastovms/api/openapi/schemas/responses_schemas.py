@@ -1,0 +1,350 @@
+"""Declares the answers of the Responses API: the object, its items, the events of its stream,
+conversations and lists."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, Union
+
+from msgspec import UNSET, Struct, UnsetType, defstruct
+
+from fastovms.api.openapi.schemas.generation_schemas import (
+    AnswerSchema,
+    CachedTokens,
+    ReasoningTokens,
+    RequestMetrics,
+    TokenLogprob,
+)
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+# Parts of items
+
+
+class InputText(AnswerSchema, tag_field="type", tag="input_text", kw_only=True):
+    """A text that the model is given."""
+
+    text: str
+
+
+class InputImage(AnswerSchema, tag_field="type", tag="input_image", kw_only=True):
+    """An image that the model is given."""
+
+    detail: str | None
+    image_url: str
+
+
+class OutputText(AnswerSchema, tag_field="type", tag="output_text", kw_only=True):
+    """A text of the model."""
+
+    text: str
+    annotations: list[Any]
+    logprobs: list[TokenLogprob]
+
+
+class RefusalPart(AnswerSchema, tag_field="type", tag="refusal", kw_only=True):
+    """A refusal, as other servers' models give it."""
+
+    refusal: str
+
+
+class ReasoningText(AnswerSchema, tag_field="type", tag="reasoning_text", kw_only=True):
+    """What the model has thought."""
+
+    text: str
+
+
+class SummaryText(AnswerSchema, tag_field="type", tag="summary_text", kw_only=True):
+    """What the model has thought, where OVMS has a summary."""
+
+    text: str
+
+
+ContentPart = InputText | InputImage | OutputText | RefusalPart
+
+
+# Items
+
+
+class MessageItem(AnswerSchema, tag_field="type", tag="message", kw_only=True):
+    """A message of a user, of the model or of the system."""
+
+    id: str
+    status: ItemStatus
+    role: Literal["user", "assistant", "system", "developer"]
+    content: list[ContentPart]
+
+
+class FunctionCallItem(AnswerSchema, tag_field="type", tag="function_call", kw_only=True):
+    """A call of one of the client's functions. The arguments are JSON."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    namespace: str | UnsetType = UNSET
+    arguments: str
+
+
+class FunctionCallOutputItem(
+    AnswerSchema, tag_field="type", tag="function_call_output", kw_only=True
+):
+    """What a function has returned."""
+
+    id: str
+    status: ItemStatus
+    call_id: str | None
+    output: str | list[ContentPart]
+
+
+class CustomToolCallItem(AnswerSchema, tag_field="type", tag="custom_tool_call", kw_only=True):
+    """A call of one of the client's tools of free text."""
+
+    id: str
+    status: ItemStatus | UnsetType = UNSET
+    call_id: str
+    name: str
+    namespace: str | UnsetType = UNSET
+    input: str
+
+
+class CustomToolCallOutputItem(
+    AnswerSchema, tag_field="type", tag="custom_tool_call_output", kw_only=True
+):
+    """What a tool of free text has returned."""
+
+    id: str
+    status: ItemStatus | UnsetType = UNSET
+    call_id: str | None
+    output: str | list[ContentPart]
+
+
+class ReasoningItem(AnswerSchema, tag_field="type", tag="reasoning", kw_only=True):
+    """What the model has thought."""
+
+    id: str
+    status: ItemStatus | UnsetType = UNSET
+    summary: list[SummaryText]
+    content: list[ReasoningText] | UnsetType = UNSET
+    encrypted_content: str | UnsetType = UNSET
+
+
+class CompactionItem(AnswerSchema, tag_field="type", tag="compaction", kw_only=True):
+    """A summary of what came before."""
+
+    id: str
+    encrypted_content: str
+
+
+ConversationItem = (
+    MessageItem
+    | FunctionCallItem
+    | FunctionCallOutputItem
+    | CustomToolCallItem
+    | CustomToolCallOutputItem
+    | ReasoningItem
+    | CompactionItem
+)
+
+
+class ItemList(AnswerSchema, kw_only=True):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[ConversationItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+# Responses
+
+
+class WrittenTokens(CachedTokens, kw_only=True):
+    """Tells of an input's tokens."""
+
+    cache_write_tokens: int
+
+
+class ResponseUsage(AnswerSchema, kw_only=True):
+    """Counts the tokens of a response."""
+
+    input_tokens: int
+    input_tokens_details: WrittenTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class ResponseFailure(AnswerSchema, kw_only=True):
+    """Why a response has failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(AnswerSchema, kw_only=True):
+    """Why there is no more of a response."""
+
+    reason: str
+
+
+class ConversationReference(AnswerSchema, kw_only=True):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
+class ResponseObject(AnswerSchema, kw_only=True):
+    """A response: what has become of it, and what is repeated of its request."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    model: str
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    completed_at: int | None
+    error: ResponseFailure | None
+    incomplete_details: IncompleteDetails | None
+    usage: ResponseUsage | None
+    metrics: RequestMetrics | UnsetType = UNSET
+    output: list[ConversationItem]
+    background: bool
+    conversation: ConversationReference | None
+    frequency_penalty: float
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    min_p: float | UnsetType = UNSET
+    parallel_tool_calls: bool
+    presence_penalty: float
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    reasoning: dict[str, Any]
+    safety_identifier: str | None
+    service_tier: str
+    store: bool
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["auto", "disabled"]
+    user: str | None
+
+
+class CompactedResponse(AnswerSchema, kw_only=True):
+    """A conversation made short: the input of what follows."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[ConversationItem]
+    usage: ResponseUsage
+
+
+class DeletedResponse(AnswerSchema, kw_only=True):
+    """The answer of `DELETE /responses/{id}`."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputTokens(AnswerSchema, kw_only=True):
+    """The answer of `POST /responses/input_tokens`."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class ConversationObject(AnswerSchema, kw_only=True):
+    """A conversation, without its items."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ConversationList(AnswerSchema, kw_only=True):
+    """A page of conversations."""
+
+    object: Literal["list"]
+    data: list[ConversationObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedConversation(AnswerSchema, kw_only=True):
+    """The answer of `DELETE /conversations/{id}`."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
+# Events
+
+_Part = OutputText | ReasoningText | SummaryText
+_OF_RESPONSE: Final = {"response": ResponseObject}
+_OF_ITEM: Final = {"output_index": int, "item": ConversationItem}
+_IN_ITEM: Final = {"item_id": str, "output_index": int}
+_IN_CONTENT: Final = {**_IN_ITEM, "content_index": int}
+_IN_SUMMARY: Final = {**_IN_ITEM, "summary_index": int}
+_OF_PART: Final = {**_IN_CONTENT, "part": _Part}
+_OF_SUMMARY_PART: Final = {**_IN_SUMMARY, "part": _Part}
+_LOGPROBS: Final = {"logprobs": list[TokenLogprob]}
+
+_EVENTS: Final[dict[str, dict[str, Any]]] = {
+    **dict.fromkeys(("created", "queued", "in_progress"), _OF_RESPONSE),
+    **dict.fromkeys(("completed", "incomplete", "failed"), _OF_RESPONSE),
+    **dict.fromkeys(("output_item.added", "output_item.done"), _OF_ITEM),
+    **dict.fromkeys(("content_part.added", "content_part.done"), _OF_PART),
+    **dict.fromkeys(
+        ("reasoning_summary_part.added", "reasoning_summary_part.done"), _OF_SUMMARY_PART
+    ),
+    "output_text.delta": {**_IN_CONTENT, "delta": str, **_LOGPROBS},
+    "output_text.done": {**_IN_CONTENT, "text": str, **_LOGPROBS},
+    "reasoning_text.delta": {**_IN_CONTENT, "delta": str},
+    "reasoning_text.done": {**_IN_CONTENT, "text": str},
+    "reasoning_summary_text.delta": {**_IN_SUMMARY, "delta": str},
+    "reasoning_summary_text.done": {**_IN_SUMMARY, "text": str},
+    "function_call_arguments.delta": {**_IN_ITEM, "delta": str},
+    "function_call_arguments.done": {**_IN_ITEM, "arguments": str},
+    "custom_tool_call_input.delta": {**_IN_ITEM, "delta": str},
+    "custom_tool_call_input.done": {**_IN_ITEM, "input": str},
+}
+"""The members of each event beside its type and number, by its type without `response.`."""
+
+
+class ErrorEvent(AnswerSchema, tag_field="type", tag="error", kw_only=True):
+    """Says why the response is about to fail."""
+
+    sequence_number: int
+    code: str | None
+    message: str
+    param: str | None
+
+
+def _event(kind: str, members: dict[str, Any]) -> type[Struct]:
+    name = "".join(word.capitalize() for word in kind.replace(".", "_").split("_"))
+    return defstruct(
+        f"{name}Event",
+        [("sequence_number", int), *members.items()],
+        bases=(AnswerSchema,),
+        tag_field="type",
+        tag=f"response.{kind}",
+        kw_only=True,
+        namespace={"__doc__": f"The event `response.{kind}`."},
+    )
+
+
+RESPONSE_EVENT: Final[Any] = Union[
+    (ErrorEvent, *(_event(kind, members) for kind, members in _EVENTS.items()))
+]
+"""Any event of a response's stream."""

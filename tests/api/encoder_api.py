@@ -41,13 +41,22 @@ class ByteTexts:
     num_added = 2
     pad_token_id = 0
 
-    def __init__(self, pair: PairTemplate | None = PAIR) -> None:
+    def __init__(self, pair: PairTemplate | None = PAIR, *, has_detokenizer: bool = True) -> None:
         self.pair = pair
+        self.has_detokenizer = has_detokenizer
         self.calls: list[list[str]] = []
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         self.calls.append(list(texts))
         return [np.array(list(text.encode()), np.int64) for text in texts]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        assert self.has_detokenizer
+        written = {CLS: "[CLS]", SEP: "[SEP]"}
+        return "".join(
+            "" if skip_special_tokens and id in written else written.get(id, chr(id))
+            for id in token_ids
+        )
 
     def enclosed(self, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.concatenate([self.before, token_ids, self.behind])
@@ -115,6 +124,7 @@ def served_encoder(
     joins_pairs: bool = False,
     max_model_len: int = 64,
     pair: PairTemplate | None = PAIR,
+    has_detokenizer: bool = True,
     **config: object,
 ) -> ServedEncoder:
     """A model of a fake encoder, with `EncoderConfig(**config)`."""
@@ -123,7 +133,8 @@ def served_encoder(
     backend = FakeEncoder(info, model)
     metrics = GenerationMetrics(name, backend.stats)
     tokenizing = FairThread("texts", per_client=10, total=20)
-    return ServedEncoder(backend, ByteTexts(pair), EncoderConfig(**config), metrics, tokenizing)
+    texts = ByteTexts(pair, has_detokenizer=has_detokenizer)
+    return ServedEncoder(backend, texts, EncoderConfig(**config), metrics, tokenizing)
 
 
 class EncoderApi(Api):

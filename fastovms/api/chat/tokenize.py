@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 
+from fastovms.api.chat.text_tokens import check_detokenizer, tokens_of
 from fastovms.api.conversation.chat_messages import read_messages
 from fastovms.api.conversation.chat_prompt import (
     TemplateFields,
@@ -19,16 +20,16 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.request.prompting import offload
 from fastovms.api.request.prompting.prompts import check_token_range, encoding_cost
 from fastovms.api.request.tokens.logprob_formats import TokenNames
-from fastovms.api.request.typed_body import Body, read_body
+from fastovms.api.request.typed_body import Body, read_any_body
 from fastovms.api.serving.images import uncounted
-from fastovms.api.serving.served import ServedModel
+from fastovms.api.serving.served import AnyServed
+from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.bodies.request_schemas import ModelField
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
 from fastovms.params import ModelInfo
-from fastovms.text.tokens.tokenizer import Tokenizer
 
 MAX_TEXTS: Final = 1024
 MAX_PADDED: Final = 2**20
@@ -80,6 +81,9 @@ class Tokenization:
         """Answers with the tokens of a prompt, or of messages as the chat template writes them.
         They are counted as `usage` counts them."""
         body, model = await self._read(request, TokenizeRequest, dialect)
+        tokenizer = tokens_of(model)
+        if body.return_token_strs:
+            check_detokenizer(model, "return_token_strs")
         if (body.prompt is None) == (body.messages is None):
             reason = "is required" if body.prompt is None else "cannot be used with messages"
             raise InvalidField(f"prompt {reason}", param="prompt")
@@ -87,8 +91,8 @@ class Tokenization:
         def answer() -> bytes:
             text, name, special = _text(body, model, dialect)
             _check_length(text, name, model.info)
-            token_ids = model.tokenizer.encode(text, add_special_tokens=special)
-            names = TokenNames(model.tokenizer.token_bytes)
+            token_ids = tokenizer.encode(text, add_special_tokens=special)
+            names = TokenNames(tokenizer.token_bytes)
             return orjson.dumps(
                 {
                     "count": len(token_ids),
@@ -102,19 +106,21 @@ class Tokenization:
 
     async def _read(
         self, request: Request, schema: type[Body], dialect: Dialect
-    ) -> tuple[Body, ServedModel]:
-        return await read_body(request, schema, self._models, dialect, self._bodies)
+    ) -> tuple[Body, AnyServed]:
+        return await read_any_body(request, schema, self._models, dialect, self._bodies)
 
     async def detokenize(self, request: Request, dialect: Dialect) -> Response:
         """Answers with the text, special tokens included."""
         body, model = await self._read(request, DetokenizeRequest, dialect)
+        check_detokenizer(model, "tokens")
+        tokenizer = tokens_of(model)
         token_ids = body.tokens
         if token_ids is None:
             raise InvalidField("tokens is required", param="tokens")
         check_token_range(token_ids, "tokens", model.info)
 
         def answer() -> bytes:
-            text = model.tokenizer.decode(token_ids, skip_special_tokens=False) if token_ids else ""
+            text = tokenizer.decode(token_ids, skip_special_tokens=False) if token_ids else ""
             return orjson.dumps({"prompt": text})
 
         return Response(200, await offload.run(answer, len(token_ids)))
@@ -124,17 +130,16 @@ class Tokenization:
         body, model = await self._read(request, OvmsTokenizeRequest, dialect)
         texts = _texts(body, model)
         padding = _padding(body, texts)
+        tokenizer = tokens_of(model)
 
         def answer() -> bytes:
             token_lists = [
-                model.tokenizer.encode(
-                    text, add_special_tokens=body.add_special_tokens is not False
-                )
+                tokenizer.encode(text, add_special_tokens=body.add_special_tokens is not False)
                 for text in texts
             ]
             token_lists = [token_ids[: body.max_length] for token_ids in token_lists]
             if padding is not None:
-                token_lists = padding(token_lists, model.tokenizer)
+                token_lists = padding(token_lists, tokenizer.pad_token_id)
             return orjson.dumps(
                 {"tokens": token_lists[0] if len(token_lists) == 1 else token_lists}
             )
@@ -142,11 +147,16 @@ class Tokenization:
         return Response(200, await offload.run(answer, encoding_cost(texts)))
 
 
-def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[str, str, bool]:
+def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[str, str, bool]:
     """Returns what is encoded, the name of its field, and whether special tokens are added to
     it."""
     if body.prompt is not None:
         return body.prompt, "prompt", body.add_special_tokens is not False
+    if isinstance(model, ServedEncoder):
+        raise InvalidField(
+            f"messages cannot be used: the model {model.info.name} chats with nobody",
+            param="messages",
+        )
     fields = TemplateFields(
         body.add_generation_prompt,
         body.continue_final_message,
@@ -163,7 +173,7 @@ def _text(body: TokenizeRequest, model: ServedModel, dialect: Dialect) -> tuple[
     return text, "messages", adds_special_tokens(body.add_special_tokens)
 
 
-def _texts(body: OvmsTokenizeRequest, model: ServedModel) -> list[str]:
+def _texts(body: OvmsTokenizeRequest, model: AnyServed) -> list[str]:
     given = body.text
     if given is None:
         raise InvalidField("text is required", param="text")
@@ -178,7 +188,8 @@ def _texts(body: OvmsTokenizeRequest, model: ServedModel) -> list[str]:
     return texts
 
 
-Padding = Callable[[list[list[int]], Tokenizer], list[list[int]]]
+Padding = Callable[[list[list[int]], int], list[list[int]]]
+"""Fills lists of tokens up with a token."""
 
 
 def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
@@ -201,9 +212,9 @@ def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
             param="max_length",
         )
 
-    def pad(token_lists: list[list[int]], tokenizer: Tokenizer) -> list[list[int]]:
+    def pad(token_lists: list[list[int]], pad_token_id: int) -> list[list[int]]:
         width = max(map(len, token_lists)) if length is None else length
-        filler = [tokenizer.pad_token_id]
+        filler = [pad_token_id]
         if side == "right":
             return [token_ids + filler * (width - len(token_ids)) for token_ids in token_lists]
         return [filler * (width - len(token_ids)) + token_ids for token_ids in token_lists]

@@ -51,6 +51,17 @@ async def read_body(
     return body, model
 
 
+async def read_any_body(
+    request: Request,
+    schema: type[Body],
+    models: ServedModels,
+    dialect: Dialect,
+    reader: BodyReader,
+) -> tuple[Body, AnyServed]:
+    """Does as `read_body` does, for a model that does anything."""
+    return await _read(request, schema, models, dialect, reader, tuple(Task))
+
+
 async def read_named(
     request: Request,
     schema: type[Body],

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fastovms.errors import ConfigurationError, RequestError
 
 TOKENIZER_FILE: Final = "openvino_tokenizer.xml"
+_DETOKENIZER_FILE: Final = "openvino_detokenizer.xml"
 _TEMPLATES: Final = "processed_post_processor_template"
 """What the tokenizer's file calls the tokens that it puts around a text, and around two."""
 
@@ -58,15 +59,23 @@ class TextEncoder:
         before, behind: the tokens that the tokenizer puts around a text.
         pair: what it puts around two texts; None = it knows no pairs.
         pad_token_id: what texts of one batch are filled up with.
+        has_detokenizer: whether it makes texts of tokens, too.
     """
 
-    def __init__(self, tokenizer: openvino_genai.Tokenizer, pair: PairTemplate | None) -> None:
+    def __init__(
+        self,
+        tokenizer: openvino_genai.Tokenizer,
+        pair: PairTemplate | None,
+        *,
+        has_detokenizer: bool,
+    ) -> None:
         """
         Raises:
             RuntimeError: the tokenizer does not work.
         """
         self._tokenizer = tokenizer
         self.pair = pair
+        self.has_detokenizer = has_detokenizer
         self.pad_token_id: int = max(tokenizer.get_pad_token_id(), 0)
         self.before, self.behind = self._ends()
 
@@ -79,7 +88,11 @@ class TextEncoder:
         """
         path = model_dir / TOKENIZER_FILE
         try:
-            return cls(openvino_genai.Tokenizer(model_dir), _pair_template(path))
+            return cls(
+                openvino_genai.Tokenizer(model_dir),
+                _pair_template(path),
+                has_detokenizer=(model_dir / _DETOKENIZER_FILE).is_file(),
+            )
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1]
             raise ConfigurationError(
@@ -110,6 +123,14 @@ class TextEncoder:
                     f" at position {error.start}"
                 ) from None
         return self._encode(texts, add_special_tokens=False)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Returns the text of tokens. Ids outside the vocabulary contribute nothing. Raises
+        RuntimeError where there is no detokenizer."""
+        texts: list[str] = self._tokenizer.decode(
+            [list(token_ids)], skip_special_tokens=skip_special_tokens
+        )
+        return texts[0]
 
     def enclosed(self, token_ids: TokenIds) -> TokenIds:
         """Returns the tokens of a text with those around it."""

@@ -36,6 +36,19 @@ def test_pairs_are_encoded_as_by_genai(texts):
         assert types.tolist() == [0] * (len(first) + 2) + [1] * (len(token_ids) + 1)
 
 
+def test_texts_of_tokens():
+    texts = TextEncoder.load(DEMO_MODEL)
+    assert texts.has_detokenizer
+    [token_ids] = texts.encode(["Once upon a time"])
+    assert texts.decode(token_ids.tolist(), skip_special_tokens=True) == "Once upon a time"
+
+
+def test_a_model_without_a_detokenizer(texts):
+    assert not texts.has_detokenizer
+    with pytest.raises(RuntimeError):
+        texts.decode([5], skip_special_tokens=True)
+
+
 def test_lone_surrogates_are_refused(texts):
     with pytest.raises(RequestError, match=r"U\+D800 at position 1"):
         texts.encode(["a", "a\ud800"])

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fastovms.backend_stats import BackendStats
-from fastovms.encoding import EncoderInfo, EncoderText
+from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText
 from fastovms.params import (
     GenerationOutput,
     GenerationRequest,
@@ -94,7 +91,7 @@ class EncoderBackend(Backend, Protocol):
 
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0
-    ) -> NDArray[np.float32]:
+    ) -> EncodedTexts:
         """Encodes texts, of which there is at least one. Whoever cancels it gives them up: what is
         not computed yet is not.
 
@@ -102,10 +99,6 @@ class EncoderBackend(Backend, Protocol):
             texts: none is longer than the model's context, and all ids are of its vocabulary.
             client: who has sent them: clients take turns.
             priority: lower is sooner, whoever the clients are.
-
-        Returns:
-            A row for each text, in their order, f32 [N, width]: pooled states as they are, or the
-                logits of a classifier.
 
         Raises:
             Overloaded: too many requests or tokens wait already.

@@ -14,6 +14,9 @@ STEP_BUCKETS: Final = (
 )  # fmt: skip
 """The bounds of the buckets of `step_seconds`, in seconds."""
 
+BATCH_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+"""The bounds of the buckets of `encoder_batch_size`, in texts."""
+
 
 @dataclass(slots=True, kw_only=True)
 class EngineCounters:
@@ -76,6 +79,25 @@ class StoredPrefixStats:
     ] = 0
 
 
+@dataclass(slots=True, kw_only=True)
+class EncoderCounters:
+    """What a model of embeddings or a reranker has counted. Its thread adds to it; others get
+    copies.
+
+    Attributes:
+        batch_sizes: texts of each batch; None before the first. It goes on to change.
+    """
+
+    num_texts: Annotated[int, Counter("encoder_texts", "Texts and pairs of texts encoded")] = 0
+    num_padding_tokens: Annotated[
+        int, Counter("encoder_padding_tokens", "Tokens computed only to fill batches up")
+    ] = 0
+    batch_sizes: Annotated[
+        Histogram | None,
+        Series("histogram", "encoder_batch_size", "Texts computed together", BATCH_BUCKETS),
+    ] = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarStats:
     """What happened to the grammars that clients have sent.
@@ -114,6 +136,7 @@ class BackendStats:
     grammars: GrammarStats = field(default_factory=GrammarStats)
     stored_prefixes: StoredPrefixStats = field(default_factory=StoredPrefixStats)
     counters: EngineCounters = field(default_factory=EngineCounters)
+    encoder: EncoderCounters = field(default_factory=EncoderCounters)
     step_seconds: Annotated[
         Histogram | None,
         Series("histogram", "step_seconds", "Duration of the engine's steps", STEP_BUCKETS),
@@ -130,7 +153,7 @@ class BackendStats:
         return used / self.num_blocks if self.num_blocks else 0.0
 
 
-Statistics = TypeVar("Statistics", BackendStats, GrammarStats, EngineCounters)
+Statistics = TypeVar("Statistics", BackendStats, GrammarStats, EngineCounters, EncoderCounters)
 
 
 def continued(before: Statistics, now: Statistics) -> Statistics:

@@ -39,6 +39,21 @@ class EncoderText(NamedTuple):
     type_ids: NDArray[np.int64] | None = None
 
 
+class EncodedTexts(NamedTuple):
+    """What a model has made of texts.
+
+    Attributes:
+        rows: one for each text, in their order, f32 [N, width]: pooled states as they are, or the
+            logits of a classifier.
+        queue_time: seconds until the first of them was computed.
+        compute_time: seconds from there to the last one.
+    """
+
+    rows: NDArray[np.float32]
+    queue_time: float
+    compute_time: float
+
+
 @dataclass(frozen=True, slots=True)
 class EncoderInfo:
     """What a model makes of a text.

@@ -193,6 +193,7 @@ def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
         info.name,
         backend.stats,
         labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
+        has_kv_cache=False,
     )
     tokenizing: FairThread[list[TokenIds]] = FairThread(
         "texts to encode", per_client=_MAX_PIECES, total=4 * _MAX_PIECES

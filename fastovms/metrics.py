@@ -72,6 +72,7 @@ class GenerationMetrics:
     """What happened to the requests of one model. `GenerationCollector` exports it.
 
     Attributes:
+        has_kv_cache: whether the model has one, of which there are series then.
         labels: what does not change about the model.
         finished: samples by finish reason.
     """
@@ -134,12 +135,15 @@ class GenerationMetrics:
         model_name: str,
         stats: Callable[[], BackendStats],
         labels: Mapping[str, str] | None = None,
+        *,
+        has_kv_cache: bool = True,
     ) -> None:
         """
         Args:
             stats: asked at every scrape, until `end`.
         """
         self.model_name = model_name
+        self.has_kv_cache = has_kv_cache
         self._stats = stats
         self._before: BackendStats | None = None
         self.labels = labels or {}
@@ -163,6 +167,11 @@ class GenerationMetrics:
         self.finished = earlier.finished
         for name, _ in series_of(GenerationMetrics):
             setattr(self, name, getattr(earlier, name))
+
+    def texts_encoded(self, queue_time: float, compute_time: float) -> None:
+        """Records how many seconds the texts of a request waited, and how many they took then."""
+        self.request_queue_time.observe(queue_time)
+        self.request_prefill_time.observe(compute_time)
 
     def request_finished(self, request: FinishedRequest) -> None:
         self.e2e_request_latency.observe(request.seconds)
@@ -200,9 +209,10 @@ class GenerationCollector(Collector):
         models = self._models()
         stats = {model.model_name: model.stats() for model in models}
         yield _model_info(models)
-        yield _cache_info(stats)
+        cached = {m.model_name: stats[m.model_name] for m in models if m.has_kv_cache}
+        yield _cache_info(cached)
         yield from _families(BackendStats, stats)
-        usage = {model_name: values.kv_cache_usage for model_name, values in stats.items()}
+        usage = {model_name: values.kv_cache_usage for model_name, values in cached.items()}
         yield _family(_KV_CACHE_USAGE, usage)
         yield _finished(models)
         yield from _families(GenerationMetrics, {m.model_name: m for m in models})

@@ -9,7 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fastovms.backend_stats import (
+    BATCH_BUCKETS,
     BackendStats,
+    EncoderCounters,
     EngineCounters,
     GrammarStats,
     StoredPrefixStats,
@@ -33,6 +35,7 @@ def numbered(statistics: type, first: int) -> dict[str, int]:
 STATS = BackendStats(
     grammars=GrammarStats(**numbered(GrammarStats, 100)),
     counters=EngineCounters(**numbered(EngineCounters, 200)),
+    encoder=EncoderCounters(batch_sizes=Histogram((1.0,)), **numbered(EncoderCounters, 400)),
     step_seconds=Histogram((1.0,)),
     **numbered(BackendStats, 300),
 )
@@ -59,10 +62,11 @@ def test_every_statistic_is_exported_or_left_out_on_purpose() -> None:
     exported = {path.rpartition(".")[2] for path, _ in series_of(BackendStats)}
     named = {
         field.name
-        for kind in (BackendStats, EngineCounters, GrammarStats, StoredPrefixStats)
+        for kind in (BackendStats, EncoderCounters, EngineCounters, GrammarStats, StoredPrefixStats)
         for field in fields(kind)
     }
-    assert named - {"grammars", "counters", "stored_prefixes"} == exported | NOT_EXPORTED
+    parts = {"grammars", "counters", "encoder", "stored_prefixes"}
+    assert named - parts == exported | NOT_EXPORTED
 
 
 def test_no_two_series_share_a_name() -> None:
@@ -77,6 +81,28 @@ def test_a_histogram_that_has_not_begun_is_an_empty_one() -> None:
     registry.register(GenerationCollector(lambda: [GenerationMetrics("m", BackendStats)]))
     assert registry.get_sample_value("fastovms_step_seconds_count", {"model_name": "m"}) == 0
     assert registry.get_sample_value("fastovms_kv_cache_usage_perc", {"model_name": "m"}) == 0
+
+
+def test_a_model_without_a_cache_has_no_series_of_one() -> None:
+    registry = CollectorRegistry()
+    models = [GenerationMetrics("m", lambda: STATS, has_kv_cache=False)]
+    registry.register(GenerationCollector(lambda: models))
+    families = {family.name: family.samples for family in registry.collect()}
+    assert families["fastovms_kv_cache_usage_perc"] == []
+    assert families["fastovms_cache_config_info"] == []
+    assert families["fastovms_num_requests_running"]
+
+
+def test_the_counts_of_a_model_go_on_after_its_next_load() -> None:
+    sizes = Histogram(BATCH_BUCKETS)
+    sizes.observe(3)
+    stats = BackendStats(encoder=EncoderCounters(num_texts=3, batch_sizes=sizes))
+    earlier = GenerationMetrics("m", lambda: stats)
+    earlier.end()
+    later = GenerationMetrics("m", lambda: stats)
+    later.continue_from(earlier)
+    counted = later.stats().encoder
+    assert (counted.num_texts, counted.batch_sizes.count) == (6, 2)
 
 
 def test_the_size_of_the_cache_is_told_in_our_words_and_in_those_of_vllm() -> None:

@@ -21,7 +21,7 @@ from fastovms.api.wire.bodies.fair_thread import FairThread
 from fastovms.backend_stats import BackendStats
 from fastovms.config import ApiConfig
 from fastovms.encoder_config import EncoderConfig
-from fastovms.encoding import EncoderInfo, EncoderText, Task
+from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Task
 from fastovms.http.routing.router import Router
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
@@ -91,13 +91,13 @@ class FakeEncoder:
 
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0
-    ) -> NDArray[np.float32]:
+    ) -> EncodedTexts:
         self.encoded.append((texts, client))
         self.priorities.append(priority)
         if self.error is not None:
             raise self.error
         rows = [self._row(text)[: self.encoder.width] for text in texts]
-        return np.array(rows, np.float32)
+        return EncodedTexts(np.array(rows, np.float32), 0.25, 0.5)
 
     def _row(self, text: EncoderText) -> list[float]:
         ids = text.token_ids
@@ -131,7 +131,7 @@ def served_encoder(
     info = EncoderInfo(task, width or (4 if task is Task.EMBEDDINGS else 1), joins_pairs)
     model = replace(model_info(name=name, max_model_len=max_model_len), vocab_size=258)
     backend = FakeEncoder(info, model)
-    metrics = GenerationMetrics(name, backend.stats)
+    metrics = GenerationMetrics(name, backend.stats, has_kv_cache=False)
     tokenizing = FairThread("texts", per_client=10, total=20)
     texts = ByteTexts(pair, has_detokenizer=has_detokenizer)
     return ServedEncoder(backend, texts, EncoderConfig(**config), metrics, tokenizing)

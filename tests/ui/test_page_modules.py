@@ -141,6 +141,7 @@ def test_rates_between_two_scrapes(opened: Window) -> None:
     assert (mine["stepPrompts"], mine["stepAnswers"]) == (2.5, 1)
     assert mine["serverErrors"] == 60
     assert (others["out"], others["running"], others["first"]) == (0, 0, None)
+    assert others["kv"] is None  # as of a model that encodes texts
 
 
 def test_a_program_has_pythons_spelling(opened: Window) -> None:

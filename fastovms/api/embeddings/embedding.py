@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastovms.api.embeddings.input_texts import InputText, TextLimit, tokenize
 from fastovms.api.serving.served_encoder import ServedEncoder
-from fastovms.encoding import EncoderText
+from fastovms.encoding import EncodedTexts, EncoderText
 from fastovms.errors import InvalidField
 from fastovms.metrics import FinishedRequest
 
@@ -98,9 +98,10 @@ async def embed(
             for text, token_ids in zip(texts, found, strict=True)
         ]
     encoded = [EncoderText(token_ids) for token_ids in found]
-    rows = await model.backend.encode(encoded, client, options.priority)
+    result = await model.backend.encode(encoded, client, options.priority)
     num_tokens = sum(map(len, found))
-    note_finished(model, started_at, num_tokens)
+    note_finished(model, started_at, num_tokens, result)
+    rows = result.rows
     if dimensions is not None:
         rows = rows[:, :dimensions]
     normalizes = model.config.normalize if options.normalizes is None else options.normalizes
@@ -114,7 +115,10 @@ def normalized(rows: Vectors) -> Vectors:
     return scaled
 
 
-def note_finished(model: ServedEncoder, started_at: float, num_tokens: int) -> None:
+def note_finished(
+    model: ServedEncoder, started_at: float, num_tokens: int, result: EncodedTexts
+) -> None:
     """Tells the metrics of a request that has all its rows."""
+    model.metrics.texts_encoded(result.queue_time, result.compute_time)
     seconds = asyncio.get_running_loop().time() - started_at
     model.metrics.request_finished(FinishedRequest(seconds, ("stop",), num_tokens, 0, 1, None))

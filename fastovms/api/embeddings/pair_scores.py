@@ -104,11 +104,11 @@ async def score_pairs(
         owners = list(range(len(pairs)))
     else:
         encoded, owners = await _paired(model, template, texts, pairs, options, client)
-    rows = await model.backend.encode(encoded, client, options.priority)
+    result = await model.backend.encode(encoded, client, options.priority)
     num_tokens = sum(len(text.token_ids) for text in encoded)
-    note_finished(model, started_at, num_tokens)
+    note_finished(model, started_at, num_tokens, result)
     scores = np.full(len(pairs), -np.inf, np.float32)
-    np.maximum.at(scores, owners, _relevance(rows, uses_activation=options.uses_activation))
+    np.maximum.at(scores, owners, _relevance(result.rows, uses_activation=options.uses_activation))
     return PairScores(scores, num_tokens)
 
 

@@ -14,13 +14,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.backend_stats import STEP_BUCKETS, BackendStats, EngineCounters
+from fastovms.backend_stats import (
+    BATCH_BUCKETS,
+    STEP_BUCKETS,
+    BackendStats,
+    EncoderCounters,
+    EngineCounters,
+)
 from fastovms.backends.encoder.encoder_model import EncoderModel
 from fastovms.backends.encoder.slice_costs import SliceCosts
 from fastovms.backends.encoder.text_queue import QueuedText, TextQueue
 from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.engine_thread.working_engines import WorkingEngines
-from fastovms.encoding import EncoderInfo, EncoderText
+from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded
 from fastovms.params import ModelInfo
 from fastovms.series import Histogram
@@ -40,7 +46,7 @@ class _Job:
     Attributes:
         rows: what was computed, f32 [N, width].
         num_left: how many of the rows are not there yet.
-        done: has the rows in the end.
+        done: has the result in the end.
         is_given_up: whether nobody waits for it any more.
     """
 
@@ -50,7 +56,8 @@ class _Job:
         client: str,
         priority: int,
         width: int,
-        done: asyncio.Future[NDArray[np.float32]],
+        done: asyncio.Future[EncodedTexts],
+        queued_at: float,
     ) -> None:
         self.texts = texts
         self.client = client
@@ -60,6 +67,18 @@ class _Job:
         self.num_tokens = sum(len(text.token_ids) for text in texts)
         self.done = done
         self.is_given_up = False
+        self.queued_at = queued_at
+        self.started_at: float | None = None
+
+    def start(self, now: float) -> None:
+        """Notes that some of the texts are computed now."""
+        if self.started_at is None:
+            self.started_at = now
+
+    def encoded(self, now: float) -> EncodedTexts:
+        """Returns what was computed, with how long that took."""
+        assert self.started_at is not None
+        return EncodedTexts(self.rows, self.started_at - self.queued_at, now - self.started_at)
 
 
 class ThreadedEncoder:
@@ -91,6 +110,7 @@ class ThreadedEncoder:
         self._texts: TextQueue[_Job] = TextQueue()
         self._jobs: set[_Job] = set()
         self._counters = EngineCounters()
+        self._encoder_counters = EncoderCounters(batch_sizes=Histogram(BATCH_BUCKETS))
         self._num_running = 0
         self._steps = Histogram(STEP_BUCKETS)
         self._longest = 0.0
@@ -121,14 +141,15 @@ class ThreadedEncoder:
 
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0
-    ) -> NDArray[np.float32]:
+    ) -> EncodedTexts:
         if self._failure is not None:
             raise EngineFailed(f"the engine has failed: {self._failure}")
         if self._loop is None or self._closing:
             raise BackendUnavailable("the server is not ready to encode texts")
         if len(self._jobs) >= self._max_num_queued:
             raise Overloaded(f"{len(self._jobs)} requests are waiting, which is the limit")
-        job = _Job(texts, client, priority, self.encoder.width, self._loop.create_future())
+        done: asyncio.Future[EncodedTexts] = self._loop.create_future()
+        job = _Job(texts, client, priority, self.encoder.width, done, self._clock())
         num_waiting = sum(other.num_tokens for other in self._jobs)
         if num_waiting and num_waiting + job.num_tokens > _MAX_WAITING_TOKENS:
             raise Overloaded(f"{num_waiting} tokens are waiting, and no more than that may")
@@ -149,6 +170,7 @@ class ThreadedEncoder:
             longest_step_seconds=self._longest,
             step_seconds=self._steps,
             counters=replace(self._counters),
+            encoder=replace(self._encoder_counters),
         )
 
     def fail(self, reason: str) -> None:
@@ -213,6 +235,9 @@ class ThreadedEncoder:
         if not texts:
             return
         self._num_running = len(texts)
+        now = self._clock()
+        for job in jobs:
+            job.start(now)
         batch = self._encoder.batch([job.texts[index] for job, index, _ in texts])
         segment = 0
         while segment < self._encoder.num_segments:
@@ -231,8 +256,16 @@ class ThreadedEncoder:
             if all(job.is_given_up for job in jobs):
                 break
         else:
+            self._note_batch(texts, batch.num_tokens)
             self._hand_over(texts, batch.rows)
         self._num_running = 0
+
+    def _note_batch(self, texts: Sequence[QueuedText[_Job]], num_tokens: int) -> None:
+        counters = self._encoder_counters
+        counters.num_texts += len(texts)
+        counters.num_padding_tokens += num_tokens - sum(text.length for text in texts)
+        assert counters.batch_sizes is not None
+        counters.batch_sizes.observe(len(texts))
 
     def _note_slice(self, seconds: float) -> None:
         self._counters.num_steps += 1
@@ -245,7 +278,7 @@ class ThreadedEncoder:
             job.num_left -= 1
             self._counters.num_prompt_tokens += length
             if not job.num_left:
-                self._call_loop(_answer, job)
+                self._call_loop(_answer, job, job.encoded(self._clock()))
 
     def _call_loop(self, callback: Callable[..., object], *args: object) -> None:
         assert self._loop is not None
@@ -255,9 +288,9 @@ class ThreadedEncoder:
             logger.debug("the event loop has closed before the encoder")
 
 
-def _answer(job: _Job) -> None:
+def _answer(job: _Job, encoded: EncodedTexts) -> None:
     if not job.done.done():
-        job.done.set_result(job.rows)
+        job.done.set_result(encoded)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

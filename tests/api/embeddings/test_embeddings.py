@@ -147,3 +147,5 @@ async def test_what_is_counted(make_encoder_api):
     assert api.last_request.log_fields["prompt_tokens"] == 6
     assert api.metrics.finished == {"stop": 1}
     assert api.metrics.request_prompt_tokens.buckets()[1] == 6
+    assert api.metrics.request_queue_time.buckets()[1] == 0.25
+    assert api.metrics.request_prefill_time.buckets()[1] == 0.5

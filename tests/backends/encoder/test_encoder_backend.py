@@ -34,7 +34,8 @@ class StoppingModel:
 
     @property
     def num_tokens(self) -> int:
-        return 1
+        lengths = [len(text.token_ids) for text in self.batches[-1]]
+        return len(lengths) * max(lengths)
 
     @property
     def rows(self):
@@ -72,7 +73,7 @@ async def test_rows_are_in_the_order_of_the_texts(made):
     for _ in range(100):
         model.passes.release()
     texts = [text(*[1] * n) for n in (3, 1, 2, 1, 4)]
-    rows = await backend.encode(texts, "me")
+    rows = (await backend.encode(texts, "me")).rows
     assert rows.tolist() == [[3], [1], [2], [1], [4]]
     assert len(model.batches) > 1
     async with asyncio.timeout(TIMEOUT):
@@ -84,6 +85,36 @@ async def test_rows_are_in_the_order_of_the_texts(made):
     assert stats.counters.num_steps == 2 * len(model.batches)
 
 
+async def test_what_it_counts():
+    model = StoppingModel()
+    backend = ThreadedEncoder(model, model_info(), max_batch_tokens=64, max_num_queued=3)
+    backend.start()
+    for _ in range(100):
+        model.passes.release()
+    await backend.encode([text(1), text(2, 2), text(3)], "me")
+    counted = backend.stats().encoder
+    await backend.close()
+    lengths = [[len(one.token_ids) for one in texts] for texts in model.batches]
+    assert counted.num_texts == 3
+    assert counted.num_padding_tokens == sum(max(n) * len(n) - sum(n) for n in lengths) > 0
+    assert counted.batch_sizes.count == len(lengths)
+    assert counted.batch_sizes.buckets()[1] == 3
+
+
+async def test_how_long_texts_wait_and_are_computed(made):
+    model, backend = made
+    first = asyncio.ensure_future(backend.encode([text(1)], "a"))
+    await begun(model)
+    second = asyncio.ensure_future(backend.encode([text(2)], "a", 1))
+    await asyncio.sleep(0.05)
+    for _ in range(4):
+        model.passes.release()
+    earlier, later = await first, await second
+    assert earlier.compute_time >= 0.05
+    assert later.queue_time >= 0.05
+    assert earlier.queue_time >= 0 <= later.compute_time
+
+
 async def test_what_is_given_up_is_not_computed(made):
     model, backend = made
     long = asyncio.ensure_future(backend.encode([text(1, 1, 1, 1)] * 5, "a"))
@@ -93,7 +124,7 @@ async def test_what_is_given_up_is_not_computed(made):
     await asyncio.wait([long])
     for _ in range(100):
         model.passes.release()
-    assert (await backend.encode([text(5)], "b")).tolist() == [[5]]
+    assert (await backend.encode([text(5)], "b")).rows.tolist() == [[5]]
     assert len(model.batches) == 2
     assert backend.stats().num_waiting == 0
 

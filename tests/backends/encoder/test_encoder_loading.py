@@ -26,7 +26,7 @@ async def encode(directory, config: EncoderConfig, make_texts):
     backend, texts = load_encoder(directory, info, engine, config, ComputeTurn(WorkingEngines()))
     backend.start()
     try:
-        return await backend.encode(make_texts(texts), "me")
+        return (await backend.encode(make_texts(texts), "me")).rows
     finally:
         await backend.close()
 

@@ -21,7 +21,7 @@ export const SCRAPED = `metrics?${SERIES.map((name) => `name[]=${PREFIX}${name}`
  * @property {number} in prompt tokens a second.
  * @property {number} running
  * @property {number} waiting
- * @property {number} kv share of the KV cache in use, from 0 to 1.
+ * @property {number|null} kv share of the KV cache in use, from 0 to 1; null = there is none.
  * @property {number|null} hits share of prompt tokens that were cached.
  * @property {number|null} accepted share of drafted tokens that were right.
  * @property {number|null} first median seconds to the first token.
@@ -53,13 +53,14 @@ export function ratesBetween(before, now, seconds, model) {
   const right = growth("spec_decode_num_accepted_tokens_total");
   const steps = growth("step_seconds_count");
   const percentile = (name, share) => percentileBetween(before, now, name, model, share);
-  const models = new Set((now.get(`${PREFIX}kv_cache_usage_perc`) ?? []).map(({ labels }) => labels.model_name));
+  // Models that encode texts have no KV cache.
+  const cached = new Set((now.get(`${PREFIX}kv_cache_usage_perc`) ?? []).map(({ labels }) => labels.model_name));
   return {
     out: out / seconds,
     in: prompts / seconds,
     running: level("num_requests_running"),
     waiting: level("num_requests_waiting"),
-    kv: level("kv_cache_usage_perc") / (model ? 1 : Math.max(1, models.size)),
+    kv: ratio(level("kv_cache_usage_perc"), model ? Number(cached.has(model)) : cached.size),
     hits: ratio(found, growth("prefix_cache_queries_total")),
     accepted: ratio(right, drafted),
     first: percentile("time_to_first_token_seconds", 0.5),

@@ -21,7 +21,7 @@ from fastovms.engine.model.machine.memory_speed import MemoryReader
 from fastovms.engine.model.tuning import DECODES, PREFILLS, Times
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
-from fastovms.loading import check_models
+from fastovms.loading import check_models, encodes
 from fastovms.settings import ModelSource
 
 _WIDTH: Final = 100
@@ -37,6 +37,11 @@ def tune(source: ModelSource, repository: RepositoryConfig) -> str:
     root = model_root(repository.path, os.environ)
     model = ModelFinder(Repository(root), repository).find(source)
     check_models([model])
+    if encodes(model):
+        raise ConfigurationError(
+            f"{model.path} encodes texts: there is nothing to choose by measuring, since its "
+            "batches follow what its segments take while it runs"
+        )
     cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
     with TemporaryDirectory(prefix="fastovms-") as scratch:
         directory = model_directory(model.path, cache, Path(scratch))

@@ -11,6 +11,7 @@ from fastovms.cli.commands.tune import render
 from fastovms.cli.main import main
 from fastovms.config import DEMO_MODEL
 from fastovms.engine.model.tuning import BUDGET_CASES, LOAD_CASES
+from tests.encoder_models import encoder_dir
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,13 @@ def test_without_a_cache_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_missing_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err == f"fastovms: model directory {tmp_path}/none does not exist\n"
+
+
+def test_a_model_of_embeddings_has_nothing_to_measure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["tune", str(encoder_dir())]) == 2
+    assert "encodes texts: there is nothing to choose" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

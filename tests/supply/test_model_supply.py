@@ -27,6 +27,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.residency_config import ResidencyConfig
 from fastovms.settings import ModelSource
 from fastovms.supply.model_supply import ModelSupply
+from tests.encoder_models import encoder_dir
 
 FLAGS = ("--port", "0", "--cache-size", "0.05", "--no-tune", "--state-dir", ":memory:")
 
@@ -231,3 +232,27 @@ def test_the_list_changes(server: Server, tmp_path: Path) -> None:
     assert status == 503
     assert "the model new could not be loaded: " in answer["error"]["message"]
     assert server.ask("GET", "/v1/models/new")[1]["status"]["failed"] is True
+
+
+def test_models_that_encode_texts_come_and_go_as_others(tmp_path: Path) -> None:
+    models = tmp_path / "config.json"
+    write_list(models, chat=DEMO_MODEL, emb=encoder_dir(), rank=encoder_dir(1))
+    embed = {"model": "emb", "input": ["the model of the river"] * 8}
+    rank = {"model": "rank", "query": "the city", "documents": ["light", "of the river"]}
+    count = {"model": "emb", "text": "the model"}
+
+    with running(models, "--max-loaded-models", "1", "--idle-unload", "1h") as server:
+        calls = [
+            lambda: server.ask("POST", "/v1/embeddings", embed)[0],
+            lambda: server.ask("POST", "/v3/rerank", rank)[0],
+            lambda: server.ask("POST", "/v3/tokenize", count)[0],
+            lambda: server.complete("chat"),
+            lambda: server.ask("POST", "/v1/models/emb/unload")[0],
+            lambda: server.ask("POST", "/v1/models/rank/load")[0],
+        ]
+        with ThreadPoolExecutor(4) as clients:
+            statuses = list(clients.map(lambda number: calls[number % 6](), range(12)))
+        assert statuses == [200] * 12
+        assert server.ask("POST", "/v1/embeddings", embed)[0] == 200
+        assert 'fastovms_encoder_texts_total{model_name="emb"} 24.0' in server.metrics()
+        assert list(server.states().values()).count("AVAILABLE") == 1

@@ -7,44 +7,21 @@ import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from fastovms.backends.model_files.model_task import find_task
 from fastovms.cli.flags.flags import FLAGS, read_flags
 from fastovms.cli.flags.unused_flags import given_flags
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
+from fastovms.ovms.calculators import CALCULATORS
 from fastovms.ovms.files import path_from, write_file
-from fastovms.ovms.graph import GRAPH_FILE, MAX_INTEGER, MODEL_FILES, OPTIONS
-from fastovms.ovms.options import OVMS_OPTIONS, Choice, Integer
+from fastovms.ovms.graph import GRAPH_FILE, MAX_INTEGER, MODEL_FILES
+from fastovms.ovms.graph_texts import GRAPHS
+from fastovms.ovms.options import OVMS_OPTIONS, Choice, Integer, Kind
 from fastovms.ovms.plugin_config import read_plugin_config
 from fastovms.ovms.textproto import quote
 from fastovms.settings import ENCODER, ENGINE, MODEL_SECTIONS, ConfigField
-
-_GRAPH: Final = """\
-input_stream: "HTTP_REQUEST_PAYLOAD:input"
-output_stream: "HTTP_RESPONSE_PAYLOAD:output"
-node: {
-  name: "LLMExecutor"
-  calculator: "HttpLLMCalculator"
-  input_stream: "LOOPBACK:loopback"
-  input_stream: "HTTP_REQUEST_PAYLOAD:input"
-  input_side_packet: "LLM_NODE_RESOURCES:llm"
-  output_stream: "LOOPBACK:loopback"
-  output_stream: "HTTP_RESPONSE_PAYLOAD:output"
-  input_stream_info: { tag_index: "LOOPBACK:0", back_edge: true }
-  node_options: {
-    [type.googleapis.com / mediapipe.LLMCalculatorOptions]: {
-      %s
-    }
-  }
-  input_stream_handler {
-    input_stream_handler: "SyncSetInputStreamHandler"
-    options {
-      [mediapipe.SyncSetInputStreamHandlerOptions.ext] { sync_set { tag_index: "LOOPBACK:0" } }
-    }
-  }
-}
-"""
 
 _HELD: Final = tuple(
     option
@@ -53,7 +30,11 @@ _HELD: Final = tuple(
 )
 """What a graph has an option for, or a member of its option plugin_config."""
 
-_DEFAULTS: Final[Mapping[str, object]] = {"device": "CPU", "enable_prefix_caching": True}
+_DEFAULTS: Final[Mapping[Task, Mapping[str, object]]] = {
+    Task.TEXT_GENERATION: {"device": "CPU", "enable_prefix_caching": True},
+    Task.EMBEDDINGS: {"target_device": "CPU"},
+    Task.RERANK: {"target_device": "CPU"},
+}
 """Defaults of flags, where OVMS has others for graphs."""
 
 HELD_FLAGS: Final = frozenset(option.flag for option in _HELD)
@@ -74,10 +55,51 @@ def write_graph(arguments: argparse.Namespace) -> Path:
     given = read_flags(arguments).only(*MODEL_SECTIONS)
     model = _model(folder, arguments.gguf_filename)
     graph = folder / GRAPH_FILE
-    options = _options(dict[Any, Any](given.given) | given_flags(arguments), folder)
-    lines = [f"{name}: {_shown(name, value)}" for name, value in options.items()]
-    write_file(graph, _GRAPH % "\n      ".join([f"models_path: {quote(model)}", *lines]))
+    task = _task(given.given.get(ENCODER.task, "auto"), folder, arguments.gguf_filename)
+    options = _options(dict[Any, Any](given.given) | given_flags(arguments), folder, task)
+    kinds = CALCULATORS[GRAPHS[task].calculator].options
+    lines = [f"{name}: {_shown(name, value, kinds[name].kind)}" for name, value in options.items()]
+    write_file(graph, GRAPHS[task].filled("\n".join([f"models_path: {quote(model)}", *lines])))
     return graph
+
+
+def _task(asked: str, folder: Path, gguf: str | None) -> Task:
+    """Returns what the model is for: as asked, else by its files, where these can be read."""
+    if asked != "auto":
+        return Task(asked)
+    if gguf is not None:
+        return Task.TEXT_GENERATION
+    try:
+        return find_task(folder)
+    except ConfigurationError:
+        return Task.TEXT_GENERATION
+
+
+class _Place(NamedTuple):
+    """Where a graph holds what a flag says: in an option, else in a property of plugin_config."""
+
+    option: str
+    property: str = ""
+
+
+def _places(task: Task) -> dict[ConfigField | str, _Place]:
+    """Returns the places by the fields that flags set, or by the flags that have no use here."""
+    if task is Task.TEXT_GENERATION:
+        return {
+            option.field or option.flag: _Place(
+                option.graph, option.device_property or option.pipeline_property
+            )
+            for option in _HELD
+        }
+    places: dict[ConfigField | str, _Place] = {
+        option.field: _Place("", option.device_property)
+        for option in _HELD
+        if option.field is not None and option.device_property
+    }
+    for name, option in CALCULATORS[GRAPHS[task].calculator].options.items():
+        if option.field is not None:  # two names of one length: the older graphs know the first
+            places.setdefault(option.field, _Place(name))
+    return places
 
 
 def _model(folder: Path, gguf: str | None) -> str:
@@ -90,32 +112,28 @@ def _model(folder: Path, gguf: str | None) -> str:
     return f"./{gguf or ''}"
 
 
-def _options(given: Mapping[ConfigField | str, Any], folder: Path) -> dict[str, Any]:
+def _options(given: Mapping[ConfigField | str, Any], folder: Path, task: Task) -> dict[str, Any]:
     """Returns the node's options.
 
     Args:
         given: values by the fields that flags set, or by the flags that have no use here.
     """
-    if given.get(ENCODER.task, "auto") not in ("auto", Task.TEXT_GENERATION.value):
-        raise ConfigurationError(
-            "--configure writes graphs of models that generate text: others are served by their "
-            "directory, and need none"
-        )
-    held = {option.field for option in _HELD} | {ENCODER.task}
+    places = _places(task)
     for flag in FLAGS:
-        if flag.field in given and flag.field not in held:
-            raise ConfigurationError(f"--configure: a graph has no option for {flag.name}")
-    options: dict[str, Any] = dict(_DEFAULTS)
+        if flag.field in given and flag.field not in {*places, ENCODER.task}:
+            raise ConfigurationError(
+                f"--configure: a graph for {task.value} has no option for {flag.name}"
+            )
+    options: dict[str, Any] = dict(_DEFAULTS[task])
     properties = dict(given.get(ENGINE.plugin_config, {}))
-    for option in _HELD:
-        key = option.field or option.flag
+    for key, place in places.items():
         if key not in given or key == ENGINE.plugin_config:
             continue
-        if option.graph:
-            options[option.graph] = given[key]
+        if place.option:
+            options[place.option] = given[key]
         else:
-            properties[option.device_property or option.pipeline_property] = given[key]
-    for name in ("tool_parser", "reasoning_parser"):
+            properties[place.property] = given[key]
+    for name in ("tool_parser", "reasoning_parser", "pooling"):
         if options.get(name) == "auto":  # a graph says so by not naming the option
             del options[name]
     if (draft := options.get("draft_models_path")) is not None:
@@ -133,9 +151,8 @@ def _draft(draft: Path, folder: Path) -> str:
     return name
 
 
-def _shown(option: str, value: Any) -> str:
+def _shown(option: str, value: Any, kind: Kind) -> str:
     """Returns a value in protobuf's text format."""
-    kind = OPTIONS[option].kind
     if isinstance(kind, Integer):
         high = MAX_INTEGER if kind.high is None else kind.high
         if value != int(value) or not kind.low <= value <= high:
@@ -145,5 +162,5 @@ def _shown(option: str, value: Any) -> str:
             )
         return str(int(value))
     if isinstance(kind, Choice):
-        return str(value)
+        return next(name for name in kind.names if name.lower() == str(value).lower())
     return str(value).lower() if kind is bool else quote(value)

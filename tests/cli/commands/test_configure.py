@@ -14,7 +14,8 @@ from fastovms.catalog.hub import Repository
 from fastovms.cli.main import main
 from fastovms.config import DEMO_MODEL, RepositoryConfig
 from fastovms.ovms.graph import read_graph
-from fastovms.settings import CHAT, ENGINE, FILES, ModelSource
+from fastovms.settings import CHAT, ENCODER, ENGINE, FILES, ModelSource
+from tests.encoder_models import encoder_dir
 
 CONFIGURE = "--configure --model_path m --task text_generation"
 DEFAULTS = {ENGINE.device: "CPU", ENGINE.enable_prefix_caching: True}
@@ -78,6 +79,41 @@ def test_what_is_given_is_read_back(folder, capfd, flags, settings):
     assert list(folder.glob("m/*.partial")) == list(folder.glob("m/.*.partial")) == []
 
 
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ("--task embeddings", {ENCODER.task: "embeddings"}),
+        ("--task embeddings --pooling LAST --normalize false --truncate true",
+         {ENCODER.task: "embeddings", ENCODER.pooling: "last", ENCODER.normalize: False,
+          ENCODER.truncate: True}),
+        ("--task embeddings --pooling auto --target_device GPU",
+         {ENCODER.task: "embeddings", ENGINE.device: "GPU"}),
+        ("--task rerank --max_allowed_chunks 44 --max_model_len 512",
+         {ENCODER.task: "rerank", ENCODER.max_allowed_chunks: 44, ENGINE.max_model_len: 512}),
+        ("""--task rerank --cache_dir c --plugin_config '{"NUM_STREAMS": 2}'""",
+         {ENCODER.task: "rerank",
+          ENGINE.plugin_config: {"NUM_STREAMS": 2, "CACHE_DIR": "c"}}),
+    ],
+)  # fmt: skip
+def test_graphs_of_models_that_encode_texts(folder, flags, settings):
+    assert configure(f"--configure --model_path m {flags}") == 0
+    node = read_graph(folder / "m" / "graph.pbtxt")
+    expected = {FILES.path: folder / "m", ENGINE.device: "CPU", **settings}
+    assert (node.settings.given, node.unused) == (expected, [])
+
+
+@pytest.mark.parametrize(("num_labels", "task"), [(0, "embeddings"), (1, "rerank")])
+def test_the_task_follows_from_the_files(tmp_path, num_labels, task):
+    shutil.copytree(encoder_dir(num_labels), tmp_path / "m")
+    assert configure(f"--configure --model_path {tmp_path / 'm'}") == 0
+    given = read_graph(tmp_path / "m" / "graph.pbtxt").settings.given
+    assert given[ENCODER.task] == task
+    model = ModelFinder(Repository(tmp_path), RepositoryConfig()).find(
+        ModelSource(str(tmp_path / "m"), ("a",))
+    )
+    assert model.encoder.task == task
+
+
 def test_options_without_use_here_are_in_the_graph_all_the_same(folder, caplog):
     line = (
         f"{CONFIGURE} --pipeline_type VLM --dynamic_split_fuse false --weight-format int4 "
@@ -103,7 +139,11 @@ def test_options_without_use_here_are_in_the_graph_all_the_same(folder, caplog):
         ("--configure --model_path empty",
          "empty has no openvino_model.xml or openvino_language_model.xml"),
         (f"{CONFIGURE} --gguf_filename x.gguf", "--model-path: m has no x.gguf"),
-        ("--configure --model_path m --task rerank", "writes graphs of models that generate text"),
+        ("--configure --model_path m --task rerank --cache_size 4",
+         "a graph for rerank has no option for --cache-size"),
+        ("--configure --model_path m --task embeddings --max_allowed_chunks 4",
+         "a graph for embeddings has no option for --max-allowed-chunks"),
+        ("--configure --model_path m --task embeddings --pooling MAX", "--pooling: must be "),
         (f"{CONFIGURE} --max_num_seqs 0", "--max-num-seqs: must be an integer at least 1, not '0'"),
         (f"{CONFIGURE} --max_num_seqs {2**64}", "max_num_seqs of a graph must be an integer"),
         (f"{CONFIGURE} --cache_size 0.5", "cache_size of a graph must be an integer from 0 to "),
@@ -111,7 +151,8 @@ def test_options_without_use_here_are_in_the_graph_all_the_same(folder, caplog):
         (f"{CONFIGURE} --tool_parser other", "--tool-parser: must be "),
         (f"{CONFIGURE} --draft_source_model ORG/x", "there is no ORG/x and no m/ORG-x"),
         (f"{CONFIGURE} --plugin_config '{{\"A\": []}}'", "plugin_config A must be a string"),
-        (f"{CONFIGURE} --max-model-len 8k", "a graph has no option for --max-model-len"),
+        (f"{CONFIGURE} --max-model-len 8k",
+         "a graph for text_generation has no option for --max-model-len"),
         (f"{CONFIGURE} --chat-template '{{{{ x }}}}'", "has no option for --chat-template"),
         (f"{CONFIGURE} --generation-config vllm", "has no option for --generation-config"),
         (f"{CONFIGURE} --unknown", "unrecognized arguments: --unknown"),

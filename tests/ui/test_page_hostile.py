@@ -43,21 +43,30 @@ def test_hostile_texts(browser: Browser, quick_server: UiServer) -> None:
         assert opened.page.locator(".markdown :is(img, script, iframe, form, style)").count() == 0
 
 
+WAITING = ".message .text:not(:has(.block)), .message .answer:not(:has(.block))"
+"""Messages that are not yet shown as Markdown."""
+
+MAX_SWEEPS = 5
+
+
 def show_all(opened: Window) -> None:
-    """Scrolls over all messages, so that each is shown as Markdown."""
+    """Scrolls over all messages, so that each is shown as Markdown. What is shown has another
+    height: messages may pass by unseen, for which it scrolls again."""
     opened.page.evaluate(
-        """async () => {
+        """async ([waiting, maxSweeps]) => {
           const place = document.querySelector('.transcript');
           const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
-          for (let top = 0; top < place.scrollHeight; top += 600) {
-            place.scrollTop = top;
-            await frame();
-            await frame();
+          for (let sweep = 0; sweep < maxSweeps && document.querySelector(waiting); sweep++) {
+            for (let top = 0; top < place.scrollHeight; top += 600) {
+              place.scrollTop = top;
+              await frame();
+              await frame();
+            }
           }
-        }"""
+        }""",
+        [WAITING, MAX_SWEEPS],
     )
-    waiting = ".message .text:not(:has(.block)), .message .answer:not(:has(.block))"
-    expect(opened.page.locator(waiting)).to_have_count(0)
+    expect(opened.page.locator(WAITING)).to_have_count(0)
 
 
 def grow(opened: Window, texts: list[str]) -> None:

@@ -39,6 +39,7 @@ class RerankRequest(EncodingFields, frozen=True, kw_only=True):
     top_n: int | None = None
     return_documents: bool | None = None
     max_chunks_per_doc: int | None = None
+    max_tokens_per_doc: int | None = None
     rank_fields: Any = None
 
 

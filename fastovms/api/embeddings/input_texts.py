@@ -45,6 +45,13 @@ class TextLimit:
     truncates: bool = False
     keeps_end: bool = False
 
+    def at_most(self, max_tokens: int | None) -> TextLimit:
+        """Returns the limit of texts that are cut to so many tokens in any case; None = as many as
+        this one takes."""
+        if max_tokens is None or max_tokens > self.max_tokens:
+            return self
+        return TextLimit(max_tokens, truncates=True, keeps_end=self.keeps_end)
+
     def cut(self, token_ids: TokenIds) -> TokenIds:
         if len(token_ids) <= self.max_tokens:
             return token_ids

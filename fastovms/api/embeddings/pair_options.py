@@ -33,6 +33,17 @@ def read_pair_options(
         raise InvalidField(
             f"max_chunks_per_doc must be at least 1, not {show(parts)}", param="max_chunks_per_doc"
         )
+    length = body.max_tokens_per_doc if isinstance(body, RerankRequest) else None
+    if length is not None and length < 0:
+        raise InvalidField(
+            f"max_tokens_per_doc must be at least 0, not {show(length)}", param="max_tokens_per_doc"
+        )
+    if length and model.joins_pairs:
+        raise InvalidField(
+            f"max_tokens_per_doc cannot be used with the model {model.info.name}, which reads a "
+            "query and a document as one text",
+            param="max_tokens_per_doc",
+        )
     return PairOptions(
         limit.max_tokens,
         limit.truncates,
@@ -41,4 +52,5 @@ def read_pair_options(
         model.config.max_allowed_chunks,
         body.use_activation is not False,
         priority or 0,
+        length or None,
     )

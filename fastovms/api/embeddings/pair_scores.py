@@ -71,6 +71,7 @@ class PairOptions:
         max_chunks: of all pairs together.
         uses_activation: whether scores are from 0 to 1.
         priority: lower is sooner.
+        max_document_tokens: to which documents are cut in any case; None = to none.
     """
 
     max_tokens: int
@@ -80,6 +81,7 @@ class PairOptions:
     max_chunks: int = 10_000
     uses_activation: bool = True
     priority: int = 0
+    max_document_tokens: int | None = None
 
 
 async def score_pairs(
@@ -99,7 +101,7 @@ async def score_pairs(
         return await _alike(model, texts, pairs, options, client)
     started_at = asyncio.get_running_loop().time()
     template = model.texts.pair
-    if template is None or model.backend.encoder.joins_pairs:
+    if template is None or model.joins_pairs:
         encoded = await _joined(model, texts, pairs, options, client)
         owners = list(range(len(pairs)))
     else:
@@ -131,12 +133,13 @@ async def _alike(
     """Returns the cosines between the vectors of each pair."""
     limit = default_limit(model, truncates=options.truncates or options.chunks)
     found = []
-    for given, names, instruction in (
-        (texts.queries, texts.query_names, model.config.query_instruction),
-        (texts.documents, texts.document_names, model.config.document_instruction),
+    short = limit.at_most(options.max_document_tokens)
+    for given, names, instruction, most in (
+        (texts.queries, texts.query_names, model.config.query_instruction, limit),
+        (texts.documents, texts.document_names, model.config.document_instruction, short),
     ):
         wanted = EmbeddingOptions(
-            limit, normalizes=True, instruction=instruction, priority=options.priority
+            most, normalizes=True, instruction=instruction, priority=options.priority
         )
         found.append(await embed(model, given, names, wanted, client))
     queries, documents = (each.vectors for each in found)
@@ -188,6 +191,7 @@ async def _paired(
     parts = options.max_chunks_per_document or options.max_chunks
     long = TextLimit(room * parts, truncates=True) if options.chunks else whole
     queries = await tokenize(model, texts.queries, texts.query_names, whole, client)
+    long = long.at_most(options.max_document_tokens)
     documents = await tokenize(model, texts.documents, texts.document_names, long, client)
     found: list[EncoderText] = []
     owners: list[int] = []

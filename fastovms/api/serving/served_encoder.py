@@ -43,6 +43,12 @@ class ServedEncoder:
         return self.backend.encoder.task
 
     @property
+    def joins_pairs(self) -> bool:
+        """Whether it is a reranker that reads the two texts of a pair as one."""
+        is_pairless = self.texts.pair is None or self.backend.encoder.joins_pairs
+        return self.task is Task.RERANK and is_pairless
+
+    @property
     def capabilities(self) -> tuple[str, ...]:
         """What a client may do with the model, in the words of Ollama's `/api/show`, of which
         "rerank" is none."""

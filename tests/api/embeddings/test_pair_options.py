@@ -14,6 +14,8 @@ from tests.api.encoder_api import served_encoder
     [
         ({}, False, PairOptions(64)),
         ({}, True, PairOptions(64, chunks=True)),
+        ({"max_tokens_per_doc": 3}, False, PairOptions(64, max_document_tokens=3)),
+        ({"max_tokens_per_doc": 0}, False, PairOptions(64)),
         ({"max_chunks_per_doc": 3}, False,
          PairOptions(64, chunks=True, max_chunks_per_document=3)),
         ({"truncate_prompt_tokens": 9}, True, PairOptions(9, truncates=True)),

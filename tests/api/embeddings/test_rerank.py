@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fastovms.encoding import Task
-from tests.api.encoder_api import served_encoder
+from tests.api.encoder_api import CLS, SEP, served_encoder
 
 BODY = {"model": "fake", "query": "q", "documents": ["a", "b", "c"]}
 
@@ -76,6 +76,36 @@ async def test_long_documents_are_scored_in_parts(make_encoder_api):
     assert [len(each.token_ids) for each in served.backend.encoded[2][0]] == [10, 5]
 
 
+@pytest.mark.parametrize("prefix", ["/v1", "/v2", "/v3"])
+async def test_documents_are_cut_where_the_client_wants_it(make_encoder_api, prefix):
+    served = served_encoder(Task.RERANK, max_model_len=10)
+    api = make_encoder_api(served)
+    body = {"model": "fake", "query": "q", "documents": ["a" * 14, "b", "c" * 4]}
+    status, _ = await api.post(f"{prefix}/rerank", {**body, "max_tokens_per_doc": 3})
+    assert status == 200
+    [(texts, _)] = served.backend.encoded
+    assert [len(each.token_ids) for each in texts] == [7, 5, 7]
+    assert texts[2].token_ids.tolist() == [CLS, *b"q", SEP, *b"ccc", SEP]
+
+
+async def test_texts_whose_vectors_are_compared_are_cut_too(make_encoder_api):
+    served = served_encoder(Task.EMBEDDINGS, max_model_len=10)
+    api = make_encoder_api(served)
+    body = {"model": "fake", "query": "qqqq", "documents": ["aaaa"], "max_tokens_per_doc": 2}
+    status, _ = await api.post("/v1/rerank", body)
+    assert status == 200
+    lengths = [len(each.token_ids) for texts, _ in served.backend.encoded for each in texts]
+    assert lengths == [6, 4]
+
+
+async def test_a_model_that_reads_a_pair_as_one_text_cuts_no_documents(make_encoder_api):
+    served = served_encoder(Task.RERANK, joins_pairs=True)
+    status, answer = await make_encoder_api(served).post(
+        "/v1/rerank", {**BODY, "max_tokens_per_doc": 3}
+    )
+    assert (status, answer["error"]["param"]) == (400, "max_tokens_per_doc")
+
+
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
@@ -90,6 +120,7 @@ async def test_long_documents_are_scored_in_parts(make_encoder_api):
         ("documents", ["a" * 2000], "documents must be at most 4"),
         ("top_n", -1, "top_n must be at least 0, not -1"),
         ("max_chunks_per_doc", 0, "max_chunks_per_doc must be at least 1, not 0"),
+        ("max_tokens_per_doc", -1, "max_tokens_per_doc must be at least 0, not -1"),
         ("rank_fields", ["text"], "rank_fields is not supported"),
         ("truncation_side", "left", 'truncation_side must be "right"'),
     ],

@@ -13,11 +13,12 @@ from fastovms.api.embeddings.embedding_schemas import (
     RerankRequest,
     ScoreRequest,
 )
-from fastovms.api.embeddings.ollama_embed import OllamaEmbedRequest
-from fastovms.api.messages.messages_schema import MessagesRequest
+from fastovms.api.embeddings.ollama_embed import OllamaEmbeddingsRequest, OllamaEmbedRequest
+from fastovms.api.messages.messages_schema import CountTokensRequest, MessagesRequest
 from fastovms.api.ollama.ollama_schema import (
     OllamaChatRequest,
     OllamaGenerateRequest,
+    OllamaNamed,
     OllamaTextFields,
 )
 from fastovms.api.request.ollama_values import OllamaOptions
@@ -44,7 +45,7 @@ class Row(NamedTuple):
 
 class Table(NamedTuple):
     """The section of an endpoint, the fields that it must have, a body for the others, how many
-    servers it is compared with, and the member that its fields are in."""
+    servers it is compared with, the member that its fields are in, and rows that are not its."""
 
     title: str
     path: str
@@ -53,6 +54,7 @@ class Table(NamedTuple):
     prefixes: tuple[str, ...] = PREFIXES
     num_others: int = 3
     within: str | None = None
+    skips: frozenset[str] = frozenset()
 
 
 def ollama(
@@ -63,6 +65,8 @@ def ollama(
 
 OF_ALL = frozenset(GenerationFields.__struct_fields__)
 OF_CHAT = frozenset(ChatRequest.__struct_fields__) - OF_ALL
+OF_ANSWERS = frozenset({"max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k"})
+"""What says how an answer is made, of which counting tokens has none."""
 OLLAMA_CHAT = {"model": "fake", "messages": [{"role": "user", "content": "a"}], "stream": False}
 TABLES = (
     Table(
@@ -93,6 +97,15 @@ TABLES = (
         num_others=1,
     ),
     Table(
+        "Messages",
+        "messages/count_tokens",
+        frozenset(CountTokensRequest.__struct_fields__) - OF_ALL - OF_ANSWERS | {"model"},
+        {"model": "fake", "messages": [{"role": "user", "content": "a"}]},
+        prefixes=("/v1",),
+        num_others=1,
+        skips=OF_ANSWERS,
+    ),
+    Table(
         "Embeddings",
         "embeddings",
         frozenset(EmbeddingRequest.__struct_fields__),
@@ -103,6 +116,7 @@ TABLES = (
         "rerank",
         frozenset(RerankRequest.__struct_fields__),
         {"model": "fake", "query": "a", "documents": ["b", "c"]},
+        prefixes=("/v1", "/v2", "/v3", "/v3/v1"),
     ),
     Table(
         "Score",
@@ -124,6 +138,13 @@ TABLES = (
         OllamaEmbedRequest.__struct_fields__,
         {"model": "fake", "input": "a"},
     ),
+    ollama(
+        "older embeddings",
+        "embeddings",
+        OllamaEmbeddingsRequest.__struct_fields__,
+        {"model": "fake", "prompt": "a"},
+    ),
+    ollama("models", "show", {*OllamaNamed.__struct_fields__} - {"stream"}, {"model": "fake"}),
 )
 ENCODING = ("embed", "embeddings", "rerank", "score")
 
@@ -136,12 +157,14 @@ def rows(table: Table) -> Iterator[Row]:
         v1, *rest = cells[table.num_others :]
         assert len(rest) == (len(table.prefixes) > 1), line
         field = name.strip("` |")
+        if field in table.skips:
+            continue
         of_v1 = examples(v1, field)
         of_v3 = examples(rest[0], field) if rest and "akes " in rest[0] else of_v1
         yield Row(
             field,
-            {prefix: (of_v1 if prefix == "/v1" else of_v3)[0] for prefix in table.prefixes},
-            {prefix: (of_v1 if prefix == "/v1" else of_v3)[1] for prefix in table.prefixes},
+            {prefix: (of_v3 if "/v3" in prefix else of_v1)[0] for prefix in table.prefixes},
+            {prefix: (of_v3 if "/v3" in prefix else of_v1)[1] for prefix in table.prefixes},
         )
 
 
@@ -177,7 +200,7 @@ def make(make_api, make_state):
         each.close()
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.title)
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.title} {table.path}")
 def test_every_field_has_a_row(table):
     assert sorted(row.field for row in rows(table)) == sorted(table.fields)
 
@@ -203,7 +226,7 @@ async def test_what_is_refused(make, path, body, field, members):
     api = make(path)
     status, answer = await api.post(path, {**body, **members})
     error = answer["error"]
-    if path.startswith("/v1"):
+    if path.startswith(("/v1", "/v2")):
         assert field in error.get("param", "") or field in error["message"]
         error = error["message"]
     assert field in error, error

@@ -47,6 +47,7 @@ class OllamaNamed(ModelField, frozen=True, kw_only=True):
 
     name: str | None = None
     stream: bool | None = None
+    verbose: bool | None = None
 
 
 class AskedFields(GenerationFields, frozen=True, kw_only=True):

@@ -250,8 +250,12 @@ def test_every_field_has_a_row() -> None:
 async def test_documented_values(site, field: str, members: dict, is_taken: bool) -> None:
     await site.add_input(line("a"))
     await site.add_input(line("a"), purpose="user_data")
-    status, answer = await site.create(**{"input_file_id": "file-0", **members})
-    if is_taken:
-        assert status == 200, answer
-    else:
-        assert (status, field in answer["error"]["param"]) == (400, True), answer
+    fields = {"input_file_id": "file-0", "endpoint": URL, "completion_window": "24h", **members}
+    for prefix in ("/v1", "/v3", "/v3/v1"):
+        status, answer = await site.api.post(f"{prefix}/batches", fields)
+        if is_taken:
+            assert status == 200, answer
+        else:
+            error = answer["error"]
+            named = error["param"] if prefix == "/v1" else error
+            assert (status, field in named) == (400, True), answer

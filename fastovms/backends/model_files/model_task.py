@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastovms.backends.model_files.json_files import read_optional
-from fastovms.backends.model_files.required_files import graph_file, takes_images
+from fastovms.backends.model_files.required_files import (
+    graph_file,
+    is_openvino_ir,
+    takes_images,
+)
 from fastovms.encoding import Pooling, Task
 from fastovms.errors import ConfigurationError
 
@@ -37,11 +41,15 @@ def find_task(model_dir: Path, wanted: str = "auto") -> Task:
     Raises:
         ConfigurationError: its graph cannot do what the operator wants, or does nothing of that.
     """
-    if not graph_file(model_dir).is_file() or takes_images(model_dir):
-        found = Task.TEXT_GENERATION  # whoever reads its files finds what is wrong with them
+    graph = graph_file(model_dir)
+    if not graph.is_file() or not is_openvino_ir(graph):
+        # Whoever reads its files finds what is wrong with them.
+        return Task.TEXT_GENERATION if wanted == "auto" else Task(wanted)
+    if takes_images(model_dir):
+        found = Task.TEXT_GENERATION
         possible = {found}
     else:
-        names = _value_names(graph_file(model_dir))
+        names = _value_names(graph)
         possible = _possible(names)
         if not possible:
             raise ConfigurationError(

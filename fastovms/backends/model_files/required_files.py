@@ -76,7 +76,7 @@ def _check(model_dir: Path, required: Sequence[str]) -> None:
             f"{model_dir} is not a model exported by optimum-intel: it has no {', '.join(missing)}"
         )
     for name in required:
-        if name.endswith(".xml") and not _is_openvino_ir(model_dir / name):
+        if name.endswith(".xml") and not is_openvino_ir(model_dir / name):
             raise ConfigurationError(f"{model_dir / name} is not an OpenVINO model")
 
 
@@ -97,7 +97,7 @@ def weights_file(model_dir: Path) -> Path:
     return graph_file(model_dir).with_suffix(".bin")
 
 
-def _is_openvino_ir(path: Path) -> bool:
+def is_openvino_ir(path: Path) -> bool:
     """Returns whether a file begins like a graph of OpenVINO, which would try its other formats on
     anything else, and complain about each of them on stderr."""
     with path.open("rb") as file:

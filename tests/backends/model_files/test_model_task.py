@@ -59,8 +59,12 @@ def test_what_a_graph_cannot_do(make, graph, wanted, words):
         find_task(make(graph), wanted)
 
 
-def test_a_directory_without_a_graph_is_left_to_others(tmp_path):
+@pytest.mark.parametrize("graph", [None, b"<net", b"version https://git-lfs.github.com/spec/v1"])
+def test_a_directory_without_a_graph_is_left_to_others(tmp_path, graph):
+    if graph is not None:
+        (tmp_path / "openvino_model.xml").write_bytes(graph)
     assert find_task(tmp_path) is Task.TEXT_GENERATION
+    assert find_task(tmp_path, "embeddings") is Task.EMBEDDINGS
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Declares where a request belongs in a trace, and what a trace is told of a generation."""
+"""Declares where a request belongs in a trace, and what a trace is told of it: of a
+generation, or of texts that are encoded."""
 
 from __future__ import annotations
 
@@ -37,24 +38,40 @@ class TraceContext:
 
 
 class GenerationKind(Enum):
-    """What a generation is for, by OpenTelemetry's names."""
+    """What a request is for, by OpenTelemetry's names, which has none for the last two."""
 
     CHAT = "chat"
     TEXT_COMPLETION = "text_completion"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    SCORE = "score"
+
+
+class EncodingFormat(NamedTuple):
+    """How a request wants vectors; None = it says nothing of that.
+
+    Attributes:
+        dimensions: how many numbers of each.
+        name: how they are written.
+    """
+
+    dimensions: int | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationStart:
-    """What is known of a generation before it begins.
+    """What is known of a generation, or of the encoding of texts, before it begins.
 
     Attributes:
         age: seconds since its request came.
-        request_id, response_id: those in the header, and in the answer.
+        request_id, response_id: those in the header, and in the answer; "" = it has none.
         asked_model, model: as the client calls it, and as the answer does.
-        params: those of each prompt.
+        params: those of each prompt; None = nothing is generated.
         is_streamed: whether the answer is a stream.
         conversation_id: the conversation that it goes on with, if any.
         trace: what its request says; None = nothing.
+        form: how vectors are asked for; None = none are made.
     """
 
     kind: GenerationKind
@@ -63,14 +80,16 @@ class GenerationStart:
     response_id: str
     asked_model: str
     model: str
-    params: SamplingParams
+    params: SamplingParams | None
     is_streamed: bool
     conversation_id: str | None = None
     trace: TraceContext | None = None
+    form: EncodingFormat | None = None
 
 
 class Phase(NamedTuple):
-    """A part of a generation: "queue", "prefill" or "decode".
+    """A part of a generation: "queue", "prefill" or "decode". Texts that are encoded have no last
+    one.
 
     Attributes:
         age: how many seconds ago it began.
@@ -81,34 +100,35 @@ class Phase(NamedTuple):
 
 
 class GenerationEnd(NamedTuple):
-    """What is known of a generation that is over.
+    """What is known of a generation, or of the encoding of texts, that is over.
 
     Attributes:
         finish_reasons: one for each sample; "abort" for those that nobody waited for.
+        num_cached_tokens, num_generated_tokens: None = nothing was to be generated.
         phases: those that its first sample has come to.
         error: the class of what made it fail, and what that says; None = it did not fail.
     """
 
     finish_reasons: Sequence[str]
     num_prompt_tokens: int
-    num_cached_tokens: int
-    num_generated_tokens: int
+    num_cached_tokens: int | None
+    num_generated_tokens: int | None
     phases: Sequence[Phase]
     error: tuple[str, str] | None
 
 
 class GenerationSpan(Protocol):
-    """The span of one generation."""
+    """The span of one request."""
 
     @property
     def context(self) -> TraceContext: ...
 
     def end(self, end: GenerationEnd) -> None:
-        """Records it. To be called once, when the generation is over."""
+        """Records it. To be called once, when all is over."""
 
 
 class Tracer(Protocol):
     """Records spans. Its methods are called on the event loop, and return at once."""
 
     def begin(self, start: GenerationStart) -> GenerationSpan | None:
-        """Returns the span of a generation; None where it is not sampled."""
+        """Returns the span of a request; None where it is not sampled."""

@@ -1,4 +1,4 @@
-"""Records the spans of generations with OpenTelemetry, by its conventions for generative AI, and
+"""Records the spans of requests with OpenTelemetry, by its conventions for generative AI, and
 sends them to a collector (OTLP over HTTP).
 
 Everything but the endpoint is configured by the standard variables `OTEL_*`. It needs the extra
@@ -32,7 +32,7 @@ from opentelemetry.util.types import AttributeValue
 
 from fastovms import __version__
 from fastovms.params import SamplingParams
-from fastovms.tracing import GenerationEnd, GenerationStart, TraceContext
+from fastovms.tracing import EncodingFormat, GenerationEnd, GenerationStart, TraceContext
 
 _NAME: Final = "fastovms"
 _FLUSH_TIMEOUT: Final = 2.0
@@ -129,13 +129,12 @@ class _RecordedSpan:
 
     def end(self, end: GenerationEnd) -> None:
         span, now = self._span, self._unix_time()
-        span.set_attributes(
-            {
-                "gen_ai.usage.input_tokens": end.num_prompt_tokens,
-                "gen_ai.usage.output_tokens": end.num_generated_tokens,
-                "gen_ai.usage.cache_read.input_tokens": end.num_cached_tokens,
-            }
-        )
+        counts = {
+            "gen_ai.usage.input_tokens": end.num_prompt_tokens,
+            "gen_ai.usage.output_tokens": end.num_generated_tokens,
+            "gen_ai.usage.cache_read.input_tokens": end.num_cached_tokens,
+        }
+        span.set_attributes({name: count for name, count in counts.items() if count is not None})
         if end.finish_reasons:
             span.set_attribute("gen_ai.response.finish_reasons", list(end.finish_reasons))
         for name, age in end.phases:
@@ -186,15 +185,30 @@ def _request_attributes(start: GenerationStart) -> Iterator[tuple[str, Attribute
     yield "gen_ai.provider.name", _NAME
     yield "gen_ai.request.model", start.asked_model
     yield "gen_ai.response.model", start.model
-    yield "gen_ai.response.id", start.response_id
+    if start.response_id:
+        yield "gen_ai.response.id", start.response_id
     yield "gen_ai.request.id", start.request_id
     if start.is_streamed:
         yield "gen_ai.request.stream", True
     if start.conversation_id is not None:
         yield "gen_ai.conversation.id", start.conversation_id
+    if start.params is not None:
+        yield from _of_params(start.params)
+    if start.form is not None:
+        yield from _of_form(start.form)
+
+
+def _of_params(params: SamplingParams) -> Iterator[tuple[str, AttributeValue]]:
     for field, name in _OF_PARAMS.items():
-        value = getattr(start.params, field)
+        value = getattr(params, field)
         if value != getattr(_DEFAULTS, field):
             yield name, value
-    if start.params.stop_strings:
-        yield "gen_ai.request.stop_sequences", start.params.stop_strings
+    if params.stop_strings:
+        yield "gen_ai.request.stop_sequences", params.stop_strings
+
+
+def _of_form(form: EncodingFormat) -> Iterator[tuple[str, AttributeValue]]:
+    if form.dimensions is not None:
+        yield "gen_ai.embeddings.dimension.count", form.dimensions
+    if form.name is not None:
+        yield "gen_ai.request.encoding_formats", [form.name]

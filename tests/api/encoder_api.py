@@ -26,6 +26,7 @@ from fastovms.http.routing.router import Router
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.text_encoder import PairTemplate
+from fastovms.tracing import Tracer
 from tests.api.conftest import Api
 from tests.fakes import model_info
 
@@ -140,7 +141,12 @@ def served_encoder(
 class EncoderApi(Api):
     """Calls the routes of a server of such models."""
 
-    def __init__(self, *served: ServedEncoder, models: Sequence[object] = ()) -> None:
+    def __init__(
+        self,
+        *served: ServedEncoder,
+        models: Sequence[object] = (),
+        tracer: Tracer | None = None,
+    ) -> None:
         """
         Args:
             models: further ones, which do not encode.
@@ -159,6 +165,7 @@ class EncoderApi(Api):
             new_id=lambda: f"{next(ids):032x}",
             unix_time=lambda: 1_750_000_000.5,
             bodies=BodyReader(),
+            tracer=tracer,
         )
         add_model_routes(self.router, self.context)
         self.status = ServerStatus.serving(known)

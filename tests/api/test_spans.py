@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 import pytest
 
 from fastovms.errors import Overloaded
-from fastovms.tracing import GenerationEnd, GenerationKind, GenerationStart, TraceContext
+from fastovms.tracing import GenerationKind
 from tests.api.chat_models import chat_model
+from tests.api.fake_tracer import FakeTracer
 from tests.fakes import FakeStream
 
 CHAT = {"messages": [{"role": "user", "content": "a"}]}
@@ -19,33 +19,6 @@ OPERATIONS = {
     "chat/completions": GenerationKind.CHAT,
     "responses": GenerationKind.CHAT,
 }
-
-
-@dataclass
-class FakeSpan:
-    start: GenerationStart
-    context: TraceContext = field(default_factory=lambda: TraceContext("a" * 32, "b" * 16))
-    ends: list[GenerationEnd] = field(default_factory=list)
-
-    def end(self, end: GenerationEnd) -> None:
-        self.ends.append(end)
-
-
-class FakeTracer:
-    """Keeps the spans that it has begun."""
-
-    def __init__(self) -> None:
-        self.spans: list[FakeSpan] = []
-
-    def begin(self, start: GenerationStart) -> FakeSpan:
-        self.spans.append(FakeSpan(start))
-        return self.spans[-1]
-
-    @property
-    def only(self) -> tuple[GenerationStart, GenerationEnd]:
-        [span] = self.spans
-        [end] = span.ends
-        return span.start, end
 
 
 @pytest.fixture

@@ -13,7 +13,14 @@ from opentelemetry.trace import SpanKind, StatusCode
 from fastovms import __version__
 from fastovms.params import SamplingParams
 from fastovms.service.open_telemetry import OpenTelemetryTracer, otlp_exporter
-from fastovms.tracing import GenerationEnd, GenerationKind, GenerationStart, Phase, TraceContext
+from fastovms.tracing import (
+    EncodingFormat,
+    GenerationEnd,
+    GenerationKind,
+    GenerationStart,
+    Phase,
+    TraceContext,
+)
 
 SECOND = 1_000_000_000
 TRACE = TraceContext("a" * 32, "b" * 16, "c" * 16, is_sampled=True, state="v=1")
@@ -102,6 +109,34 @@ def test_a_generation_is_one_span_with_its_phases(recorder: Recorder) -> None:
     assert "gen_ai.request.seed" not in attributes
     assert told.resource.attributes["service.name"] == "fastovms"
     assert told.resource.attributes["service.version"] == __version__
+
+
+def test_texts_that_are_encoded_have_nothing_of_a_generation(recorder: Recorder) -> None:
+    start = replace(
+        START,
+        kind=GenerationKind.EMBEDDINGS,
+        response_id="",
+        params=None,
+        is_streamed=False,
+        conversation_id=None,
+        form=EncodingFormat(8, "base64"),
+    )
+    span = recorder.tracer.begin(start)
+    assert span is not None
+    span.end(GenerationEnd([], 5, None, None, END.phases[:2], None))
+    [told] = recorder.spans()
+    assert told.name == "embeddings fast"
+    assert [event.name for event in told.events] == ["queue", "prefill"]
+    assert dict(told.attributes or {}) == {
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.provider.name": "fastovms",
+        "gen_ai.request.model": "fast",
+        "gen_ai.response.model": "m",
+        "gen_ai.request.id": "r-1",
+        "gen_ai.embeddings.dimension.count": 8,
+        "gen_ai.request.encoding_formats": ("base64",),
+        "gen_ai.usage.input_tokens": 5,
+    }
 
 
 def test_a_failure_is_an_error(recorder: Recorder) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastovms.api.embeddings.encoding_call import EncodingCall
 from fastovms.api.embeddings.input_texts import InputText, TextLimit, tokenize
 from fastovms.api.serving.served_encoder import ServedEncoder
-from fastovms.encoding import EncodedTexts, EncoderText
+from fastovms.encoding import EncoderText
 from fastovms.errors import InvalidField
-from fastovms.metrics import FinishedRequest
 
 _SMALLEST: Final = 1e-12
 """The least that a vector is divided by."""
@@ -64,11 +63,10 @@ def default_limit(model: ServedEncoder, *, truncates: bool | None = None) -> Tex
 
 
 async def embed(
-    model: ServedEncoder,
+    call: EncodingCall,
     texts: Sequence[InputText],
     names: Sequence[str],
     options: EmbeddingOptions,
-    client: str,
 ) -> Embeddings:
     """Returns a vector for each text, of which there is at least one.
 
@@ -79,6 +77,7 @@ async def embed(
         InvalidField: a text or the number of dimensions is at fault.
         BackendError: they cannot be encoded now.
     """
+    model = call.model
     width = model.backend.encoder.width
     dimensions = options.dimensions
     if dimensions is not None and not 1 <= dimensions <= width:
@@ -87,10 +86,9 @@ async def embed(
             f"{dimensions}",
             param="dimensions",
         )
-    started_at = asyncio.get_running_loop().time()
     if options.instruction:
         texts = [options.instruction + text if isinstance(text, str) else text for text in texts]
-    found = await tokenize(model, texts, names, options.limit, client)
+    found = await tokenize(model, texts, names, options.limit, call.client)
     if options.adds_special_tokens:
         # Tokens that a client sends are taken as they are.
         found = [
@@ -98,14 +96,11 @@ async def embed(
             for text, token_ids in zip(texts, found, strict=True)
         ]
     encoded = [EncoderText(token_ids) for token_ids in found]
-    result = await model.backend.encode(encoded, client, options.priority)
-    num_tokens = sum(map(len, found))
-    note_finished(model, started_at, num_tokens, result)
-    rows = result.rows
+    rows = await call.encode(encoded, options.priority)
     if dimensions is not None:
         rows = rows[:, :dimensions]
     normalizes = model.config.normalize if options.normalizes is None else options.normalizes
-    return Embeddings(normalized(rows) if normalizes else rows, num_tokens)
+    return Embeddings(normalized(rows) if normalizes else rows, sum(map(len, found)))
 
 
 def normalized(rows: Vectors) -> Vectors:
@@ -113,12 +108,3 @@ def normalized(rows: Vectors) -> Vectors:
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     scaled: Vectors = rows / np.maximum(lengths, _SMALLEST)[:, None].astype(np.float32)
     return scaled
-
-
-def note_finished(
-    model: ServedEncoder, started_at: float, num_tokens: int, result: EncodedTexts
-) -> None:
-    """Tells the metrics of a request that has all its rows."""
-    model.metrics.texts_encoded(result.queue_time, result.compute_time)
-    seconds = asyncio.get_running_loop().time() - started_at
-    model.metrics.request_finished(FinishedRequest(seconds, ("stop",), num_tokens, 0, 1, None))

@@ -12,6 +12,7 @@ import orjson
 
 from fastovms.api.embeddings.embedding import EmbeddingOptions, Embeddings, embed
 from fastovms.api.embeddings.embedding_schemas import EmbeddingRequest
+from fastovms.api.embeddings.encoding_call import encoding_call
 from fastovms.api.embeddings.encoding_options import (
     answer_id,
     check_priority,
@@ -27,6 +28,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
+from fastovms.tracing import EncodingFormat, GenerationKind
 
 _FORMS: Final = (
     "input must be a string, a list of strings, a list of token ids or a list of such lists"
@@ -75,8 +77,16 @@ class EmbeddingsRoute:
             request.priority or 0,
         )
         names = input_names(texts, "input", is_list=_is_list(body))
-        found = await embed(model, texts, names, options, request.sender)
-        request.log_fields["prompt_tokens"] = found.num_tokens
+        call = encoding_call(
+            context,
+            request,
+            model,
+            GenerationKind.EMBEDDINGS,
+            body.model,
+            response_id=name if dialect.has_ids else "",
+            form=EncodingFormat(body.dimensions, body.encoding_format),
+        )
+        found = await embed(call, texts, names, options)
         head: dict[str, object] = {"object": "list"}
         if dialect.has_ids:
             head = {"id": name, **head, "created": int(context.unix_time())}

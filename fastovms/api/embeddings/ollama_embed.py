@@ -14,6 +14,7 @@ from fastovms.api.embeddings.embedding import (
     default_limit,
     embed,
 )
+from fastovms.api.embeddings.encoding_call import EncodingCall, encoding_call
 from fastovms.api.embeddings.input_texts import TextLimit
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request.ollama_values import OllamaOptions, option_values
@@ -27,6 +28,7 @@ from fastovms.api.wire.warning_header import warning_headers
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
+from fastovms.tracing import GenerationKind
 
 _TASKS: Final = (Task.EMBEDDINGS,)
 
@@ -75,8 +77,7 @@ class OllamaEmbed:
             began = now()
             model = await self._hold(request, known)
             load_time = now() - began
-            found = await _embedded(body, model, request)
-        request.log_fields["prompt_tokens"] = found.num_tokens
+            found = await _embedded(body, self._call(request, model, body.model))
         end = {
             "total_duration": round((now() - request.received_at) * 1e9),
             "load_duration": round(load_time * 1e9),
@@ -98,11 +99,16 @@ class OllamaEmbed:
             model = await self._hold(request, known)
             if body.prompt:
                 options = _options(model, default_limit(model, truncates=True))
-                found = await embed(model, [body.prompt], ["prompt"], options, request.sender)
-                request.log_fields["prompt_tokens"] = found.num_tokens
+                call = self._call(request, model, body.model)
+                found = await embed(call, [body.prompt], ["prompt"], options)
                 vector = np.ascontiguousarray(found.vectors[0])
         written = orjson.dumps({"embedding": vector}, option=orjson.OPT_SERIALIZE_NUMPY)
         return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
+
+    def _call(
+        self, request: Request, model: ServedEncoder, asked_model: str | None
+    ) -> EncodingCall:
+        return encoding_call(self._context, request, model, GenerationKind.EMBEDDINGS, asked_model)
 
     async def _hold(self, request: Request, known: KnownModel) -> ServedEncoder:
         model = await hold_model(request, known, self._context.models, _TASKS, streams=False)
@@ -110,9 +116,10 @@ class OllamaEmbed:
         return model
 
 
-async def _embedded(body: OllamaEmbedRequest, model: ServedEncoder, request: Request) -> Embeddings:
+async def _embedded(body: OllamaEmbedRequest, call: EncodingCall) -> Embeddings:
     """Returns the vectors of a request's texts, of which there may be none. Raises as `embed`."""
-    given, most = body.input or [], model.config.max_inputs
+    model, given = call.model, body.input or []
+    most = model.config.max_inputs
     is_list = isinstance(given, list)
     texts = given if isinstance(given, list) else [given]
     if len(texts) > most:
@@ -124,7 +131,7 @@ async def _embedded(body: OllamaEmbedRequest, model: ServedEncoder, request: Req
     limit = default_limit(model, truncates=body.truncate is not False)
     options = _options(model, limit)._replace(normalizes=True, dimensions=body.dimensions)
     names = [f"input[{index}]" for index in range(len(texts))] if is_list else ["input"]
-    return await embed(model, texts, names, options, request.sender)
+    return await embed(call, texts, names, options)
 
 
 def _options(model: ServedEncoder, limit: TextLimit) -> EmbeddingOptions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,12 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.api.embeddings.embedding import (
-    EmbeddingOptions,
-    default_limit,
-    embed,
-    note_finished,
-)
+from fastovms.api.embeddings.embedding import default_limit, normalized
+from fastovms.api.embeddings.encoding_call import EncodingCall
 from fastovms.api.embeddings.input_texts import InputText, TextLimit, tokenize
 from fastovms.api.request.prompting.prompts import context_exceeded
 from fastovms.api.serving.served_encoder import ServedEncoder
@@ -85,11 +80,10 @@ class PairOptions:
 
 
 async def score_pairs(
-    model: ServedEncoder,
+    call: EncodingCall,
     texts: PairTexts,
     pairs: Sequence[Pair],
     options: PairOptions,
-    client: str,
 ) -> PairScores:
     """Returns a score for each pair.
 
@@ -97,21 +91,19 @@ async def score_pairs(
         InvalidField: a text is at fault.
         BackendError: they cannot be scored now.
     """
+    model, client = call.model, call.client
     if model.task is Task.EMBEDDINGS:
-        return await _alike(model, texts, pairs, options, client)
-    started_at = asyncio.get_running_loop().time()
+        return await _alike(call, texts, pairs, options)
     template = model.texts.pair
     if template is None or model.joins_pairs:
         encoded = await _joined(model, texts, pairs, options, client)
         owners = list(range(len(pairs)))
     else:
         encoded, owners = await _paired(model, template, texts, pairs, options, client)
-    result = await model.backend.encode(encoded, client, options.priority)
-    num_tokens = sum(len(text.token_ids) for text in encoded)
-    note_finished(model, started_at, num_tokens, result)
+    rows = await call.encode(encoded, options.priority)
     scores = np.full(len(pairs), -np.inf, np.float32)
-    np.maximum.at(scores, owners, _relevance(result.rows, uses_activation=options.uses_activation))
-    return PairScores(scores, num_tokens)
+    np.maximum.at(scores, owners, _relevance(rows, uses_activation=options.uses_activation))
+    return PairScores(scores, _num_tokens(encoded))
 
 
 def _relevance(logits: Scores, *, uses_activation: bool) -> Scores:
@@ -124,27 +116,28 @@ def _relevance(logits: Scores, *, uses_activation: bool) -> Scores:
 
 
 async def _alike(
-    model: ServedEncoder,
-    texts: PairTexts,
-    pairs: Sequence[Pair],
-    options: PairOptions,
-    client: str,
+    call: EncodingCall, texts: PairTexts, pairs: Sequence[Pair], options: PairOptions
 ) -> PairScores:
     """Returns the cosines between the vectors of each pair."""
+    model, config = call.model, call.model.config
     limit = default_limit(model, truncates=options.truncates or options.chunks)
-    found = []
     short = limit.at_most(options.max_document_tokens)
+    found: list[TokenIds] = []
     for given, names, instruction, most in (
-        (texts.queries, texts.query_names, model.config.query_instruction, limit),
-        (texts.documents, texts.document_names, model.config.document_instruction, short),
+        (texts.queries, texts.query_names, config.query_instruction, limit),
+        (texts.documents, texts.document_names, config.document_instruction, short),
     ):
-        wanted = EmbeddingOptions(
-            most, normalizes=True, instruction=instruction, priority=options.priority
-        )
-        found.append(await embed(model, given, names, wanted, client))
-    queries, documents = (each.vectors for each in found)
-    scores = np.array([queries[q] @ documents[d] for q, d in pairs], np.float32)
-    return PairScores(scores, sum(each.num_tokens for each in found))
+        whole = [instruction + text for text in given]
+        found += await tokenize(model, whole, names, most, call.client)
+    encoded = [EncoderText(model.texts.enclosed(token_ids)) for token_ids in found]
+    vectors = normalized(await call.encode(encoded, options.priority))
+    first = len(texts.queries)
+    scores = np.array([vectors[q] @ vectors[first + d] for q, d in pairs], np.float32)
+    return PairScores(scores, _num_tokens(encoded))
+
+
+def _num_tokens(texts: Sequence[EncoderText]) -> int:
+    return sum(len(text.token_ids) for text in texts)
 
 
 async def _joined(

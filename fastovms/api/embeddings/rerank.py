@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 
 from fastovms.api.embeddings.embedding_schemas import RerankRequest
+from fastovms.api.embeddings.encoding_call import encoding_call
 from fastovms.api.embeddings.encoding_options import answer_id, check_priority, encoding_usage
 from fastovms.api.embeddings.pair_options import read_pair_options
 from fastovms.api.embeddings.pair_scores import Pair, PairScores, PairTexts, score_pairs
@@ -19,6 +20,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
+from fastovms.tracing import GenerationKind
 
 TASKS: Final = (Task.RERANK, Task.EMBEDDINGS)
 """What models may do that score pairs."""
@@ -48,8 +50,15 @@ class RerankRoute:
         )
         name = answer_id(body, "rerank-", context.new_id())
         pairs = [Pair(0, position) for position in range(len(texts.documents))]
-        found = await score_pairs(model, texts, pairs, options, request.sender)
-        request.log_fields["prompt_tokens"] = found.num_tokens
+        call = encoding_call(
+            context,
+            request,
+            model,
+            GenerationKind.RERANK,
+            body.model,
+            response_id=name if dialect.has_ids else "",
+        )
+        found = await score_pairs(call, texts, pairs, options)
         # vLLM always returns the documents.
         returns = dialect.has_ids if body.return_documents is None else body.return_documents
         head: dict[str, object] = {}

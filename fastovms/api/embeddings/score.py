@@ -9,6 +9,7 @@ import orjson
 
 from fastovms.api.embeddings.embedding_schemas import ScoreRequest
 from fastovms.api.embeddings.embeddings import input_names
+from fastovms.api.embeddings.encoding_call import encoding_call
 from fastovms.api.embeddings.encoding_options import answer_id, check_priority, encoding_usage
 from fastovms.api.embeddings.pair_options import read_pair_options
 from fastovms.api.embeddings.pair_scores import Pair, PairTexts, score_pairs
@@ -18,6 +19,7 @@ from fastovms.api.request.typed_body import read_encoder_body
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
+from fastovms.tracing import GenerationKind
 
 _NAMES: Final = (
     ("text_1", "text_2"),
@@ -48,8 +50,10 @@ class ScoreRoute:
         texts, pairs = _read_pairs(body, model.config.max_inputs)
         options = read_pair_options(body, model, chunks=False, priority=request.priority)
         name = answer_id(body, "score-", context.new_id())
-        found = await score_pairs(model, texts, pairs, options, request.sender)
-        request.log_fields["prompt_tokens"] = found.num_tokens
+        call = encoding_call(
+            context, request, model, GenerationKind.SCORE, body.model, response_id=name
+        )
+        found = await score_pairs(call, texts, pairs, options)
         data = [
             {"index": index, "object": "score", "score": score}
             for index, score in enumerate(found.scores.tolist())

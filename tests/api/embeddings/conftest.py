@@ -13,8 +13,8 @@ from tests.api.encoder_api import EncoderApi
 def make_encoder_api() -> Callable[..., EncoderApi]:
     made = []
 
-    def make(*served, models=()) -> EncoderApi:
-        made.append(EncoderApi(*served, models=models))
+    def make(*served, models=(), tracer=None) -> EncoderApi:
+        made.append(EncoderApi(*served, models=models, tracer=tracer))
         return made[-1]
 
     yield make

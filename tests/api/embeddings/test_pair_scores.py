@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fastovms.api.embeddings.encoding_call import EncodingCall
 from fastovms.api.embeddings.pair_scores import (
     Pair,
     PairOptions,
@@ -38,7 +39,8 @@ async def test_texts_are_joined_where_the_tokenizer_knows_no_pairs(is_decoder):
     )
     texts = PairTexts(["q"], ["ab", "c"], ["query"], ["d[0]", "d[1]"])
     options = PairOptions(served.info.max_model_len)
-    found = await score_pairs(served, texts, [Pair(0, 0), Pair(0, 1)], options, "me")
+    call = EncodingCall(served, "me", {})
+    found = await score_pairs(call, texts, [Pair(0, 0), Pair(0, 1)], options)
     [(encoded, client)] = served.backend.encoded
     assert client == "me"
     joined = [bytes(text.token_ids[1:-1].astype(np.uint8)) for text in encoded]

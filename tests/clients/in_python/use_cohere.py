@@ -13,6 +13,7 @@ def main(url: str, name: str) -> None:
     root = url.removesuffix("/v1")
     clients = (
         cohere.Client(api_key="none", base_url=root),  # asks /v1/rerank
+        cohere.Client(api_key="none", base_url=f"{root}/v3"),  # as for OpenVINO Model Server
         cohere.ClientV2(api_key="none", base_url=root),  # asks /v2/rerank
     )
     for client in clients:

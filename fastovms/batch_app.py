@@ -23,7 +23,7 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.routes import add_model_routes
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.bodies.body_reader import BodyReader
-from fastovms.batches.batch_run import raise_disk_error
+from fastovms.batches.batch_faults import raise_disk_error
 from fastovms.batches.input_check import CheckedInput, InputRules, check_input
 from fastovms.batches.line_caller import LineCaller
 from fastovms.batches.line_runner import Ask, LineRunner

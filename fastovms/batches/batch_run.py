@@ -11,6 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from fastovms.batches.batch_faults import (
+    lost_input,
+    raise_disk_error,
+    server_fault,
+    too_many_ends,
+)
 from fastovms.batches.batch_line import CANCELLED, EXPIRED
 from fastovms.batches.batch_record import BatchRecord, BatchStatus, LineError
 from fastovms.batches.input_check import InputRules, check_input
@@ -18,7 +26,6 @@ from fastovms.batches.line_caller import LineCaller
 from fastovms.batches.line_runner import LineRunner
 from fastovms.batches.result_log import ResultLog, ResultPaths
 from fastovms.batches.slots import LineSlots
-from fastovms.errors import FastovmsError
 from fastovms.files.file_record import BATCH_OUTPUT, FileRecord
 from fastovms.files.file_store import FileStore
 
@@ -122,7 +129,7 @@ class BatchRun:
     async def _give_up(self, error: Exception) -> None:
         """Has the batch end, with files of what is done unless it is these that fail."""
         record, now = self.record, self._parts.clock()
-        self._blame(error)
+        self._blame(self._fault(error))
         if record.status is not BatchStatus.FINALIZING:
             record.enter(BatchStatus.FINALIZING, now)
             return
@@ -132,21 +139,21 @@ class BatchRun:
         except OSError as fault:
             logger.error("the end of %s cannot be kept: %s", record.id, fault)
 
-    def _blame(self, error: Exception) -> None:
-        """Notes what ends the batch: it has failed, unless it was to end without that."""
+    def _fault(self, error: Exception) -> LineError:
+        """Returns what the client is told of an error, of which the log has all."""
         record = self.record
         if self._has_lost_input():
-            message = f"the content of the input file {record.input_file_id} is gone"
-            told = LineError("input_file_not_found", message, "input_file_id")
-            logger.error("%s cannot go on: %s", record.id, message)
+            fault = lost_input(record.input_file_id)
+            logger.error("%s cannot go on: %s", record.id, fault.message)
         else:
-            cause = first_error(error)
-            is_told = isinstance(cause, (OSError, FastovmsError))  # others are insides
-            reason = str(cause) if is_told else f"internal server error ({type(cause).__name__})"
-            message = f"the batch could not go on: {reason}"
-            told = LineError("server_error", message)
+            fault = server_fault(error)
             logger.error("%s cannot go on", record.id, exc_info=error)
-        record.errors = [*record.errors, told]
+        return fault
+
+    def _blame(self, fault: LineError) -> None:
+        """Notes what ends the batch: it has failed, unless it was to end without that."""
+        record = self.record
+        record.errors = [*record.errors, fault]
         if record.outcome is not BatchStatus.CANCELLED:
             record.outcome = BatchStatus.FAILED
 
@@ -183,16 +190,20 @@ class BatchRun:
             await self._save(record)
             return
         if checked.errors:
-            await self._fail()
+            await self._end(BatchStatus.FAILED)
+            logger.info("%s has failed: %s", record.id, checked.errors[0].message)
             return
         record.enter(BatchStatus.IN_PROGRESS, parts.clock())
         await self._save(record)
         logger.info("%s: %d requests of %s", record.id, record.total, record.model)
 
-    async def _fail(self) -> None:
-        self.record.enter(BatchStatus.FAILED, self._parts.clock())
-        await self._save(self.record)
-        logger.info("%s has failed: %s", self.record.id, self.record.errors[0].message)
+    async def _end(self, status: BatchStatus) -> None:
+        """Ends the batch, which clients see once that is kept. Raises OSError."""
+        now = self._parts.clock()
+        ended = msgspec.structs.replace(self.record)
+        ended.enter(status, now)
+        await self._save(ended)
+        self.record.enter(status, now)
 
     # Running
 
@@ -203,17 +214,8 @@ class BatchRun:
             await asyncio.to_thread(log.open)
             self._log = log
             self._count()
-            if not await self._may_start():
-                return
-            ask = partial(parts.caller.ask, tenant=record.tenant)
-            path = parts.files.path_of(record.input_file_id)
-            runner = LineRunner(path, log, ask, parts.slots, self._count)
-            try:
-                await self._work_off(runner)
-            except Exception as error:
-                if self._is_passing(error):
-                    raise
-                self._blame(error)
+            if await self._may_start():
+                await self._work_off(log)
             await log.flush()
             await asyncio.to_thread(log.sync)
         finally:
@@ -223,13 +225,21 @@ class BatchRun:
         record.enter(BatchStatus.FINALIZING, parts.clock())
         await self._save(record)
 
-    async def _work_off(self, runner: LineRunner) -> None:
-        """Has all lines be done, or told why they are not."""
-        record = self.record
-        await self._run_in_time(runner)
-        was_checked = record.num_lines > 0 and not record.errors
-        if was_checked and record.outcome in _CODES:
-            await runner.skip_rest(_CODES[record.outcome])
+    async def _work_off(self, log: ResultLog) -> None:
+        """Has all lines be done, or told why they are not. Raises what may pass."""
+        record, parts = self.record, self._parts
+        ask = partial(parts.caller.ask, tenant=record.tenant)
+        path = parts.files.path_of(record.input_file_id)
+        runner = LineRunner(path, log, ask, parts.slots, self._count)
+        try:
+            await self._run_in_time(runner)
+            was_checked = record.num_lines > 0 and not record.errors
+            if was_checked and record.outcome in _CODES:
+                await runner.skip_rest(_CODES[record.outcome])
+        except Exception as error:
+            if self._is_passing(error):
+                raise
+            self._blame(self._fault(error))
 
     async def _may_start(self) -> bool:
         """Returns whether the batch may run, which it may not where it has ended one process after
@@ -243,9 +253,8 @@ class BatchRun:
         record.num_idle_starts = record.num_idle_starts + 1 if is_idle else 1
         record.num_done = log.num_done
         if record.num_idle_starts > MAX_IDLE_STARTS:
-            message = f"the server has ended {MAX_IDLE_STARTS} times while the batch ran"
-            record.errors = [LineError("server_error", message)]
-            await self._fail()
+            self._blame(too_many_ends(MAX_IDLE_STARTS))
+            logger.error("%s cannot go on: %s", record.id, record.errors[-1].message)
             return False
         await self._save(record)
         return True
@@ -290,8 +299,7 @@ class BatchRun:
         paths = self._paths
         record.output_file_id = await self._publish(paths.output, record.output_id, "output")
         record.error_file_id = await self._publish(paths.errors, record.error_id, "errors")
-        record.enter(record.outcome, self._parts.clock())
-        await self._save(record)
+        await self._end(record.outcome)
         logger.info(
             "%s is %s: %d completed, %d failed",
             record.id,
@@ -327,19 +335,3 @@ def _size_or_none(path: Path) -> int | None:
     if not size:
         path.unlink(missing_ok=True)
     return size or None
-
-
-def raise_disk_error(error: BaseException | None) -> None:
-    """Raises what has ended the lines of a batch."""
-    if isinstance(error, ExceptionGroup):
-        disk, _ = error.split(OSError)
-        raise OSError(str(disk.exceptions[0])) if disk is not None else error
-    if error is not None:
-        raise error
-
-
-def first_error(error: Exception) -> Exception:
-    """Returns the first of a group of errors, or the one that it is."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error

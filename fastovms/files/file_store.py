@@ -47,8 +47,12 @@ class FileStore:
             for folder in (directory, self._contents, self._partial):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = lock_file(directory / "lock")
-            self._folder = RecordFolder(directory / "records", FileRecord)
-            self._load()
+            try:
+                self._folder = RecordFolder(directory / "records", FileRecord)
+                self._load()
+            except BaseException:
+                os.close(self._lock)
+                raise
         except OSError as error:
             raise ConfigurationError(
                 f"files cannot be kept in {directory}: {error.strerror or error}"

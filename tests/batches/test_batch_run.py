@@ -138,6 +138,43 @@ async def test_what_ends_every_process_has_failed(server) -> None:
     await server.run(record).drive()
     assert record.status is BatchStatus.FAILED
     assert "the server has ended 5 times" in record.errors[0].message
+    assert record.output_file_id is record.error_file_id is None
+
+
+async def test_what_was_done_before_every_process_ended_is_in_the_files(server) -> None:
+    record = new_record()
+    await cut(server, record, 15)
+    num_done = len(server.asked)
+    for _ in range(MAX_IDLE_STARTS):
+        await cut(server, record, num_done)
+    await server.run(record).drive()
+    assert record.status is BatchStatus.FAILED
+    assert server.results(record) == sorted(server.asked)
+    assert len(server.asked) == num_done > 0
+    assert record.completed + record.failed == num_done
+    assert not list(server.work.iterdir())
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+async def test_nobody_sees_an_end_that_is_not_kept(server, monkeypatch, is_wrong: bool) -> None:
+    monkeypatch.setattr(batch_run, "_RETRY_DELAY", 0.0)
+    record, seen = new_record(), []
+    save = server.save
+
+    async def fail_twice(saved: BatchRecord) -> None:
+        if saved.has_ended and len(seen) < 2:
+            seen.append(record.status)
+            raise OSError("full")
+        await save(saved)
+
+    if is_wrong:
+        await server.files.delete("", "file-in")
+        await server.add_input("{")
+    server.save = fail_twice
+    await server.run(record).drive()
+    assert seen == [BatchStatus.VALIDATING if is_wrong else BatchStatus.FINALIZING] * 2
+    assert server.saved[-1] is record.status
+    assert record.status is (BatchStatus.FAILED if is_wrong else BatchStatus.COMPLETED)
 
 
 async def test_a_wrong_input_fails(server, tmp_path) -> None:

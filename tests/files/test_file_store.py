@@ -91,6 +91,16 @@ def test_a_directory_that_cannot_be_one(tmp_path, clock) -> None:
         FileStore(tmp_path / "files", CONFIG, clock)
 
 
+def test_a_store_that_cannot_be_read_gives_the_directory_back(tmp_path, clock) -> None:
+    records = tmp_path / "files" / "records"
+    records.parent.mkdir()
+    records.write_text("no directory")
+    with pytest.raises(ConfigurationError, match="files cannot be kept"):
+        FileStore(tmp_path / "files", CONFIG, clock)
+    records.unlink()
+    FileStore(tmp_path / "files", CONFIG, clock).close()
+
+
 async def test_bounds(store) -> None:
     await add(store, "file-1", size=100)
     assert not store.reserve(151)

@@ -7,7 +7,9 @@ import threading
 
 from playwright.sync_api import Browser, expect
 
-from tests.ui.browser import UiServer, window
+from fastovms.config import DEMO_MODEL
+from tests.encoder_models import encoder_dir
+from tests.ui.browser import UiServer, Window, ui_server, window
 
 
 def test_what_the_engine_does_is_shown(browser: Browser, slow_server: UiServer) -> None:
@@ -27,6 +29,50 @@ def test_what_the_engine_does_is_shown(browser: Browser, slow_server: UiServer) 
         expect(running).to_have_text("1")
         work.join()
         expect(running).to_have_text("0")
+
+
+def shown(opened: Window) -> set[str]:
+    """The names of the numbers and charts that can be seen."""
+    names = opened.page.locator(".numbers dt, .chart h3").filter(visible=True)
+    return set(names.all_inner_texts())
+
+
+ALWAYS = {"Tokens/s in", "Running", "Waiting", "Errors/min", "Tokens a second", "Sequences"}
+OF_ENCODING = {"Texts/s", "Texts a batch", "Padding", "Texts embedded and scored"}
+
+
+def test_models_that_encode_texts_have_no_cache_and_no_chat(browser: Browser) -> None:
+    models = (f"chat={DEMO_MODEL}", f"emb={encoder_dir()}", f"rank={encoder_dir(1)}")
+    flags = [word for model in models for word in ("--model", model)]
+    with ui_server(*flags) as server, window(browser, server) as opened:
+        opened.open()
+        assert opened.page.get_by_label("Model").locator("option").all_inner_texts() == ["chat"]
+        opened.open("#live")
+        choice = opened.page.locator(".live select")
+        every = shown(opened)
+        assert every > ALWAYS | OF_ENCODING | {"KV cache in use", "Gap between tokens"}
+        choice.select_option("rank")
+        seen = shown(opened)
+        assert seen > ALWAYS | OF_ENCODING
+        assert seen - ALWAYS - OF_ENCODING == {"Errors a minute"}
+        body = {"model": "rank", "query": "the city", "documents": ["light", "of the river"] * 9}
+        assert len(server.ask("POST", "/v3/rerank", body)["results"]) == 18
+        numbers = opened.page.locator(".numbers > div")
+        speed = numbers.filter(has_text="Texts/s").locator("dd")
+        expect(speed).to_have_text(re.compile("^[1-9]"))
+        expect(opened.page.locator(".chart:visible canvas")).to_have_count(4)
+        choice.select_option("chat")
+        assert shown(opened) == every - OF_ENCODING
+        expect(opened.page.locator(".chart:visible canvas")).to_have_count(7)
+
+
+def test_a_server_that_only_encodes_shows_its_engine(browser: Browser) -> None:
+    with ui_server("--model", f"emb={encoder_dir()}") as server, window(browser, server) as opened:
+        opened.open()
+        expect(opened.page.get_by_role("heading", name="Live engine")).to_be_visible()
+        expect(opened.page.get_by_role("link", name="Chat", exact=True)).to_be_hidden()
+        expect(opened.page.get_by_role("button", name="New chat")).to_be_hidden()
+        assert "KV cache in use" not in shown(opened)
 
 
 def test_it_asks_once_a_second_and_not_while_nobody_looks(

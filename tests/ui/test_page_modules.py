@@ -114,6 +114,14 @@ def scrape(generated: int, prompts: int, hits: int, waits: list[int]) -> str:
         "kv_cache_usage_perc": 0.25,
     }
     lines = [f"fastovms_{name}{{{label}}} {value}" for name, value in numbers.items()]
+    encoded = {
+        "prompt_tokens_total": 9 * prompts,
+        "step_seconds_count": 7 * generated,
+        "encoder_texts_total": generated,
+        "encoder_padding_tokens_total": prompts,
+        "encoder_batch_size_count": generated // 4,
+    }
+    lines += [f'fastovms_{name}{{model_name="e"}} {value}' for name, value in encoded.items()]
     lines += [
         f'fastovms_time_to_first_token_seconds_bucket{{{label},le="{bound}"}} {count}'
         for bound, count in zip(("0.1", "0.2", "+Inf"), waits, strict=True)
@@ -129,11 +137,11 @@ def test_rates_between_two_scrapes(opened: Window) -> None:
         "const {parseExposition} = await import(document.querySelector('script[type=module]')"
         ".src.replace('main.js', 'live/exposition.js'));"
         "const [before, now] = given.map(parseExposition);"
-        "return [m.ratesBetween(before, now, 2, 'm'), m.ratesBetween(before, now, 2, 'other')];",
+        "return ['m', 'other', 'e', ''].map((model) => m.ratesBetween(before, now, 2, model));",
         scrape(100, 1000, 100, [1, 1, 1]),
         scrape(300, 2000, 600, [1, 5, 5]),
     )
-    mine, others = rates
+    mine, others, encoder, whole = rates
     assert (mine["out"], mine["in"], mine["running"], mine["kv"]) == (100, 500, 2, 0.25)
     assert (mine["hits"], mine["accepted"]) == (0.5, None)
     assert mine["first"] == pytest.approx(0.15)  # the middle of the bucket that all came into
@@ -141,7 +149,11 @@ def test_rates_between_two_scrapes(opened: Window) -> None:
     assert (mine["stepPrompts"], mine["stepAnswers"]) == (2.5, 1)
     assert mine["serverErrors"] == 60
     assert (others["out"], others["running"], others["first"]) == (0, 0, None)
-    assert others["kv"] is None  # as of a model that encodes texts
+    assert (others["kv"], others["padding"]) == (None, None)
+    assert (encoder["kv"], encoder["stepPrompts"], encoder["in"]) == (None, None, 4500)
+    assert (encoder["texts"], encoder["batch"], encoder["padding"]) == (100, 4, 0.1)
+    assert (whole["texts"], whole["padding"], whole["kv"]) == (100, 0.1, 0.25)
+    assert (whole["stepPrompts"], whole["stepAnswers"]) == (2.5, 1)  # of those that generate
 
 
 def test_a_program_has_pythons_spelling(opened: Window) -> None:

@@ -6,6 +6,7 @@ import { ServerChats } from "./session/server_chats.js";
 import { TabChats } from "./session/tab_chats.js";
 import { drawIcon, iconButton, make, warn } from "./core/dom.js";
 import { apply, choose, language, say } from "./core/language.js";
+import { encodes } from "./core/models.js";
 import { ROOT, ServerError, ask } from "./core/server.js";
 import { LANGUAGES } from "./core/texts.js";
 
@@ -76,16 +77,20 @@ async function start() {
   const waiting = make("p", { class: "empty faint", role: "status", text: "loading" });
   frame.body.append(waiting);
   const models = await findModels((reason) => { waiting.textContent = reason; });
-  const chats = new ChatView(await findStore(), models);
+  const chatting = models.filter((model) => !encodes(model));
+  const chats = new ChatView(await findStore(), chatting);
   const begin = make("button", { type: "button", class: "new-chat", on: { click: () => { location.hash = "#chat"; chats.begin(); } } },
     drawIcon("plus"), make("span", { text: "chats.new" }));
   frame.side.append(begin, chats.list.node);
+  // Models that encode texts chat with nobody.
+  const isOnlyLive = models.length > 0 && !chatting.length;
+  for (const node of [frame.links.chat, begin]) node.hidden = isOnlyLive;
   frame.bar.append(chats.tools);
   let live = null;
 
   async function show() {
-    const isLive = location.hash === LIVE;
-    if (isLive) live ??= new (await import("./live/live_view.js")).LiveView(models.map((model) => model.id));
+    const isLive = isOnlyLive || location.hash === LIVE;
+    if (isLive) live ??= new (await import("./live/live_view.js")).LiveView(models);
     frame.body.replaceChildren(isLive ? live.node : chats.node);
     chats.tools.hidden = isLive;
     frame.links.chat.toggleAttribute("aria-current", !isLive);

@@ -7,6 +7,7 @@ const SERIES = [
   "generation_tokens_total", "prompt_tokens_total", "prefix_cache_hits_total", "prefix_cache_queries_total",
   "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total", "step_seconds_count",
   "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+  "encoder_texts_total", "encoder_padding_tokens_total", "encoder_batch_size_count",
   "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket", "http_requests_total",
 ];
 
@@ -31,6 +32,9 @@ export const SCRAPED = `metrics?${SERIES.map((name) => `name[]=${PREFIX}${name}`
  * @property {number|null} stepPrompts prompt tokens of a step, on average.
  * @property {number|null} stepAnswers tokens of answers of a step.
  * @property {number|null} stepRejected drafted tokens of a step that were computed in vain.
+ * @property {number} texts texts encoded a second.
+ * @property {number|null} batch texts computed together, on average.
+ * @property {number|null} padding share of the tokens computed for them that only fills batches up.
  * @property {number} clientErrors a minute.
  * @property {number} serverErrors a minute.
  */
@@ -43,18 +47,23 @@ export const SCRAPED = `metrics?${SERIES.map((name) => `name[]=${PREFIX}${name}`
  * @returns {Rates}
  */
 export function ratesBetween(before, now, seconds, model) {
-  const level = (name) => total(now, name, model);
-  const growth = (name) => Math.max(0, total(now, name, model) - total(before, name, model));
+  // Models that encode texts have no KV cache.
+  const cached = new Set((now.get(`${PREFIX}kv_cache_usage_perc`) ?? []).map(({ labels }) => labels.model_name));
+  const isMeant = (name) => !model || name === model;
+  const generates = (name) => isMeant(name) && cached.has(name);
+  const level = (name) => total(now, name, isMeant);
+  const growth = (name, which = isMeant) => Math.max(0, total(now, name, which) - total(before, name, which));
   const out = growth("generation_tokens_total");
   // Those that the prefix cache has found are prompt tokens that no step computes.
   const found = growth("prefix_cache_hits_total");
   const prompts = growth("prompt_tokens_total");
   const drafted = growth("spec_decode_num_draft_tokens_total");
   const right = growth("spec_decode_num_accepted_tokens_total");
-  const steps = growth("step_seconds_count");
+  const steps = growth("step_seconds_count", generates);
+  const ofPrompts = growth("prompt_tokens_total", generates);
+  const texts = growth("encoder_texts_total");
+  const padding = growth("encoder_padding_tokens_total");
   const percentile = (name, share) => percentileBetween(before, now, name, model, share);
-  // Models that encode texts have no KV cache.
-  const cached = new Set((now.get(`${PREFIX}kv_cache_usage_perc`) ?? []).map(({ labels }) => labels.model_name));
   return {
     out: out / seconds,
     in: prompts / seconds,
@@ -67,9 +76,12 @@ export function ratesBetween(before, now, seconds, model) {
     firstSlow: percentile("time_to_first_token_seconds", 0.95),
     gap: percentile("inter_token_latency_seconds", 0.5),
     gapSlow: percentile("inter_token_latency_seconds", 0.95),
-    stepPrompts: ratio(Math.max(0, prompts - found), steps),
+    stepPrompts: ratio(Math.max(0, ofPrompts - found), steps),
     stepAnswers: ratio(out, steps),
     stepRejected: ratio(drafted - right, steps),
+    texts: texts / seconds,
+    batch: ratio(texts, growth("encoder_batch_size_count")),
+    padding: ratio(padding, padding + prompts - ofPrompts),
     clientErrors: 60 * errorGrowth(before, now, "4") / seconds,
     serverErrors: 60 * errorGrowth(before, now, "5") / seconds,
   };
@@ -79,10 +91,11 @@ function ratio(part, whole) {
   return whole > 0 ? part / whole : null;
 }
 
-function total(samples, name, model) {
+/** Adds up a series of those models whose names are wanted. */
+function total(samples, name, isWanted) {
   let sum = 0;
   for (const { labels, value } of samples.get(PREFIX + name) ?? []) {
-    if (!model || labels.model_name === model) sum += value;
+    if (isWanted(labels.model_name)) sum += value;
   }
   return sum;
 }

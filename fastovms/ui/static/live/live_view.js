@@ -2,6 +2,7 @@
 
 import { make } from "../core/dom.js";
 import { showNumber } from "../core/language.js";
+import { encodes } from "../core/models.js";
 import { askText } from "../core/server.js";
 import { Chart } from "./chart.js";
 import { SCRAPED, ratesBetween } from "./engine_rates.js";
@@ -16,59 +17,72 @@ const SMOOTHED = 5;
 const milliseconds = (seconds) => (seconds === null ? null : 1000 * seconds);
 const percent = (share) => (share === null ? null : 100 * share);
 
-/** The numbers: key of the name, what is read, its unit and digits. */
+/** What is shown only where a model is looked at that generates, or one that encodes texts. */
+const [OF_GENERATION, OF_ENCODING] = ["generation", "encoding"];
+
+/** The numbers: key of the name, what is read, its unit and digits, and of which models only. */
 const NUMBERS = [
-  ["live.out", (rates) => rates.out, "", 1],
+  ["live.out", (rates) => rates.out, "", 1, OF_GENERATION],
   ["live.in", (rates) => rates.in, "", 1],
   ["live.running", (rates) => rates.running, "", 0],
   ["live.waiting", (rates) => rates.waiting, "", 0],
-  ["live.kv", (rates) => percent(rates.kv), " %", 1],
-  ["live.hits", (rates) => percent(rates.hits), " %", 0],
-  ["live.accepted", (rates) => percent(rates.accepted), " %", 0],
-  ["live.first", (rates) => milliseconds(rates.first), " ms", 0],
-  ["live.gap", (rates) => milliseconds(rates.gap), " ms", 1],
+  ["live.kv", (rates) => percent(rates.kv), " %", 1, OF_GENERATION],
+  ["live.hits", (rates) => percent(rates.hits), " %", 0, OF_GENERATION],
+  ["live.accepted", (rates) => percent(rates.accepted), " %", 0, OF_GENERATION],
+  ["live.first", (rates) => milliseconds(rates.first), " ms", 0, OF_GENERATION],
+  ["live.gap", (rates) => milliseconds(rates.gap), " ms", 1, OF_GENERATION],
+  ["live.texts", (rates) => rates.texts, "", 1, OF_ENCODING],
+  ["live.batch", (rates) => rates.batch, "", 1, OF_ENCODING],
+  ["live.padding", (rates) => percent(rates.padding), " %", 1, OF_ENCODING],
   ["live.errors", (rates) => rates.clientErrors + rates.serverErrors, "", 0],
 ];
 
 const line = (text, colour, read) => ({ text, colour, read });
 
+/** Returns the charts, each with of which models it is only. */
 function makeCharts() {
   return [
-    new Chart("live.tokens", [line("live.out", "--blue", (r) => r.out), line("live.in", "--orange", (r) => r.in)], { top: 10 }),
-    new Chart("live.requests", [line("live.running", "--blue", (r) => r.running), line("live.waiting", "--orange", (r) => r.waiting)], { top: 4 }),
-    new Chart("live.shares", [line("live.kv", "--blue", (r) => percent(r.kv)), line("live.hits", "--green", (r) => percent(r.hits)),
-      line("live.accepted", "--orange", (r) => percent(r.accepted))], { top: 100 }),
-    new Chart("live.budget", [line("live.answers", "--blue", (r) => r.stepAnswers), line("live.rejected", "--red", (r) => r.stepRejected),
-      line("live.prompts", "--orange", (r) => r.stepPrompts)], { isStacked: true, top: 4 }),
-    new Chart("live.latency-first", [line("live.first", "--blue", (r) => milliseconds(r.first)), line("live.first-p95", "--orange", (r) => milliseconds(r.firstSlow))], { top: 10 }),
-    new Chart("live.latency-gap", [line("live.gap", "--blue", (r) => milliseconds(r.gap)), line("live.gap-p95", "--orange", (r) => milliseconds(r.gapSlow))], { top: 10 }),
-    new Chart("live.failures", [line("live.client-errors", "--orange", (r) => r.clientErrors), line("live.server-errors", "--red", (r) => r.serverErrors)], { top: 4 }),
+    [new Chart("live.tokens", [line("live.out", "--blue", (r) => r.out), line("live.in", "--orange", (r) => r.in)], { top: 10 })],
+    [new Chart("live.requests", [line("live.running", "--blue", (r) => r.running), line("live.waiting", "--orange", (r) => r.waiting)], { top: 4 })],
+    [new Chart("live.shares", [line("live.kv", "--blue", (r) => percent(r.kv)), line("live.hits", "--green", (r) => percent(r.hits)),
+      line("live.accepted", "--orange", (r) => percent(r.accepted))], { top: 100 }), OF_GENERATION],
+    [new Chart("live.budget", [line("live.answers", "--blue", (r) => r.stepAnswers), line("live.rejected", "--red", (r) => r.stepRejected),
+      line("live.prompts", "--orange", (r) => r.stepPrompts)], { isStacked: true, top: 4 }), OF_GENERATION],
+    [new Chart("live.latency-first", [line("live.first", "--blue", (r) => milliseconds(r.first)), line("live.first-p95", "--orange", (r) => milliseconds(r.firstSlow))], { top: 10 }), OF_GENERATION],
+    [new Chart("live.latency-gap", [line("live.gap", "--blue", (r) => milliseconds(r.gap)), line("live.gap-p95", "--orange", (r) => milliseconds(r.gapSlow))], { top: 10 }), OF_GENERATION],
+    [new Chart("live.encoding", [line("live.texts", "--blue", (r) => r.texts), line("live.batch", "--orange", (r) => r.batch)], { top: 4 }), OF_ENCODING],
+    [new Chart("live.failures", [line("live.client-errors", "--orange", (r) => r.clientErrors), line("live.server-errors", "--red", (r) => r.serverErrors)], { top: 4 })],
   ];
 }
 
 export class LiveView {
-  /** @param {string[]} models their names. */
+  /** @param {Object[]} models as the server lists them. */
   constructor(models) {
+    this.#models = models;
     this.#charts = makeCharts();
-    this.#model = make("select", { label: "live.model" }, make("option", { value: "", text: "live.all" }), ...models.map((name) => make("option", { value: name }, name)));
-    this.#model.addEventListener("change", () => this.#compareAll());
+    this.#model = make("select", { label: "live.model" }, make("option", { value: "", text: "live.all" }), ...models.map(({ id }) => make("option", { value: id }, id)));
+    this.#model.addEventListener("change", () => this.#choose());
     this.#values = NUMBERS.map(() => make("dd", {}, "–"));
+    this.#cards = NUMBERS.map(([text], index) => make("div", {}, make("dt", { text }), this.#values[index]));
     this.#fault = make("p", { class: "card failure", role: "alert", hidden: true, text: "unreachable" });
     this.node = make("section", { class: "live", label: "live.title" },
       make("header", { class: "row" }, make("div", {}, make("h1", { text: "live.title" }), make("p", { class: "faint", text: "live.window" })), this.#model),
       this.#fault,
       make("h2", { class: "off-screen", text: "live.now" }),
-      make("dl", { class: "numbers" }, ...NUMBERS.map(([text], index) => make("div", {}, make("dt", { text }), this.#values[index]))),
+      make("dl", { class: "numbers" }, ...this.#cards),
       make("h2", { class: "off-screen", text: "live.charts" }),
-      make("div", { class: "charts" }, ...this.#charts.map((chart) => chart.node)));
-    new ResizeObserver(() => this.#charts.forEach((chart) => chart.draw())).observe(this.node);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#charts.forEach((chart) => chart.draw()));
+      make("div", { class: "charts" }, ...this.#charts.map(([chart]) => chart.node)));
+    this.#showKinds();
+    new ResizeObserver(() => this.#draw()).observe(this.node);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
     document.addEventListener("visibilitychange", () => (document.hidden ? this.#pause() : this.#isOn && this.#resume()));
   }
 
+  #models;
   #charts;
   #model;
   #values;
+  #cards;
   #fault;
   #isOn = false;
   #pausing = null;
@@ -122,15 +136,31 @@ export class LiveView {
     now.rates = before && now.samples ? ratesBetween(before.samples, now.samples, now.at - before.at, this.#model.value) : null;
   }
 
-  #compareAll() {
+  /** Shows the model that is chosen, or all. */
+  #choose() {
+    this.#showKinds();
     this.#scrapes.forEach((_, index) => this.#compare(index));
     this.#show();
+    this.#draw();
+  }
+
+  /** Hides what is not of the models that are looked at. */
+  #showKinds() {
+    const { value } = this.#model;
+    const kinds = new Set(this.#models.filter(({ id }) => !value || id === value).map((model) => (encodes(model) ? OF_ENCODING : OF_GENERATION)));
+    const isHidden = (kind) => kind !== undefined && !kinds.has(kind);
+    NUMBERS.forEach(([, , , , kind], index) => { this.#cards[index].hidden = isHidden(kind); });
+    for (const [chart, kind] of this.#charts) chart.node.hidden = isHidden(kind);
+  }
+
+  #draw() {
+    for (const [chart] of this.#charts) chart.draw();
   }
 
   #show() {
     const times = this.#scrapes.map(({ at }) => at);
     const rates = this.#scrapes.map((scrape) => scrape.rates);
-    for (const chart of this.#charts) chart.show(times, rates);
+    for (const [chart] of this.#charts) chart.show(times, rates);
     const last = rates.at(-1);
     NUMBERS.forEach(([, read, unit, digits], index) => {
       const value = last ? read(last) : null;

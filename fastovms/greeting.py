@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Final
 
 from fastovms import __version__
 from fastovms.api.serving.served import ServedModels
+from fastovms.encoding import Task
+
+_TRIALS: Final[Mapping[Task, tuple[str, Mapping[str, object]]]] = {
+    Task.TEXT_GENERATION: ("completions", {"prompt": "Once upon a time", "max_tokens": 60}),
+    Task.EMBEDDINGS: ("embeddings", {"input": "Once upon a time"}),
+    Task.RERANK: ("rerank", {"query": "Once upon a time", "documents": ["A tale", "A bill"]}),
+}
+"""What is asked of a model by what it does: the path below /v1, and the rest of the body."""
 
 
 def greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> str:
@@ -15,12 +25,13 @@ def greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> 
         later = "" if model.served is not None else ", loaded when it is asked for"
         length = "" if model.max_model_len is None else f": context of {model.max_model_len} tokens"
         lines.append(f"model {model.name}{length}{later}")
-    name = models.known[0].name
-    body = json.dumps({"model": name, "prompt": "Once upon a time", "max_tokens": 60})
+    first = models.known[0]
+    path, rest = _TRIALS[first.task]
+    body = json.dumps({"model": first.name, **rest})
     quoted = body.replace("'", "'\\''")
     key = ' -H "Authorization: Bearer $API_KEY"' if needs_key else ""
     lines.append(
-        f"try: curl {_curl_target(addresses[0])}/v1/completions{key} "
+        f"try: curl {_curl_target(addresses[0])}/v1/{path}{key} "
         f"-H 'Content-Type: application/json' -d '{quoted}'"
     )
     return "\n".join(lines)

@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from fastovms.api.serving.served import KnownModel, ServedModel, ServedModels
+from fastovms.encoding import Task
 from fastovms.greeting import greeting
 from fastovms.metrics import GenerationMetrics
 from tests.fakes import ByteTokenizer, FakeBackend, model_info
@@ -43,6 +44,23 @@ def test_the_greeting_has_a_line_for_a_shell(
     assert arguments[: len(words)] == words
     assert json.loads(arguments[-1])["model"] == name
     assert ("Authorization: Bearer $API_KEY" in arguments) is needs_key
+
+
+@pytest.mark.parametrize(
+    ("task", "path", "fields"),
+    [
+        (Task.TEXT_GENERATION, "completions", {"model", "prompt", "max_tokens"}),
+        (Task.EMBEDDINGS, "embeddings", {"model", "input"}),
+        (Task.RERANK, "rerank", {"model", "query", "documents"}),
+    ],
+)
+def test_a_model_is_tried_at_what_it_does(task: Task, path: str, fields: set[str]) -> None:
+    models = ServedModels()
+    models.set_known([KnownModel("a", task=task), KnownModel("b")])
+    last = greeting(["http://h:1"], models, needs_key=False).split("\n")[-1]
+    words = shlex.split(last)
+    assert words[2] == f"http://h:1/v1/{path}"
+    assert json.loads(words[-1]).keys() == fields
 
 
 def test_models_that_are_loaded_later() -> None:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from fastovms.api.serving.model_pool import ModelPlan
 from fastovms.api.serving.served import KnownModel, ServedModels
+from fastovms.api.serving.served_encoder import CAPABILITIES
 from fastovms.backends.model_files.fingerprint import fingerprint_of
 from fastovms.backends.model_files.model_task import find_task
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
@@ -93,9 +94,10 @@ def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: in
         cache = FREE_MEMORY_SHARE * _room(residency, memory - weights, num_models)
     size = int(weights + cache)
     if memory is not None and size >= memory:
+        cached = " with its KV cache" if has_cache else ""
         raise ConfigurationError(
-            f"{config.name} takes about {size / GIB:.1f} GB with its KV cache: --model-memory must "
-            f"be more than that, not {memory / GIB:.1f} GB"
+            f"{config.name} takes about {size / GIB:.1f} GB{cached}: --model-memory must be more "
+            f"than that, not {memory / GIB:.1f} GB"
         )
     return size
 
@@ -117,13 +119,15 @@ def _known(config: ModelConfig) -> KnownModel:
     if gguf is not None:  # it says more once it is converted
         return KnownModel(config.name, config.names[1:], int(gguf.stat().st_mtime))
     info = read_info(config)
+    task = find_task(config.path, config.encoder.task)
     return KnownModel(
         config.name,
         config.names[1:],
         info.created,
         info.max_model_len,
         info.takes_images,
-        find_task(config.path, config.encoder.task),
+        task,
+        CAPABILITIES.get(task),  # those of models that generate are seen as they are loaded
         fingerprint=fingerprint_of(config.path),
     )
 

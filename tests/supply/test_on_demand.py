@@ -12,6 +12,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.residency_config import ResidencyConfig
 from fastovms.settings import ModelSource
 from fastovms.supply.on_demand import find_each, plan_models, weights_size
+from tests.encoder_models import encoder_dir
 
 DEMO = ModelConfig(DEMO_MODEL, ("a", "b"), EngineConfig(cache_size=0.5))
 WEIGHTS = sum(path.stat().st_size for path in DEMO_MODEL.glob("*.bin"))
@@ -34,6 +35,14 @@ def test_what_is_known_before_a_model_is_loaded(tmp_path: Path) -> None:
     assert weights_size(ModelConfig(gguf, ("g",), EngineConfig(draft_model=DEMO_MODEL))) == (
         WEIGHTS + 7
     )
+
+
+def test_what_a_model_is_for_that_encodes_texts_is_known_before() -> None:
+    configs = [ModelConfig(encoder_dir(), ("e",)), ModelConfig(encoder_dir(1), ("r",))]
+    plans = plan_models(configs, ResidencyConfig(max_loaded_models=1))
+    assert [plan.known.capabilities for plan in plans] == [("embedding",), ("rerank",)]
+    with pytest.raises(ConfigurationError, match=r"e takes about 0\.0 GB: --model-memory"):
+        plan_models(configs, ResidencyConfig(model_memory=1))
 
 
 def test_caches_of_automatic_size_share_the_memory() -> None:

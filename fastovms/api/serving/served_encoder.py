@@ -3,8 +3,9 @@ tokenizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from fastovms.api.serving.release import Release, uncounted
 from fastovms.api.wire.bodies.fair_thread import FairThread
@@ -14,6 +15,13 @@ from fastovms.encoding import Task
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.text_encoder import TextEncoder, TokenIds
+
+CAPABILITIES: Final[Mapping[Task, tuple[str, ...]]] = {
+    Task.EMBEDDINGS: ("embedding",),
+    Task.RERANK: ("rerank",),
+}
+"""What a client may do with a model, in the words of Ollama's `/api/show`, of which "rerank" is
+none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,4 @@ class ServedEncoder:
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """What a client may do with the model, in the words of Ollama's `/api/show`, of which
-        "rerank" is none."""
-        return ("embedding",) if self.task is Task.EMBEDDINGS else ("rerank",)
+        return CAPABILITIES[self.task]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ from fastovms.backends.model_files.required_files import graph_file
 from fastovms.config import EngineConfig
 from fastovms.encoder_config import EncoderConfig
 from fastovms.encoding import Pooling, Task
+from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.text_encoder import TextEncoder
 
@@ -45,7 +48,8 @@ def load_encoder(
     texts = TextEncoder.load(model_dir)
     task = find_task(model_dir, config.task)
     pooling = find_pooling(model_dir, config.pooling, info.config)
-    graph = read_encoder(graph_file(model_dir), task, pooling, texts.vocabulary)
+    vocabulary = partial(_vocabulary, texts, model_dir)
+    graph = read_encoder(graph_file(model_dir), task, pooling, vocabulary)
     pad = info.config.get("pad_token_id")
     model = EncoderModel(
         graph,
@@ -70,6 +74,16 @@ def load_encoder(
         turn=turn,
     )
     return LoadedEncoder(backend, texts)
+
+
+def _vocabulary(texts: TextEncoder, model_dir: Path) -> Mapping[bytes, int]:
+    """Returns the ids of the tokens that a decoder scores by."""
+    if not texts.has_detokenizer:
+        raise ConfigurationError(
+            f"{model_dir} cannot be served as a reranker: it scores by the words that it would "
+            "write, which nothing tells without an openvino_detokenizer.xml"
+        )
+    return texts.vocabulary()
 
 
 def _of(pooling: Pooling | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import openvino_genai
 import pytest
@@ -10,9 +12,10 @@ from fastovms.backends.encoder.encoder_loading import load_encoder
 from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.engine_thread.working_engines import WorkingEngines
 from fastovms.backends.model_files.encoder_files import read_encoder_info
-from fastovms.config import EngineConfig
+from fastovms.config import DEMO_MODEL, EngineConfig
 from fastovms.encoder_config import EncoderConfig
 from fastovms.encoding import EncoderText
+from fastovms.errors import ConfigurationError
 from tests.encoder_models import encoder_dir
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -61,3 +64,10 @@ async def test_scores(num_labels):
     )
     theirs = [score for _, score in sorted(pipeline.rerank(query, TEXTS))]
     np.testing.assert_allclose(1 / (1 + np.exp(-margin)), theirs, atol=1e-5)
+
+
+async def test_a_decoder_cannot_score_where_its_words_are_not_known(tmp_path):
+    ignored = shutil.ignore_patterns("openvino_detokenizer.*")
+    directory = shutil.copytree(DEMO_MODEL, tmp_path / "m", ignore=ignored)
+    with pytest.raises(ConfigurationError, match=r"m cannot be served as a reranker: .*detokeni"):
+        await encode(directory, EncoderConfig(task="rerank"), None)

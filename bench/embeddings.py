@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +18,16 @@ import numpy as np
 import openvino_genai
 
 from bench.encoder_graph import ENCODER_SHAPES
-from bench.encoder_models import vocabulary, write_encoder
+from bench.encoder_models import write_encoder
+from bench.random_texts import make_texts
+from bench.report import machine, ratio
 from fastovms.backends.encoder.encoder_backend import ThreadedEncoder
 from fastovms.backends.encoder.encoder_loading import load_encoder
 from fastovms.backends.model_files.encoder_files import read_encoder_info
 from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.backends.paged.shared_cores import SharedCores
+from fastovms.cli.flags.flag_types import integer
 from fastovms.config import EngineConfig
 from fastovms.encoder_config import EncoderConfig
 from fastovms.encoding import EncoderText
@@ -33,17 +35,15 @@ from fastovms.engine.model.machine.device_memory import available_memory
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
 from fastovms.text.tokens.text_encoder import TextEncoder
 
+SHAPES = [name for name, shape in ENCODER_SHAPES.items() if shape.max_position_embeddings >= 512]
+"""Those that the texts fit into."""
+
 NUM_CHATS = 8
 PER_REQUEST = 32
 """Documents of one call of a pipeline, which pads all of them to the longest."""
 
-
-def make_texts(num: int, shape_size: int, seed: int = 0) -> list[str]:
-    """Texts of 10 to 200 words, most of them short."""
-    rng = random.Random(seed)
-    words = [word for word in vocabulary(shape_size) if word.isalpha() and len(word) > 1]
-    sizes = [int(10 + 190 * rng.random() ** 3) for _ in range(num)]
-    return [" ".join(rng.choices(words, k=size)) for size in sizes]
+QUERY = "the house by the river in the old city with the red light"
+"""What documents are scored for."""
 
 
 class Chats:
@@ -53,6 +53,7 @@ class Chats:
         self._backend = backend
         self._last: dict[str, float] = {}
         self.gaps: list[float] = []
+        self.begun = asyncio.Event()  # = each has said something
 
     def start(self) -> None:
         for number in range(NUM_CHATS):
@@ -67,6 +68,8 @@ class Chats:
         if name in self._last:
             self.gaps.append(now - self._last[name])
         self._last[name] = now
+        if len(self._last) == NUM_CHATS:
+            self.begun.set()
 
     def stop(self) -> None:
         for name in self._last:
@@ -78,36 +81,68 @@ class Chats:
         return statistics.median(gaps) * 1e3, float(np.quantile(gaps, 0.99)) * 1e3
 
 
-async def encode(backend: ThreadedEncoder, texts: TextEncoder, given: Sequence[str]) -> float:
-    """Documents a second, tokenizing included."""
-    start = time.perf_counter()
+def encoder_texts(texts: TextEncoder, given: Sequence[str], query: str | None) -> list[EncoderText]:
+    """Returns what is computed of documents: alone, or each behind the query."""
     found = texts.encode(given)
-    await backend.encode([EncoderText(texts.enclosed(each)) for each in found], "bench")
+    if query is None:
+        return [EncoderText(texts.enclosed(each)) for each in found]
+    assert texts.pair is not None
+    [asked] = texts.encode([query])
+    return [EncoderText(*texts.pair.join(asked, each)) for each in found]
+
+
+async def encode(
+    backend: ThreadedEncoder, texts: TextEncoder, given: Sequence[str], query: str | None
+) -> float:
+    """Returns documents a second, tokenizing included."""
+    start = time.perf_counter()
+    await backend.encode(encoder_texts(texts, given, query), "bench")
     return len(given) / (time.perf_counter() - start)
 
 
-def by_pipeline(directory: Path, given: Sequence[str]) -> float:
-    pipeline = openvino_genai.TextEmbeddingPipeline(directory, "CPU")
-    pipeline.embed_documents(list(given[:2]))
+def load_pipeline(directory: Path, query: str | None) -> Callable[[list[str]], object]:
+    """Returns what takes documents to genai's pipeline, which embeds them, or scores them for the
+    query."""
+    if query is None:
+        embed: Callable[[list[str]], object] = openvino_genai.TextEmbeddingPipeline(
+            directory, "CPU"
+        ).embed_documents
+        return embed
+    return partial(openvino_genai.TextRerankPipeline(directory, "CPU").rerank, query)
+
+
+def by_pipeline(call: Callable[[list[str]], object], given: Sequence[str]) -> float:
+    """Returns documents a second. The pipeline pads the texts of a call to the longest."""
     start = time.perf_counter()
     for position in range(0, len(given), PER_REQUEST):
-        pipeline.embed_documents(list(given[position : position + PER_REQUEST]))
+        call(list(given[position : position + PER_REQUEST]))
     return len(given) / (time.perf_counter() - start)
 
 
 async def measure(options: argparse.Namespace, directory: Path) -> None:
     shape = ENCODER_SHAPES[options.shape]
     given = make_texts(options.documents, shape.vocab_size)
+    query = QUERY if options.rerank else None
     cores = SharedCores.create()
     info = read_encoder_info(directory, name=options.shape)
     backend, texts = load_encoder(directory, info, EngineConfig(), EncoderConfig(), cores.turn)
     backend.start()
-    await encode(backend, texts, given[: len(given) // 4])  # memory is reserved, costs are learned
-    theirs = by_pipeline(directory, given)
-    alone = await encode(backend, texts, given)
-    print(f"alone: {alone:.1f} documents/s, genai's pipeline {theirs:.1f}: {alone / theirs:.2f} x")
+    # Memory is reserved, and costs are learned.
+    await encode(backend, texts, given[: len(given) // 4], query)
+    pipeline = load_pipeline(directory, query)
+    pipeline(given[:PER_REQUEST])
+    theirs, ours = [], []
+    for _ in range(options.rounds):
+        theirs.append(by_pipeline(pipeline, given))
+        ours.append(await encode(backend, texts, given, query))
+    alone = statistics.median(ours)
+    print(machine())
+    print(
+        f"alone: {alone:.1f} documents/s, genai's pipeline {statistics.median(theirs):.1f}: "
+        f"{ratio(ours, theirs)} x"
+    )
     if options.chat is not None:
-        await beside_chats(options, backend, texts, given, alone, cores)
+        await beside_chats(options, backend, texts, given, query, alone, cores)
     await backend.close()
 
 
@@ -116,6 +151,7 @@ async def beside_chats(
     backend: ThreadedEncoder,
     texts: TextEncoder,
     given: Sequence[str],
+    query: str | None,
     alone: float,
     cores: SharedCores,
 ) -> None:
@@ -125,11 +161,12 @@ async def beside_chats(
     engine.start()
     chats = Chats(engine)
     chats.start()
+    await chats.begun.wait()
     await asyncio.sleep(options.seconds / 3)
-    chats.take()
+    chats.gaps.clear()
     await asyncio.sleep(options.seconds)
     before = chats.take()
-    found = await encode(backend, texts, given)
+    found = await encode(backend, texts, given, query)
     median_then, worst_then = chats.take()
     await asyncio.sleep(options.seconds)  # the chats have grown, and with them their gaps
     median, worst = (statistics.mean(pair) for pair in zip(before, chats.take(), strict=True))
@@ -144,17 +181,20 @@ async def beside_chats(
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m bench.embeddings", description=__doc__)
-    parser.add_argument("--shape", choices=ENCODER_SHAPES, default="bge-small")
-    parser.add_argument("--documents", type=int, default=400)
+    parser.add_argument("--shape", choices=SHAPES, default="bge-small")
+    parser.add_argument("--documents", type=integer(4), default=400)
     parser.add_argument("--chat", type=Path, help="directory of a model that chats (default: none)")
     parser.add_argument(
         "--seconds", type=float, default=3.0, help="of chats alone, before and after"
     )
+    parser.add_argument("--rerank", action="store_true", help="score documents for a query")
+    parser.add_argument("--rounds", type=integer(1), default=1, help="with the pipeline in turn")
     options = parser.parse_args(arguments)
     sys.setswitchinterval(0.0005)  # as the server does
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / options.shape
-        write_encoder(replace(ENCODER_SHAPES[options.shape]), directory)
+        shape = replace(ENCODER_SHAPES[options.shape], num_labels=int(options.rerank))
+        write_encoder(shape, directory)
         asyncio.run(measure(options, directory))
     return 0
 

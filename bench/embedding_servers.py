@@ -39,7 +39,7 @@ class EmbeddingSide:
 
     def __init__(self, target: Target, model: str | None) -> None:
         self._target = target
-        self._client = HttpClient(target, headers={"Content-Type": "application/json"})
+        self._client = HttpClient(target)
         self._model = model
         self.rates: list[float] = []
         self.num_tokens = 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
 
 from fastovms.api.generation.deltas import SampleDelta, Usage
-from fastovms.api.ollama.timestamps import nanoseconds
+from fastovms.api.ollama.timestamps import nanoseconds, timestamp
 from fastovms.api.request.tokens.logprob_formats import chat_logprobs
 from fastovms.api.request.tokens.token_report import TokenReport
 from fastovms.api.wire.dialect import Dialect
@@ -105,12 +105,18 @@ def generate_members(told: Told) -> Members:
     return members
 
 
+def part_head(model: str, clock: Callable[[], float]) -> Members:
+    """Returns what every part of an answer begins with."""
+    return {"model": model, "created_at": timestamp(clock())}
+
+
 @dataclass(frozen=True, slots=True)
 class OllamaAnswer:
     """How one answer is told.
 
     Attributes:
-        head: what each part repeats.
+        model: its name, as the client knows it.
+        clock: tells the Unix time, which each part has.
         members: makes the members that tell of a part: those of a chat, or of a prompt's answer.
         collector: reads the pieces.
         report: says what is told of tokens.
@@ -121,7 +127,8 @@ class OllamaAnswer:
             not told.
     """
 
-    head: Mapping[str, Any]
+    model: str
+    clock: Callable[[], float]
     members: Callable[[Told], Members]
     collector: AnswerCollector
     report: TokenReport
@@ -144,6 +151,10 @@ class OllamaAnswer:
         """Returns the object of a part of a stream."""
         part = {**self.head, **self.members(told), "done": False, **self.logprobs(sample)}
         return self._line(part)
+
+    @property
+    def head(self) -> Members:
+        return part_head(self.model, self.clock)
 
     def logprobs(self, sample: SampleDelta) -> Members:
         """Returns the log probabilities of a part's tokens, where they are to be told."""
@@ -184,8 +195,9 @@ class AnswerLines:
         self._dialect = dialect
         self._reason: FinishReason | None = None
         # The end of a name in the head cannot be taken for this: it has quotes around it.
-        line = form.line(Told(_MARK), SampleDelta(0, ""))
-        self._before, _, self._after = line.rpartition(orjson.dumps(_MARK))
+        line = replace(form, clock=lambda: 0.0).line(Told(_MARK), SampleDelta(0, ""))
+        before, _, self._after = line.rpartition(orjson.dumps(_MARK))
+        self._begin, _, self._middle = before.rpartition(orjson.dumps(timestamp(0.0)))
 
     def delta(self, delta: SampleDelta) -> bytes:
         self._reason = delta.finish_reason
@@ -195,7 +207,9 @@ class AnswerLines:
             return self._form.line(told, delta)
         if not told.content:
             return b""
-        return self._before + on_one_line(orjson.dumps(told.content)) + self._after
+        now = timestamp(self._form.clock()).encode()
+        content = on_one_line(orjson.dumps(told.content))
+        return b'%b"%b"%b%b%b' % (self._begin, now, self._middle, content, self._after)
 
     def opening_length(self, choice: int) -> int:
         return 0

@@ -23,13 +23,13 @@ from fastovms.api.ollama.answer_lines import (
     Told,
     chat_members,
     generate_members,
+    part_head,
 )
 from fastovms.api.ollama.asking import Asking, asking
 from fastovms.api.ollama.ollama_job import OllamaJob, prepare_chat, prepare_prompt
 from fastovms.api.ollama.ollama_options import named_as_given
 from fastovms.api.ollama.ollama_schema import OllamaChatRequest, OllamaGenerateRequest
 from fastovms.api.ollama.raw_job import is_raw, prepare_raw
-from fastovms.api.ollama.timestamps import timestamp
 from fastovms.api.request.common_fields import is_streamed
 from fastovms.api.request.typed_body import hold_model, read_named
 from fastovms.api.serving.keep_alive import Departure, departure
@@ -149,7 +149,8 @@ class OllamaGeneration:
         )
         token_ids = [*job.task.token_ids] if job.tells_context else []
         form = OllamaAnswer(
-            self._head(asked.model_name),
+            asked.model_name,
+            self._context.unix_time,
             door.members,
             AnswerCollector(self._new_call_id),
             job.options.report,
@@ -189,13 +190,11 @@ class OllamaGeneration:
         """Returns the answer to a request that has only the model moved: where the model is then,
         wherever the client wants it."""
         stays = known.served is not None and not leaving.happens
-        head, told = self._head(body.model or known.name), door.members(Told())
+        head = part_head(body.model or known.name, self._context.unix_time)
+        told = door.members(Told())
         end = {"done": True, "done_reason": "load" if stays else "unload"}
         headers = warning_headers(leaving.warnings, request.id)
         return Response(200, orjson.dumps({**head, **told, **end}), headers=headers)
-
-    def _head(self, model_name: str) -> Members:
-        return {"model": model_name, "created_at": timestamp(self._context.unix_time())}
 
     def _new_call_id(self) -> str:
         return self._context.new_id()[-_CALL_ID_LENGTH:]

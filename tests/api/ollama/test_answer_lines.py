@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import orjson
 import pytest
 
+from fastovms.api.routes import add_model_routes
 from fastovms.api.wire.dialect import OLLAMA
 from fastovms.api.wire.error_responses import last_frames
 from fastovms.errors import RequestError
+from fastovms.http.routing.router import Router
 from tests.api.chat_models import call_text, tool
 from tests.api.ollama.ollama_requests import (
     ASKED,
@@ -42,6 +47,18 @@ async def test_a_chat(make):
     assert all(part["done"] is False and set(part) == {*answer} - {
         "done_reason", "prompt_eval_count", "eval_count"} for part in parts)  # fmt: skip
     assert {**answer, "message": {"role": "assistant", "content": ""}}.items() <= last.items()
+
+
+async def test_each_line_has_its_time(make):
+    api = make()
+    times = iter(range(1_750_000_000, 1_750_000_100))
+    api.context = replace(api.context, unix_time=lambda: next(times) + 0.5)
+    api.router = Router()
+    add_model_routes(api.router, api.context)
+    made = [part["created_at"] for part in await lines(api, CHAT, ASKED)]
+    assert made == sorted(set(made))
+    assert len(made) == 7
+    assert all(re.fullmatch(r"2025-06-15T15:0\d:\d\d\.500000Z", each) for each in made)
 
 
 async def test_a_prompts_answer(make):

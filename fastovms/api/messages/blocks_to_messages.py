@@ -10,6 +10,7 @@ from typing import Any, Final
 from fastovms.api.conversation.chat_messages import ChatMessages, Message
 from fastovms.api.conversation.sealed_text import unseal
 from fastovms.api.messages.content_blocks import Block, BlockReader, read_blocks, unknown_block
+from fastovms.api.messages.server_tools import is_of_server, shown_text
 from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
 
@@ -121,6 +122,9 @@ def _assistant(blocks: Sequence[Block], reader: BlockReader) -> Message:
                 pass  # only who has made it can read it
             case "tool_use":
                 calls.append(_call(block))
+            case kind if is_of_server(kind):
+                if (shown := shown_text(block, reader)) is not None:
+                    texts.append(shown)
             case _:
                 raise unknown_block(block, dict.fromkeys(_CALLING))
     message: Message = {"role": "assistant", "content": reader(texts)}

@@ -38,6 +38,12 @@ class BatchLine(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
+class AskLater(NamedTuple):
+    """What a line gets where it cannot be answered now: after so many seconds it may ask again."""
+
+    seconds: float
+
+
 class LineAnswer(NamedTuple):
     """What a handler has answered to a line.
 

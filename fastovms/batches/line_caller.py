@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fastovms.batches.batch_line import BatchLine, LineAnswer
+from fastovms.batches.batch_line import AskLater, BatchLine, LineAnswer
 from fastovms.errors import InvalidField, NotFound, RequestError
 from fastovms.http.routing.messages import Headers, Request, Response
 from fastovms.http.routing.router import Match, Router
@@ -54,16 +54,15 @@ class LineCaller:
         self._refuse = refuse
         self._has_failed = has_failed
 
-    async def ask(self, line: BatchLine, tenant: str) -> LineAnswer:
-        """Returns the answer to a line. Where the server has no room for it, or its model is not in
-        memory, it waits and asks again."""
-        while True:
-            request = self._request(line, tenant)
-            response = await self._answer(request, line)
-            is_lost = response.status == 500 and self._has_failed()
-            if response.status not in _LATER and not is_lost:
-                return LineAnswer(response.status, request.id, bytes(response.body) or b"null")
-            await asyncio.sleep(_delay(response))
+    async def ask(self, line: BatchLine, tenant: str) -> LineAnswer | AskLater:
+        """Returns the answer to a line, or when to ask again where the server has no room for it,
+        or its model cannot be had."""
+        request = self._request(line, tenant)
+        response = await self._answer(request, line)
+        is_lost = response.status == 500 and self._has_failed()
+        if response.status in _LATER or is_lost:
+            return AskLater(_delay(response))
+        return LineAnswer(response.status, request.id, bytes(response.body) or b"null")
 
     def _request(self, line: BatchLine, tenant: str) -> Request:
         id = self._new_id()

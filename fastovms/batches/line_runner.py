@@ -11,15 +11,33 @@ from typing import Final
 
 import msgspec
 
-from fastovms.batches.batch_line import BatchLine, LineAnswer, read_lines
+from fastovms.batches.batch_line import AskLater, BatchLine, LineAnswer, read_lines
 from fastovms.batches.result_log import ResultLog
 from fastovms.batches.slots import LineSlots
 
 _LINES_READ: Final = 64
 _BYTES_READ: Final = 1024 * 1024
 
-Ask = Callable[[BatchLine], Awaitable[LineAnswer]]
+Ask = Callable[[BatchLine], Awaitable[LineAnswer | AskLater]]
 """Returns the answer to a line."""
+
+
+class _Slot:
+    """The slot of one line, which others have while the line waits to ask again."""
+
+    def __init__(self, slots: LineSlots, size: int) -> None:
+        self._slots = slots
+        self._size = size
+        self._is_held = False
+
+    async def take(self) -> None:
+        await self._slots.acquire(self._size)
+        self._is_held = True
+
+    def give_back(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._slots.release(self._size)
 
 
 class LineRunner:
@@ -43,35 +61,57 @@ class LineRunner:
         self._ask = ask
         self._slots = slots
         self._on_done = on_done
+        self._num_waiting = 0
+        self._nobody_waits = asyncio.Event()
+        self._nobody_waits.set()
 
     async def run(self) -> None:
-        """Returns when all lines are done.
+        """Returns when all lines are done. While some wait to ask again, none begin, so that
+        few do.
 
         Raises:
             OSError: a file cannot be read or written.
         """
         async with aclosing(self._undone()) as undone, asyncio.TaskGroup() as running:
             async for number, line, size in undone:
-                await self._slots.acquire(size)
-                self._begin(running, number, line, size)
+                slot = _Slot(self._slots, size)
+                await slot.take()
+                while self._num_waiting:
+                    slot.give_back()
+                    await self._nobody_waits.wait()
+                    await slot.take()
+                self._begin(running, number, line, slot)
 
-    def _begin(self, running: asyncio.TaskGroup, number: int, line: BatchLine, size: int) -> None:
+    def _begin(self, running: asyncio.TaskGroup, number: int, line: BatchLine, slot: _Slot) -> None:
         """Has a line run in the slot that it has got. It gives that back at its end, which may come
         before its first step."""
-        work = self._run(number, line)
+        work = self._run(number, line, slot)
         try:
             task = running.create_task(work)
         except RuntimeError:  # another line has failed, and ends all
             work.close()
-            self._slots.release(size)
+            slot.give_back()
             raise
-        task.add_done_callback(lambda task: self._slots.release(size))
+        task.add_done_callback(lambda task: slot.give_back())
 
-    async def _run(self, number: int, line: BatchLine) -> None:
-        answer = await self._ask(line)
+    async def _run(self, number: int, line: BatchLine, slot: _Slot) -> None:
+        while isinstance(answer := await self._ask(line), AskLater):
+            slot.give_back()
+            await self._wait(answer.seconds)
+            await slot.take()
         self._log.add(number, line.custom_id, answer)
         await self._log.flush()
         self._on_done()
+
+    async def _wait(self, seconds: float) -> None:
+        self._num_waiting += 1
+        self._nobody_waits.clear()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._num_waiting -= 1
+            if not self._num_waiting:
+                self._nobody_waits.set()
 
     async def skip_rest(self, code: str) -> None:
         """Notes of every line that is not done why it never will be. Raises as `run` does."""

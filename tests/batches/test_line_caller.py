@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import orjson
 import pytest
 
 from fastovms.api.batches.endpoints import refuse_line
-from fastovms.batches.batch_line import BatchLine
+from fastovms.batches.batch_line import AskLater, BatchLine
 from fastovms.batches.line_caller import LOWEST_PRIORITY, LineCaller
 from fastovms.http.routing.messages import Request, Response
 from fastovms.http.routing.router import Router
@@ -33,17 +31,6 @@ class Site:
 
     def caller(self, **options) -> LineCaller:
         return LineCaller(self.router, lambda: "id", refuse_line, **options)
-
-
-@pytest.fixture
-def naps(monkeypatch) -> list[float]:
-    naps: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        naps.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    return naps
 
 
 async def test_what_a_handler_sees() -> None:
@@ -99,18 +86,20 @@ async def test_a_refusal_has_the_form_of_its_path(url: str, status: int, error: 
     assert orjson.loads(answer.body)["error"] == error
 
 
-async def test_it_waits_for_room(naps) -> None:
-    later = [
-        Response(429, headers=(("Retry-After", "7"),)),
-        Response(503, headers=(("Retry-After", "700"),)),
-        Response(503),
-    ]
-    site = Site(*later, Response(400, b"{}"))
-    assert (await site.caller().ask(line(), "")).status == 400
-    assert naps == [7.0, 60.0, 1.0]
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        (429, (("Retry-After", "7"),), 7.0),
+        (503, (("Retry-After", "700"),), 60.0),
+        (503, (), 1.0),
+    ],
+)
+async def test_it_says_when_to_ask_again(status, headers, seconds) -> None:
+    site = Site(Response(status, headers=headers))
+    assert await site.caller().ask(line(), "") == AskLater(seconds)
 
 
-async def test_what_an_engine_loses_as_it_fails_is_for_the_next_process(naps) -> None:
-    site = Site(Response(500, b"{}"), Response(500, b"{}"), Response(200, b"{}"))
+async def test_what_an_engine_loses_as_it_fails_is_for_the_next_process() -> None:
+    site = Site(Response(500, b"{}"), Response(500, b"{}"))
     assert (await site.caller().ask(line(), "")).status == 500
-    assert (await site.caller(has_failed=lambda: True).ask(line(), "")).status == 200
+    assert await site.caller(has_failed=lambda: True).ask(line(), "") == AskLater(1.0)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fastovms.batches.batch_line import CANCELLED, BatchLine, LineAnswer
+from fastovms.batches.batch_line import CANCELLED, AskLater, BatchLine, LineAnswer
 from fastovms.batches.line_runner import LineRunner
 from fastovms.batches.result_log import ResultLog, ResultPaths
 from fastovms.batches.slots import LineSlots
@@ -50,6 +50,50 @@ class Work:
 
 
 ALL = [str(number) for number in range(1, NUM_LINES + 1)]
+
+
+async def test_lines_that_wait_to_ask_again_leave_their_slots_to_other_batches(tmp_path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    stuck, other = Work(tmp_path / "a"), Work(tmp_path / "b")
+    other.slots = stuck.slots
+    is_open = False
+    asked: list[str] = []
+
+    async def ask(line: BatchLine) -> LineAnswer | AskLater:
+        asked.append(line.custom_id)
+        return LineAnswer(200, "r", b"{}") if is_open else AskLater(0.001)
+
+    stuck.ask = ask
+    runner, _ = stuck.runner()
+    task = asyncio.create_task(runner.run())
+    await asyncio.wait_for(other.runner()[0].run(), 20)
+    assert other.results() == ALL
+    assert not task.done()
+    assert len(set(asked)) <= 2 * 5  # no more lines than a few wait
+    is_open = True
+    await asyncio.wait_for(task, 20)
+    assert stuck.results() == ALL
+    assert stuck.slots.num_used == 0
+
+
+async def test_a_batch_that_is_cancelled_while_its_lines_wait_has_no_slot(tmp_path) -> None:
+    work = Work(tmp_path)
+    asked = asyncio.Event()
+
+    async def ask(line: BatchLine) -> AskLater:
+        asked.set()
+        return AskLater(60.0)
+
+    work.ask = ask
+    runner, _ = work.runner()
+    task = asyncio.create_task(runner.run())
+    await asked.wait()
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert work.slots.num_used == 0
 
 
 async def test_all_lines(tmp_path) -> None:

@@ -1,5 +1,5 @@
-"""Reads what tools that Anthropic's servers run, such as web search, have left in a history: clients
-send it back with each turn, to whatever server they talk to."""
+"""Reads what tools that Anthropic's servers run, such as web search, have left in a history, which
+clients send back with each turn to whatever server they talk to."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from fastovms.cli.commands.doctor_command import run_doctor
 from fastovms.cli.commands.state_command import run_state
 from fastovms.cli.environment import extra_arguments, read_environment, unused_variables
 from fastovms.cli.flags.aliases import BENCH, CACHE, CHAT, DOCTOR, PULL, RUN_BATCH, STATE, TUNE
-from fastovms.cli.flags.flags import read_flags
+from fastovms.cli.flags.flags import FLAGS, read_flags
 from fastovms.cli.flags.unused_flags import unused_flags
 from fastovms.cli.model_choice import chosen_models, source_model
 from fastovms.cli.parser import USAGE_ERROR, parse
@@ -42,7 +42,7 @@ from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
 from fastovms.log_format import level_named, log_handler, start_log
 from fastovms.ovms.config_list import config_file
 from fastovms.service.log_writer import LineWriter
-from fastovms.settings import MODEL_SECTIONS, ModelSource, Settings
+from fastovms.settings import ENCODER, ENGINE, MODEL_SECTIONS, ConfigField, ModelSource, Settings
 
 __all__ = ["main", "run"]
 
@@ -181,6 +181,12 @@ def _pull_for_ovms(arguments: argparse.Namespace, settings: Settings) -> None:
     """Pulls the model, and its draft model if there is one."""
     if arguments.source_model is None:
         raise ConfigurationError("--pull needs --source-model")
+    logging.basicConfig(level="INFO", format="%(message)s")
+    _warn_of_left_out(
+        arguments,
+        "--pull fetches files: give it to the server, or to --configure",
+        ENGINE.draft_model,
+    )
     draft = settings.section(EngineConfig).draft_model
     drafts = [] if draft is None or draft.exists() else [str(draft)]
     _pull_models([source_model(arguments), *drafts], settings)
@@ -228,7 +234,20 @@ def _add_to_config(arguments: argparse.Namespace, settings: Settings) -> None:
     if arguments.model_path is None and root is None:
         raise ConfigurationError("--add-to-config needs --model-path or --model-repository-path")
     config = _edited_list(arguments, "--add-to-config", arguments.add_to_config)
+    logging.basicConfig(level="WARNING", format="%(message)s")
+    _warn_of_left_out(
+        arguments, "a list has names and places: --configure writes options into a model's graph"
+    )
     add_model(config, name, arguments.model_path or Path(root or "", name))
+
+
+def _warn_of_left_out(arguments: argparse.Namespace, reason: str, *used: ConfigField) -> None:
+    """Warns of flags about a model that a command passes over. The task, which OVMS wants with
+    them, follows from the model's files."""
+    given = read_flags(arguments).only(*MODEL_SECTIONS).given
+    for flag in FLAGS:
+        if flag.field in given and flag.field not in (*used, ENCODER.task):
+            logger.warning("%s is not used: %s", flag.name, reason)
 
 
 def _remove_from_config(arguments: argparse.Namespace, settings: Settings) -> None:

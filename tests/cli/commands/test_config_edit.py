@@ -145,6 +145,18 @@ def test_a_model_is_found_from_anywhere(capfd, folder, monkeypatch, config, mode
     assert entry["config"]["base_path"] == written.format(folder)
 
 
+def test_what_a_list_cannot_hold_is_told(folder, caplog):
+    put_models(folder)
+    line = (
+        "--add_to_config --config_path mr --model_name b --model_path models/n "
+        "--task embeddings --pooling LAST --target_device GPU"
+    )
+    assert main(line.split()) == 0
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.split(" is not used: ")[0] for line in told] == ["--device", "--pooling"]
+    assert all("--configure writes options into a model's graph" in line for line in told)
+
+
 def test_a_list_that_cannot_be_written(capfd, folder):
     line = "--add_to_config --config_path none/config.json --model_name a --model_path /a"
     code, message = edit(capfd, line)

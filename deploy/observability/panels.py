@@ -223,6 +223,31 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ],
         ),
     ),
+    "Embeddings and rerank": (
+        Panel(
+            "Texts",
+            "Texts a second that become vectors, and pairs of texts that are scored.",
+            "short",
+            [Line("{{model_name}}", total("encoder_texts_total", by="model_name"))],
+        ),
+        Panel(
+            "Batch size",
+            "Texts computed together, in the mean.",
+            "short",
+            [Line("texts", share("encoder_batch_size_sum", "encoder_batch_size_count"))],
+        ),
+        Panel(
+            "Padding",
+            "Tokens a second that are computed only to fill batches up.",
+            "short",
+            [
+                Line(
+                    "{{model_name}} tokens/s",
+                    total("encoder_padding_tokens_total", by="model_name"),
+                )
+            ],
+        ),
+    ),
     "HTTP and the process": (
         Panel(
             "Answers",

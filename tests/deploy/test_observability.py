@@ -23,7 +23,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from deploy.observability.dashboard import dashboard
+from fastovms.config import DEMO_MODEL
 from tests.deploy.alert_cases import ALERTS, CASES, OBSERVABILITY, rules, unit_tests
+from tests.encoder_models import encoder_dir
 from tests.paths import ROOT
 from tests.real_server import NAME, Server, start_server, stop_server
 
@@ -59,6 +61,7 @@ LOAD: tuple[tuple[str, dict[str, object]], ...] = (
     ("/v3/chat/completions", {**CHAT, "stream": True}),
     ("/v1/responses", {"model": NAME, "input": "Hi", "max_output_tokens": 5}),
     ("/v1/responses", {"model": NAME, "input": "Hi", "background": True, "max_output_tokens": 5}),
+    ("/v1/embeddings", {"model": "encoder", "input": ["a b c", "d"]}),
     ("/v1/completions", {**COMPLETION, "temperature": -1}),
     ("/v1/completions", {**COMPLETION, "model": "nobody"}),
     ("/nowhere", {}),
@@ -145,7 +148,8 @@ def put_under_load(server: Server) -> None:
 
 @contextmanager
 def prometheus_of_a_busy_server(directory: Path) -> Iterator[Prometheus]:
-    server = start_server("--state-dir", str(directory / "state"))
+    models = [f"--model={NAME}={DEMO_MODEL}", f"--model=encoder={encoder_dir()}"]
+    server = start_server(*models, "--state-dir", str(directory / "state"))
     try:
         target = server.url.removeprefix("http://")
         with running_prometheus(target, directory) as prometheus:

@@ -16,6 +16,8 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13
 
+from fastovms.engine.model.graph.graph_walk import inputs_of, reached
+
 Node = Any
 Floats = NDArray[np.float32]
 
@@ -243,20 +245,19 @@ def _compile(outputs: Sequence[Any]) -> ov.CompiledModel:
     """Compiles what the outputs depend on, with inputs where the model reads its state. This
     changes the model that they are of."""
     parameters: list[Node] = []
-    pending, seen = [output.get_node() for output in outputs], set()
-    while pending:
-        node = pending.pop()
-        if node.get_instance_id() in seen:
-            continue
-        seen.add(node.get_instance_id())
-        if node.get_type_name() == "ReadValue":
+    nodes = (output.get_node() for output in outputs)
+    for node in reached(nodes, lambda node: [] if _reads_state(node) else inputs_of(node)):
+        if _reads_state(node):
             past = opset13.parameter(node.get_output_partial_shape(0), np.float32, name=_PAST)
             past.output(0).set_names({f"{_PAST}.{len(parameters)}"})
             for target in node.output(0).get_target_inputs():
                 target.replace_source_output(past.output(0))
-            node = past
-        if node.get_type_name() == "Parameter":
+            parameters.append(past)
+        elif node.get_type_name() == "Parameter":
             parameters.append(node)
-        pending += [value.get_node() for value in node.input_values()]
     part = ov.Model([opset13.result(output) for output in outputs], parameters, "masks")
     return ov.Core().compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+
+def _reads_state(node: Node) -> bool:
+    return bool(node.get_type_name() == "ReadValue")

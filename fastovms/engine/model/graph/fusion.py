@@ -15,6 +15,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
+from fastovms.engine.model.graph.graph_walk import inputs_of, reached
+
 Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
 
@@ -102,23 +104,18 @@ def _projection_behind(node: Node) -> _Projection:
     Raises:
         _NotAlikeError: there is none, more than one, or one of another form.
     """
-    matmuls: list[Node] = []
-    pending, seen = [node], set()
-    while pending:
-        node = pending.pop()
-        if node.get_instance_id() in seen:
-            continue
-        seen.add(node.get_instance_id())
-        if node.get_type_name() == "MatMul" and _is_constant(node.input_value(1).get_node()):
-            matmuls.append(node)
-        else:
-            pending += [value.get_node() for value in node.input_values()]
+    nodes = reached([node], lambda node: [] if _multiplies_weights(node) else inputs_of(node))
+    matmuls = list(filter(_multiplies_weights, nodes))
     if len(matmuls) != 1 or matmuls[0].get_attributes() != _TIMES_TRANSPOSED:
         raise _NotAlikeError
     shape = matmuls[0].get_input_partial_shape(1)
     if shape.is_dynamic or len(shape) != 2:
         raise _NotAlikeError
     return _Projection(matmuls[0], _bias_after(matmuls[0]), shape[0].get_length())
+
+
+def _multiplies_weights(node: Node) -> bool:
+    return node.get_type_name() == "MatMul" and _is_constant(node.input_value(1).get_node())
 
 
 def _bias_after(matmul: Node) -> Node | None:

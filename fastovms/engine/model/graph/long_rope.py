@@ -21,6 +21,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13
 
+from fastovms.engine.model.graph.graph_walk import reached
 from fastovms.engine.model.graph.rotation_tables import compute_own_rows, is_of_positions
 
 TOKEN_SEQUENCE_LENS: Final = "token_sequence_lens"
@@ -92,20 +93,21 @@ def _highest_positions(model: ov.Model) -> Iterator[Node]:
 
 def _uses_by_tokens(node: Node) -> list[_Use]:
     """Returns the inputs where what follows from a number first meets tokens."""
-    uses: list[_Use] = []
-    pending, seen = [node], set()
-    while pending:
-        node = pending.pop()
-        if node.get_instance_id() in seen:
-            continue
-        seen.add(node.get_instance_id())
-        for target in node.output(0).get_target_inputs():
-            consumer = target.get_node()
-            if consumer.get_output_partial_shape(0).is_static:
-                pending.append(consumer)
-            else:
-                uses.append(_Use(consumer, target.get_index()))
-    return uses
+    return [
+        _Use(target.get_node(), target.get_index())
+        for number in reached([node], _numbers_behind)
+        for target in number.output(0).get_target_inputs()
+        if not _is_number(target.get_node())
+    ]
+
+
+def _numbers_behind(node: Node) -> list[Node]:
+    consumers = [target.get_node() for target in node.output(0).get_target_inputs()]
+    return list(filter(_is_number, consumers))
+
+
+def _is_number(node: Node) -> bool:
+    return bool(node.get_output_partial_shape(0).is_static)
 
 
 def _conditions(model: ov.Model) -> Iterator[Any]:
@@ -122,17 +124,8 @@ def _conditions(model: ov.Model) -> Iterator[Any]:
 
 def _parameters(outputs: Sequence[Any]) -> list[Node]:
     """Returns the inputs of the model that outputs depend on."""
-    parameters: list[Node] = []
-    pending, seen = [output.get_node() for output in outputs], set()
-    while pending:
-        node = pending.pop()
-        if node.get_instance_id() in seen:
-            continue
-        seen.add(node.get_instance_id())
-        if node.get_type_name() == "Parameter":
-            parameters.append(node)
-        pending += [value.get_node() for value in node.input_values()]
-    return parameters
+    nodes = reached(output.get_node() for output in outputs)
+    return [node for node in nodes if node.get_type_name() == "Parameter"]
 
 
 def _name(parameter: Node) -> str:

@@ -7,12 +7,14 @@ by the length of the longest text. Where each row is a token's own, that can be 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import openvino as ov
 from openvino import opset13
+
+from fastovms.engine.model.graph.graph_walk import reached
 
 _RESHAPING: Final = frozenset({"Convert", "Reshape", "Squeeze", "Unsqueeze"})
 _TABLE_INPUT, _ROWS_INPUT, _AXIS_INPUT = range(3)
@@ -49,17 +51,17 @@ def compute_own_rows(model: ov.Model, consumers: Sequence[Node]) -> bool:
 def _gathers(consumers: Sequence[Node]) -> list[Node]:
     """Returns the nodes that take rows of what `consumers` are parts of."""
     found: dict[int, Node] = {}
-    pending, seen = list(consumers), set[int]()
-    while pending:
-        node = pending.pop()
-        if node.get_instance_id() in seen:
-            continue
-        seen.add(node.get_instance_id())
+
+    def others(node: Node) -> Iterator[Node]:
         for target in node.output(0).get_target_inputs():
-            if target.get_node().get_type_name() == "Gather" and target.get_index() == 0:
-                found[target.get_node().get_instance_id()] = target.get_node()
+            consumer = target.get_node()
+            if consumer.get_type_name() == "Gather" and target.get_index() == 0:
+                found[consumer.get_instance_id()] = consumer
             else:
-                pending.append(target.get_node())
+                yield consumer
+
+    for _ in reached(consumers, others):
+        pass
     return list(found.values())
 
 

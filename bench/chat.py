@@ -28,7 +28,7 @@ from fastovms.api.wire.dialect import OPENAI
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
 from fastovms.config import DEMO_MODEL, ApiConfig, ChatConfig
-from fastovms.http.routing.messages import HeaderPairs, Request, Stream
+from fastovms.http.routing.messages import HeaderPairs, Request, Stream, StreamHead
 from fastovms.metrics import GenerationMetrics
 from fastovms.params import (
     FinishReason,
@@ -137,9 +137,7 @@ async def seconds_a_token(
     )
     stream = CountingStream()
 
-    def open_stream(
-        request: Request, status: int, content_type: str, headers: HeaderPairs, ping: bool
-    ) -> Stream:
+    def open_stream(request: Request, head: StreamHead, ping: bool) -> Stream:
         return stream
 
     body = {"messages": [{"role": "user", "content": "Go."}], "tools": [TOOL], "stream": True}

@@ -11,7 +11,7 @@ import orjson
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
 from fastovms.errors import InvalidField, Overloaded, RequestError
-from fastovms.http.routing.messages import HeaderPairs, Headers, Request, Stream
+from fastovms.http.routing.messages import HeaderPairs, Headers, Request, Stream, StreamHead
 from fastovms.params import (
     ALL_LOGPROBS,
     FinishReason,
@@ -330,11 +330,9 @@ def make_request(
 ) -> Request:
     """A request for `path`. `body` is JSON to be, or bytes."""
 
-    def open_stream(
-        request: Request, status: int, content_type: str, headers: HeaderPairs, ping: bool
-    ) -> Stream:
+    def open_stream(request: Request, head: StreamHead, ping: bool) -> Stream:
         assert stream is not None
-        stream.headers = headers
+        stream.headers = head.headers
         return stream
 
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()

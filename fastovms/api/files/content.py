@@ -40,7 +40,9 @@ async def send_content(request: Request, record: FileRecord, path: Path) -> Resp
         if len(wanted) <= _PIECE:
             body = await _read(descriptor, len(wanted), wanted.start)
             return Response(status, body, _TYPE, headers)
-        stream = request.stream(status=status, content_type=_TYPE, headers=headers)
+        stream = request.stream(
+            status=status, content_type=_TYPE, headers=headers, length=len(wanted)
+        )
         await _send(stream, descriptor, wanted)
     finally:
         os.close(descriptor)

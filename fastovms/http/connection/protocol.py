@@ -16,7 +16,7 @@ from fastovms.http.parsing.faults import Fault, InputRefused
 from fastovms.http.parsing.framing import ParserPhase, RequestParser
 from fastovms.http.parsing.trace_parent import trace_context
 from fastovms.http.routing.exchange import Exchange
-from fastovms.http.routing.messages import Handler, HeaderPairs, Request, Response, Stream
+from fastovms.http.routing.messages import Handler, Request, Response, Stream, StreamHead
 
 logger = logging.getLogger(__name__)
 
@@ -351,21 +351,12 @@ class Connection(asyncio.Protocol):
         if task is not None:
             task.cancel()
 
-    def _open_stream(
-        self, request: Request, status: int, content_type: str, headers: HeaderPairs, ping: bool
-    ) -> Stream:
+    def _open_stream(self, request: Request, head: StreamHead, ping: bool) -> Stream:
         if self._request is not request or self._stream is not None:
             raise RuntimeError("a request is answered once, and while its client is there")
-        self._status = status
+        self._status = head.status
         self._stream = stream = ResponseStream(
-            self._wire,
-            self._server,
-            request,
-            status,
-            content_type,
-            headers,
-            is_last=self._final,
-            ping=ping,
+            self._wire, self._server, request, head, is_last=self._final, ping=ping
         )
         return stream
 

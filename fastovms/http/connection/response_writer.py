@@ -7,7 +7,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 
-from fastovms.http.routing.messages import HeaderPairs, Request, Response
+from fastovms.http.routing.messages import HeaderPairs, Request, Response, StreamHead
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _TOKEN_CHARACTERS = frozenset(
@@ -58,19 +58,14 @@ class ResponseWriter:
         return head if request.method == "HEAD" else head + body
 
     def render_stream_head(
-        self,
-        status: int,
-        content_type: str,
-        headers: HeaderPairs,
-        request: Request,
-        *,
-        close: bool,
-        chunked: bool,
+        self, head: StreamHead, request: Request, *, close: bool, chunked: bool
     ) -> bytes:
-        """Returns the head of a chunked message, or of one that ends with the connection
-        (HTTP/1.0)."""
+        """Returns the head of a message of a known length, or of a chunked one, or of one that ends
+        with the connection (HTTP/1.0)."""
         framing = "Transfer-Encoding: chunked\r\n" if chunked else ""
-        return self._head(status, content_type, framing, request, close, headers)
+        if head.length is not None:
+            framing = f"Content-Length: {head.length}\r\n"
+        return self._head(head.status, head.content_type, framing, request, close, head.headers)
 
     def _head(
         self,

@@ -1,5 +1,5 @@
-"""Writes the streamed answer to one request, chunked or ended by the connection's end, and keeps a
-silent one alive by comments."""
+"""Writes the streamed answer to one request, chunked, of a known length, or ended by the
+connection's end, and keeps a silent one alive by comments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fastovms.http.connection.server_state import ServerState
 from fastovms.http.connection.wire import Wire
-from fastovms.http.routing.messages import HeaderPairs, Request
+from fastovms.http.routing.messages import HeaderPairs, Request, StreamHead
 
 PING = b": ping\n\n"
 
@@ -27,7 +27,7 @@ class ResponseStream:
 
     __slots__ = (
         "_chunked",
-        "_content_type",
+        "_head",
         "_headers",
         "_is_event_stream",
         "_last_sent",
@@ -37,7 +37,6 @@ class ResponseStream:
         "_ping_timer",
         "_request",
         "_server",
-        "_status",
         "_wire",
         "aborted",
         "closed",
@@ -51,25 +50,24 @@ class ResponseStream:
         wire: Wire,
         server: ServerState,
         request: Request,
-        status: int,
-        content_type: str,
-        headers: HeaderPairs,
+        head: StreamHead,
         *,
         is_last: bool,
         ping: bool,
     ) -> None:
-        self._is_event_stream = is_event_stream = content_type.startswith("text/event-stream")
+        is_event_stream = head.content_type.startswith("text/event-stream")
+        self._is_event_stream = is_event_stream
         self._wire = wire
         self._server = server
         self._loop = loop = server.loop
         self._request = request
-        self._status = status
-        self._content_type = content_type
-        self.set_headers(headers)
-        # Towards HTTP/1.0 the message ends with the connection (RFC 9112 6.1).
-        self._chunked = request.http_version != "1.0"
+        self._head = head
+        self.set_headers(head.headers)
+        is_sized = head.length is not None
+        self._chunked = request.http_version != "1.0" and not is_sized
         self._muted = request.method == "HEAD"
-        self.is_last = is_last or not self._chunked
+        # Towards HTTP/1.0 a message of unknown length ends with the connection (RFC 9112 6.1).
+        self.is_last = is_last or not (self._chunked or is_sized)
         self.started = False
         self.closed = False
         self.aborted = False
@@ -112,7 +110,8 @@ class ResponseStream:
             return
         self.aborted = True
         self.release()
-        # A close-delimited message that ends in FIN looks whole, so that one needs a reset.
+        # A close-delimited message that ends in FIN looks whole, so that one needs a reset. One of
+        # a known length may have had its last byte.
         self._wire.cut(reset=not self._chunked)
 
     def release(self) -> None:
@@ -139,9 +138,7 @@ class ResponseStream:
         self.is_last = self.is_last or server.draining
         headers += server.dispatcher.cross_origin_fields(request)
         return server.writer.render_stream_head(
-            self._status,
-            self._content_type,
-            headers,
+            self._head._replace(headers=headers),
             request,
             close=self.is_last,
             chunked=self._chunked,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from mmap import mmap
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 from fastovms.http.routing.body_sink import BodySink
@@ -95,12 +95,23 @@ class Stream(Protocol):
         """Cuts the message short in a way that the client can tell from its end."""
 
 
+class StreamHead(NamedTuple):
+    """What stands before the pieces of a stream.
+
+    Attributes:
+        length: how many bytes the pieces have together; None = that is not known.
+    """
+
+    status: int
+    content_type: str
+    headers: HeaderPairs = ()
+    length: int | None = None
+
+
 class StreamOpener(Protocol):
     """Opens streams over the connection that a request came from."""
 
-    def __call__(
-        self, request: Request, status: int, content_type: str, headers: HeaderPairs, ping: bool
-    ) -> Stream: ...
+    def __call__(self, request: Request, head: StreamHead, ping: bool) -> Stream: ...
 
 
 class Request:
@@ -216,10 +227,12 @@ class Request:
         content_type: str = EVENT_STREAM,
         headers: HeaderPairs = (),
         ping: bool = True,
+        length: int | None = None,
     ) -> Stream:
         """Opens the streamed answer to this request; nothing is sent before its first `send`.
 
         Args:
+            length: how long the pieces are together; None = that is not known.
             ping: whether to send an SSE comment whenever an event stream has been silent for a
                 while (it starts the stream if nothing else has). Pieces must then be whole events.
         """
@@ -228,7 +241,7 @@ class Request:
             return self.early_stream
         if self._open_stream is None:
             raise RuntimeError("this request did not come from a connection")
-        return self._open_stream(self, status, content_type, headers, ping)
+        return self._open_stream(self, StreamHead(status, content_type, headers, length), ping)
 
     def open_early(self) -> None:
         """Opens the event stream that answers this request long before there is an answer: comments

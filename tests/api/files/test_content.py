@@ -64,8 +64,8 @@ async def ask(path, size: int, asked: str | None = None):
     stream = Sent()
     opened: list[tuple] = []
 
-    def open_stream(request, status, content_type, headers, ping):
-        opened.append((status, dict(headers)))
+    def open_stream(request, head, ping):
+        opened.append((head.status, dict(head.headers), head.length))
         return stream
 
     headers = Headers([] if asked is None else [("range", asked)])
@@ -82,7 +82,7 @@ async def test_large_files_come_piece_by_piece(tmp_path) -> None:
     assert stream.closed
     assert b"".join(stream.pieces) == content
     assert len(stream.pieces) == 4
-    assert opened == [(200, {"Accept-Ranges": "bytes"})]
+    assert opened == [(200, {"Accept-Ranges": "bytes"}, len(content))]
 
 
 async def test_small_ones_and_ranges_come_at_once(tmp_path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.http.connection.response_writer import ResponseWriter, clean
-from fastovms.http.routing.messages import Request, Response
+from fastovms.http.routing.messages import Request, Response, StreamHead
 from fastovms.tracing import TraceContext
 
 
@@ -31,7 +31,8 @@ def test_a_traced_request_is_told_its_trace() -> None:
     writer = ResponseWriter()
     field = f"traceresponse: 00-{'a' * 32}-{'b' * 16}-00\r\n".encode()
     assert field in writer.render(Response(200), request, close=False)
-    assert field in writer.render_stream_head(200, "a/b", (), request, close=False, chunked=True)
+    head = StreamHead(200, "a/b")
+    assert field in writer.render_stream_head(head, request, close=False, chunked=True)
     request.trace = None
     assert b"traceresponse" not in writer.render(Response(200), request, close=False)
 

@@ -79,3 +79,26 @@ async def test_no_pings_where_none_are_wanted(kind: str) -> None:
     transport.receive(get("/quiet"))
     await asyncio.sleep(100)
     assert transport.sent == b""
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_stream_of_a_known_length_leaves_the_connection(version: str, method: str) -> None:
+    bench = Bench()
+
+    async def handler(request: Request) -> None:
+        stream = request.stream(content_type="text/plain", length=4)
+        stream.send(b"ab")
+        stream.finish(b"cd")
+
+    bench.state.dispatcher._router.add("GET", "/sized", handler)
+    transport = bench.connect()
+    asked = get("/sized", "Connection: keep-alive", version=version)
+    transport.receive(asked.replace(b"GET", method.encode(), 1) * 2)
+    await ticks()
+    heads = [part.partition(b"\r\n\r\n") for part in transport.sent.split(b"HTTP/1.1 200 OK")[1:]]
+    assert [body for _, _, body in heads] == [b"abcd" if method == "GET" else b""] * 2
+    for head, _, _ in heads:
+        assert head.count(b"Content-Length: 4\r\n") == 1
+        assert b"chunked" not in head
+    assert not transport.closing

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -44,6 +45,7 @@ from fastovms.client.request_failed import RequestFailed
 from fastovms.client.target import Target
 from fastovms.doctor.memory_bandwidth import measure_bandwidth
 from fastovms.errors import ConfigurationError
+from fastovms.load_test.timeline import Load
 
 FIRST_SIDE: Final = "server"
 """The name of the side that the others are compared with."""
@@ -150,6 +152,15 @@ def servers(
     return sides
 
 
+def tell(name: str, load: Load) -> None:
+    """Tells of a turn before the tables do, which a run that is cut never comes to."""
+    print(
+        f"{name}: {len(load.timelines)} requests, {load.tokens_per_second:.4g} tokens/s",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse(argv)
     server: AbstractContextManager[ServerProcess | None] = nullcontext()
@@ -175,6 +186,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 rng=rng,
                 rest=lambda: time.sleep(REST_SECONDS),
                 memory_speed=memory_speed,
+                on_load=tell,
             )
             for shape in load_shapes(arguments)
         ]

@@ -31,12 +31,14 @@ def run_rounds(
     rng: random.Random,
     rest: Callable[[], None],
     memory_speed: Callable[[], float],
+    on_load: Callable[[str, Load], None] = lambda name, load: None,
 ) -> Rounds:
     """Runs all sides in turn, once to warm up, and then for as many rounds.
 
     Args:
         num_warm_up: how many requests warm a side up, all at once; None = a round like the others.
         rest: waits, before each turn, for what the other sides do when they have become idle.
+        on_load: is called after each turn of a round, with the name of the side.
 
     Raises:
         SystemExit: a side has failed, or not written as many tokens as it was asked for.
@@ -60,6 +62,7 @@ def run_rounds(
                 raise SystemExit(f"{name}: {load.num_tokens} output tokens, not {expected}")
             if number >= 0:
                 rounds.loads[name].append(load)
+                on_load(name, load)
         if number >= 0:
             rounds.memory_speeds.append(speeds)
     return rounds

@@ -46,9 +46,10 @@ def test_models_that_encode_texts_have_no_cache_and_no_chat(browser: Browser) ->
     flags = [word for model in models for word in ("--model", model)]
     with ui_server(*flags) as server, window(browser, server) as opened:
         opened.open()
-        assert opened.page.get_by_label("Model").locator("option").all_inner_texts() == ["chat"]
+        expect(opened.page.get_by_label("Model").locator("option")).to_have_text(["chat"])
         opened.open("#live")
         choice = opened.page.locator(".live select")
+        expect(choice).to_be_visible()
         every = shown(opened)
         assert every > ALWAYS | OF_ENCODING | {"KV cache in use", "Gap between tokens"}
         choice.select_option("rank")

@@ -167,5 +167,5 @@ COMMAND = Command(
     help="kills a replica in the middle of many streams; only its own may end",
     run=run,
     add_arguments=_add_arguments,
-    short={"replicas": 3, "streams": 16, "tokens": 400, "operations": 10},
+    short={"replicas": 3, "streams": 16, "tokens": 1200, "operations": 10},
 )

@@ -82,7 +82,7 @@ def test_failures_are_one_line(
 def test_a_server_of_the_demo_model_is_started() -> None:
     done = piped("What is the capital of France?")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Paris" in done.stdout
+    assert done.stdout.strip(), "what it says is drawn at random"
 
 
 def test_a_terminal() -> None:

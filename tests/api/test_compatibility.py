@@ -116,13 +116,14 @@ TABLES = (
         "rerank",
         frozenset(RerankRequest.__struct_fields__),
         {"model": "fake", "query": "a", "documents": ["b", "c"]},
-        prefixes=("/v1", "/v2", "/v3", "/v3/v1"),
+        prefixes=("", "/v1", "/v2", "/v3", "/v3/v1"),
     ),
     Table(
         "Score",
         "score",
         frozenset(ScoreRequest.__struct_fields__),
         {"model": "fake", "text_1": "a", "text_2": ["b", "c"]},
+        prefixes=("", *PREFIXES),
     ),
     ollama("chats", "chat", OllamaChatRequest.__struct_fields__, OLLAMA_CHAT),
     ollama("options", "chat", OllamaOptions.__struct_fields__, OLLAMA_CHAT, "options"),
@@ -226,7 +227,7 @@ async def test_what_is_refused(make, path, body, field, members):
     api = make(path)
     status, answer = await api.post(path, {**body, **members})
     error = answer["error"]
-    if path.startswith(("/v1", "/v2")):
+    if path.startswith(("/v1", "/v2", "/rerank", "/score")):
         assert field in error.get("param", "") or field in error["message"]
         error = error["message"]
     assert field in error, error

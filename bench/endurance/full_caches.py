@@ -23,9 +23,18 @@ _CHOICES: Final = 300
 
 
 def fill_caches(url: str) -> None:
+    """Fills the KV cache, and sends more grammars than the server keeps. Takes a minute or two.
+
+    Raises SystemExit: the server does not answer as it should.
+    """
+    fill_kv_cache(url)
+    with ThreadPoolExecutor(_NUM_ASKING) as pool:
+        list(pool.map(lambda number: _follow_schema(url, number), range(_NUM_GRAMMARS)))
+
+
+def fill_kv_cache(url: str) -> None:
     """Sends prompts in crowds of every size, so that each block of a KV cache of 0.1 GB is used and
-    OpenVINO prepares as many kernels as it may keep, and more grammars than the server keeps. Takes
-    a minute or two.
+    OpenVINO prepares as many kernels as it may keep.
 
     Raises SystemExit: the server does not answer as it should.
     """
@@ -35,8 +44,6 @@ def fill_caches(url: str) -> None:
         endings = complete_all(url, MODEL, crowd)
         if not all(ending.is_good for ending in endings):
             raise SystemExit(f"the caches could not be filled: {endings}")
-    with ThreadPoolExecutor(_NUM_ASKING) as pool:
-        list(pool.map(lambda number: _follow_schema(url, number), range(_NUM_GRAMMARS)))
 
 
 def _completion(rng: Random) -> Completion:

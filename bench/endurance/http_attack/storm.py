@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.endurance.canary import Sightings, canary
+from bench.endurance.full_caches import fill_kv_cache
 from bench.endurance.http_attack.leavers import (
     HOST,
     STAGES,
@@ -166,6 +167,8 @@ def count_tracebacks(server: ServerUnderTest) -> int:
 def run(options: argparse.Namespace) -> Sequence[Figure]:
     rng = random.Random(options.seed)
     with server_under_test(*FLAGS) as server:
+        # Its pages become resident as blocks are first used: a small wave touches few of them.
+        fill_kv_cache(server.url)
         plain = _Storm(server, STAGES, rng)
         plain.run(options.wave, options.wave, besides=BACKGROUND)  # warms it up
         memory = server.resident_memory()

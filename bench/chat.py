@@ -27,9 +27,9 @@ from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.dialect import OPENAI
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats
-from fastovms.config import DEMO_MODEL, ApiConfig, ChatConfig
+from fastovms.config.api_config import ApiConfig, ChatConfig
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.http.routing.messages import HeaderPairs, Request, Stream, StreamHead
-from fastovms.metrics import GenerationMetrics
 from fastovms.params import (
     FinishReason,
     GenerationOutput,
@@ -38,6 +38,7 @@ from fastovms.params import (
     ModelInfo,
     SamplingParams,
 )
+from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 WORDS: Final = ("the ", "fox ", "runs ", "to ", "Paris, ", "London ", "and ", "Oslo. ")

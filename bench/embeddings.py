@@ -28,8 +28,8 @@ from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.cli.flags.flag_types import integer
-from fastovms.config import EngineConfig
-from fastovms.encoder_config import EncoderConfig
+from fastovms.config.encoder_config import EncoderConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.encoding import EncoderText
 from fastovms.engine.model.machine.device_memory import available_memory
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams

@@ -21,10 +21,10 @@ from bench.models import write_model
 from bench.report import machine, table
 from bench.shapes import SHAPES
 from bench.weights import WEIGHT_FORMATS
-from fastovms.cgroup import num_usable_cpus
 from fastovms.doctor.memory_bandwidth import measure_bandwidth
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.tuning import CONTEXT, MeasuredStep, inputs_of
+from fastovms.system.cgroup import num_usable_cpus
 
 MODELS: Final = Path(__file__).with_name("models")
 ROUNDS: Final = 5

@@ -22,7 +22,7 @@ from bench import pydantic_bodies as bodies
 from bench.null_server import arguments, null_models
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.params import GenerationOutput, GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:

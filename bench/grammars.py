@@ -16,7 +16,7 @@ from typing import Final
 
 from bench.report import machine, table
 from fastovms.backends.trials.guarded_grammars import GuardedGrammars, guard_compiler
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.errors import BackendError, Overloaded, RequestError
 from fastovms.grammar.grammar import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind

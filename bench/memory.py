@@ -83,11 +83,12 @@ def trace(model_dir: Path) -> None:
         before.clear()
         before.update(after)
 
-    import fastovms.loading  # noqa: F401 - all that a server imports
+    import fastovms.app.loading  # noqa: F401 - all that a server imports
+
     from fastovms.engine.model.model import ExportedModel
     from fastovms.engine.model.tuning import MeasuredStep, inputs_of
     from fastovms.engine.sampling.row_functions import forget_compiler, load_kernels
-    from fastovms.free_memory import find_trim
+    from fastovms.system.free_memory import find_trim
 
     note("Python and imports")
     load_kernels()

@@ -16,7 +16,7 @@ import openvino_genai
 from bench.graph import LlamaGraph
 from bench.shapes import SHAPES, Shape
 from bench.weights import WEIGHT_FORMATS, WeightFormat
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 
 TOKENIZER_FILES = (
     "openvino_tokenizer.xml",

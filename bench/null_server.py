@@ -12,13 +12,14 @@ from itertools import cycle, islice
 
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.served import ServedModel, ServedModels
-from fastovms.app import ServerConfig, run
+from fastovms.app.serve import ServerConfig, run
 from fastovms.backend import OutputCallback
 from fastovms.backend_stats import BackendStats, EngineCounters
-from fastovms.config import DEMO_MODEL, ChatConfig, ServiceConfig, StateConfig
+from fastovms.config.api_config import ChatConfig
+from fastovms.config.http_config import HttpConfig
+from fastovms.config.model_config import DEMO_MODEL
+from fastovms.config.service_config import ServiceConfig, StateConfig
 from fastovms.errors import InvalidField
-from fastovms.http_config import HttpConfig
-from fastovms.metrics import GenerationMetrics
 from fastovms.params import (
     FinishReason,
     GenerationOutput,
@@ -28,6 +29,7 @@ from fastovms.params import (
     SamplingParams,
 )
 from fastovms.service.log_writer import LineWriter
+from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 MAX_MODEL_LEN = 1_000_000

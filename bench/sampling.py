@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bench.report import machine, median, table
 from bench.timed_model import TimedModel
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.sampling.logits_processors import logits_processors

@@ -39,13 +39,13 @@ from bench.serving.results import (
 )
 from bench.serving.rounds import run_rounds
 from bench.serving.sides import Genai, Server, Side
-from fastovms.cgroup import num_usable_cpus
 from fastovms.cli.flags.flag_types import integer, number
 from fastovms.client.request_failed import RequestFailed
 from fastovms.client.target import Target
 from fastovms.doctor.memory_bandwidth import measure_bandwidth
 from fastovms.errors import ConfigurationError
 from fastovms.load_test.timeline import Load
+from fastovms.system.cgroup import num_usable_cpus
 
 FIRST_SIDE: Final = "server"
 """The name of the side that the others are compared with."""

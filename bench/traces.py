@@ -24,7 +24,7 @@ from bench.process import ServerProcess, server_process
 from bench.report import machine, median, ratio, table
 from bench.streams import completion, run_streams
 from fastovms.client.target import Target
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 
 NULL_SERVER = ("-m", "bench.null_server")
 DEMO_SERVER = ("-m", "fastovms", "serve", "--cache-size", "0.5", "--access-log", "off")

@@ -34,31 +34,31 @@ from fastovms.api.serving.residency import Residency
 from fastovms.api.serving.served import KnownModel, ServedModels
 from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
+from fastovms.app.batch_service import BatchService
+from fastovms.app.loading import load_models
 from fastovms.backend_stats import BackendStats
-from fastovms.batch_service import BatchService
 from fastovms.cli.commands.bench_command import BENCH_GROUPS
 from fastovms.cli.commands.chat_command import CHAT_FLAGS
 from fastovms.cli.environment import VARIABLES
 from fastovms.cli.flags.flag import Flag
 from fastovms.cli.flags.flags import GROUPS
 from fastovms.cli.parser import parse
-from fastovms.config import ApiConfig, MediaConfig
-from fastovms.files_config import BatchConfig, FilesConfig
+from fastovms.config.api_config import ApiConfig, MediaConfig
+from fastovms.config.files_config import BatchConfig, FilesConfig
+from fastovms.config.http_config import HttpConfig
+from fastovms.config.residency_config import ResidencyConfig
+from fastovms.config.settings import ConfigField
 from fastovms.http.observing.http_metrics import HttpMetrics
 from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Request
 from fastovms.http.routing.router import Router
 from fastovms.http.server import HttpServer
-from fastovms.http_config import HttpConfig
-from fastovms.loading import load_models
-from fastovms.metrics import GenerationCollector, GenerationMetrics
-from fastovms.residency_config import ResidencyConfig
 from fastovms.service.loop_watch import LoopWatch
 from fastovms.service.ovms_metrics import OvmsMetrics
-from fastovms.settings import ConfigField
 from fastovms.state.state_metrics import StateCollector
 from fastovms.state.store import StateStats
 from fastovms.supply.on_demand import OneModelLoader
+from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
 from fastovms.ui.page_files import read_page_files
 from fastovms.ui.page_routes import add_page_routes
 

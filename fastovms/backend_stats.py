@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Final, TypeVar
 
-from fastovms.series import Counter, Gauge, Histogram, Series, series_of
+from fastovms.telemetry.series import Counter, Gauge, Histogram, Series, series_of
 
 STEP_BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,

@@ -6,35 +6,21 @@ FOUNDATION = frozenset(
     {
         "backend",
         "backend_stats",
-        "binding_tables",
-        "cgroup",
         "config",
-        "daemon_thread",
-        "disk_cache",
-        "encoder_config",
         "encoding",
         "errors",
         "fair_queue",
-        "file_lock",
-        "files_config",
-        "free_memory",
         "grammar_tree",
-        "http_config",
         "json_lines",
         "json_types",
-        "log_format",
-        "metrics",
         "params",
         "quoting",
-        "residency_config",
-        "series",
-        "settings",
-        "timings",
-        "tracing",
-        "user_dirs",
+        "system",
+        "telemetry",
     }
 )
-"""The files at the package's root that all rooms stand on: one room, called `foundation` here."""
+"""The files at the package's root, and the folders, that all rooms stand on: one room, called
+`foundation` here."""
 
 RANKS = (
     {"foundation"},
@@ -94,14 +80,14 @@ RANKS = (
         "api.messages",
         "api.ollama",
         "api.responses",
-        "loading",
+        "app.loading",
     },
-    {"api", "api.openapi", "batch_service", "doctor", "greeting", "supply"},
-    {"app", "batch_app", "cli.commands"},
+    {"api", "api.openapi", "app.batch_service", "app.greeting", "doctor", "supply"},
+    {"app", "cli.commands"},
     {"cli"},
 )
 """The rooms from the lowest. A room is a folder of the package or of one of its folders (`engine`
-stands for the files that lie in it directly), or a file at the root. A room imports from lower
+stands for the files that lie in it directly), or a file in one. A room imports from lower
 ranks and from itself; rooms of one rank do not know each other."""
 
 STRANGERS = ("engine", "http", "media", "state", "text")

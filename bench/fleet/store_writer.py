@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import uvloop
 
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.state.opening.opening import open_store
 from fastovms.state.store import StateStore, StoredItem, StoredResponse
 

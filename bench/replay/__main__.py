@@ -24,7 +24,7 @@ from bench.replay.player import Played, Player
 from bench.replay.session import Session
 from bench.replay.vocabulary import END_TOKEN_ID
 from bench.report import machine, median, ratio, table
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.model import PagedModel
 from fastovms.grammar.grammar import GrammarCompiler
 from fastovms.params import SamplingParams

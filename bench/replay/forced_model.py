@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.model_wrapper import ModelWrapper
-from fastovms.config import DEFAULT_TOKEN_BUDGET
+from fastovms.config.engine_config import DEFAULT_TOKEN_BUDGET
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.raw_logits import RawLogits
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout

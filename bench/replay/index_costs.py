@@ -20,7 +20,7 @@ from typing import Final
 from bench.replay.kinds import KINDS, Data
 from bench.replay.session import Turn
 from bench.report import machine, table
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.suffix_functions import SUFFIX_FUNCTIONS
 from fastovms.engine.drafting.suffix_index import SuffixIndex
 from fastovms.params import MAX_DRAFT_TOKENS

@@ -22,7 +22,7 @@ from bench.arguments import model_directory
 from bench.properties import add_property_flag, properties_of
 from bench.report import machine, table
 from bench.timed_model import TimedModel
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.suffix_functions import SUFFIX_FUNCTIONS
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel

@@ -23,11 +23,11 @@ from fastovms.backends.paged.paged_backend import PagedBackend
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
 from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.backends.trials.guarded_grammars import trial_starter
-from fastovms.config import EngineConfig
-from fastovms.disk_cache import DiskCache
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.graph.paging import read_transformed
 from fastovms.errors import ConfigurationError, UnsupportedModel
 from fastovms.params import ModelInfo
+from fastovms.system.disk_cache import DiskCache
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from fastovms.batches.batch_record import BatchRecord
 from fastovms.batches.batch_run import BatchParts, BatchRun
+from fastovms.config.files_config import BatchConfig
 from fastovms.errors import Overloaded
 from fastovms.files.record_folder import RecordFolder
-from fastovms.files_config import BatchConfig
 
 logger = logging.getLogger(__name__)
 

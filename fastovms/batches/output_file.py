@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastovms.batches.result_log import ForeignResult, ResultLog, ResultPaths
 from fastovms.errors import ConfigurationError
-from fastovms.file_lock import lock_file
+from fastovms.system.file_lock import lock_file
 
 
 @asynccontextmanager

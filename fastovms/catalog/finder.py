@@ -10,19 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from fastovms.catalog.hub import Repository, is_model_id, repository_of
-from fastovms.config import (
-    ChatConfig,
-    EngineConfig,
-    ModelConfig,
-    ModelFiles,
-    ModelLimits,
-    RepositoryConfig,
-)
-from fastovms.encoder_config import EncoderConfig
+from fastovms.config.api_config import ChatConfig
+from fastovms.config.encoder_config import EncoderConfig
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import ModelConfig, ModelFiles, ModelLimits, RepositoryConfig
+from fastovms.config.settings import ModelSource, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.graph import GRAPH_FILE, read_graph
 from fastovms.ovms.plugin_config import read_plugin_config
-from fastovms.settings import ModelSource, Settings
 
 logger = logging.getLogger(__name__)
 

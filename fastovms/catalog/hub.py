@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fastovms.errors import ConfigurationError
-from fastovms.user_dirs import NOWHERE, user_directory
+from fastovms.system.user_dirs import NOWHERE, user_directory
 
 logger = logging.getLogger(__name__)
 

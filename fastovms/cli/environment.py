@@ -24,9 +24,7 @@ from fastovms.cli.flags.flag_types import (
 )
 from fastovms.cli.flags.flags import FLAGS
 from fastovms.cli.flags.unused_flags import VLLM_FLAGS
-from fastovms.errors import ConfigurationError
-from fastovms.ovms.options import OVMS_OPTIONS
-from fastovms.settings import (
+from fastovms.config.settings import (
     API,
     CHAT,
     ENGINE,
@@ -37,6 +35,8 @@ from fastovms.settings import (
     ConfigField,
     Settings,
 )
+from fastovms.errors import ConfigurationError
+from fastovms.ovms.options import OVMS_OPTIONS
 
 
 class Variable(NamedTuple):

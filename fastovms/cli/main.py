@@ -33,16 +33,21 @@ from fastovms.cli.parser import USAGE_ERROR, parse
 from fastovms.cli.run_batch_command import run_batch
 from fastovms.cli.server_choice import server_config
 from fastovms.client.request_failed import RequestFailed
-from fastovms.config import (
-    EngineConfig,
-    RepositoryConfig,
-    ServiceConfig,
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import RepositoryConfig
+from fastovms.config.service_config import ServiceConfig
+from fastovms.config.settings import (
+    ENCODER,
+    ENGINE,
+    MODEL_SECTIONS,
+    ConfigField,
+    ModelSource,
+    Settings,
 )
 from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
-from fastovms.log_format import level_named, log_handler, start_log
 from fastovms.ovms.config_list import config_file
 from fastovms.service.log_writer import LineWriter
-from fastovms.settings import ENCODER, ENGINE, MODEL_SECTIONS, ConfigField, ModelSource, Settings
+from fastovms.telemetry.log_format import level_named, log_handler, start_log
 
 __all__ = ["main", "run"]
 
@@ -167,7 +172,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
         logger.info("fastovms %s starts", __version__)
         # Imported here because OpenVINO takes some seconds, for which --help and a wrong flag need
         # not wait, nor the first line of the log.
-        from fastovms.app import serve
+        from fastovms.app.serve import serve
 
         read_models = listed and (lambda: chosen_models(arguments, given)[0])
         serve(server_config(models, settings, listed and config_file(listed), read_models), log)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fastovms.catalog.finder import parse_model, with_names
 from fastovms.catalog.hub import is_model_id
-from fastovms.config import RepositoryConfig
+from fastovms.config.model_config import RepositoryConfig
+from fastovms.config.settings import MODEL_SECTIONS, SOURCE, ModelSource, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.config_list import read_config_list
-from fastovms.settings import MODEL_SECTIONS, SOURCE, ModelSource, Settings
 
 
 def chosen_models(

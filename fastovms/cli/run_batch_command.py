@@ -16,10 +16,10 @@ from fastovms.cli.flags.unused_flags import add_foreign_flags, unused_flags
 from fastovms.cli.model_arguments import add_model_arguments
 from fastovms.cli.model_choice import chosen_models
 from fastovms.cli.server_choice import server_config
-from fastovms.config import ServiceConfig
+from fastovms.config.service_config import ServiceConfig
+from fastovms.config.settings import SERVICE, Settings
 from fastovms.errors import ConfigurationError
-from fastovms.log_format import level_named, log_handler, start_log
-from fastovms.settings import SERVICE, Settings
+from fastovms.telemetry.log_format import level_named, log_handler, start_log
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ def run_batch(arguments: argparse.Namespace, settings: Settings) -> int:
     for line in (*unused_flags(arguments), *unused_variables(os.environ)):
         logger.warning("%s", line)
     config = server_config(models, settings)
-    from fastovms import batch_app
-    from fastovms.app import api_context, model_supply
+    from fastovms.app import batch_app
+    from fastovms.app.serve import api_context, model_supply
 
     parts = batch_app.OfflineParts(
         model_supply(config),

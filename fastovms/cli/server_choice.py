@@ -6,21 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastovms.config import (
-    ApiConfig,
-    MediaConfig,
-    PrefixCacheConfig,
-    RepositoryConfig,
-    ServiceConfig,
-    StateConfig,
-)
-from fastovms.files_config import BatchConfig, FilesConfig
-from fastovms.http_config import HttpConfig, SecurityConfig
-from fastovms.residency_config import ResidencyConfig
-from fastovms.settings import ModelSource, Settings
+from fastovms.config.api_config import ApiConfig, MediaConfig
+from fastovms.config.engine_config import PrefixCacheConfig
+from fastovms.config.files_config import BatchConfig, FilesConfig
+from fastovms.config.http_config import HttpConfig, SecurityConfig
+from fastovms.config.model_config import RepositoryConfig
+from fastovms.config.residency_config import ResidencyConfig
+from fastovms.config.service_config import ServiceConfig, StateConfig
+from fastovms.config.settings import ModelSource, Settings
 
 if TYPE_CHECKING:
-    from fastovms.app import ServerConfig
+    from fastovms.app.serve import ServerConfig
     from fastovms.supply.model_supply import ReadList
 
 
@@ -31,7 +27,7 @@ def server_config(
     read_models: ReadList | None = None,
 ) -> ServerConfig:
     """Returns the configuration. The first call takes some seconds, which OpenVINO does."""
-    from fastovms.app import ServerConfig
+    from fastovms.app.serve import ServerConfig
 
     return ServerConfig(
         tuple(models),

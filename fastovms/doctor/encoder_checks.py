@@ -10,7 +10,7 @@ from pathlib import Path
 from fastovms.backends.model_files.encoder_files import read_encoder_info
 from fastovms.backends.model_files.model_task import find_pooling, find_task
 from fastovms.backends.model_files.required_files import weights_file
-from fastovms.config import ModelConfig
+from fastovms.config.model_config import ModelConfig
 from fastovms.doctor.finding import Finding, Level
 from fastovms.doctor.machine_facts import MachineFacts
 from fastovms.doctor.model_checks import MEMORY_SHARE, format_size

@@ -13,8 +13,11 @@ from typing import Final
 
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
-from fastovms.config import EngineConfig, RepositoryConfig, StateConfig
-from fastovms.disk_cache import DiskCache, cache_root
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.http_config import HttpConfig, SecurityConfig
+from fastovms.config.model_config import RepositoryConfig
+from fastovms.config.service_config import StateConfig
+from fastovms.config.settings import ModelSource, Settings
 from fastovms.doctor.encoder_checks import EncoderFacts, check_encoder, read_encoder
 from fastovms.doctor.finding import Finding, Level
 from fastovms.doctor.installation_checks import INSTALLATION_CHECKS
@@ -26,8 +29,7 @@ from fastovms.doctor.model_checks import MODEL_CHECKS, ModelOnMachine
 from fastovms.doctor.model_facts import read_model
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
-from fastovms.http_config import HttpConfig, SecurityConfig
-from fastovms.settings import ModelSource, Settings
+from fastovms.system.disk_cache import DiskCache, cache_root
 
 _COLOURS: Final[Mapping[Level, str]] = {
     Level.OK: "32",

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fastovms.config import EngineConfig, StateConfig
-from fastovms.disk_cache import cache_root
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.http_config import HttpConfig, SecurityConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.errors import FastovmsError
 from fastovms.http.listening.address import TcpAddress, parse_address
-from fastovms.http_config import HttpConfig, SecurityConfig
 from fastovms.state.sqlite.database import IN_MEMORY
 from fastovms.state.sqlite.location import default_directory
+from fastovms.system.disk_cache import cache_root
 
 _CONNECT_TIMEOUT: Final = "3"
 """Seconds for a database to answer."""

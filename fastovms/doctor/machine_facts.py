@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fastovms.cgroup import cpu_quota, memory_left, num_usable_cpus
 from fastovms.engine.model.machine.device_memory import available_memory
+from fastovms.system.cgroup import cpu_quota, memory_left, num_usable_cpus
 
 _KIND_FILES: Final = {
     "performance": "sys/devices/cpu_core/cpus",

@@ -14,13 +14,14 @@ import openvino as ov
 from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.model_files.required_files import graph_file, takes_images
 from fastovms.backends.paged.model_tuning import find_kept, read_files
-from fastovms.config import EngineConfig, ModelConfig
-from fastovms.disk_cache import DiskCache
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import ModelConfig
 from fastovms.doctor.weight_traffic import WeightTraffic, read_traffic
 from fastovms.engine.model import tuning
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 from fastovms.engine.model.model import ExportedModel
 from fastovms.errors import UnsupportedModel
+from fastovms.system.disk_cache import DiskCache
 
 _STEP: Final = tuning.DECODES[1]
 _RUN_SECONDS: Final = 5.0

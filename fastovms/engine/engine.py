@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.backend_stats import EngineCounters
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.beams.beam_request import BeamRequest
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.drafting.drafting import Drafting

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from fastovms.config.files_config import FilesConfig
 from fastovms.errors import ConfigurationError, RequestError
-from fastovms.file_lock import lock_file
 from fastovms.files.file_record import FileRecord
 from fastovms.files.record_folder import RecordFolder, sync_directory
-from fastovms.files_config import FilesConfig
+from fastovms.system.file_lock import lock_file
 
 logger = logging.getLogger(__name__)
 

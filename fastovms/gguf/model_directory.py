@@ -11,9 +11,9 @@ from typing import Final
 
 import openvino as ov
 
-from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.converter import REFUSED
+from fastovms.system.disk_cache import DiskCache, file_identity, key_of
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ import select
 import socket
 from collections.abc import Sequence
 
+from fastovms.config.http_config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http.connection.protocol import Connection
 from fastovms.http.connection.server_state import ServerState
@@ -18,7 +19,6 @@ from fastovms.http.routing.dispatch import CrossOrigin, Dispatcher, PathReader
 from fastovms.http.routing.exchange import Observer
 from fastovms.http.routing.messages import Check, ErrorRenderer
 from fastovms.http.routing.router import Router
-from fastovms.http_config import HttpConfig
 
 # Files that are open besides connections: the model's, libraries, logs.
 _OTHER_FILES = 512

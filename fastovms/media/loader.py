@@ -12,7 +12,7 @@ from functools import partial
 from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
-from fastovms.config import MediaConfig
+from fastovms.config.api_config import MediaConfig
 from fastovms.errors import InvalidField
 from fastovms.media.data_url import decode_data_url
 from fastovms.media.decode import Decode, decode_image, is_available

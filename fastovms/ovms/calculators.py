@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fastovms.config.settings import ENCODER, ENGINE, FILES, ConfigField
 from fastovms.encoding import Task
 from fastovms.ovms.options import OVMS_OPTIONS, Choice, Group, Integer, Kind, OvmsOption
-from fastovms.settings import ENCODER, ENGINE, FILES, ConfigField
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fastovms.config import ServiceConfig
+from fastovms.config.service_config import ServiceConfig
+from fastovms.config.settings import ENGINE, ConfigField, ModelSource, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.files import read_json
 from fastovms.ovms.graph import GRAPH_FILE
 from fastovms.ovms.options import OVMS_OPTIONS
 from fastovms.ovms.plugin_config import parse_plugin_config
-from fastovms.settings import ENGINE, ConfigField, ModelSource, Settings
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fastovms.config.settings import ENCODER, ENGINE, FILES, ConfigField, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.calculators import CALCULATORS, Calculator
 from fastovms.ovms.options import Choice, Group, Integer, Kind
 from fastovms.ovms.plugin_config import parse_plugin_config
 from fastovms.ovms.textproto import Field, Message, SyntaxFault, Word, parse
-from fastovms.settings import ENCODER, ENGINE, FILES, ConfigField, Settings
 
 GRAPH_FILE: Final = "graph.pbtxt"
 MODEL_FILES: Final = ("openvino_model.xml", "openvino_language_model.xml")

@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.file_lock import lock_file
 from fastovms.prefix_cache.block_file import (
     HEAD_SIZE,
     UNFINISHED,
@@ -35,6 +34,7 @@ from fastovms.prefix_cache.block_file import (
 )
 from fastovms.prefix_cache.prefix_keys import KEY_SIZE
 from fastovms.prefix_cache.write_budget import NOTHING_WRITTEN, WriteBudget, WrittenToday
+from fastovms.system.file_lock import lock_file
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from fastovms.config import PrefixCacheConfig
+from fastovms.config.engine_config import PrefixCacheConfig
 from fastovms.prefix_cache.block_directory import BlockDirectory, DirectoryInUse
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.ray_serve.affinity_router import AffinityRouter
 from fastovms.ray_serve.replica import ServeReplica
 from fastovms.ray_serve.replica_options import replica_options

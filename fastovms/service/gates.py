@@ -11,11 +11,11 @@ import socket
 from collections.abc import Callable
 
 from fastovms.api.wire.error_responses import render_error
+from fastovms.config.http_config import SecurityConfig
 from fastovms.http.gates.cors import CorsPolicy
 from fastovms.http.gates.host_check import HostCheck, machine_names
 from fastovms.http.gates.origin_check import OriginCheck
 from fastovms.http.routing.messages import Check
-from fastovms.http_config import SecurityConfig
 
 
 def cors_policy(config: SecurityConfig, *, needs_key: bool) -> CorsPolicy:

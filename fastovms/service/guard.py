@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 
 from fastovms.api.admin.status import DOCS_PATHS, HEALTH_PATHS, ServerStatus
 from fastovms.api.wire.error_responses import render_error
+from fastovms.config.http_config import SecurityConfig
 from fastovms.http.gates.auth import ApiKeys, read_api_keys
 from fastovms.http.routing.messages import Request, Response
-from fastovms.http_config import SecurityConfig
 
 
 class Guard:

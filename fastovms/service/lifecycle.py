@@ -16,13 +16,13 @@ from typing import Final
 from fastovms.api.admin.status import ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModels
 from fastovms.backend import Backend
-from fastovms.config import ServiceConfig
-from fastovms.daemon_thread import in_daemon_thread
+from fastovms.config.http_config import HttpConfig
+from fastovms.config.service_config import ServiceConfig
 from fastovms.errors import ConfigurationError, EngineFailed
 from fastovms.http.listening.systemd import Notifier
 from fastovms.http.server import HttpServer
-from fastovms.http_config import HttpConfig
 from fastovms.service.engine_watch import EngineWatch
+from fastovms.system.daemon_thread import in_daemon_thread
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fastovms.series import Histogram
+from fastovms.telemetry.series import Histogram
 
 _INTERVAL: Final = 0.05
 """Seconds between two looks while somebody is connected: the longest pass that the loop is meant to

@@ -32,7 +32,7 @@ from opentelemetry.util.types import AttributeValue
 
 from fastovms import __version__
 from fastovms.params import SamplingParams
-from fastovms.tracing import EncodingFormat, GenerationEnd, GenerationStart, TraceContext
+from fastovms.telemetry.tracing import EncodingFormat, GenerationEnd, GenerationStart, TraceContext
 
 _NAME: Final = "fastovms"
 _FLUSH_TIMEOUT: Final = 2.0

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from fastovms.errors import ConfigurationError
-from fastovms.tracing import Tracer
+from fastovms.telemetry.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 

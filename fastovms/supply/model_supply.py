@@ -14,16 +14,16 @@ from fastovms.api.admin.servables import ReloadOutcome
 from fastovms.api.serving.model_pool import ModelPlan, ModelPool
 from fastovms.api.serving.residency import Residency
 from fastovms.api.serving.served import ServedModels
+from fastovms.app.loading import check_models
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
-from fastovms.config import ModelConfig
+from fastovms.config.model_config import ModelConfig
+from fastovms.config.residency_config import ResidencyConfig
+from fastovms.config.settings import ModelSource
 from fastovms.errors import ConfigurationError
-from fastovms.free_memory import find_trim
-from fastovms.loading import check_models
 from fastovms.prefix_cache.block_directory import BlockDirectory
-from fastovms.residency_config import ResidencyConfig
 from fastovms.service.file_watch import FileWatch
-from fastovms.settings import ModelSource
 from fastovms.supply.on_demand import LoadModels, OneModelLoader, find_each, plan_models
+from fastovms.system.free_memory import find_trim
 
 logger = logging.getLogger(__name__)
 

@@ -13,17 +13,17 @@ from typing import Final, NamedTuple, Protocol
 from fastovms.api.serving.model_pool import ModelPlan
 from fastovms.api.serving.served import KnownModel, ServedModels
 from fastovms.api.serving.served_encoder import CAPABILITIES
+from fastovms.app.loading import check_models, encodes, read_info
 from fastovms.backends.model_files.fingerprint import fingerprint_of
 from fastovms.backends.model_files.model_task import find_task
 from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
-from fastovms.config import ModelConfig
-from fastovms.daemon_thread import in_daemon_thread
+from fastovms.config.model_config import ModelConfig
+from fastovms.config.residency_config import ResidencyConfig
+from fastovms.config.settings import ModelSource
 from fastovms.engine.model.machine.device_memory import FREE_MEMORY_SHARE, GIB, available_memory
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import find_gguf
-from fastovms.loading import check_models, encodes, read_info
-from fastovms.residency_config import ResidencyConfig
-from fastovms.settings import ModelSource
+from fastovms.system.daemon_thread import in_daemon_thread
 
 _WEIGHTS: Final = "*.bin"
 

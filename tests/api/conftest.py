@@ -20,15 +20,16 @@ from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
 from fastovms.api.serving.served import ServedModel, ServedModels
 from fastovms.api.wire.bodies.body_reader import BodyReader
-from fastovms.config import ApiConfig, ModelLimits
+from fastovms.config.api_config import ApiConfig
+from fastovms.config.model_config import ModelLimits
 from fastovms.http.routing.messages import Headers, Request, Response
 from fastovms.http.routing.router import Match, Router
-from fastovms.metrics import GenerationCollector, GenerationMetrics
 from fastovms.params import ModelInfo
 from fastovms.state.sqlite.database import Database
 from fastovms.state.state_database import StateBounds
 from fastovms.state.threaded_store import ThreadedStore
-from fastovms.tracing import Tracer
+from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
+from fastovms.telemetry.tracing import Tracer
 from tests.api.described import check_answer, check_events, check_taken, operation_of
 from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, Script, make_request, model_info
 

@@ -19,14 +19,14 @@ from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.bodies.fair_thread import FairThread
 from fastovms.backend_stats import BackendStats
-from fastovms.config import ApiConfig
-from fastovms.encoder_config import EncoderConfig
+from fastovms.config.api_config import ApiConfig
+from fastovms.config.encoder_config import EncoderConfig
 from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText, Task
 from fastovms.http.routing.router import Router
-from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
+from fastovms.telemetry.metrics import GenerationMetrics
+from fastovms.telemetry.tracing import Tracer
 from fastovms.text.tokens.text_encoder import PairTemplate
-from fastovms.tracing import Tracer
 from tests.api.conftest import Api
 from tests.fakes import model_info
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fastovms.tracing import GenerationEnd, GenerationStart, TraceContext
+from fastovms.telemetry.tracing import GenerationEnd, GenerationStart, TraceContext
 
 
 @dataclass

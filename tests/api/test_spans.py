@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fastovms.errors import Overloaded
-from fastovms.tracing import GenerationKind
+from fastovms.telemetry.tracing import GenerationKind
 from tests.api.chat_models import chat_model
 from tests.api.fake_tracer import FakeTracer
 from tests.fakes import FakeStream

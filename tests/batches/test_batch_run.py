@@ -15,9 +15,9 @@ from fastovms.batches.batch_run import MAX_IDLE_STARTS, BatchParts, BatchRun
 from fastovms.batches.input_check import InputRules
 from fastovms.batches.line_caller import LineCaller
 from fastovms.batches.slots import LineSlots
+from fastovms.config.files_config import FilesConfig
 from fastovms.files.file_record import FileRecord
 from fastovms.files.file_store import FileStore
-from fastovms.files_config import FilesConfig
 from fastovms.http.routing.messages import Request, Response
 from fastovms.http.routing.router import Router
 from tests.batches.test_batch_record import new_record

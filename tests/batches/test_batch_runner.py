@@ -8,8 +8,8 @@ import pytest
 
 from fastovms.batches.batch_record import BatchStatus
 from fastovms.batches.batch_runner import BatchRunner
+from fastovms.config.files_config import BatchConfig
 from fastovms.errors import Overloaded, RequestError
-from fastovms.files_config import BatchConfig
 from tests.batches.test_batch_record import new_record
 from tests.batches.test_batch_run import Server
 

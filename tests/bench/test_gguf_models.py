@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from bench.encoder_graph import ENCODER_SHAPES
 from bench.gguf_models import TYPES, main, write_decoder, write_encoder
 from bench.shapes import SHAPES
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.gguf.decoder_graph import build_decoder
 from fastovms.gguf.file_reader import read_gguf
 from fastovms.gguf.hyperparameters import read_hyperparameters

@@ -9,9 +9,10 @@ import pytest
 
 from fastovms.catalog.finder import ModelFinder, parse_model, with_names
 from fastovms.catalog.hub import Repository
-from fastovms.config import EngineConfig, ModelConfig, ModelFiles, RepositoryConfig
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import ModelConfig, ModelFiles, RepositoryConfig
+from fastovms.config.settings import ModelSource, Settings
 from fastovms.errors import ConfigurationError
-from fastovms.settings import ModelSource, Settings
 from tests.fake_hub import FakeHub, running
 
 

@@ -12,8 +12,8 @@ from fastovms.cli.environment import (
     unused_variables,
 )
 from fastovms.cli.flags.flags import FLAGS
+from fastovms.config.settings import CHAT, ENGINE, HTTP, REPOSITORY, SOURCE, STATE
 from fastovms.errors import ConfigurationError
-from fastovms.settings import CHAT, ENGINE, HTTP, REPOSITORY, SOURCE, STATE
 
 
 def test_runpods_variables():

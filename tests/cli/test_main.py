@@ -10,7 +10,7 @@ import pytest
 
 from fastovms import __version__
 from fastovms.cli.main import main
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 
 
 def refused(capfd, *arguments: str) -> str:

@@ -15,17 +15,12 @@ from fastovms.cli.environment import read_environment
 from fastovms.cli.flags.flags import read_flags
 from fastovms.cli.model_choice import chosen_models
 from fastovms.cli.parser import parse
-from fastovms.config import (
-    DEMO_MODEL,
-    ChatConfig,
-    EngineConfig,
-    ModelConfig,
-    ModelLimits,
-    RepositoryConfig,
-    ServiceConfig,
-)
+from fastovms.config.api_config import ChatConfig
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import DEMO_MODEL, ModelConfig, ModelLimits, RepositoryConfig
+from fastovms.config.service_config import ServiceConfig
+from fastovms.config.settings import ENGINE, ModelSource
 from fastovms.errors import ConfigurationError
-from fastovms.settings import ENGINE, ModelSource
 from tests.ovms.test_graph import write as write_graph
 
 

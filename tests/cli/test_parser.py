@@ -9,7 +9,7 @@ import pytest
 from fastovms.cli.environment import read_environment
 from fastovms.cli.flags.flags import read_flags
 from fastovms.cli.parser import USAGE_ERROR, parse
-from fastovms.settings import ENGINE
+from fastovms.config.settings import ENGINE
 
 
 def test_extra_arguments_go_before_variables_and_behind_flags():

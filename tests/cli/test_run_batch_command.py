@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fastovms import app, batch_app
-from fastovms.app import ServerConfig
-from fastovms.batch_app import BatchPaths, OfflineParts
+from fastovms.app import batch_app
+from fastovms.app import serve as app
+from fastovms.app.batch_app import BatchPaths, OfflineParts
+from fastovms.app.serve import ServerConfig
 from fastovms.cli import run_batch_command
 from fastovms.cli.flags.flags import read_flags
 from fastovms.cli.parser import parse

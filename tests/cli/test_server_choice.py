@@ -5,7 +5,7 @@ from pathlib import Path
 from fastovms.cli.flags.flags import read_flags
 from fastovms.cli.parser import parse
 from fastovms.cli.server_choice import server_config
-from fastovms.settings import ModelSource
+from fastovms.config.settings import ModelSource
 
 
 def test_every_section_is_the_operators() -> None:

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import orjson
 
+from fastovms.config.http_config import HttpConfig
 from fastovms.http import HttpServer, Request, Response, Router
-from fastovms.http_config import HttpConfig
 
 FULL = Response(503, b'{"error": {"message": "full"}}', headers=(("Retry-After", "7"),))
 

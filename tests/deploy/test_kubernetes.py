@@ -18,10 +18,11 @@ from fastovms.backend_stats import BackendStats
 from fastovms.cli.environment import IGNORED, VARIABLES, read_environment
 from fastovms.cli.flags.flags import read_flags
 from fastovms.cli.parser import parse
-from fastovms.config import RepositoryConfig, ServiceConfig, StateConfig
-from fastovms.http_config import HttpConfig, SecurityConfig
-from fastovms.metrics import GenerationCollector, GenerationMetrics
-from fastovms.settings import Settings
+from fastovms.config.http_config import HttpConfig, SecurityConfig
+from fastovms.config.model_config import RepositoryConfig
+from fastovms.config.service_config import ServiceConfig, StateConfig
+from fastovms.config.settings import Settings
+from fastovms.telemetry.metrics import GenerationCollector, GenerationMetrics
 from tests.deploy.manifests import (
     KUBERNETES,
     OVERLAYS,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import DEMO_MODEL, ModelConfig
+from fastovms.config.encoder_config import EncoderConfig
+from fastovms.config.model_config import DEMO_MODEL, ModelConfig
 from fastovms.doctor.encoder_checks import EncoderFacts, check_encoder, read_encoder
 from fastovms.doctor.finding import Level
 from fastovms.doctor.machine_facts import read_machine
-from fastovms.encoder_config import EncoderConfig
 from fastovms.errors import ConfigurationError
 from tests.encoder_models import encoder_dir
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import EngineConfig, RepositoryConfig, StateConfig
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.http_config import HttpConfig
+from fastovms.config.model_config import RepositoryConfig
+from fastovms.config.service_config import StateConfig
+from fastovms.config.settings import ModelSource, Settings
 from fastovms.doctor.examination import examine, render, render_json
 from fastovms.doctor.finding import Finding, Level
-from fastovms.http_config import HttpConfig
-from fastovms.settings import ModelSource, Settings
 from tests.encoder_models import encoder_dir
 
 QUIET = (

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import EngineConfig, StateConfig
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.http_config import HttpConfig, SecurityConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.doctor.installation_facts import InstallationFacts, read_installation
-from fastovms.http_config import HttpConfig, SecurityConfig
 
 
 def read(

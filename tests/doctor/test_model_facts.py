@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import DEMO_MODEL, EngineConfig, ModelConfig
-from fastovms.disk_cache import DiskCache
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import DEMO_MODEL, ModelConfig
 from fastovms.doctor.model_facts import read_model
 from fastovms.errors import ConfigurationError
+from fastovms.system.disk_cache import DiskCache
 
 NOTHING_KEPT = DiskCache(None)
 

@@ -11,7 +11,8 @@ import pytest
 
 from bench.models import write_model
 from bench.shapes import SHAPES
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.state_rows import MAX_DRAFT_STATE_BYTES, States
 from fastovms.params import FinishReason, GenerationOutput, GenerationRequest, SamplingParams

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fastovms.config.files_config import FilesConfig
 from fastovms.errors import ConfigurationError, RequestError
 from fastovms.files.file_record import FileRecord
 from fastovms.files.file_store import FileStore
-from fastovms.files_config import FilesConfig
 
 CONFIG = FilesConfig(max_file_size=100, max_files_size=250, max_files=3)
 

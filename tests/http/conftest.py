@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import uvloop
 
+from fastovms.config.http_config import HttpConfig
 from fastovms.http import Exchange, HttpServer, Request, Response, Router
-from fastovms.http_config import HttpConfig
 
 QUICK = HttpConfig(
     port=0,

@@ -6,9 +6,9 @@ from urllib.parse import unquote
 
 import pytest
 
+from fastovms.config.http_config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http import CorsPolicy, HttpServer, Request, Response, Router
-from fastovms.http_config import HttpConfig
 from tests.http.client import talk
 from tests.http.conftest import QUICK, Start, render_error
 from tests.http.more_cases import get, post

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image as pillow
 
-from fastovms.config import MediaConfig
+from fastovms.config.api_config import MediaConfig
 from fastovms.errors import InvalidField, Overloaded
 from fastovms.media.data_url import decode_data_url
 from fastovms.media.decode import decode_image

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from fastovms.cli.commands.config_edit import add_model, list_models, remove_model
-from fastovms.config import EngineConfig, ServiceConfig
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.service_config import ServiceConfig
+from fastovms.config.settings import ModelSource, Settings
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.config_list import read_config_list
-from fastovms.settings import ModelSource, Settings
 
 
 def write(folder: Path, root: object) -> Path:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fastovms.config.settings import CHAT, ENCODER, ENGINE, FILES, LIMITS
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.graph import read_graph
-from fastovms.settings import CHAT, ENCODER, ENGINE, FILES, LIMITS
 
 GRAPH = """\
 input_stream: "HTTP_REQUEST_PAYLOAD:input"

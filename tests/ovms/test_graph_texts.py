@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fastovms.config.settings import ENGINE, FILES
 from fastovms.encoding import Task
 from fastovms.ovms.calculators import CALCULATORS
 from fastovms.ovms.graph import read_graph
 from fastovms.ovms.graph_texts import GRAPHS
-from fastovms.settings import ENGINE, FILES
 
 
 @pytest.mark.parametrize("task", Task)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fastovms.config import PrefixCacheConfig
+from fastovms.config.engine_config import PrefixCacheConfig
 from fastovms.prefix_cache import directory_choice
 from fastovms.prefix_cache.directory_choice import open_block_directory
 

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from fastovms.config.http_config import SecurityConfig
 from fastovms.http.routing.messages import Headers, Request
-from fastovms.http_config import SecurityConfig
 from fastovms.service.gates import cors_policy, gates_for
 
 EVIL, FRIEND = "http://evil.example", "https://app.example"

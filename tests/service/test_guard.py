@@ -8,9 +8,9 @@ import pytest
 
 from fastovms.api.admin.status import DOCS_PATHS, HEALTH_PATHS, ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModels
+from fastovms.config.http_config import SecurityConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http.routing.messages import Headers, Request
-from fastovms.http_config import SecurityConfig
 from fastovms.service.guard import Guard
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from fastovms.api.admin.status import ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModel, ServedModels
-from fastovms.config import ServiceConfig
+from fastovms.config.http_config import HttpConfig
+from fastovms.config.service_config import ServiceConfig
 from fastovms.errors import ConfigurationError, EngineFailed
-from fastovms.http_config import HttpConfig
-from fastovms.metrics import GenerationMetrics
 from fastovms.service import lifecycle
 from fastovms.service.lifecycle import Lifecycle, LifecycleHooks
+from fastovms.telemetry.metrics import GenerationMetrics
 from tests.fakes import ByteTokenizer, FakeBackend
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from fastovms import __version__
 from fastovms.params import SamplingParams
 from fastovms.service.open_telemetry import OpenTelemetryTracer, otlp_exporter
-from fastovms.tracing import (
+from fastovms.telemetry.tracing import (
     EncodingFormat,
     GenerationEnd,
     GenerationKind,

@@ -22,10 +22,10 @@ import pytest
 
 from fastovms.api.serving.model_pool import ModelChanges, ModelPlan
 from fastovms.api.serving.served import ServedModels
-from fastovms.config import DEMO_MODEL, ModelConfig
+from fastovms.config.model_config import DEMO_MODEL, ModelConfig
+from fastovms.config.residency_config import ResidencyConfig
+from fastovms.config.settings import ModelSource
 from fastovms.errors import ConfigurationError
-from fastovms.residency_config import ResidencyConfig
-from fastovms.settings import ModelSource
 from fastovms.supply.model_supply import ModelSupply
 from tests.encoder_models import encoder_dir
 

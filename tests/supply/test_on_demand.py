@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import DEMO_MODEL, EngineConfig, ModelConfig
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import DEMO_MODEL, ModelConfig
+from fastovms.config.residency_config import ResidencyConfig
+from fastovms.config.settings import ModelSource
 from fastovms.engine.model.machine.device_memory import GIB
 from fastovms.errors import ConfigurationError
-from fastovms.residency_config import ResidencyConfig
-from fastovms.settings import ModelSource
 from fastovms.supply.on_demand import find_each, plan_models, weights_size
 from tests.encoder_models import encoder_dir
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.errors import ConfigurationError
 from fastovms.text.output_parser import check_formats, kept_tags
 from fastovms.text.reasoning import REASONING_FORMATS, detect_reasoning_format

@@ -19,7 +19,7 @@ from bench.endurance.body_attack.hostile_grammars import HostileGrammars
 from fastovms.backends.processes.process import connect_to_parent
 from fastovms.backends.trials.guarded_grammars import guard_compiler
 from fastovms.backends.trials.trial import TOO_MUCH, TOO_SLOW
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.errors import Overloaded
 from fastovms.grammar.grammar import GrammarCompiler, UnusableGrammar
 from fastovms.params import Grammar

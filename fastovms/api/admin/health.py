@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from fastovms.api.admin.status import ServerStatus
 from fastovms.api.wire.error_responses import render_error
 from fastovms.http.routing.messages import Request, Response
-from fastovms.metrics import render
+from fastovms.telemetry.metrics import render
 
 _OK: Final = Response(200)
 _MAX_NAMES: Final = 200

@@ -22,7 +22,7 @@ from fastovms.api.wire.bodies.request_schemas import ChatRequest
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.warning_header import warning_headers
 from fastovms.http.routing.messages import Request, Response
-from fastovms.tracing import GenerationKind
+from fastovms.telemetry.tracing import GenerationKind
 
 _CALL_ID_LENGTH: Final = 9
 """The length of a call's id in OVMS. The templates of Mistral's models take no other length."""

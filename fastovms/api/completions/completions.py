@@ -25,8 +25,8 @@ from fastovms.api.wire.bodies.request_schemas import CompletionRequest
 from fastovms.api.wire.dialect import Dialect
 from fastovms.http.routing.messages import Request, Response
 from fastovms.params import FinishReason, TokenLogprobs
+from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.tokens.fim import FimFinder
-from fastovms.tracing import GenerationKind
 
 PromptLogprobs = Sequence[Sequence[TokenLogprobs | None]]
 

@@ -28,7 +28,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
-from fastovms.tracing import EncodingFormat, GenerationKind
+from fastovms.telemetry.tracing import EncodingFormat, GenerationKind
 
 _FORMS: Final = (
     "input must be a string, a list of strings, a list of token ids or a list of such lists"

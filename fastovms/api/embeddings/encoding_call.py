@@ -13,8 +13,8 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.encoding import EncodedTexts, EncoderText
 from fastovms.http.routing.messages import Request
-from fastovms.metrics import FinishedRequest
-from fastovms.tracing import (
+from fastovms.telemetry.metrics import FinishedRequest
+from fastovms.telemetry.tracing import (
     EncodingFormat,
     GenerationEnd,
     GenerationKind,

@@ -28,7 +28,7 @@ from fastovms.api.wire.warning_header import warning_headers
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
-from fastovms.tracing import GenerationKind
+from fastovms.telemetry.tracing import GenerationKind
 
 _TASKS: Final = (Task.EMBEDDINGS,)
 

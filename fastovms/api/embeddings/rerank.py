@@ -20,7 +20,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
-from fastovms.tracing import GenerationKind
+from fastovms.telemetry.tracing import GenerationKind
 
 TASKS: Final = (Task.RERANK, Task.EMBEDDINGS)
 """What models may do that score pairs."""

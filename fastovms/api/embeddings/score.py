@@ -19,7 +19,7 @@ from fastovms.api.request.typed_body import read_encoder_body
 from fastovms.api.wire.dialect import Dialect
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
-from fastovms.tracing import GenerationKind
+from fastovms.telemetry.tracing import GenerationKind
 
 _NAMES: Final = (
     ("text_1", "text_2"),

@@ -10,7 +10,7 @@ from fastovms.api.generation.deltas import DeltaCallback, SampleDelta
 from fastovms.api.request.prompting import offload
 from fastovms.api.request.tokens.token_report import TokenReport, num_values
 from fastovms.api.wire.error_responses import log_fields_of
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.http.routing.messages import EVENT_STREAM, HeaderPairs, Request, Response
 from fastovms.params import ModelInfo
 

@@ -17,10 +17,10 @@ from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.api.wire.dialect import Dialect
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.http.routing.messages import Request
 from fastovms.params import SamplingParams
-from fastovms.tracing import GenerationKind, GenerationSpan, GenerationStart, Tracer
+from fastovms.telemetry.tracing import GenerationKind, GenerationSpan, GenerationStart, Tracer
 
 Body = TypeVar("Body", bound=GenerationFields)
 

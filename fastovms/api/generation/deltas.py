@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from fastovms.params import FinishReason
+from fastovms.telemetry.timings import SampleTimings
 from fastovms.text.scanning.output import TEXT_PIECES, Piece, joined
 from fastovms.text.tokens.tracking import TextToken
-from fastovms.timings import SampleTimings
 
 _TOKEN_COST: Final = 256
 _CALL_COST: Final = 256

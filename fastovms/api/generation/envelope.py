@@ -9,7 +9,7 @@ from typing import Final
 from fastovms import __version__
 from fastovms.api.generation.deltas import Usage
 from fastovms.api.wire.dialect import Dialect
-from fastovms.timings import SampleTimings
+from fastovms.telemetry.timings import SampleTimings
 
 SYSTEM_FINGERPRINT: Final = f"fastovms-{__version__}"
 """What each answer says of the server that made it. The precision of the model is no part of it."""

@@ -30,12 +30,12 @@ from fastovms.params import (
     SamplingParams,
     TokenLogprobs,
 )
+from fastovms.telemetry.tracing import GenerationSpan
 from fastovms.text.scanning.output import OutputParser, joined
 from fastovms.text.text_stream import TextStream
 from fastovms.text.tokens.detokenizer import LocatingDetokenizer
 from fastovms.text.tokens.stop import completes_stop
 from fastovms.text.tokens.tracking import Measure, TextToken, TrackingDetokenizer
-from fastovms.tracing import GenerationSpan
 
 BeginSpan = Callable[[SamplingParams], GenerationSpan | None]
 """Begins the span of a generation whose prompts have these parameters; None = it has none."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fastovms.metrics import FinishedRequest, GenerationMetrics
 from fastovms.params import FinishReason, GenerationOutput, SamplingParams
-from fastovms.timings import SampleTimings
-from fastovms.tracing import GenerationEnd, Phase
+from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics
+from fastovms.telemetry.timings import SampleTimings
+from fastovms.telemetry.tracing import GenerationEnd, Phase
 
 Clock = Callable[[], float]
 

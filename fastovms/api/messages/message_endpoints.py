@@ -21,7 +21,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.warning_header import warning_headers
 from fastovms.http.routing.messages import Request, Response
 from fastovms.params import FinishReason
-from fastovms.tracing import GenerationKind
+from fastovms.telemetry.tracing import GenerationKind
 
 _CALL_ID_LENGTH: Final = 24
 

@@ -40,8 +40,8 @@ from fastovms.encoding import Task
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.params import GenerationOutput
+from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.tokens.fim import FimFinder
-from fastovms.tracing import GenerationKind
 
 _UNBUFFERED: Final[HeaderPairs] = (("X-Accel-Buffering", "no"),)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.api.wire.dialect import Dialect
-from fastovms.config import ApiConfig, ModelLimits
+from fastovms.config.api_config import ApiConfig
+from fastovms.config.model_config import ModelLimits
 from fastovms.errors import InvalidField
 from fastovms.params import BeamSearch, EarlyStopping, SamplingDefaults
 

@@ -13,7 +13,7 @@ from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.bodies.request_schemas import GenerationFields, StreamOptions
 from fastovms.api.wire.client_ids import check_id
 from fastovms.api.wire.dialect import Dialect
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.errors import InvalidField
 from fastovms.params import ALL_LOGPROBS
 

@@ -16,7 +16,7 @@ from fastovms.api.request.structural_tags import tag_format
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.bodies.request_schemas import GenerationFields
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
 from fastovms.grammar.closed_schema import open_schema, shut_schema, strict_schema
 from fastovms.grammar.finite_schema import Schema

@@ -31,8 +31,8 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.warning_header import passed_over, warning_headers
 from fastovms.errors import InvalidField
 from fastovms.http.routing.messages import Request, Response
+from fastovms.telemetry.tracing import GenerationKind
 from fastovms.text.scanning.output import Content, Reasoning
-from fastovms.tracing import GenerationKind
 
 MAX_SUMMARY: Final = 2048
 """The most tokens of a summary."""

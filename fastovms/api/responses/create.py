@@ -41,7 +41,7 @@ from fastovms.api.wire.warning_header import passed_over, warning_headers
 from fastovms.errors import InvalidField, StateFailed, TooLarge
 from fastovms.http.routing.messages import HeaderPairs, Request, Response
 from fastovms.state.store import Resumption, StoredItem
-from fastovms.tracing import GenerationKind
+from fastovms.telemetry.tracing import GenerationKind
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from fastovms.config import ChatConfig
+from fastovms.config.api_config import ChatConfig
 from fastovms.errors import ConfigurationError
 from fastovms.text.output_parser import check_formats, kept_tags
 from fastovms.text.reasoning import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format

@@ -14,7 +14,7 @@ from fastovms.api.serving.model_waiters import ModelWaiters
 from fastovms.api.serving.release import Release
 from fastovms.api.serving.residency import Move, MoveKind, Residency
 from fastovms.api.serving.served import KnownModel, ServedModels
-from fastovms.config import ModelConfig
+from fastovms.config.model_config import ModelConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, Overloaded, description_of
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from fastovms.residency_config import ResidencyConfig
+from fastovms.config.residency_config import ResidencyConfig
 
 _PATIENCE: Final = 5.0
 """Seconds that a request waits for a model to become idle. Then one that is in use is chosen to

@@ -15,11 +15,11 @@ from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import model_not_found
 from fastovms.backend import GenerationBackend
-from fastovms.config import ModelLimits
+from fastovms.config.model_config import ModelLimits
 from fastovms.encoding import Task
 from fastovms.errors import InvalidField
-from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
+from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 _LATEST: Final = ":latest"

@@ -10,10 +10,10 @@ from typing import Final
 from fastovms.api.serving.release import Release, uncounted
 from fastovms.api.wire.bodies.fair_thread import FairThread
 from fastovms.backend import EncoderBackend
-from fastovms.encoder_config import EncoderConfig
+from fastovms.config.encoder_config import EncoderConfig
 from fastovms.encoding import Task
-from fastovms.metrics import GenerationMetrics
 from fastovms.params import ModelInfo
+from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.tokens.text_encoder import TextEncoder, TokenIds
 
 CAPABILITIES: Final[Mapping[Task, tuple[str, ...]]] = {

@@ -29,7 +29,7 @@ from fastovms.backends.engine_thread.working_engines import WorkingEngines
 from fastovms.encoding import EncodedTexts, EncoderInfo, EncoderText
 from fastovms.errors import BackendUnavailable, EngineFailed, Overloaded
 from fastovms.params import ModelInfo
-from fastovms.series import Histogram
+from fastovms.telemetry.series import Histogram
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from fastovms.backends.encoder.encoder_model import EncoderModel
 from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.model_files.model_task import find_pooling, find_task
 from fastovms.backends.model_files.required_files import graph_file
-from fastovms.config import EngineConfig
-from fastovms.encoder_config import EncoderConfig
+from fastovms.config.encoder_config import EncoderConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.encoding import Pooling, Task
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo

@@ -18,7 +18,7 @@ from fastovms.params import (
     GenerationRequest,
     ModelInfo,
 )
-from fastovms.series import Histogram
+from fastovms.telemetry.series import Histogram
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from fastovms.backends.genai.pipeline import CacheCapacity
 from fastovms.backends.genai.support import Assistance, num_assistant_tokens, token_budget
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.params import MAX_DRAFT_TOKENS, GenerationRequest
 
 _PIXELS_PER_TOKEN: Final = 28 * 28

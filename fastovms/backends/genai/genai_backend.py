@@ -34,10 +34,10 @@ from fastovms.backends.genai.worker_messages import (
 from fastovms.backends.model_files.context_length import fit_cache
 from fastovms.backends.processes.process import ChildProcess, Peer, receive, send
 from fastovms.backends.trials.guarded_grammars import GuardedGrammars
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError, EngineFailed, RequestError
-from fastovms.log_format import form_in_use, level_in_use
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
+from fastovms.telemetry.log_format import form_in_use, level_in_use
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from fastovms.backends.genai.generation_config import structured_output
 from fastovms.backends.processes.process import connect_to_parent
 from fastovms.backends.processes.resource_limits import limit_time
 from fastovms.backends.trials.trial import Verdict
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.engine.model.graph.paging import reason_of
 from fastovms.params import Grammar
 

@@ -12,7 +12,7 @@ import openvino_genai as genai
 
 from fastovms.backends.genai.support import Assistance, has_prefix_cache, token_budget
 from fastovms.backends.model_files.required_files import weights_file
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, exact_properties
 from fastovms.engine.model.graph.paging import reason_of
 from fastovms.engine.model.machine.device_memory import FREE_MEMORY_SHARE, GIB

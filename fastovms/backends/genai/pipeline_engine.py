@@ -21,7 +21,7 @@ from fastovms.backends.genai.outputs import TOO_LONG, failed, output_of, refusal
 from fastovms.backends.genai.pipeline import CacheCapacity, GenerationHandle, Pipeline
 from fastovms.backends.genai.prompt_inputs import PromptReader
 from fastovms.backends.genai.support import Assistance
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.scheduling.waiting import rank_of
 from fastovms.errors import BrokenLogits
 from fastovms.params import (

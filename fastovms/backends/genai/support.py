@@ -10,7 +10,7 @@ from fastovms.backends.genai.tag_translation import (
     CannotTranslate,
     structural_tag,
 )
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.draft_policy import DEFAULT_NUM_ASSISTANT_TOKENS
 from fastovms.errors import InvalidField, RequestError
 from fastovms.params import MAX_DRAFT_TOKENS, Grammar, SamplingParams

@@ -28,7 +28,7 @@ from fastovms.backends.genai.worker_messages import (
 from fastovms.backends.processes.process import connect_to_parent, receive, send
 from fastovms.engine.model.graph.paging import reason_of
 from fastovms.errors import ConfigurationError
-from fastovms.log_format import log_handler, start_log
+from fastovms.telemetry.log_format import log_handler, start_log
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from fastovms.backends.images.image_decoder import HeaderRead, ImageBytes, Pixel
 from fastovms.backends.processes.process import connect_to_parent
 from fastovms.backends.processes.resource_limits import set_soft_limit
 from fastovms.errors import InvalidField
-from fastovms.free_memory import find_trim
 from fastovms.media.decode import EncodedImage, is_available
 from fastovms.params import Image
+from fastovms.system.free_memory import find_trim
 
 _MAX_MEMORY: Final = 4 * 2**30
 _MAX_SECONDS: Final = 20

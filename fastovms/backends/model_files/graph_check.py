@@ -14,10 +14,10 @@ from typing import Any, Final
 import openvino as ov
 
 from fastovms import __version__
-from fastovms.disk_cache import DiskCache, file_identity, key_of
 from fastovms.engine.model.graph.paging import reason_of
 from fastovms.engine.model.machine.device_memory import available_memory
 from fastovms.errors import UnsupportedModel
+from fastovms.system.disk_cache import DiskCache, file_identity, key_of
 
 logger = logging.getLogger(__name__)
 

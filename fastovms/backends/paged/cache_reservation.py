@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.model.machine.device_memory import GIB, MIB, available_memory, num_cache_blocks
 from fastovms.engine.model.model import Model

@@ -9,7 +9,7 @@ import openvino_genai
 
 from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.paged.context_window import fit_attention
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.model.model import PagedModel
 from fastovms.errors import ConfigurationError

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, Protocol
 
 from fastovms.backends.engine_thread.working_engines import WorkingEngines
 from fastovms.backends.processes.process import ChildProcess, receive, send
-from fastovms.config import EngineConfig
-from fastovms.disk_cache import DiskCache
+from fastovms.config.engine_config import EngineConfig
+from fastovms.system.disk_cache import DiskCache
 
 logger = logging.getLogger(__name__)
 

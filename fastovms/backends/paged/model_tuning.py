@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 
 import openvino as ov
 
-from fastovms.cgroup import num_usable_cpus
-from fastovms.config import EngineConfig
-from fastovms.disk_cache import DiskCache, file_identity, key_of
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model import tuning
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, has_vnni
 from fastovms.engine.model.graph.paging import DEFAULT_MAX_MODEL_LEN
 from fastovms.engine.model.model import ExportedModel, PagedModel
 from fastovms.errors import ConfigurationError
+from fastovms.system.cgroup import num_usable_cpus
+from fastovms.system.disk_cache import DiskCache, file_identity, key_of
 
 logger = logging.getLogger(__name__)
 

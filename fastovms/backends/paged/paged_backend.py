@@ -39,8 +39,7 @@ from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory, prefix_f
 from fastovms.backends.paged.shared_cores import SharedCores
 from fastovms.backends.processes.deep_stack import start_thread
 from fastovms.backends.trials.guarded_grammars import guard_compiler
-from fastovms.config import EngineConfig
-from fastovms.disk_cache import DiskCache
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.drafting.suffix_functions import SUFFIX_FUNCTIONS
 from fastovms.engine.engine import Engine
@@ -52,6 +51,7 @@ from fastovms.engine.stored_prefixes.model_blocks import ModelBlocks, PrefixFile
 from fastovms.errors import BackendUnavailable, EngineFailed, InvalidField
 from fastovms.grammar.grammar import GrammarCompiler
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
+from fastovms.system.disk_cache import DiskCache
 
 logger = logging.getLogger(__name__)
 

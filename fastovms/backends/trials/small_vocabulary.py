@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 
 _TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"
 

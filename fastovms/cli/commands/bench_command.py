@@ -12,6 +12,7 @@ from typing import Final
 from fastovms.cli.commands.client_settings import client_settings
 from fastovms.cli.flags.flag import Flag
 from fastovms.cli.flags.flag_types import integer, json_object, name_of, number, path, text
+from fastovms.config.settings import Fields, Settings
 from fastovms.load_test.load_config import (
     BACKENDS,
     DATA_SETS,
@@ -20,7 +21,6 @@ from fastovms.load_test.load_config import (
     LoadConfig,
     ReportConfig,
 )
-from fastovms.settings import Fields, Settings
 
 DATA: Final = Fields(DataConfig)
 LOAD: Final = Fields(LoadConfig)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastovms.cli.flags.flag_types import path, text
+from fastovms.config.settings import Settings
 from fastovms.errors import ConfigurationError
 from fastovms.prefix_cache.contents import erase, read_contents_by_model
 from fastovms.prefix_cache.directory_choice import FOLDER
-from fastovms.settings import Settings
 from fastovms.state.sqlite.location import default_directory
 
 

@@ -12,7 +12,7 @@ from fastovms.cli.commands.client_settings import client_settings
 from fastovms.cli.commands.doctor_command import wants_colour
 from fastovms.cli.flags.flag import Flag
 from fastovms.cli.flags.flag_types import text
-from fastovms.settings import Fields, Settings
+from fastovms.config.settings import Fields, Settings
 from fastovms.terminal.terminal_config import TerminalConfig
 
 TERMINAL: Final = Fields(TerminalConfig)

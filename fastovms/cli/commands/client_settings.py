@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Mapping
 
 from fastovms.cli.flags.flag import Flag, settings_of
-from fastovms.settings import ConfigField, Settings
+from fastovms.config.settings import ConfigField, Settings
 
 
 def client_settings(

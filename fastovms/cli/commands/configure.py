@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from fastovms.backends.model_files.model_task import find_task
 from fastovms.cli.flags.flags import FLAGS, read_flags
 from fastovms.cli.flags.unused_flags import given_flags
+from fastovms.config.settings import ENCODER, ENGINE, MODEL_SECTIONS, ConfigField
 from fastovms.encoding import Task
 from fastovms.errors import ConfigurationError
 from fastovms.ovms.calculators import CALCULATORS
@@ -21,7 +22,6 @@ from fastovms.ovms.graph_texts import GRAPHS
 from fastovms.ovms.options import OVMS_OPTIONS, Choice, Integer, Kind
 from fastovms.ovms.plugin_config import read_plugin_config
 from fastovms.ovms.textproto import quote
-from fastovms.settings import ENCODER, ENGINE, MODEL_SECTIONS, ConfigField
 
 _HELD: Final = tuple(
     option

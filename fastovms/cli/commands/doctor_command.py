@@ -11,7 +11,7 @@ from typing import Final, TextIO
 
 from fastovms.cli.flags.flag_types import text
 from fastovms.cli.flags.flags import ENGINE_GROUP, HUB_GROUP, add_flags
-from fastovms.settings import MODEL_SECTIONS, ModelSource, Settings
+from fastovms.config.settings import MODEL_SECTIONS, ModelSource, Settings
 
 _GROUPS: Final = (HUB_GROUP, "network", "access", ENGINE_GROUP, "stored responses")
 """The groups of flags whose values are looked at."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fastovms.cli.flags.flag_types import path, text
-from fastovms.settings import Settings
+from fastovms.config.settings import Settings
 
 if TYPE_CHECKING:
     from fastovms.state.transfer.copying import Copied

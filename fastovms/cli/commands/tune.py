@@ -11,18 +11,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from fastovms.app.loading import check_models, encodes
 from fastovms.backends.paged.model_tuning import TuningReport, measure_all
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository, model_root
-from fastovms.config import RepositoryConfig
-from fastovms.disk_cache import DiskCache, cache_root
+from fastovms.config.model_config import RepositoryConfig
+from fastovms.config.settings import ModelSource
 from fastovms.engine.model.graph.weight_groups import MAX_ACTIVATION_GROUP
 from fastovms.engine.model.machine.memory_speed import MemoryReader
 from fastovms.engine.model.tuning import DECODES, PREFILLS, Times
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.model_directory import model_directory
-from fastovms.loading import check_models, encodes
-from fastovms.settings import ModelSource
+from fastovms.system.disk_cache import DiskCache, cache_root
 
 _WIDTH: Final = 100
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from fastovms.cli.flags.flag import Flag
 from fastovms.cli.flags.flag_types import integer, show_size, size
-from fastovms.settings import BATCHES, UPLOADS
+from fastovms.config.settings import BATCHES, UPLOADS
 
 FILE_FLAGS: Final = (
     Flag("--max-file-size", UPLOADS.max_file_size, "SIZE", size,

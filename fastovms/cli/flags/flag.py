@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastovms.cli.flags.flag_types import show_number
+from fastovms.config.settings import ConfigField, Settings
 from fastovms.errors import ConfigurationError
-from fastovms.settings import ConfigField, Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from fastovms.cli.flags.server_flags import (
     PREFIX_CACHE_FLAGS,
     STATE_FLAGS,
 )
-from fastovms.http_config import HttpConfig
-from fastovms.settings import HTTP, Settings
+from fastovms.config.http_config import HttpConfig
+from fastovms.config.settings import HTTP, Settings
 
 HUB_GROUP: Final = "models of a hub"
 ENGINE_GROUP: Final = "batching and memory"

@@ -20,9 +20,9 @@ from fastovms.cli.flags.flag_types import (
     template,
     text,
 )
-from fastovms.config import DEFAULT_TOKEN_BUDGET
+from fastovms.config.engine_config import DEFAULT_TOKEN_BUDGET
+from fastovms.config.settings import CHAT, ENCODER, ENGINE, FILES, MEDIA, REPOSITORY, RESIDENCY
 from fastovms.engine.model.machine.cache_precision import CACHE_PRECISIONS
-from fastovms.settings import CHAT, ENCODER, ENGINE, FILES, MEDIA, REPOSITORY, RESIDENCY
 from fastovms.text.reasoning import REASONING_FORMAT_ALIASES, REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMAT_ALIASES, TOOL_FORMATS
 

@@ -23,7 +23,7 @@ from fastovms.cli.flags.flag_types import (
     size_or_none,
     text,
 )
-from fastovms.settings import API, HTTP, PREFIX_CACHE, SECURITY, SERVICE, STATE
+from fastovms.config.settings import API, HTTP, PREFIX_CACHE, SECURITY, SERVICE, STATE
 
 _seconds: Final = number("seconds")
 _some_seconds: Final = number("seconds", positive=True)

@@ -37,7 +37,7 @@ from fastovms.engine.model.raw_logits import RawLogits
 from fastovms.engine.model.state_rows import StateRows, States
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.engine.model.step_runner import StepRunner
-from fastovms.free_memory import forget_mapped
+from fastovms.system.free_memory import forget_mapped
 
 
 class Model(Protocol):

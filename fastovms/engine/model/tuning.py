@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fastovms.config import DEFAULT_TOKEN_BUDGET
+from fastovms.config.engine_config import DEFAULT_TOKEN_BUDGET
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 

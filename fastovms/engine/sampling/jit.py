@@ -17,7 +17,7 @@ import numba
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from fastovms.user_dirs import user_directory
+from fastovms.system.user_dirs import user_directory
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Generic, ParamSpec, TypeVar
 
 from fastovms.engine.sampling import numpy_rows
-from fastovms.free_memory import forget_mapped
+from fastovms.system.free_memory import forget_mapped
 
 logger = logging.getLogger(__name__)
 

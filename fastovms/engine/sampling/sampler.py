@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.cgroup import num_usable_cpus
 from fastovms.engine.model.raw_logits import Floats, RawLogits, as_bits, copy_float32
 from fastovms.engine.sampling.row_functions import BROKEN, draw_rows, likeliest_of_rows
 from fastovms.engine.scheduling.batch import SampledTokens
 from fastovms.engine.scheduling.sequence import Sequence
 from fastovms.errors import BrokenLogits
 from fastovms.params import GREEDY_TEMPERATURE
+from fastovms.system.cgroup import num_usable_cpus
 
 Drawn = int | Exception | None
 """What is drawn from a row of logits: a token id; the error that ends the row's request; or None as

@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from fastovms.config.http_config import HttpConfig
 from fastovms.http.connection.deadline import Deadline
 from fastovms.http.parsing.framing import ParserPhase, RequestParser
-from fastovms.http_config import HttpConfig
 
 
 class ReadDeadline(Deadline):

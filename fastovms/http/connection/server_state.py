@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fastovms.config.http_config import HttpConfig
 from fastovms.http.connection.forwarded import ForwardedClients
 from fastovms.http.connection.response_writer import ResponseWriter
 from fastovms.http.connection.turnstile import Turnstile
@@ -19,7 +20,6 @@ from fastovms.http.parsing.body_budget import BodyBudget
 from fastovms.http.routing.dispatch import Dispatcher
 from fastovms.http.routing.exchange import Exchange, Observer
 from fastovms.http.routing.messages import Request, Response
-from fastovms.http_config import HttpConfig
 from fastovms.quoting import is_id
 
 logger = logging.getLogger(__name__)

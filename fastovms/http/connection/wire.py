@@ -14,8 +14,8 @@ import termios
 from enum import Enum, auto
 from typing import cast
 
+from fastovms.config.http_config import HttpConfig
 from fastovms.http.connection.deadline import Deadline
-from fastovms.http_config import HttpConfig
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastovms.config.http_config import HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.http.listening.address import (
     Address,
@@ -21,7 +22,6 @@ from fastovms.http.listening.address import (
     describe,
     parse_address,
 )
-from fastovms.http_config import HttpConfig
 
 logger = logging.getLogger(__name__)
 

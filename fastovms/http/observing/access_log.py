@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import orjson
 
 from fastovms.http.routing.exchange import Exchange
-from fastovms.log_format import timestamp
 from fastovms.quoting import one_line
+from fastovms.telemetry.log_format import timestamp
 
 
 class AccessLog:

@@ -14,7 +14,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from fastovms.http.routing.exchange import Exchange
-from fastovms.series import Histogram
+from fastovms.telemetry.series import Histogram
 
 _PREFIX: Final = "fastovms_http_"
 _DURATION_BUCKETS: Final = (

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import httptools
 
+from fastovms.config.http_config import HttpConfig
 from fastovms.http.parsing.body_budget import BodyBudget
 from fastovms.http.parsing.body_buffer import BodyBuffer
 from fastovms.http.parsing.faults import (
@@ -29,7 +30,6 @@ from fastovms.http.parsing.head import (
 )
 from fastovms.http.routing.body_sink import BodySink
 from fastovms.http.routing.messages import Headers, Request
-from fastovms.http_config import HttpConfig
 
 
 class RequestSink(Protocol):

@@ -8,7 +8,7 @@ import secrets
 from typing import Final
 
 from fastovms.http.routing.messages import Headers
-from fastovms.tracing import TraceContext
+from fastovms.telemetry.tracing import TraceContext
 
 # 3.2: lower-case hexadecimal digits only. A version behind 00 may have further fields.
 _TRACEPARENT: Final = re.compile(

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 from fastovms.http.routing.body_sink import BodySink
-from fastovms.tracing import TraceContext
+from fastovms.telemetry.tracing import TraceContext
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 

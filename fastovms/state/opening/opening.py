@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.errors import ConfigurationError
 from fastovms.state.postgres.server_address import extra_needed
 from fastovms.state.sqlite.location import open_location

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Final
 
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.errors import ConfigurationError
 from fastovms.state.postgres.database_link import DatabaseLink
 from fastovms.state.postgres.notification_listener import NotificationListener

@@ -12,15 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.errors import ConfigurationError
-from fastovms.file_lock import lock_file
 from fastovms.state.sqlite.database import IN_MEMORY, Database
 from fastovms.state.sqlite.disk_return import DiskReturn, UnusableFile
 from fastovms.state.sqlite.memory_fallback import MemoryFallback
 from fastovms.state.state_database import StateBounds, StateDatabase
 from fastovms.state.tables import Clock
-from fastovms.user_dirs import NOWHERE, user_directory
+from fastovms.system.file_lock import lock_file
+from fastovms.system.user_dirs import NOWHERE, user_directory
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from fastovms.api.serving.served import ServedModel, ServedModels
-from fastovms.metrics import FinishedRequest, GenerationCollector, GenerationMetrics, render
+from fastovms.telemetry.metrics import (
+    FinishedRequest,
+    GenerationCollector,
+    GenerationMetrics,
+    render,
+)
 from tests.fakes import ByteTokenizer, FakeBackend, model_info
 
 CARD = {"id": "org/fake 1", "object": "model", "created": 1_700_000_000}

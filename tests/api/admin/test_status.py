@@ -5,7 +5,7 @@ import pytest
 
 from fastovms.api.admin.status import ServerPhase, ServerStatus
 from fastovms.api.serving.served import ServedModel, ServedModels
-from fastovms.metrics import GenerationMetrics
+from fastovms.telemetry.metrics import GenerationMetrics
 from tests.fakes import ByteTokenizer, FakeBackend, make_request
 
 

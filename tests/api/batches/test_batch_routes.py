@@ -7,8 +7,8 @@ import time
 import pytest
 
 from fastovms.api.batches.batch_routes import UPLOAD_ROUTES
-from fastovms.batch_service import BatchService
-from fastovms.files_config import BatchConfig, FilesConfig
+from fastovms.app.batch_service import BatchService
+from fastovms.config.files_config import BatchConfig, FilesConfig
 from fastovms.http.routing.messages import UploadHandler
 from fastovms.http.routing.router import Match
 

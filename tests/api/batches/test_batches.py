@@ -11,11 +11,11 @@ from msgspec import structs
 from openai.types import Batch
 
 from fastovms.api.batches.batches import BatchRequest
-from fastovms.batch_service import BatchService
+from fastovms.app.batch_service import BatchService
 from fastovms.batches.line_caller import LOWEST_PRIORITY
+from fastovms.config.files_config import BatchConfig, FilesConfig
 from fastovms.encoding import Task
 from fastovms.files.file_record import FileRecord
-from fastovms.files_config import BatchConfig, FilesConfig
 from tests.api.documented_values import of_files_and_batches
 from tests.api.encoder_api import EncoderApi, served_encoder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.config import ModelLimits
+from fastovms.config.model_config import ModelLimits
 from tests.api.chat_models import MESSAGES, chat_model, custom, tool
 from tests.api.wrong_values import BOOLEAN, INTEGER, WRONG, names
 from tests.fakes import model_info

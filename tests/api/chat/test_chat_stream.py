@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from tests.api.chat_models import call_text, chat_model, tool
 from tests.api.chats import BODY, THOUGHT, V1, V3, content_logprobs, join, make
 from tests.fakes import FakeStream, model_info

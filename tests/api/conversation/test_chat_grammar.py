@@ -15,9 +15,9 @@ from fastovms.api.request.prompting.preparation import Preparation
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.bodies.request_schemas import ChatRequest
 from fastovms.api.wire.dialect import OPENAI
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.errors import BackendUnavailable, InvalidField
-from fastovms.metrics import GenerationMetrics
+from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import (
     PARAMETERS,
     call_text,

@@ -10,7 +10,7 @@ import pytest
 from fastovms.api.embeddings.encoding_call import EncodingCall
 from fastovms.encoding import EncoderText, Task
 from fastovms.errors import Overloaded
-from fastovms.tracing import EncodingFormat, GenerationKind
+from fastovms.telemetry.tracing import EncodingFormat, GenerationKind
 from tests.api.encoder_api import served_encoder
 from tests.api.fake_tracer import FakeTracer
 

@@ -17,10 +17,10 @@ from fastovms.api.batches.endpoints import BatchEndpoints
 from fastovms.api.files.file_endpoints import Files, KeptFiles
 from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.api.wire.error_responses import render_error
+from fastovms.config.files_config import FilesConfig
+from fastovms.config.http_config import HttpConfig
 from fastovms.files.file_store import FileStore
-from fastovms.files_config import FilesConfig
 from fastovms.http import HttpServer, JsonOnly, Router
-from fastovms.http_config import HttpConfig
 from tests.api.documented_values import of_files_and_batches
 from tests.api.files.forms import BOUNDARY, form
 

@@ -10,9 +10,9 @@ import pytest
 
 from fastovms.api.files.form_reader import FormReader
 from fastovms.api.files.upload_sink import UploadSink
+from fastovms.config.files_config import FilesConfig
 from fastovms.errors import RequestError, StateFailed
 from fastovms.files.file_store import FileStore
-from fastovms.files_config import FilesConfig
 from tests.api.files.forms import CONTENT_TYPE, form
 
 MB = 1024 * 1024

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from tests.api.completions.completion_requests import BODY, STREAM, V1, V3, texts
 from tests.fakes import FakeStream
 

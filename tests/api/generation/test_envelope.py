@@ -7,7 +7,7 @@ import pytest
 from fastovms.api.generation.deltas import Usage
 from fastovms.api.generation.envelope import Envelope, closing_members, usage_body
 from fastovms.api.wire.dialect import OPENAI, OVMS, Dialect
-from fastovms.timings import SampleTimings
+from fastovms.telemetry.timings import SampleTimings
 
 COMMON = {"object": "kind", "created": 5, "model": "m"}
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from fastovms.api.generation.progress import RequestProgress
 from fastovms.backend_stats import BackendStats
-from fastovms.metrics import GenerationMetrics
 from fastovms.params import FinishReason, GenerationOutput, SamplingParams
-from fastovms.timings import SampleTimings
+from fastovms.telemetry.metrics import GenerationMetrics
+from fastovms.telemetry.timings import SampleTimings
 
 
 class Told:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from fastovms.api.conversation.sealed_text import unseal
-from fastovms.config import ModelLimits
+from fastovms.config.model_config import ModelLimits
 from fastovms.errors import BackendUnavailable, Overloaded
 from tests.api.chat_models import call_text, prompt_of
 from tests.api.messages.asking import BODY, PATH, THINKS, THOUGHT, TOOL, USER, ask, make

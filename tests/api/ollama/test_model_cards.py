@@ -8,8 +8,8 @@ import pytest
 
 from fastovms.api.ollama.model_cards import full_card, list_card, running_card
 from fastovms.api.serving.served import KnownModel, ServedModel
-from fastovms.metrics import GenerationMetrics
 from fastovms.params import SamplingDefaults, WeightCount
+from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.chat_models import SOURCE, chat_model
 from tests.fakes import ByteTokenizer, FakeBackend, model_info
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.params import GrammarKind
 
 V1 = "/v1/completions"

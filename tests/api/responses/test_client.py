@@ -11,8 +11,8 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from fastovms.api.wire.error_responses import render_error
+from fastovms.config.http_config import HttpConfig
 from fastovms.http import HttpServer
-from fastovms.http_config import HttpConfig
 from tests.api.chat_models import call_text
 
 CALL = call_text("get_weather", '{"city": "Paris"}')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.config import ModelLimits
+from fastovms.config.model_config import ModelLimits
 from fastovms.text.templating.chat_template import ChatTemplate
 from tests.api.chat_models import prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastovms.api.serving.chat_model import ChatModel
-from fastovms.config import DEMO_MODEL, ChatConfig
+from fastovms.config.api_config import ChatConfig
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.errors import ConfigurationError
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from fastovms.api.serving.model_metrics import ModelCollector
 from fastovms.api.serving.residency import ModelState
-from fastovms.metrics import render
+from fastovms.telemetry.metrics import render
 from tests.api.serving.test_model_pool import Pool, plan
 
 

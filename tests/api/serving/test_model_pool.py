@@ -12,10 +12,10 @@ from fastovms.api.serving.model_metrics import ModelCollector
 from fastovms.api.serving.model_pool import ModelPlan, ModelPool
 from fastovms.api.serving.residency import ModelState, Residency
 from fastovms.api.serving.served import KnownModel, ServedModel, ServedModels
-from fastovms.config import ModelConfig
+from fastovms.config.model_config import ModelConfig
+from fastovms.config.residency_config import ResidencyConfig
 from fastovms.errors import BackendUnavailable, ConfigurationError
-from fastovms.metrics import FinishedRequest, GenerationMetrics, render
-from fastovms.residency_config import ResidencyConfig
+from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics, render
 from tests.fakes import ByteTokenizer, FakeBackend, model_info
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from fastovms.api.serving.model_waiters import ModelWaiters
 from fastovms.api.serving.residency import Residency
+from fastovms.config.residency_config import ResidencyConfig
 from fastovms.errors import BackendUnavailable
-from fastovms.residency_config import ResidencyConfig
 
 REFUSAL = BackendUnavailable("no")
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fastovms.api.serving.residency import ModelState, Move, MoveKind, Residency
-from fastovms.residency_config import ResidencyConfig
+from fastovms.config.residency_config import ResidencyConfig
 
 LOAD, UNLOAD = MoveKind.LOAD, MoveKind.UNLOAD
 

@@ -5,7 +5,7 @@ import openvino as ov
 import pytest
 
 from fastovms.backends.encoder.encoder_graph import read_encoder
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.encoding import EncoderInfo, Pooling, Task
 from fastovms.errors import ConfigurationError
 from tests.encoder_models import encoder_dir

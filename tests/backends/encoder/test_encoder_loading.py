@@ -12,8 +12,9 @@ from fastovms.backends.encoder.encoder_loading import load_encoder
 from fastovms.backends.engine_thread.compute_turn import ComputeTurn
 from fastovms.backends.engine_thread.working_engines import WorkingEngines
 from fastovms.backends.model_files.encoder_files import read_encoder_info
-from fastovms.config import DEMO_MODEL, EngineConfig
-from fastovms.encoder_config import EncoderConfig
+from fastovms.config.encoder_config import EncoderConfig
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.encoding import EncoderText
 from fastovms.errors import ConfigurationError
 from tests.encoder_models import encoder_dir

@@ -19,7 +19,7 @@ from fastovms.backends.genai.grammars import guard_pipeline
 from fastovms.backends.genai.pipeline import CacheCapacity
 from fastovms.backends.genai.pipeline_engine import PipelineEngine
 from fastovms.backends.genai.worker_main import run
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.params import ModelInfo
 from tests.engine.fake_model import next_token
 

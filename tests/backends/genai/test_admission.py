@@ -10,7 +10,7 @@ import pytest
 from fastovms.backends.genai.admission import Admission, PipelineNeed, longest_context
 from fastovms.backends.genai.pipeline import CacheCapacity
 from fastovms.backends.genai.support import has_prefix_cache, token_budget
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.params import GenerationRequest, SamplingParams, TextPrompt
 
 LOOKUP = {"enable_prompt_lookup": True}

@@ -11,7 +11,7 @@ import pytest
 from openvino import opset13 as ops
 
 from fastovms.backends.model_files.graph_check import MAX_DIFFERENCE, NotComparable
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from tests.backends.genai.test_pipeline_check import difference
 
 

@@ -15,7 +15,7 @@ from fastovms.backends.genai.genai_backend import _ENCODING_ALLOWANCE, GenaiBack
 from fastovms.backends.genai.grammars import guard_pipeline
 from fastovms.backends.genai.worker_messages import EncodingImages, WorkerFailed
 from fastovms.backends.processes.process import receive, send
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.params import GenerationRequest, SamplingParams, TextPrompt
 from tests.backends.genai.fake_pipeline import ThreadPeer
 from tests.backends.listener import Listener

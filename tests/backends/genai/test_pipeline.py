@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.backends.genai.pipeline import properties_of
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE
 
 PRECISION, KV_PRECISION = "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION"

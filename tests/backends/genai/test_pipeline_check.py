@@ -10,7 +10,7 @@ from fastovms.backends.genai import pipeline_check
 from fastovms.backends.genai.pipeline_check import pipeline_comparison
 from fastovms.backends.model_files.graph_check import NotComparable
 from fastovms.backends.model_files.model_info import read_model_info
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from tests.paths import TINY_VLM
 
 

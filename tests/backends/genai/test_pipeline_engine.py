@@ -7,7 +7,7 @@ import pytest
 
 from fastovms.backends.genai.pipeline import CacheCapacity
 from fastovms.backends.genai.pipeline_engine import PipelineEngine
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.params import (
     BeamSearch,
     FinishReason,

@@ -19,8 +19,8 @@ from fastovms.backends.genai.genai_backend import GenaiBackend
 from fastovms.backends.model_files.graph_check import Comparison
 from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.config import DEMO_MODEL, EngineConfig
-from fastovms.disk_cache import DiskCache, cache_root
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.errors import ConfigurationError, InvalidField
 from fastovms.params import (
     BeamSearch,
@@ -32,6 +32,7 @@ from fastovms.params import (
     SamplingParams,
     TextPrompt,
 )
+from fastovms.system.disk_cache import DiskCache, cache_root
 from fastovms.text.tokens.tokenizer import Tokenizer
 from tests.backends.listener import Listener, idle
 from tests.paths import TINY_VLM

@@ -14,7 +14,7 @@ from fastovms.backends.genai.support import (
     check_salt,
     check_supported,
 )
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.errors import InvalidField, RequestError
 from fastovms.grammar_tree import ANY_TEXT, Answer, Regex, TextBefore, in_order
 from fastovms.params import (

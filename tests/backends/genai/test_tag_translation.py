@@ -16,7 +16,7 @@ from fastovms.backends.genai.tag_translation import (
     structural_tag,
 )
 from fastovms.backends.xgrammar.json_rules import json_rules
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.grammar_tree import (
     ANY_TEXT,
     EMPTY,

@@ -13,8 +13,8 @@ from fastovms.backends.model_files.graph_check import (
     NotComparable,
     check_graph,
 )
-from fastovms.disk_cache import DiskCache
 from fastovms.errors import UnsupportedModel
+from fastovms.system.disk_cache import DiskCache
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fastovms.backends.model_files.model_task import find_pooling, find_task
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.encoding import Pooling, Task
 from fastovms.errors import ConfigurationError
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fastovms.backends.paged.cache_reservation import reserve_cache
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.params import ModelInfo
 from tests.engine.fake_model import FakeModel

@@ -15,7 +15,8 @@ from fastovms.backends.paged.draft_backend import (
     read_draft_files,
 )
 from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.config import DEMO_MODEL, EngineConfig
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.scheduling.step_costs import StepCosts
 from fastovms.errors import ConfigurationError

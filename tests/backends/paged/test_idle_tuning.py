@@ -10,8 +10,8 @@ import pytest
 
 from fastovms.backends.engine_thread.working_engines import WorkingEngines
 from fastovms.backends.paged.idle_tuning import IdleTuning, Measurement
-from fastovms.config import EngineConfig
-from fastovms.disk_cache import DiskCache
+from fastovms.config.engine_config import EngineConfig
+from fastovms.system.disk_cache import DiskCache
 
 DELAY = 0.02
 FIRST, SECOND = (

@@ -15,10 +15,10 @@ from fastovms.backends.paged.model_tuning import (
     load_tuned,
     measure_all,
 )
-from fastovms.config import EngineConfig
-from fastovms.disk_cache import DiskCache
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, Precisions
 from fastovms.errors import ConfigurationError
+from fastovms.system.disk_cache import DiskCache
 from tests.engine.model.test_tuning import Clock, Cost, TimedModel, linear
 
 CONFIG = EngineConfig()

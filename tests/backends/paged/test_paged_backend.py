@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.state_rows import States
 from fastovms.errors import (
     ConfigurationError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastovms.backends.model_files.graph_check import MAX_DIFFERENCE
 from fastovms.backends.paged.paging_check import paging_comparison
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.engine.model.model import ExportedModel
 
 

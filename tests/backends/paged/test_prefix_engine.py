@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastovms.backends.paged.paged_backend import PagedBackend
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.stored_prefixes.model_blocks import PrefixFiles
 from fastovms.params import ModelInfo
 from fastovms.prefix_cache.block_directory import BlockDirectory

@@ -13,8 +13,8 @@ from bench.shapes import SHAPES
 from fastovms.backends.paged import tuning_process
 from fastovms.backends.paged.idle_tuning import Measurement, TuningProcess
 from fastovms.backends.paged.tuning_process import MemorySpeed, tune
-from fastovms.config import EngineConfig
-from fastovms.disk_cache import DiskCache
+from fastovms.config.engine_config import EngineConfig
+from fastovms.system.disk_cache import DiskCache
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from llguidance import LLMatcher
 
 from fastovms.backends.xgrammar.json_rules import json_rules
 from fastovms.backends.xgrammar.text_rules import CannotWrite
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.grammar.finite_schema import Schema
 from fastovms.grammar.grammar import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind

@@ -12,7 +12,7 @@ from bench.replay.player import Player
 from bench.replay.session import Session, Turn
 from bench.replay.vocabulary import END_TOKEN_ID, Vocabulary
 from bench.shapes import SHAPES
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.model import PagedModel
 from fastovms.grammar.grammar import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind, SamplingParams

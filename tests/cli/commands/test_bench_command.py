@@ -4,9 +4,9 @@ import pytest
 
 from fastovms.cli.commands.bench_command import BENCH_GROUPS, DATA, LOAD, REPORT, run_bench
 from fastovms.cli.parser import parse
+from fastovms.config.settings import Settings
 from fastovms.load_test import load_command
 from fastovms.load_test.load_config import DataConfig, LoadConfig, ReportConfig
-from fastovms.settings import Settings
 
 URL = "http://127.0.0.1:8000"
 

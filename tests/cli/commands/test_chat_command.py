@@ -4,7 +4,7 @@ import pytest
 
 from fastovms.cli.commands.chat_command import CHAT_FLAGS, TERMINAL, run_chat
 from fastovms.cli.parser import parse
-from fastovms.settings import Settings
+from fastovms.config.settings import Settings
 from fastovms.terminal import terminal_chat
 from fastovms.terminal.terminal_config import TerminalConfig
 

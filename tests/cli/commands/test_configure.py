@@ -12,9 +12,9 @@ import pytest
 from fastovms.catalog.finder import ModelFinder
 from fastovms.catalog.hub import Repository
 from fastovms.cli.main import main
-from fastovms.config import DEMO_MODEL, RepositoryConfig
+from fastovms.config.model_config import DEMO_MODEL, RepositoryConfig
+from fastovms.config.settings import CHAT, ENCODER, ENGINE, FILES, ModelSource
 from fastovms.ovms.graph import read_graph
-from fastovms.settings import CHAT, ENCODER, ENGINE, FILES, ModelSource
 from tests.encoder_models import encoder_dir
 
 CONFIGURE = "--configure --model_path m --task text_generation"

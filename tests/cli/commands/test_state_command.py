@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from fastovms.cli.main import main
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.state.opening.opening import open_store
 from fastovms.state.store import EventPack, ResponseProgress, StoredItem, StoredResponse
 from tests.state.conftest import postgres, postgres_server, test_database

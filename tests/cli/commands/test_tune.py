@@ -9,7 +9,7 @@ import pytest
 from fastovms.backends.paged.model_tuning import TuningReport, TuningResult
 from fastovms.cli.commands.tune import render
 from fastovms.cli.main import main
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.engine.model.tuning import BUDGET_CASES, LOAD_CASES
 from tests.encoder_models import encoder_dir
 

@@ -8,7 +8,7 @@ import pytest
 
 from fastovms.cli.flags.flag import Flag
 from fastovms.cli.flags.flag_types import show_size
-from fastovms.settings import ENGINE, HTTP, SECURITY, Settings
+from fastovms.config.settings import ENGINE, HTTP, SECURITY, Settings
 
 PORT = Flag("--p", HTTP.port, "N", int, "100% a port")
 CACHING = Flag("--caching", ENGINE.enable_prefix_caching, "", None, "caches")

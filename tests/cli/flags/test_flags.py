@@ -8,10 +8,10 @@ import pytest
 from fastovms.cli.flags.aliases import normalize
 from fastovms.cli.flags.flags import FLAGS, add_flags, read_flags
 from fastovms.cli.flags.unused_flags import add_foreign_flags
-from fastovms.config import EngineConfig, ServiceConfig
-from fastovms.errors import ConfigurationError
-from fastovms.http_config import HttpConfig, SecurityConfig
-from fastovms.settings import (
+from fastovms.config.engine_config import EngineConfig
+from fastovms.config.http_config import HttpConfig, SecurityConfig
+from fastovms.config.service_config import ServiceConfig
+from fastovms.config.settings import (
     CHAT,
     ENGINE,
     HTTP,
@@ -21,6 +21,7 @@ from fastovms.settings import (
     Fields,
     Settings,
 )
+from fastovms.errors import ConfigurationError
 from fastovms.text.reasoning import REASONING_FORMAT_ALIASES
 from fastovms.text.tools import TOOL_FORMAT_ALIASES
 

@@ -10,14 +10,11 @@ import pytest
 from fastovms.cli.flags.aliases import ALIASES
 from fastovms.cli.flags.flags import FLAGS, read_flags
 from fastovms.cli.flags.unused_flags import FOREIGN_FLAGS, unused_flags
-from fastovms.config import ApiConfig, MediaConfig, RepositoryConfig, ServiceConfig
-from fastovms.http_config import HttpConfig, SecurityConfig
-from fastovms.settings import (
-    ENCODER,
-    ENGINE,
-    FILES,
-    MODEL_SECTIONS,
-)
+from fastovms.config.api_config import ApiConfig, MediaConfig
+from fastovms.config.http_config import HttpConfig, SecurityConfig
+from fastovms.config.model_config import RepositoryConfig
+from fastovms.config.service_config import ServiceConfig
+from fastovms.config.settings import ENCODER, ENGINE, FILES, MODEL_SECTIONS
 from tests.cli.flags.test_flags import arguments_of
 
 OVMS_LINE = """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.beams.beam import BeamSearcher
 from fastovms.engine.engine import Engine
 from fastovms.engine.sampling.logits_processors import logits_processors

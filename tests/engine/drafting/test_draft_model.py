@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.draft_model import AUTOMATIC_CONFIDENCE, DraftModel, WantedDraft
 from fastovms.engine.engine import Engine
 from fastovms.engine.scheduling.step_costs import StepCosts

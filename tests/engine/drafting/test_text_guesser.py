@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.drafting.sequence_drafters import SequenceDrafters
 from fastovms.engine.drafting.suffix_index import SuffixIndex

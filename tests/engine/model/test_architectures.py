@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.draft_model import DraftModel
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.graph.paging import applies_sliding_window

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.determinism import CACHE_TOKENS, Way, make_requests, run, run_alone, ways
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.batch_invariance import without_single_rows
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.determinism import CACHE_TOKENS, make_requests, run, run_alone, ways
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model import kv_cache
 from fastovms.engine.model import model as model_module

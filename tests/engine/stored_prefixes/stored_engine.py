@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fastovms.backends.paged.prefix_engine import PrefixEngine
-from fastovms.config import EngineConfig
+from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import Model
 from fastovms.engine.stored_prefixes.model_blocks import ModelBlocks, PrefixFiles

@@ -6,7 +6,7 @@ import pytest
 
 from fastovms.http.connection.response_writer import ResponseWriter, clean
 from fastovms.http.routing.messages import Request, Response, StreamHead
-from fastovms.tracing import TraceContext
+from fastovms.telemetry.tracing import TraceContext
 
 
 def test_the_date_changes_once_a_second() -> None:

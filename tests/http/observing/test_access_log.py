@@ -8,7 +8,7 @@ import pytest
 from fastovms.http.observing.access_log import AccessLog
 from fastovms.http.routing.exchange import Exchange
 from fastovms.http.routing.messages import Headers, Request
-from fastovms.tracing import TraceContext
+from fastovms.telemetry.tracing import TraceContext
 
 
 def exchange(*, completed: bool = True) -> Exchange:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fastovms.config.http_config import HttpConfig
 from fastovms.http.parsing.body_budget import BodyBudget
 from fastovms.http.parsing.faults import Fault, InputRefused
 from fastovms.http.parsing.framing import ParserPhase, RequestParser
 from fastovms.http.routing.messages import Request
-from fastovms.http_config import HttpConfig
 from tests.http.more_cases import CASES, chunked, get, post
 
 CONFIG = HttpConfig(max_body=1024 * 1024)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.errors import ConfigurationError
 from fastovms.state.opening.opening import open_store
 

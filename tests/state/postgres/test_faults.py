@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.errors import StateFailed
 from fastovms.state.opening.opening import open_store
 from fastovms.state.postgres import database_link

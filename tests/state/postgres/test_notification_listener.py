@@ -6,7 +6,7 @@ import time
 import psycopg
 import pytest
 
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.state.opening.opening import open_store
 from fastovms.state.postgres import notification_listener
 from fastovms.state.postgres.notification_listener import NotificationListener

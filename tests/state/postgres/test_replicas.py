@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.state.opening.opening import open_store
 from fastovms.state.postgres.postgres_database import PostgresDatabase
 from fastovms.state.postgres.server_address import ServerAddress

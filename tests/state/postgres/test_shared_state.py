@@ -5,7 +5,7 @@ import time
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.opening.opening import open_store
 from fastovms.state.postgres.postgres_connection import open_session

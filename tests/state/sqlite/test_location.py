@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastovms.config import StateConfig
+from fastovms.config.service_config import StateConfig
 from fastovms.errors import ConfigurationError, StateFailed
 from fastovms.state.opening.opening import open_store
 from fastovms.state.sqlite.location import default_directory

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.errors import InvalidField, RequestError
 from fastovms.text.templating.chat_template import ChatTemplate
 

@@ -4,7 +4,7 @@ import numpy as np
 import openvino_genai
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.errors import ConfigurationError, RequestError
 from fastovms.text.tokens.text_encoder import TextEncoder
 from tests.encoder_models import encoder_dir

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.api.wire.dialect import Dialect
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.errors import FieldFault, InvalidField
 
 Body = TypeVar("Body", bound=GenerationFields, covariant=True)

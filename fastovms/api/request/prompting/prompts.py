@@ -9,7 +9,7 @@ from typing import Final
 
 from fastovms.api.request.prompting import offload
 from fastovms.api.wire.bodies.body import show
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.errors import CONTEXT_EXCEEDED, InvalidField
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer

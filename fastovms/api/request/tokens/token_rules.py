@@ -13,7 +13,7 @@ from fastovms.api.request.prompting import offload
 from fastovms.api.request.prompting.prompts import check_token_range, encoding_cost
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.bodies.request_schemas import GenerationFields
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.errors import InvalidField
 from fastovms.params import ModelInfo
 from fastovms.text.tokens.tokenizer import Tokenizer

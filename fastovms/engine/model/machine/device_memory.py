@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastovms.cgroup import memory_left
+from fastovms.system.cgroup import memory_left
 
 GIB = 1024**3
 MIB = 1024**2

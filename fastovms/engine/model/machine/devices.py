@@ -7,9 +7,9 @@ from typing import Any
 
 import openvino as ov
 
-from fastovms.cgroup import num_usable_cpus
 from fastovms.engine.model.machine.device_memory import available_memory
 from fastovms.errors import ConfigurationError
+from fastovms.system.cgroup import num_usable_cpus
 
 
 def find_device(core: ov.Core, name: str) -> str:

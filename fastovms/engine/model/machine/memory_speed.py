@@ -9,7 +9,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from fastovms.cgroup import num_usable_cpus
+from fastovms.system.cgroup import num_usable_cpus
 
 _SIZE: Final = 128 * 1024 * 1024
 """Bytes that are read: more than caches hold, and done in milliseconds."""

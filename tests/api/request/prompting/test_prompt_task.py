@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from tests.api.chat_models import MESSAGES, chat_model
 from tests.fakes import model_info
 

@@ -12,7 +12,7 @@ from fastovms.api.request.tokens.logprob_formats import (
     likeliest,
     logprob_arrays,
 )
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from fastovms.params import ALL_LOGPROBS, TokenLogprobs
 from fastovms.text.tokens.tracking import TextToken
 from tests.fakes import EOS, FakeStream, model_info

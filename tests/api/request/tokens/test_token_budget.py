@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.config import ApiConfig, ModelLimits
+from fastovms.config.api_config import ApiConfig
+from fastovms.config.model_config import ModelLimits
 from fastovms.params import SamplingDefaults
 from tests.api.chat_models import chat_model
 from tests.api.completions.completion_requests import BODY, V1, V3

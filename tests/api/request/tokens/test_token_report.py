@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from tests.api.completions.completion_requests import BODY, V1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.config import ModelLimits
+from fastovms.config.model_config import ModelLimits
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 
 FORMAT = {"format": {"type": "json_object"}}

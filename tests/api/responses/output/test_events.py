@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fastovms.config import ApiConfig
+from fastovms.config.api_config import ApiConfig
 from tests.api.chat_models import call_text
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 from tests.api.responses.events import check, kinds

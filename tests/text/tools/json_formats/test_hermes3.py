@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.config import DEMO_MODEL
+from fastovms.config.model_config import DEMO_MODEL
 from fastovms.text.output_grammar import call_grammar
 from fastovms.text.output_parser import output_parser
 from fastovms.text.reasoning import REASONING_FORMATS

@@ -1,0 +1,220 @@
+"""Runs a batch without a server: loads the models as `app` does, and has the same handlers answer
+the lines of a file into another one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import uvloop
+from tqdm import tqdm
+
+from fastovms.api.batches.endpoints import BatchEndpoints, refuse_line
+from fastovms.api.generation.context import ApiContext
+from fastovms.api.routes import add_model_routes
+from fastovms.api.serving.served import ServedModels
+from fastovms.api.wire.bodies.body_reader import BodyReader
+from fastovms.batches.batch_faults import raise_disk_error
+from fastovms.batches.input_check import CheckedInput, InputRules, check_input
+from fastovms.batches.line_caller import LineCaller
+from fastovms.batches.line_runner import Ask, LineRunner
+from fastovms.batches.output_file import open_output
+from fastovms.batches.result_log import ResultLog
+from fastovms.batches.slots import LineSlots
+from fastovms.client.signal_cancellation import cancelled_by
+from fastovms.config.files_config import BatchConfig
+from fastovms.errors import ConfigurationError, EngineFailed, StateFailed
+from fastovms.http.routing.router import Router
+from fastovms.service.engine_watch import EngineWatch
+from fastovms.supply.model_supply import ModelSupply
+from fastovms.system.daemon_thread import in_daemon_thread
+
+logger = logging.getLogger(__name__)
+
+SOME_FAILED: Final = 1
+"""The exit code where some line was not answered with a status of 200."""
+
+WRONG_INPUT: Final = 2
+INTERRUPTED: Final = 128 + signal.SIGINT
+
+_CLOSE_TIMEOUT: Final = 5.0
+
+
+class BatchPaths(NamedTuple):
+    """The lines, and where their results go."""
+
+    input: Path
+    output: Path
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineParts:
+    """What answers the lines.
+
+    Attributes:
+        context: returns what handlers need beside a request.
+        engine_timeout: seconds after which an engine that hangs ends the run.
+    """
+
+    supply: ModelSupply
+    context: Callable[[ServedModels, BodyReader], ApiContext]
+    config: BatchConfig
+    engine_timeout: float
+
+
+def run_batch(paths: BatchPaths, parts: OfflineParts) -> int:
+    """Runs a batch, and returns the exit code. SIGINT and SIGTERM end it: what is done is in the
+    output, and another run goes on there.
+
+    Raises:
+        ConfigurationError: a model or a file cannot be had.
+        EngineFailed: an engine has died or hangs.
+        StateFailed: the results cannot be written.
+    """
+    _check_paths(paths)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run_until_signal(paths, parts))
+
+
+def _check_paths(paths: BatchPaths) -> None:
+    if not paths.input.is_file():
+        raise ConfigurationError(f"{paths.input} is no file")
+    if paths.output.exists() and not paths.output.is_file():
+        raise ConfigurationError(f"{paths.output} is there, and is no file")
+    if paths.output.exists() and paths.output.samefile(paths.input):
+        raise ConfigurationError(f"{paths.output} is the input itself")
+    if not paths.output.parent.is_dir():
+        raise ConfigurationError(f"{paths.output.parent} is no directory")
+
+
+async def _run_until_signal(paths: BatchPaths, parts: OfflineParts) -> int:
+    task = asyncio.ensure_future(_run(paths, parts))
+    with cancelled_by(signal.SIGINT, signal.SIGTERM, task=task):
+        await asyncio.wait([task])
+    if task.cancelled():
+        print(f"stopped: the same command goes on in {paths.output}", file=sys.stderr)
+        return INTERRUPTED
+    return task.result()
+
+
+async def _run(paths: BatchPaths, parts: OfflineParts) -> int:
+    async with _loaded(parts.supply) as models:
+        router, bodies = Router(), BodyReader()
+        try:
+            context = parts.context(models, bodies)
+            add_model_routes(router, context)
+            endpoints = BatchEndpoints(router, models, parts.config.max_lines)
+            rules = endpoints.rules(None)
+            checked = await asyncio.to_thread(_check, paths.input, rules)
+            if checked.errors:
+                return _complain(paths.input, checked)
+            caller = LineCaller(
+                router, context.new_id, refuse_line, lambda: models.failure is not None
+            )
+            async with open_output(paths.output, checked.digest, checked.last_line) as log:
+                slots = LineSlots(lambda: parts.config.num_at_once)
+                run = _run_lines(paths, log, partial(caller.ask, tenant=""), slots, checked)
+                await _watched(run, models, parts.engine_timeout)
+                print(f"{log.num_completed} lines are answered, {log.num_failed} have failed")
+                return SOME_FAILED if log.num_failed else 0
+        finally:
+            bodies.close()
+
+
+def _check(path: Path, rules: InputRules) -> CheckedInput:
+    try:
+        return check_input(path, rules)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _complain(path: Path, checked: CheckedInput) -> int:
+    for error in checked.errors:
+        place = path if error.line is None else f"{path}:{error.line}"
+        print(f"fastovms: {place}: {' '.join(error.message.split())}", file=sys.stderr)
+    return WRONG_INPUT
+
+
+async def _run_lines(
+    paths: BatchPaths, log: ResultLog, ask: Ask, slots: LineSlots, checked: CheckedInput
+) -> None:
+    with tqdm(
+        total=checked.num_requests,
+        initial=log.num_done,
+        unit=" lines",
+        file=sys.stderr,
+        disable=None,  # = where stderr is no terminal
+    ) as progress:
+
+        def on_done() -> None:
+            progress.set_postfix(failed=log.num_failed, refresh=False)
+            progress.update()
+
+        runner = LineRunner(paths.input, log, ask, slots, on_done)
+        try:
+            await runner.run()
+            await log.flush()
+            await asyncio.to_thread(log.sync)
+        except (OSError, ExceptionGroup) as error:
+            _raise_told(error)
+
+
+def _raise_told(error: Exception) -> None:
+    try:
+        raise_disk_error(error)
+    except OSError as fault:
+        raise StateFailed(f"the results cannot be written: {fault}") from None
+
+
+# Models
+
+
+@asynccontextmanager
+async def _loaded(supply: ModelSupply) -> AsyncIterator[ServedModels]:
+    """Yields the models, in memory or not, that lines may ask."""
+    models = await in_daemon_thread("load", supply.load)
+    for model in models:
+        model.backend.start()
+    supply.start(models)
+    try:
+        yield models
+    finally:
+        await supply.close()
+        closing = [asyncio.ensure_future(model.backend.close()) for model in models]
+        if closing:
+            await asyncio.wait(closing, timeout=_CLOSE_TIMEOUT)
+        await asyncio.to_thread(models.close)
+
+
+async def _watched(run: Coroutine[None, None, None], models: ServedModels, patience: float) -> None:
+    """Returns when the lines are done.
+
+    Raises:
+        EngineFailed: an engine can answer no more, or has hung for as long as its patience is.
+    """
+    watch = EngineWatch(
+        lambda: [model.backend for model in models],
+        timeout=patience,
+        on_progress=lambda: None,
+        interval=None,
+        clock=time.monotonic,
+    )
+    lines, watching = asyncio.ensure_future(run), asyncio.ensure_future(watch.run())
+    try:
+        await asyncio.wait((lines, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not lines.done():
+            raise EngineFailed(watching.result())
+        lines.result()
+    finally:
+        for task in (lines, watching):
+            task.cancel()
+        await asyncio.wait((lines, watching))

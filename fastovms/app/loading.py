@@ -1,0 +1,240 @@
+"""Loads models from their directories, with all that answers requests."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fastovms.api.serving.chat_model import ChatModel
+from fastovms.api.serving.images import ImageInput
+from fastovms.api.serving.served import AnyServed, ServedModel, ServedModels
+from fastovms.api.serving.served_encoder import ServedEncoder
+from fastovms.api.wire.bodies.fair_thread import FairThread
+from fastovms.backend import GenerationBackend
+from fastovms.backends.choice import compile_backend
+from fastovms.backends.encoder.encoder_loading import load_encoder
+from fastovms.backends.engine_thread.compute_turn import ComputeTurn
+from fastovms.backends.images.image_decoder import ImageDecoder
+from fastovms.backends.model_files.context_length import limit_context
+from fastovms.backends.model_files.encoder_files import read_encoder_info
+from fastovms.backends.model_files.fingerprint import fingerprint_of
+from fastovms.backends.model_files.model_info import log_missing, read_model_info
+from fastovms.backends.model_files.model_task import find_task
+from fastovms.backends.model_files.required_files import takes_images
+from fastovms.backends.model_files.weight_count import count_weights
+from fastovms.backends.paged.prefix_fingerprint import PrefixDirectory
+from fastovms.backends.paged.shared_cores import SharedCores
+from fastovms.backends.processes.process import ChildProcess
+from fastovms.config.api_config import MediaConfig
+from fastovms.config.engine_config import PrefixCacheConfig
+from fastovms.config.model_config import ModelConfig
+from fastovms.encoding import Task
+from fastovms.engine.model.compilation import check_exact
+from fastovms.engine.model.machine.cache_precision import check_cpu_cache
+from fastovms.engine.model.machine.device_memory import available_memory, share_memory
+from fastovms.engine.model.machine.devices import is_gpu
+from fastovms.errors import ConfigurationError
+from fastovms.gguf.converter import read_contents
+from fastovms.gguf.model_directory import find_gguf, model_directory
+from fastovms.media.loader import ImageLoader
+from fastovms.params import ModelInfo, SamplingDefaults
+from fastovms.system.binding_tables import make_binding_tables
+from fastovms.system.disk_cache import DiskCache, cache_root
+from fastovms.telemetry.metrics import GenerationMetrics
+from fastovms.text.tokens.text_encoder import TokenIds
+from fastovms.text.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+_MAX_PIECES = 1024
+"""How many pieces of a client's texts may wait to be tokenized; a request has one at a time."""
+
+NO_PREFIX_CACHE = PrefixCacheConfig(max_bytes=0)
+
+
+def encodes(model: ModelConfig) -> bool:
+    """Returns whether a model makes vectors or scores of texts, rather than text.
+
+    Raises:
+        ConfigurationError: its graph is for neither.
+    """
+    if find_gguf(model.path) is not None:
+        return False
+    return find_task(model.path, model.encoder.task) is not Task.TEXT_GENERATION
+
+
+def read_info(model: ModelConfig) -> ModelInfo:
+    """Returns what the model's files and the operator say of it. It is quick.
+
+    Raises:
+        ConfigurationError: a file is missing or broken.
+    """
+    if encodes(model):
+        info = read_encoder_info(model.path, name=model.name)
+        return limit_context(info, model.engine.max_model_len)
+    info = read_model_info(model.path, name=model.name, generation_config=model.generation_config)
+    if not model.has_defaults:
+        info = replace(info, defaults=SamplingDefaults())
+    return limit_context(info, model.engine.max_model_len)
+
+
+def _identified(model: ModelConfig) -> ModelInfo:
+    """Returns what `read_info` does, with what is found by the files of a model that is loaded."""
+    return replace(
+        read_info(model),
+        fingerprint=fingerprint_of(model.path),
+        weights=count_weights(model.path),
+    )
+
+
+def check_models(models: Sequence[ModelConfig]) -> None:
+    """Finds the commonest mistakes, at once, and raises ConfigurationError for them."""
+    for name, count in Counter(name for model in models for name in model.names).items():
+        if count > 1:
+            raise ConfigurationError(f"{count} models have the name {name}")
+    for model in models:
+        if model.engine.precision == "exact":
+            check_exact(model.engine.plugin_config)
+        if not is_gpu(model.engine.device.upper()):
+            check_cpu_cache(model.engine.plugin_config)
+        gguf = find_gguf(model.path)
+        if gguf is None:
+            read_info(model)
+        else:
+            read_contents(gguf)
+        if model.engine.draft_model is not None:
+            _check_draft_model(model.engine.draft_model)
+
+
+def _check_draft_model(path: Path) -> None:
+    """Raises ConfigurationError where there is none. Whether it fits is seen by its tokens."""
+    gguf = find_gguf(path)
+    try:
+        if gguf is None:
+            read_model_info(path)
+        else:
+            read_contents(gguf)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"the draft model cannot be used: {error}") from None
+
+
+def load_models(
+    models: Sequence[ModelConfig],
+    media: MediaConfig,
+    prefixes: PrefixDirectory | None = None,
+    *,
+    cores: SharedCores | None = None,
+    available: Callable[[], int] = available_memory,
+) -> ServedModels:
+    """Loads models, which takes seconds: not for the event loop. Caches are reserved when all
+    weights are in memory, so that those of automatic size share what is left.
+
+    Args:
+        prefixes: where computed prompts are kept on disk; None = nowhere.
+        cores: are shared with all other models of the process; None = there are none.
+        available: returns the bytes of free memory that they may share then.
+
+    Raises:
+        ConfigurationError: a model or its device cannot do it, or no cache fits.
+    """
+    check_models(models)
+    start = time.perf_counter()
+    make_binding_tables()
+    cores = cores or SharedCores.create()
+    encoders = {model.name: _encoder(model, cores.turn) for model in models if encodes(model)}
+    generating = [model for model in models if model.name not in encoders]
+    loaded = []
+    with TemporaryDirectory(prefix="fastovms-") as scratch, ThreadPoolExecutor(1) as beside:
+        for model in generating:
+            logger.info("loading %s from %s", model.name, model.path)
+            cache = DiskCache(cache_root(model.engine.cache_dir, os.environ))
+            model = _as_directories(model, cache, Path(scratch))
+            # Compilation uses one core for most of its time.
+            tokenizer = beside.submit(Tokenizer.load, model.path)
+            chat = beside.submit(ChatModel.load, model.path, model.chat)
+            info = _identified(model)
+            log_missing(info)
+            reserve = compile_backend(model.path, info, model.engine, cache, prefixes, cores)
+            loaded.append((model, tokenizer.result(), chat.result(), reserve))
+        has_vision = any(takes_images(model.path) for model, *_ in loaded)
+        loader = _image_loader(media) if has_vision else None
+        share = share_memory([model.engine.cache_size for model in generating], available())
+        found: dict[str, AnyServed] = {
+            model.name: _served(model, tokenizer, chat, reserve(share), loader)
+            for model, tokenizer, chat, reserve in loaded
+        }
+        closes = [encoder.tokenizing.close for encoder in encoders.values()]
+        if loader is not None:
+            closes.append(loader.close)
+        found |= encoders
+        served = ServedModels(
+            [found[model.name] for model in models], close=partial(_close_all, closes)
+        )
+    logger.info("loaded in %.1f s", time.perf_counter() - start)
+    return served
+
+
+def _close_all(closes: Sequence[Callable[[], None]]) -> None:
+    for close in closes:
+        close()
+
+
+def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
+    logger.info("loading %s from %s", model.name, model.path)
+    info = _identified(model)
+    backend, texts = load_encoder(model.path, info, model.engine, model.encoder, turn)
+    metrics = GenerationMetrics(
+        info.name,
+        backend.stats,
+        labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
+        has_kv_cache=False,
+    )
+    tokenizing: FairThread[list[TokenIds]] = FairThread(
+        "texts to encode", per_client=_MAX_PIECES, total=4 * _MAX_PIECES
+    )
+    return ServedEncoder(backend, texts, model.encoder, metrics, tokenizing, model.names[1:])
+
+
+def _image_loader(config: MediaConfig) -> ImageLoader:
+    """Returns a loader that decodes in processes of its own."""
+    decoder = ImageDecoder(lambda: ChildProcess("fastovms.backends.images.image_process"))
+    return ImageLoader(config, decode=decoder.decode, close_decoder=decoder.close)
+
+
+def _as_directories(model: ModelConfig, cache: DiskCache, scratch: Path) -> ModelConfig:
+    """Returns models with directories in the place of their GGUF files, from which it makes
+    them."""
+    engine = model.engine
+    if engine.draft_model is not None:
+        draft_model = model_directory(engine.draft_model, cache, scratch)
+        engine = replace(engine, draft_model=draft_model)
+    return replace(model, path=model_directory(model.path, cache, scratch), engine=engine)
+
+
+def _served(
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    chat: ChatModel,
+    backend: GenerationBackend,
+    loader: ImageLoader | None,
+) -> ServedModel:
+    info = backend.model
+    metrics = GenerationMetrics(
+        info.name,
+        backend.stats,
+        labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
+    )
+    images = None
+    if info.takes_images:
+        assert loader is not None
+        images = ImageInput.of(info, tokenizer, loader)
+    tokenizer.detokenizer(keep=chat.tags)  # makes its table, for which no request should wait
+    return ServedModel(backend, tokenizer, metrics, model.limits, chat, model.names[1:], images)

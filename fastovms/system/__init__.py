@@ -1,0 +1,1 @@
+"""Asks the operating system: for memory, threads, locks, directories and what a container has."""

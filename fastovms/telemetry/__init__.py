@@ -1,0 +1,1 @@
+"""Tells operators what the server does: logs, Prometheus metrics and traces."""

@@ -1,0 +1,307 @@
+"""Declares the metrics of requests with their buckets, and exports them to Prometheus with vLLM's
+names under the prefix `fastovms_`.
+
+Recording happens for every token, so the histograms are plain integers that are turned into
+Prometheus families only when somebody scrapes. All of it runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Annotated, Any, Final, NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from fastovms.backend_stats import STEP_BUCKETS, BackendStats, continued
+from fastovms.telemetry.series import Gauge, Histogram, Series, series_of
+from fastovms.telemetry.timings import SampleTimings
+
+_PREFIX: Final = "fastovms_"
+_FIRST_TOKEN_BUCKETS: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+_REQUEST_BUCKETS: Final = (
+    0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0,
+    120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+_NUMBER_BUCKETS: Final = tuple(
+    float(step * 10**exponent) for exponent in range(7) for step in (1, 2, 5)
+)
+_SAMPLE_BUCKETS: Final = (1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+class FinishedRequest(NamedTuple):
+    """What is recorded of a request that ran to its end.
+
+    Attributes:
+        seconds: the time from its arrival to its last token.
+        finish_reasons: one for each sample of each prompt.
+        num_prompt_tokens, num_generated_tokens: as its usage counts them.
+        n: how many samples each prompt has.
+        max_tokens: the limit of each sample; None = as many as the context holds.
+        timings: of each sample of which they are known.
+        longest: for each prompt, the tokens of its longest sample.
+    """
+
+    seconds: float
+    finish_reasons: Sequence[str]
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    n: int
+    max_tokens: int | None
+    timings: Sequence[SampleTimings] = ()
+    longest: Sequence[int] = ()
+
+
+def _histogram(name: str, text: str, buckets: tuple[float, ...]) -> Series:
+    return Series("histogram", name, text, buckets)
+
+
+class GenerationMetrics:
+    """What happened to the requests of one model. `GenerationCollector` exports it.
+
+    Attributes:
+        has_kv_cache: whether the model has one, of which there are series then.
+        labels: what does not change about the model.
+        finished: samples by finish reason.
+    """
+
+    time_to_first_token: Annotated[
+        Histogram,
+        _histogram("time_to_first_token_seconds", "Request to first token", _FIRST_TOKEN_BUCKETS),
+    ]
+    inter_token_latency: Annotated[
+        Histogram, _histogram("inter_token_latency_seconds", "Between tokens", STEP_BUCKETS)
+    ]
+    request_queue_time: Annotated[
+        Histogram, _histogram("request_queue_time_seconds", "Waiting to run", _REQUEST_BUCKETS)
+    ]
+    request_prefill_time: Annotated[
+        Histogram,
+        _histogram("request_prefill_time_seconds", "Run to first token", _REQUEST_BUCKETS),
+    ]
+    request_decode_time: Annotated[
+        Histogram,
+        _histogram("request_decode_time_seconds", "First token to last", _REQUEST_BUCKETS),
+    ]
+    request_time_per_output_token: Annotated[
+        Histogram,
+        _histogram(
+            "request_time_per_output_token_seconds",
+            "Mean of a sample's times between tokens",
+            STEP_BUCKETS,
+        ),
+    ]
+    e2e_request_latency: Annotated[
+        Histogram,
+        _histogram("e2e_request_latency_seconds", "Request to last token", _REQUEST_BUCKETS),
+    ]
+    request_prompt_tokens: Annotated[
+        Histogram, _histogram("request_prompt_tokens", "Prompt tokens a request", _NUMBER_BUCKETS)
+    ]
+    request_generation_tokens: Annotated[
+        Histogram,
+        _histogram("request_generation_tokens", "Tokens generated a request", _NUMBER_BUCKETS),
+    ]
+    request_max_num_generation_tokens: Annotated[
+        Histogram,
+        _histogram(
+            "request_max_num_generation_tokens",
+            "Tokens of a prompt's longest sample",
+            _NUMBER_BUCKETS,
+        ),
+    ]
+    request_params_n: Annotated[
+        Histogram, _histogram("request_params_n", "Samples a prompt", _SAMPLE_BUCKETS)
+    ]
+    request_params_max_tokens: Annotated[
+        Histogram,
+        _histogram("request_params_max_tokens", "Tokens asked for a sample", _NUMBER_BUCKETS),
+    ]
+
+    def __init__(
+        self,
+        model_name: str,
+        stats: Callable[[], BackendStats],
+        labels: Mapping[str, str] | None = None,
+        *,
+        has_kv_cache: bool = True,
+    ) -> None:
+        """
+        Args:
+            stats: asked at every scrape, until `end`.
+        """
+        self.model_name = model_name
+        self.has_kv_cache = has_kv_cache
+        self._stats = stats
+        self._before: BackendStats | None = None
+        self.labels = labels or {}
+        self.finished: Counter[str] = Counter()
+        for name, series in series_of(GenerationMetrics):
+            setattr(self, name, Histogram(series.buckets))
+
+    def stats(self) -> BackendStats:
+        """Returns what the backend has counted, with what those before it had."""
+        stats = self._stats()
+        return stats if self._before is None else continued(self._before, stats)
+
+    def end(self) -> None:
+        """Takes note that the backend is closed: of its numbers those remain that count events."""
+        counted = continued(self.stats(), BackendStats())
+        self._before, self._stats = None, lambda: counted
+
+    def continue_from(self, earlier: GenerationMetrics) -> None:
+        """Goes on counting where those of the same model, which was unloaded, have ended."""
+        self._before = earlier.stats()
+        self.finished = earlier.finished
+        for name, _ in series_of(GenerationMetrics):
+            setattr(self, name, getattr(earlier, name))
+
+    def texts_encoded(self, queue_time: float, compute_time: float) -> None:
+        """Records how many seconds the texts of a request waited, and how many they took then."""
+        self.request_queue_time.observe(queue_time)
+        self.request_prefill_time.observe(compute_time)
+
+    def request_finished(self, request: FinishedRequest) -> None:
+        self.e2e_request_latency.observe(request.seconds)
+        self.finished.update(request.finish_reasons)
+        self.request_prompt_tokens.observe(request.num_prompt_tokens)
+        self.request_generation_tokens.observe(request.num_generated_tokens)
+        self.request_params_n.observe(request.n)
+        if request.max_tokens is not None:
+            self.request_params_max_tokens.observe(request.max_tokens)
+        for num_tokens in request.longest:
+            self.request_max_num_generation_tokens.observe(num_tokens)
+        for timings in request.timings:
+            self.request_prefill_time.observe(timings.prefill)
+            self.request_decode_time.observe(timings.decode)
+            if timings.per_token is not None:
+                self.request_time_per_output_token.observe(timings.per_token)
+
+
+_KV_CACHE_USAGE: Final = Gauge(
+    "kv_cache_usage_perc", "Share of the KV cache blocks in use, 1 = all"
+)
+
+
+class GenerationCollector(Collector):
+    """Exports every model's numbers, told apart by the label `model_name`.
+
+    Args:
+        models: returns those of all models there are.
+    """
+
+    def __init__(self, models: Callable[[], Sequence[GenerationMetrics]]) -> None:
+        self._models = models
+
+    def collect(self) -> Iterable[Metric]:
+        models = self._models()
+        stats = {model.model_name: model.stats() for model in models}
+        yield _model_info(models)
+        cached = {m.model_name: stats[m.model_name] for m in models if m.has_kv_cache}
+        yield _cache_info(cached)
+        yield from _families(BackendStats, stats)
+        usage = {model_name: values.kv_cache_usage for model_name, values in cached.items()}
+        yield _family(_KV_CACHE_USAGE, usage)
+        yield _finished(models)
+        yield from _families(GenerationMetrics, {m.model_name: m for m in models})
+
+
+def _model_info(models: Sequence[GenerationMetrics]) -> Metric:
+    info = GaugeMetricFamily(f"{_PREFIX}model_info", "1, with what describes the model")
+    for model in models:
+        info.add_sample(info.name, {"model_name": model.model_name, **model.labels}, 1.0)
+    return info
+
+
+def _finished(models: Sequence[GenerationMetrics]) -> Metric:
+    finished = CounterMetricFamily(
+        f"{_PREFIX}request_success",
+        "Samples that ran to their end",
+        labels=["model_name", "finished_reason"],
+    )
+    for model in models:
+        for reason, count in model.finished.items():
+            finished.add_metric([model.model_name, reason], count)
+    return finished
+
+
+def _cache_info(stats: Mapping[str, BackendStats]) -> Metric:
+    """Returns what balancers by prefix reckon with. `num_gpu_blocks` is vLLM's name of the number
+    of blocks, by which its dashboards and llm-d's router know it."""
+    info = GaugeMetricFamily(f"{_PREFIX}cache_config_info", "1, with the size of the KV cache")
+    for model_name, values in stats.items():
+        labels = {
+            "model_name": model_name,
+            "block_size": str(values.block_size),
+            "num_blocks": str(values.num_blocks),
+            "num_gpu_blocks": str(values.num_blocks),
+        }
+        info.add_sample(info.name, labels, 1.0)
+    return info
+
+
+def _families(statistics: type, of_models: Mapping[str, object]) -> Iterable[Metric]:
+    """Yields the families of all series of `statistics`, of which each model has an object."""
+    for path, series in series_of(statistics):
+        read = attrgetter(path)
+        yield _family(series, {name: read(values) for name, values in of_models.items()})
+
+
+def _family(series: Series, of_models: Mapping[str, Any]) -> Metric:
+    """Returns a family with a sample for each model. A histogram that has not begun is an empty
+    one."""
+    name = _PREFIX + series.name
+    if series.kind == "histogram":
+        histograms = HistogramMetricFamily(name, series.text, labels=["model_name"])
+        for model_name, histogram in of_models.items():
+            buckets, total = (histogram or Histogram(series.buckets)).buckets()
+            histograms.add_metric([model_name], buckets, total)
+        return histograms
+    make_family = GaugeMetricFamily if series.kind == "gauge" else CounterMetricFamily
+    numbers = make_family(name, series.text, labels=["model_name"])
+    for model_name, number in of_models.items():
+        numbers.add_metric([model_name], number)
+    return numbers
+
+
+def render(
+    registry: CollectorRegistry, accept: str, names: Collection[str] = ()
+) -> tuple[bytes, str]:
+    """Returns the registry's exposition and its content type, in the format that `accept`
+    prefers.
+
+    Args:
+        names: of the only series, or families of them, that are told; none = all. Most of the time
+            goes into writing numbers down.
+    """
+    encode, content_type = choose_encoder(accept)
+    return encode(_ChosenSeries(registry, names) if names else registry), content_type
+
+
+class _ChosenSeries(Collector):
+    """What another collector has under some names."""
+
+    def __init__(self, collector: Collector, names: Collection[str]) -> None:
+        self._collector = collector
+        self._names = frozenset(names)
+
+    def collect(self) -> Iterable[Metric]:
+        names = self._names
+        for family in self._collector.collect():
+            chosen = Metric(family.name, family.documentation, family.type, family.unit)
+            is_whole = family.name in names
+            chosen.samples = [one for one in family.samples if is_whole or one.name in names]
+            if chosen.samples:
+                yield chosen

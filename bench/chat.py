@@ -18,7 +18,7 @@ from collections.abc import Callable
 from itertools import count, cycle, islice
 from typing import Final
 
-from bench.report import machine, median, table
+from bench.common.report import machine, median, table
 from fastovms.api.chat.chat import ChatCompletions
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.serving.chat_model import ChatModel

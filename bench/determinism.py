@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from bench.properties import add_property_flag, properties_of
-from bench.report import machine, median, table
+from bench.common.properties import add_property_flag, properties_of
+from bench.common.report import machine, median, table
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel

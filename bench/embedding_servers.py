@@ -14,9 +14,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from bench.encoder_graph import ENCODER_SHAPES
-from bench.random_texts import make_texts
-from bench.report import machine, median, ratio, table
+from bench.common.report import machine, median, ratio, table
+from bench.random_models.encoder_graph import ENCODER_SHAPES
+from bench.random_models.random_texts import make_texts
 from fastovms.cli.flags.flag_types import integer
 from fastovms.client.http_client import HttpClient
 from fastovms.client.request_failed import RequestFailed

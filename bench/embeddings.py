@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import openvino_genai
 
-from bench.encoder_graph import ENCODER_SHAPES
+from bench.common.report import machine, ratio
 from bench.encoder_models import write_encoder
-from bench.random_texts import make_texts
-from bench.report import machine, ratio
+from bench.random_models.encoder_graph import ENCODER_SHAPES
+from bench.random_models.random_texts import make_texts
 from fastovms.backends.encoder.encoder_backend import ThreadedEncoder
 from fastovms.backends.encoder.encoder_loading import load_encoder
 from fastovms.backends.model_files.encoder_files import read_encoder_info

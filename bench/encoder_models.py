@@ -16,8 +16,8 @@ from openvino_tokenizers import tokenizer_pipeline as pipeline
 from openvino_tokenizers.constants import PROCESSED_POST_PROCESSOR_NAME
 from openvino_tokenizers.utils import change_outputs_type, update_rt_info_with_environment
 
-from bench.encoder_graph import ENCODER_SHAPES, BertGraph, EncoderShape
-from bench.weights import WeightFormat
+from bench.random_models.encoder_graph import ENCODER_SHAPES, BertGraph, EncoderShape
+from bench.random_models.weights import WeightFormat
 
 PAD, UNKNOWN, CLS, SEP = range(4)
 _SPECIAL: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")

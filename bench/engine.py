@@ -18,9 +18,9 @@ import numpy as np
 import openvino as ov
 import openvino_genai
 
-from bench.properties import add_property_flag, properties_of
-from bench.report import machine, median, ratio, table
-from bench.timed_model import TimedModel
+from bench.common.properties import add_property_flag, properties_of
+from bench.common.report import machine, median, ratio, table
+from bench.common.timed_model import TimedModel
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel

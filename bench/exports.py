@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench.common.report import machine, table
 from bench.models import write_model
-from bench.report import machine, table
-from bench.shapes import SHAPES
-from bench.weights import WEIGHT_FORMATS
+from bench.random_models.shapes import SHAPES
+from bench.random_models.weights import WEIGHT_FORMATS
 from fastovms.doctor.memory_bandwidth import measure_bandwidth
 from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.tuning import CONTEXT, MeasuredStep, inputs_of

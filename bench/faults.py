@@ -20,14 +20,14 @@ from urllib.request import urlopen
 
 import uvloop
 
-from bench.prober import Latencies, probing
-from bench.process import server_process, two_cores
-from bench.report import machine, table
-from bench.streams import completion, run_streams
+from bench.common.prober import Latencies, probing
+from bench.common.process import server_process, two_cores
+from bench.common.report import machine, table
+from bench.common.streams import completion, run_streams
 from fastovms.client.target import Target
 from fastovms.load_test.load_run import LoadRequest
 
-_NULL_SERVER = ("-m", "bench.null_server", "--step", "0.02")
+_NULL_SERVER = ("-m", "bench.null_engine.null_server", "--step", "0.02")
 _SERVER = ("-m", "fastovms", "serve", "--access-log", "off", "--cache-size", "0.5")
 _RESIDENT = re.compile(rb"^process_resident_memory_bytes (\S+)", re.MULTILINE)
 _MIB = 1024 * 1024

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Final
 
-from bench.report import machine, table
+from bench.common.report import machine, table
 from fastovms.backends.trials.guarded_grammars import GuardedGrammars, guard_compiler
 from fastovms.config.model_config import DEMO_MODEL
 from fastovms.errors import BackendError, Overloaded, RequestError

@@ -17,15 +17,15 @@ from collections.abc import Callable
 
 import uvloop
 
-from bench.process import server_process, two_cores
-from bench.report import machine, median, table
-from bench.room_profile import measure_rooms
-from bench.streams import completion, run_streams
-from bench.whole_requests import measure_requests
+from bench.common.process import server_process, two_cores
+from bench.common.report import machine, median, table
+from bench.common.streams import completion, run_streams
+from bench.null_engine.room_profile import measure_rooms
+from bench.null_engine.whole_requests import measure_requests
 from fastovms.client.target import Target
 from fastovms.load_test.timeline import Load
 
-NULL_SERVER = ("-m", "bench.null_server")
+NULL_SERVER = ("-m", "bench.null_engine.null_server")
 
 
 def measure_sse(num_streams: int, num_tokens: int, num_runs: int) -> None:

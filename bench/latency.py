@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.report import machine, median, table
+from bench.common.report import machine, median, table
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel

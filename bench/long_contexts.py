@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.arguments import model_directory
-from bench.report import machine, median, table
+from bench.common.arguments import model_directory
+from bench.common.report import machine, median, table
 from bench.steps import RANDOM_TOKEN_IDS, Genai, step_times
 from fastovms.cli.flags.flag_types import integer
 from fastovms.engine.model.kv_cache import BlockCopy

@@ -19,9 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from bench.arguments import model_directory
-from bench.genai_process import genai_process
-from bench.report import machine, table
+from bench.common.arguments import model_directory
+from bench.common.genai_process import genai_process
+from bench.common.report import machine, table
 from bench.start import started_server
 
 _SETTLING: Final = 3.0
@@ -84,7 +84,6 @@ def trace(model_dir: Path) -> None:
         before.update(after)
 
     import fastovms.app.loading  # noqa: F401 - all that a server imports
-
     from fastovms.engine.model.model import ExportedModel
     from fastovms.engine.model.tuning import MeasuredStep, inputs_of
     from fastovms.engine.sampling.row_functions import forget_compiler, load_kernels

@@ -13,9 +13,9 @@ from pathlib import Path
 import openvino as ov
 import openvino_genai
 
-from bench.graph import LlamaGraph
-from bench.shapes import SHAPES, Shape
-from bench.weights import WEIGHT_FORMATS, WeightFormat
+from bench.random_models.graph import LlamaGraph
+from bench.random_models.shapes import SHAPES, Shape
+from bench.random_models.weights import WEIGHT_FORMATS, WeightFormat
 from fastovms.config.model_config import DEMO_MODEL
 
 TOKENIZER_FILES = (

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.report import machine, median, table
-from bench.timed_model import TimedModel
+from bench.common.report import machine, median, table
+from bench.common.timed_model import TimedModel
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.model.model import PagedModel

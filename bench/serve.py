@@ -27,8 +27,8 @@ from typing import Final
 
 import uvloop
 
-from bench.process import ServerProcess, server_process
-from bench.report import machine
+from bench.common.process import ServerProcess, server_process
+from bench.common.report import machine
 from bench.serving.load_shape import ARRIVALS, LoadShape
 from bench.serving.results import (
     Limits,

@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from bench.arguments import model_directory
-from bench.genai_process import LONG_PROMPT, NUM_TOKENS, PROMPT, Started, genai_process
-from bench.process import server_process
-from bench.report import machine, median, ratio, table
+from bench.common.arguments import model_directory
+from bench.common.genai_process import LONG_PROMPT, NUM_TOKENS, PROMPT, Started, genai_process
+from bench.common.process import server_process
+from bench.common.report import machine, median, ratio, table
 from fastovms.cli.flags.flag_types import integer
 
 

@@ -28,9 +28,9 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from bench.common.report import machine, median, ratio, table
+from bench.common.streams import completion, run_streams
 from bench.endurance.server import ServerUnderTest
-from bench.report import machine, median, ratio, table
-from bench.streams import completion, run_streams
 from fastovms.client.target import Target
 from fastovms.load_test.load_run import LoadRequest
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from bench.encoder_graph import ENCODER_SHAPES
 from bench.encoder_models import write_encoder
+from bench.random_models.encoder_graph import ENCODER_SHAPES
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="fastovms-encoders-")
 atexit.register(_FOLDER.cleanup)

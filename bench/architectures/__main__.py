@@ -23,7 +23,7 @@ from bench.architectures.compare import WAY_NAMES, compare
 from bench.architectures.configs import ARCHITECTURES
 from bench.architectures.environments import interpreter
 from bench.architectures.gguf_file import can_be_written, write_gguf
-from bench.report import machine
+from bench.common.report import machine
 from fastovms.gguf.converter import convert
 
 HERE = Path(__file__).parent

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.process import ending_with_us, free_port
+from bench.common.process import ending_with_us, free_port
 
 MODEL = "demo_model"
 SERVE = ("-m", "fastovms", "serve")

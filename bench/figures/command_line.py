@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from bench.common.report import machine
 from bench.figures.command import Command
 from bench.figures.figure import figures_table
 from bench.figures.record import record
-from bench.report import machine
 
 _SHORT_PATIENCE = 4
 """How many times as long anything may take in the short form. That runs with the tests, on machines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.report import table
+from bench.common.report import table
 
 _TIMES = ("s", "ms")
 

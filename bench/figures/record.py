@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.common.report import machine
 from bench.figures.figure import Figure, figures_table
-from bench.report import machine
 
 
 def record(

@@ -14,14 +14,14 @@ from typing import Final
 import numpy as np
 import uvloop
 
+from bench.common.process import ServerProcess, server_process, two_cores
+from bench.common.report import median
+from bench.common.streams import completion
 from bench.endurance.server import MODEL
 from bench.figures.command import Command
 from bench.figures.figure import Figure
 from bench.fleet.fleet import NUM_REPLICAS, balanced, running_fleet
-from bench.process import ServerProcess, server_process, two_cores
-from bench.report import median
-from bench.streams import completion
-from bench.whole_requests import KINDS, OURS, Kind, Run, WrkLoad
+from bench.null_engine.whole_requests import KINDS, OURS, Kind, Run, WrkLoad
 from fastovms.client.http_client import HttpClient
 from fastovms.client.target import Target
 from fastovms.load_test.data_sets import RANDOM_TOKEN_IDS

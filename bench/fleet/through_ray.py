@@ -21,12 +21,12 @@ import numpy as np
 import uvloop
 import yaml
 
+from bench.common.process import free_port, listening_port
+from bench.common.report import median
+from bench.common.streams import completion, run_streams
 from bench.figures.command import Command
 from bench.figures.figure import Figure
 from bench.fleet.fleet import balanced
-from bench.process import free_port, listening_port
-from bench.report import median
-from bench.streams import completion, run_streams
 from fastovms.client.target import Target
 from fastovms.load_test.data_sets import RANDOM_TOKEN_IDS
 from fastovms.load_test.timeline import Load

@@ -16,14 +16,14 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.arguments import model_directory
-from bench.properties import add_property_flag, properties_of
+from bench.common.arguments import model_directory
+from bench.common.properties import add_property_flag, properties_of
+from bench.common.report import machine, median, ratio, table
 from bench.replay.forced_model import ForcedModel
 from bench.replay.kinds import KINDS, Data
 from bench.replay.player import Played, Player
 from bench.replay.session import Session
 from bench.replay.vocabulary import END_TOKEN_ID
-from bench.report import machine, median, ratio, table
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.model import PagedModel
 from fastovms.grammar.grammar import GrammarCompiler

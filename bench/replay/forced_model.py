@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.model_wrapper import ModelWrapper
+from bench.common.model_wrapper import ModelWrapper
 from fastovms.config.engine_config import DEFAULT_TOKEN_BUDGET
 from fastovms.engine.model.model import Model
 from fastovms.engine.model.raw_logits import RawLogits

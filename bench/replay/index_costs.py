@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from bench.common.report import machine, table
 from bench.replay.kinds import KINDS, Data
 from bench.replay.session import Turn
-from bench.report import machine, table
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.suffix_functions import SUFFIX_FUNCTIONS
 from fastovms.engine.drafting.suffix_index import SuffixIndex

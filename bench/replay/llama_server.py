@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.request import Request, urlopen
 
-from bench.process import answering_process, free_port
+from bench.common.process import answering_process, free_port
+from bench.common.report import machine, median, ratio, table
 from bench.replay.__main__ import MAX_MODEL_LEN
 from bench.replay.kinds import KINDS, Data
 from bench.replay.session import Session, Turn
-from bench.report import machine, median, ratio, table
 
 WITHOUT: Final = "without"
 """The name of the setting that the others are compared with."""

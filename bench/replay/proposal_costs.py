@@ -18,10 +18,10 @@ from statistics import median
 from typing import Final, NamedTuple
 from unittest.mock import patch
 
-from bench.arguments import model_directory
-from bench.properties import add_property_flag, properties_of
-from bench.report import machine, table
-from bench.timed_model import TimedModel
+from bench.common.arguments import model_directory
+from bench.common.properties import add_property_flag, properties_of
+from bench.common.report import machine, table
+from bench.common.timed_model import TimedModel
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.drafting.suffix_functions import SUFFIX_FUNCTIONS
 from fastovms.engine.engine import Engine

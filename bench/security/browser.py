@@ -30,8 +30,8 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from bench.process import free_port
-from bench.report import table
+from bench.common.process import free_port
+from bench.common.report import table
 
 _PAGE = Path(__file__).with_name("attacks.html")
 _PATIENCE = 120.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.report import median, ratio, table
+from bench.common.report import median, ratio, table
 from bench.serving.rounds import Rounds
 from fastovms.load_test.timeline import Load, Timeline
 

@@ -11,8 +11,8 @@ import numpy as np
 import openvino as ov
 import openvino_genai
 
+from bench.common.streams import completion, run_streams
 from bench.serving.load_shape import Request
-from bench.streams import completion, run_streams
 from fastovms.client.http_client import HttpClient
 from fastovms.client.model_list import first_model
 from fastovms.client.target import Target

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from bench.encoder_graph import ENCODER_SHAPES
 from bench.gguf_models import TYPES, main, write_decoder, write_encoder
-from bench.shapes import SHAPES
+from bench.random_models.encoder_graph import ENCODER_SHAPES
+from bench.random_models.shapes import SHAPES
 from fastovms.config.model_config import DEMO_MODEL
 from fastovms.gguf.decoder_graph import build_decoder
 from fastovms.gguf.file_reader import read_gguf

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
 
-from bench.graph import LOGIT_STD, LlamaGraph
 from bench.models import main, write_model
-from bench.shapes import SHAPES, Shape
+from bench.random_models.graph import LOGIT_STD, LlamaGraph
+from bench.random_models.shapes import SHAPES, Shape
 from tests.paths import FIXTURES
 
 TINY = SHAPES["tiny"]

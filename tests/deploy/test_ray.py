@@ -26,7 +26,7 @@ import pytest
 from openai.types import Completion
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.process import listening_port
+from bench.common.process import listening_port
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.skipif(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.models import write_model
-from bench.shapes import SHAPES
+from bench.random_models.shapes import SHAPES
 
 TINY_SHAPES = tuple(name for name in SHAPES if name.startswith("tiny"))
 

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from bench.models import write_model
-from bench.shapes import SHAPES
+from bench.random_models.shapes import SHAPES
 from fastovms.config.engine_config import EngineConfig
 from fastovms.config.model_config import DEMO_MODEL
 from fastovms.engine.drafting.draft_model import DraftModel

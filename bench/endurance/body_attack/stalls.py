@@ -19,12 +19,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from bench.common.prober import probing
 from bench.endurance.body_attack.slow_turns import REPORT
 from bench.endurance.canary import canary
 from bench.endurance.server import MODEL, SERVE, ServerUnderTest, server_under_test
 from bench.figures.command import Command
 from bench.figures.figure import Figure
-from bench.prober import probing
 
 PROBER_START: Final = 1.0
 """Seconds for the prober to come up."""

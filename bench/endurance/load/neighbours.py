@@ -20,12 +20,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from bench.common.report import median
 from bench.endurance.canary import Sightings, canary
 from bench.endurance.load.wrk_load import WrkOutcome, find_wrk, wrk_load
 from bench.endurance.server import MODEL, ServerUnderTest, server_under_test
 from bench.figures.command import Command
 from bench.figures.figure import Figure
-from bench.report import median
 
 WARM_UP: Final = 2.0
 _BUSY: Final = """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.process import ending_with_us
+from bench.common.process import ending_with_us
 
 SCRIPT: Final = Path(__file__).parents[2] / "wrk" / "completions.lua"
 TIMEOUT: Final = 120

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.models import write_model
-from bench.shapes import SHAPES
+from bench.random_models.shapes import SHAPES
 from fastovms.backends.model_files.model_info import read_model_info
 from fastovms.backends.paged.draft_backend import (
     DraftFiles,

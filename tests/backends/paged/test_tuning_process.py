@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.models import write_model
-from bench.shapes import SHAPES
+from bench.random_models.shapes import SHAPES
 from fastovms.backends.paged import tuning_process
 from fastovms.backends.paged.idle_tuning import Measurement, TuningProcess
 from fastovms.backends.paged.tuning_process import MemorySpeed, tune

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from bench.models import write_model
+from bench.random_models.shapes import SHAPES
 from bench.replay.forced_model import ForcedModel
 from bench.replay.player import Player
 from bench.replay.session import Session, Turn
 from bench.replay.vocabulary import END_TOKEN_ID, Vocabulary
-from bench.shapes import SHAPES
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.model import PagedModel
 from fastovms.grammar.grammar import GrammarCompiler

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.models import write_model
+from bench.random_models.shapes import SHAPES
 from bench.replay.proposal_costs import measure
-from bench.shapes import SHAPES
 from fastovms.engine.model.model import PagedModel
 
 NUM_PAIRS = 5

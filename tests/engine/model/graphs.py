@@ -6,8 +6,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from bench.graph import LlamaGraph
-from bench.shapes import SHAPES
+from bench.random_models.graph import LlamaGraph
+from bench.random_models.shapes import SHAPES
 
 
 def with_output(node: ov.Node, name: str = "logits") -> ov.Node:

@@ -7,8 +7,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from bench.graph import LlamaGraph
-from bench.shapes import SHAPES
+from bench.random_models.graph import LlamaGraph
+from bench.random_models.shapes import SHAPES
 from fastovms.engine.model.plain_graph import UnknownInput, compute_plain, log_softmax
 
 TEXT = {"input_ids": np.array([[3, 1, 4, 1, 5]])}

@@ -11,8 +11,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from bench.graph import LlamaGraph
-from bench.shapes import SHAPES
+from bench.random_models.graph import LlamaGraph
+from bench.random_models.shapes import SHAPES
 from fastovms.backends.paged.context_window import MIN_EXACT_LEN
 from fastovms.config.model_config import DEMO_MODEL
 from fastovms.engine.model.graph.attention_masks import (

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from bench.graph import LlamaGraph
-from bench.shapes import SHAPES, Shape
-from bench.weights import WeightFormat
+from bench.random_models.graph import LlamaGraph
+from bench.random_models.shapes import SHAPES, Shape
+from bench.random_models.weights import WeightFormat
 from fastovms.engine.model import compilation
 from fastovms.engine.model.compilation import Precisions, compile_variants
 from fastovms.engine.model.graph.fusion import fuse_projections

@@ -10,8 +10,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from bench.graph import LlamaGraph
-from bench.shapes import SHAPES
+from bench.random_models.graph import LlamaGraph
+from bench.random_models.shapes import SHAPES
 from fastovms.engine.model.graph.paging import (
     read_paged_graph,
 )

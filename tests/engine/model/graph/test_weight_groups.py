@@ -12,8 +12,8 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from openvino import opset13 as ops
 
-from bench.graph import LlamaGraph
-from bench.shapes import SHAPES
+from bench.random_models.graph import LlamaGraph
+from bench.random_models.shapes import SHAPES
 from fastovms.engine.model.graph.weight_groups import activation_group_size, int4_group_size
 from fastovms.engine.model.model import ExportedModel
 from fastovms.gguf.converter import convert

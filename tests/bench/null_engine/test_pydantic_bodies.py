@@ -9,7 +9,7 @@ import pytest
 from msgspec import Struct
 from pydantic import ValidationError
 
-from bench.pydantic_bodies import pydantic_model
+from bench.null_engine.pydantic_bodies import pydantic_model
 from fastovms.api.request.common_fields import check_ranges
 from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
 from fastovms.api.wire.dialect import OPENAI

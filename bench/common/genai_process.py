@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.process import ending_with_us
+from bench.common.process import ending_with_us
 
 PROMPT: Final = "Once upon a time"
 LONG_PROMPT: Final = " ".join([PROMPT] * 40)
@@ -42,7 +42,7 @@ def genai_process(model_dir: Path, cache_size: int) -> Iterator[Started]:
         SystemExit: it ended before.
     """
     start = time.perf_counter()
-    command = [sys.executable, "-m", "bench.genai_process", str(model_dir), str(cache_size)]
+    command = [sys.executable, "-m", "bench.common.genai_process", str(model_dir), str(cache_size)]
     process = subprocess.Popen(
         ending_with_us(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -14,8 +14,8 @@ class Shape:
         attention_bias: the projections to queries, keys and values have one (Qwen2).
         qk_norm: queries and keys are normalised before they are rotated (Qwen3).
         sliding_window: how many tokens each may see, itself among them; None = all (Mistral).
-        weight_format: of the matrices, one of `bench.weights.WEIGHT_FORMATS`: fp32, fp16, int8, or
-            int4 with more after it (the embedding and the head are int8 then).
+        weight_format: of the matrices, one of `bench.random_models.weights.WEIGHT_FORMATS`: fp32,
+            fp16, int8, or int4 with more after it (the embedding and the head are int8 then).
     """
 
     hidden_size: int

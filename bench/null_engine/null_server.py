@@ -1,6 +1,6 @@
 """The whole server around a null engine: tokens cost nothing, everything else is real.
 
-Started by `bench.http`, or by hand: `python -m bench.null_server --port 8000`.
+Started by `bench.http`, or by hand: `python -m bench.null_engine.null_server --port 8000`.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def arguments(program: str, description: str | None) -> argparse.Namespace:
 
 
 def main() -> None:
-    chosen = arguments("python -m bench.null_server", __doc__)
+    chosen = arguments("python -m bench.null_engine.null_server", __doc__)
     config = ServerConfig(
         (),
         http=HttpConfig(host=chosen.host, port=chosen.port),

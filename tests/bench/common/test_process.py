@@ -10,14 +10,14 @@ from urllib.request import urlopen
 
 import pytest
 
-from bench.process import listening_port
+from bench.common.process import listening_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BENCHMARK = """
 import time
-from bench.process import server_process
+from bench.common.process import server_process
 
-with server_process(["-m", "bench.null_server"]) as server:
+with server_process(["-m", "bench.null_engine.null_server"]) as server:
     print(server.url, flush=True)
     time.sleep(600)
 """

@@ -14,8 +14,8 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from bench.shapes import Shape
-from bench.weights import Node, QuantizedMatrix, WeightFormat
+from bench.random_models.shapes import Shape
+from bench.random_models.weights import Node, QuantizedMatrix, WeightFormat
 
 BIAS_CHANNEL = 0
 """A channel that every embedding sets and no layer writes to. Through it the head, which has no

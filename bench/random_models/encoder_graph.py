@@ -13,7 +13,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from bench.weights import Node, QuantizedMatrix, WeightFormat
+from bench.random_models.weights import Node, QuantizedMatrix, WeightFormat
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class EncoderShape:
 
     Attributes:
         num_labels: of the classifier; 0 = there is none, and the hidden states are the output.
-        weight_format: of the matrices, one of `bench.weights.WEIGHT_FORMATS`.
+        weight_format: of the matrices, one of `bench.random_models.weights.WEIGHT_FORMATS`.
     """
 
     hidden_size: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.null_server import NullBackend
+from bench.null_engine.null_server import NullBackend
 from fastovms.backend import Backend, GenerationBackend
 
 

@@ -7,7 +7,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from bench.weights import QUANTIZATIONS, WEIGHT_FORMATS, QuantizedMatrix, WeightFormat
+from bench.random_models.weights import QUANTIZATIONS, WEIGHT_FORMATS, QuantizedMatrix, WeightFormat
 
 ROWS, COLUMNS = 6, 256
 

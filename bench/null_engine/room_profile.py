@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.process import server_process, two_cores
-from bench.report import table
-from bench.whole_requests import KINDS, OURS, WrkLoad
+from bench.common.process import server_process, two_cores
+from bench.common.report import table
+from bench.null_engine.whole_requests import KINDS, OURS, WrkLoad
 
 _RATE = 400  # stacks a second
 _FRAME = re.compile(r"\((?:.*/)?(?:bench|fastovms(?:/([\w/]+))?)/(\w+)\.py:\d+\)$")

@@ -30,7 +30,7 @@ def probing(host: str, port: int, paths: Sequence[str]) -> Iterator[Latencies]:
         SystemExit: an answer was not 200.
     """
     latencies: Latencies = {}
-    command = [sys.executable, "-m", "bench.prober", host, str(port), *paths]
+    command = [sys.executable, "-m", "bench.common.prober", host, str(port), *paths]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         yield latencies

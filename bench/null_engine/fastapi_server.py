@@ -3,7 +3,7 @@
 It is written as such servers are: a pydantic model a body, a queue a request, a pydantic model and
 a line by hand an event. It does what `bench.http requests` asks for and no more: one text a
 request, no metrics, no log, no stop strings, no calls. Started by `bench.http`, or by hand:
-`python -m bench.fastapi_server --port 8000`.
+`python -m bench.null_engine.fastapi_server --port 8000`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import uvicorn
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import Response, StreamingResponse
 
-from bench import pydantic_bodies as bodies
-from bench.null_server import arguments, null_models
+from bench.null_engine import pydantic_bodies as bodies
+from bench.null_engine.null_server import arguments, null_models
 from fastovms.api.serving.served import ServedModel
 from fastovms.api.wire.bodies.request_schemas import ChatRequest, CompletionRequest
 from fastovms.config.api_config import ApiConfig
@@ -227,7 +227,7 @@ def _event_stream(events: AsyncIterator[str]) -> StreamingResponse:
 
 
 def main() -> None:
-    chosen = arguments("python -m bench.fastapi_server", __doc__)
+    chosen = arguments("python -m bench.null_engine.fastapi_server", __doc__)
     [model] = null_models(chosen.step, encodes=not chosen.null_tokenizer)
     assert isinstance(model, ServedModel)
     peer = Peer(model, ApiConfig())

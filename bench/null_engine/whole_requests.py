@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.request import Request, urlopen
 
-from bench.process import ServerProcess, server_process, two_cores
-from bench.report import median, ratio, table
+from bench.common.process import ServerProcess, server_process, two_cores
+from bench.common.report import median, ratio, table
 
-OURS: Final = ("-m", "bench.null_server")
-PEER: Final = ("-m", "bench.fastapi_server")
-_SCRIPT = Path(__file__).parent / "wrk" / "completions.lua"
+OURS: Final = ("-m", "bench.null_engine.null_server")
+PEER: Final = ("-m", "bench.null_engine.fastapi_server")
+_SCRIPT = Path(__file__).parents[1] / "wrk" / "completions.lua"
 _NUM_ANSWERS = re.compile(r"^answers: (\d+), refused: (\d+)", re.MULTILINE)
 _DIFFERENT = frozenset(("id", "created", "system_fingerprint"))
 """Members that differ from answer to answer."""

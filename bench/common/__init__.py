@@ -1,0 +1,1 @@
+"""What the benchmarks share: processes, properties, reports, and loads."""

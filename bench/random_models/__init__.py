@@ -1,0 +1,1 @@
+"""Makes the graphs, weights and texts of models with random weights, without torch."""

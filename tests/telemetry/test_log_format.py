@@ -105,10 +105,10 @@ def test_the_form_in_use_is_that_of_the_handlers(monkeypatch):
 
 _LEVELS = """
 import logging, sys
-from fastovms.log_format import level_in_use, start_log
+from fastovms.telemetry.log_format import level_in_use, start_log
 
 start_log(logging.StreamHandler(), sys.argv[1])
-names = ("fastovms.loading", "numba.core")
+names = ("fastovms.app.loading", "numba.core")
 print(level_in_use(), *(logging.getLogger(name).getEffectiveLevel() for name in names))
 """
 

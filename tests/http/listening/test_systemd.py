@@ -19,7 +19,7 @@ from tests.paths import ROOT
 
 _CHILD = """
 import asyncio, os, sys
-from fastovms.http_config import HttpConfig
+from fastovms.config.http_config import HttpConfig
 from fastovms.http import HttpServer, Response, Router
 from fastovms.http.listening.systemd import Notifier, inherited_sockets
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import orjson
 
+import fastovms
 from fastovms.quoting import one_line, quotable
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -87,13 +88,13 @@ def start_log(handler: logging.Handler, level: int | str) -> None:
     """
     logging.basicConfig(level=level, handlers=[handler])
     root = logging.getLogger()
-    logging.getLogger(__package__).setLevel(root.level)
+    logging.getLogger(fastovms.__name__).setLevel(root.level)
     root.setLevel(max(root.level, logging.INFO))
 
 
 def level_in_use() -> int:
     """Returns the level from which records of this package are written."""
-    return logging.getLogger(__package__).getEffectiveLevel()
+    return logging.getLogger(fastovms.__name__).getEffectiveLevel()
 
 
 def form_in_use() -> str:

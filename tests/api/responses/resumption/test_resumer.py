@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,15 +41,17 @@ async def start(api, body: dict[str, Any], path: str = V1) -> str:
     return answer["id"]
 
 
-async def cut_after(replica: Replica, id: str, num_steps: int) -> None:
-    """Has a replica make so many steps, keep what came of them, and lose its database."""
+async def cut_after(replica: Replica, ids: Sequence[str], num_steps: int) -> None:
+    """Has a replica make so many steps, keep what came of them for each response, and lose its
+    database."""
     resume(replica.api, num_steps)
-    run = replica.runs.find("", id)
-    async with asyncio.timeout(10):
-        while replica.api.steps_left > 0 or (run is not None and run._writer._is_behind):
-            await asyncio.sleep(0.001)
-            if run is None or run.has_ended:
-                break
+    for id in ids:
+        run = replica.runs.find("", id)
+        async with asyncio.timeout(10):
+            while replica.api.steps_left > 0 or (run is not None and run._writer._is_behind):
+                await asyncio.sleep(0.001)
+                if run is None or run.has_ended:
+                    break
     replica.store.error = StateFailed("gone")
 
 
@@ -87,7 +89,7 @@ async def test_it_goes_on_as_if_nothing_had_happened(make_replicas, case, part):
     expected = await replayed(a.api, whole_id, path)
     resume(a.api, 0)
     id = await start(a.api, body, path)
-    await cut_after(a, id, int(part * len(script)))
+    await cut_after(a, [id], int(part * len(script)))
     follower = asyncio.ensure_future(replayed(b.api, id, path, starting_after=2))
     resume(b.api)
     await take_over(b, clock)
@@ -112,10 +114,10 @@ async def test_it_is_cut_twice_where_the_model_makes_no_event(make_replicas, fir
     expected = await replayed(a.api, whole_id)
     resume(a.api, 0)
     id = await start(a.api, body)
-    await cut_after(a, id, first)
+    await cut_after(a, [id], first)
     await take_over(b, clock)
     await b.api.backend.received.wait()
-    await cut_after(b, id, second)
+    await cut_after(b, [id], second)
     await take_over(c, clock)
     await c.api.backend.received.wait()
     resume(c.api)
@@ -131,7 +133,7 @@ async def test_it_is_cut_twice_where_the_model_makes_no_event(make_replicas, fir
 async def test_one_that_was_only_slow_stops(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start(a.api, BODY)
-    await cut_after(a, id, 3)
+    await cut_after(a, [id], 3)
     follower = asyncio.ensure_future(ask_stream(a.api, id))
     await take_over(b, clock)
     a.store.error = None
@@ -167,7 +169,7 @@ async def test_a_server_that_ends_leaves_its_responses_to_others(make_replicas):
 async def test_a_cancel_waits_for_who_goes_on(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start(a.api, BODY)
-    await cut_after(a, id, 3)
+    await cut_after(a, [id], 3)
     cancel = asyncio.ensure_future(ask(b.api, "POST", f"{V1}/{id}/cancel"))
     await asyncio.sleep(0.01)
     await take_over(b, clock)
@@ -190,7 +192,7 @@ async def tried(replica: Replica, *ids: str) -> None:
 async def cut_some(replica: Replica, count: int) -> list[str]:
     """Responses whose replica ends when it has told something of each."""
     ids = [await start(replica.api, BODY) for _ in range(count)]
-    await cut_after(replica, ids[-1], 3)
+    await cut_after(replica, ids, 3)
     return ids
 
 
@@ -304,7 +306,7 @@ async def test_its_model_is_loaded_first(make_replicas):
     for replica in (a, b):
         change_files(replica, "f")
     id = await start(a.api, BODY)
-    await cut_after(a, id, 3)
+    await cut_after(a, [id], 3)
     holder = Holder(b)
     await take_over(b, clock)
     await settle()
@@ -326,7 +328,7 @@ async def test_its_model_is_loaded_first(make_replicas):
 async def test_what_ends_the_server_each_time_fails(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start(a.api, BODY)
-    await cut_after(a, id, 3)
+    await cut_after(a, [id], 3)
     clock.now += LEASE + 1
     for _ in range(MAX_ATTEMPTS):
         await tried(b, id)
@@ -342,7 +344,7 @@ async def test_what_ends_the_server_each_time_fails(make_replicas):
 async def test_a_model_that_has_changed(make_replicas):
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start(a.api, BODY)
-    await cut_after(a, id, 3)
+    await cut_after(a, [id], 3)
     change_files(b, "changed")
     await take_over(b, clock)
     assert (await get(b.api, id))["status"] in ("queued", "in_progress"), "others may serve it"
@@ -355,7 +357,7 @@ async def test_it_waits_for_room_in_the_queue(make_replicas, monkeypatch):
     monkeypatch.setattr("fastovms.api.responses.resumption.resumer._RETRY", 0.001)
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start(a.api, BODY)
-    await cut_after(a, id, 3)
+    await cut_after(a, [id], 3)
     b.api.backend.submit_error = Overloaded("full")
     resume(b.api)
     await take_over(b, clock)

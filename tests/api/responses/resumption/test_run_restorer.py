@@ -20,7 +20,7 @@ async def cut(make_replicas, path: str = V1) -> tuple[RunRestorer, ResponseKey, 
     """A response of which three tokens are known, in the hands of another replica."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start(a.api, BODY, path)
-    await cut_after(a, id, 3)
+    await cut_after(a, [id], 3)
     b.keeper._resumer = None
     await take_over(b, clock)
     [response] = await b.store.take_over(b.resumer.models(), 1)

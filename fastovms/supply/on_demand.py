@@ -129,6 +129,7 @@ def _known(config: ModelConfig) -> KnownModel:
         task,
         CAPABILITIES.get(task),  # those of models that generate are seen as they are loaded
         fingerprint=fingerprint_of(config.path),
+        info=info,
     )
 
 

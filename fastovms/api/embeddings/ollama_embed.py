@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from fastovms.api.embeddings.encoding_call import EncodingCall, encoding_call
 from fastovms.api.embeddings.input_texts import TextLimit
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request.ollama_values import OllamaOptions, option_values
+from fastovms.api.request.prompting import offload
 from fastovms.api.request.typed_body import hold_model, read_named
 from fastovms.api.serving.keep_alive import departure
 from fastovms.api.serving.served import KnownModel
@@ -34,8 +36,8 @@ _TASKS: Final = (Task.EMBEDDINGS,)
 
 
 class OllamaEncoderFields(ModelField, frozen=True, kw_only=True):
-    """The fields that both endpoints share. What `options` say is of texts
-    that are generated; their values are checked all the same."""
+    """The fields that both endpoints share. What `options` say is of texts that are generated;
+    their values are checked all the same."""
 
     options: OllamaOptions | None = None
     keep_alive: str | int | float | None = None
@@ -83,7 +85,8 @@ class OllamaEmbed:
             "load_duration": round(load_time * 1e9),
             "prompt_eval_count": found.num_tokens,
         }
-        written = await asyncio.to_thread(_written, {"model": body.model}, found, end)
+        head = {"model": body.model}
+        written = await offload.run(partial(_written, head, found, end), found.vectors.size)
         return Response(200, written, headers=warning_headers(leaving.warnings, request.id))
 
     async def embeddings(self, request: Request, dialect: Dialect) -> Response:

@@ -34,8 +34,8 @@ def to_messages(
     """Returns the messages of a chat. Messages of one role that follow each other are one turn.
 
     Raises:
-        InvalidField: they are absent or empty, or a block is malformed or of a type that is not
-            taken.
+        InvalidField: they are absent or say nothing at all, or a block is malformed or of a type
+            that is not taken.
     """
     if given is None:
         raise InvalidField("messages is required", param="messages")
@@ -54,6 +54,8 @@ def to_messages(
                 messages.append(_assistant(blocks, reader))
             case _:
                 messages += _system(blocks, reader)
+    if not messages:
+        raise InvalidField("messages must have one that says something", param="messages")
     return ChatMessages(messages, reader.images)
 
 

@@ -70,8 +70,7 @@ def full_card(model: KnownModel, *, fills_in: bool) -> Members:
     Args:
         fills_in: whether it can write what stands before a suffix.
     """
-    info = _info(model)
-    served = model.served
+    info, served = model.info, model.served
     template = served.chat.template if isinstance(served, ServedModel) else None
     capabilities = {*_PURPOSES.get(model.task, ()), *(model.capabilities or ())}
     if fills_in:
@@ -87,22 +86,17 @@ def full_card(model: KnownModel, *, fills_in: bool) -> Members:
     }
 
 
-def _info(model: KnownModel) -> ModelInfo | None:
-    return None if model.served is None else model.served.info
-
-
 def _config(model: KnownModel) -> Mapping[str, object]:
-    info = _info(model)
-    return {} if info is None else info.config
+    return {} if model.info is None else model.info.config
 
 
 def _family(model: KnownModel) -> str:
-    """Returns the kind of the model, as its config.json has it; that is read when it is loaded."""
+    """Returns the kind of the model, as its config.json has it; "" while that is not read."""
     return str(_config(model).get("model_type") or "")
 
 
 def _details(model: KnownModel) -> Members:
-    family, info = _family(model), _info(model)
+    family, info = _family(model), model.info
     weights = None if info is None else info.weights
     return {
         "parent_model": "",
@@ -115,7 +109,7 @@ def _details(model: KnownModel) -> Members:
 
 
 def _model_info(model: KnownModel) -> Members:
-    family, config, info = _family(model) or FORMAT, _config(model), _info(model)
+    family, config, info = _family(model) or FORMAT, _config(model), model.info
     inner = config.get("text_config")
     scopes = [config, inner] if isinstance(inner, Mapping) else [config]
     general: Members = {"general.architecture": family, "general.basename": model.name}
@@ -164,6 +158,4 @@ def _parameters(info: ModelInfo) -> str:
 
 def _digest(model: KnownModel) -> str:
     """Returns what stands for the files of a model, or for its name while they are not known."""
-    info = _info(model)
-    known = model.name if info is None else info.fingerprint or model.name
-    return hashlib.sha256(known.encode()).hexdigest()
+    return hashlib.sha256((model.fingerprint or model.name).encode()).hexdigest()

@@ -83,6 +83,7 @@ class KnownModel:
         capabilities: as of its last load; None = it was not loaded yet.
         state: where it is.
         reason: why it could not be loaded; "" = it could.
+        info: what its files say, as far as they were read; None = not at all yet.
         served: the model itself, while it is AVAILABLE or UNLOADING.
         fingerprint: tells its files from others; "" = it is not known before the first load.
         metrics: what happened to its requests, also before it was unloaded; None = nothing yet.
@@ -99,6 +100,7 @@ class KnownModel:
     capabilities: tuple[str, ...] | None = None
     state: ModelState = ModelState.UNLOADED
     reason: str = ""
+    info: ModelInfo | None = None
     served: AnyServed | None = None
     metrics: GenerationMetrics | None = None
     fingerprint: str = ""
@@ -128,7 +130,7 @@ class KnownModel:
 
     def note_loaded(self, served: AnyServed) -> None:
         """Takes note of what is known of a model once it is in memory."""
-        info = served.info
+        self.info = info = served.info
         self.created, self.max_model_len = info.created, info.max_model_len
         self.takes_images = info.takes_images
         self.task = served.task

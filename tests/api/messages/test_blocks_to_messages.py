@@ -121,6 +121,7 @@ def test_messages(given: list[Any], messages: list[Any]) -> None:
     [
         (None, "messages"),
         ([], "messages"),
+        ([{"role": "system", "content": ""}], "messages"),
         ([{"content": "a"}], "messages[0].role"),
         ([HI, {"role": "tool", "content": "a"}], "messages[1].role"),
         ([{"role": "user"}], "messages[0].content"),

@@ -61,6 +61,13 @@ def test_a_model_in_memory() -> None:
     assert running["digest"] == listed["digest"]
 
 
+def test_a_model_is_told_of_alike_when_it_has_left_memory() -> None:
+    model = loaded()
+    before = list_card(model, "fake"), full_card(model, fills_in=True)["model_info"]
+    model.served = None
+    assert (list_card(model, "fake"), full_card(model, fills_in=True)["model_info"]) == before
+
+
 def test_a_model_that_was_never_loaded() -> None:
     model = KnownModel("m", created=5)
     card = full_card(model, fills_in=False)

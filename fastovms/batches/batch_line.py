@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,17 +26,42 @@ REASONS: Final = {
 }
 """Why lines were never asked, by the code that tells it."""
 
+_PIECE: Final = 1024 * 1024
+_Utf8: Final = codecs.getincrementaldecoder("utf-8")
 _ID_PREFIX: Final = "batch_req_"
 _NUMBER_DIGITS: Final = 8
 
 
-class BatchLine(msgspec.Struct, frozen=True):
-    """One request of a batch."""
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises at a text that is no JSON, or is nested too deeply for it."""
+
+_FORBIDDEN: Final = ("stream", "background")
+"""What no line may ask: fields of its body that must not be true."""
+
+
+class BatchLine(NamedTuple):
+    """One request of a batch.
+
+    Attributes:
+        body: JSON.
+        forbidden: the field by which it asks what no line may; None = it does not.
+    """
 
     custom_id: str
-    method: str
+    url: str
+    body: bytes
+    forbidden: str | None = None
+
+
+class _Line(msgspec.Struct, frozen=True):
+    custom_id: str
     url: str
     body: msgspec.Raw
+
+
+class _Body(msgspec.Struct, frozen=True):
+    stream: Any = None
+    background: Any = None
 
 
 class AskLater(NamedTuple):
@@ -75,6 +101,34 @@ def read_lines(path: Path) -> Generator[tuple[int, bytes], None, None]:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if line:
                 yield number, line
+
+
+def parse_line(line: bytes) -> BatchLine:
+    """Returns the request of a line that was checked. It takes long where the line is: it is for a
+    thread."""
+    request = msgspec.json.decode(line, type=_Line)
+    return BatchLine(request.custom_id, request.url, bytes(request.body), _forbidden(request.body))
+
+
+def _forbidden(content: msgspec.Raw) -> str | None:
+    try:
+        body = msgspec.json.decode(content, type=_Body)
+    except NOT_JSON:
+        return None  # the handler says better what is wrong
+    return next((name for name in _FORBIDDEN if getattr(body, name) is True), None)
+
+
+def is_utf8(line: bytes) -> bool:
+    """Whether a line is UTF-8, which msgspec does not ask of what it passes over. Of a long line
+    each call looks at a piece: it has the GIL meanwhile."""
+    decoder = _Utf8()
+    try:
+        for start in range(0, len(line), _PIECE):
+            decoder.decode(line[start : start + _PIECE])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def result_id(key: str, number: int) -> str:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.batches.batch_line import MAX_CUSTOM_ID, MAX_LINE, read_lines
+from fastovms.batches.batch_line import MAX_CUSTOM_ID, MAX_LINE, NOT_JSON, is_utf8, read_lines
 from fastovms.batches.batch_record import LineError
 
 MAX_ERRORS: Final = 100
@@ -120,9 +120,11 @@ def _check_line(
     """Returns what is wrong with a line, and notes its model and the hash of its id."""
     if len(line) > MAX_LINE:
         return LineError("line_too_long", f"a line must have at most {MAX_LINE} bytes")
+    if not is_utf8(line):
+        return LineError("invalid_json_line", "the line is not UTF-8")
     try:
         request = msgspec.json.decode(line, type=_Line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return LineError("invalid_json_line", "the line is not a JSON object")
     for name in _FIELDS:
         value = memoryview(request.body) if name == "body" else getattr(request, name)
@@ -143,7 +145,7 @@ def _check_line(
         return LineError("mismatched_url", message, "url")
     try:
         model = msgspec.json.decode(request.body, type=_Body).model
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return LineError("invalid_body", "body must be an object", "body")
     return _check_model(model, url, rules, checked)
 
@@ -185,7 +187,7 @@ def _repeated(path: Path, hashes: array[int], seed: bytes, most: int) -> list[Li
     for number, line in read_lines(path):
         try:
             request = msgspec.json.decode(line, type=_Line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except NOT_JSON:
             continue
         if not isinstance(request.custom_id, str):
             continue

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from fastovms.batches.batch_line import AskLater, BatchLine, LineAnswer
 from fastovms.errors import InvalidField, NotFound, RequestError
@@ -24,11 +22,6 @@ _LATER: Final = (429, 503)
 _USUAL_DELAY: Final = 1.0
 _MAX_DELAY: Final = 60.0
 _JSON: Final = Headers([("content-type", "application/json")])
-
-
-class _Body(msgspec.Struct, frozen=True):
-    stream: Any = None
-    background: Any = None
 
 
 class LineCaller:
@@ -66,16 +59,16 @@ class LineCaller:
 
     def _request(self, line: BatchLine, tenant: str) -> Request:
         id = self._new_id()
-        request = Request("POST", line.url, "", _JSON, bytes(line.body), client=_SENDER, id=id)
+        request = Request("POST", line.url, "", _JSON, line.body, client=_SENDER, id=id)
         request.tenant = tenant
         request.priority = LOWEST_PRIORITY
         request.received_at = asyncio.get_running_loop().time()
         return request
 
     async def _answer(self, request: Request, line: BatchLine) -> Response:
-        fault = _fault(line)
-        if fault is not None:
-            return self._refuse(fault, request)
+        if line.forbidden is not None:
+            message = f"{line.forbidden} must not be true in a batch"
+            return self._refuse(InvalidField(message, param=line.forbidden), request)
         found = self._router.match("POST", request.raw_path)
         if not isinstance(found, Match):
             return self._refuse(NotFound(f"no such path: {request.path}", param="url"), request)
@@ -84,18 +77,6 @@ class LineCaller:
         response = await outcome if inspect.isawaitable(outcome) else outcome
         assert response is not None, "what is not streamed is answered by a response"
         return response
-
-
-def _fault(line: BatchLine) -> InvalidField | None:
-    """Returns what no line may ask, where this one does."""
-    try:
-        body = msgspec.json.decode(line.body, type=_Body)
-    except msgspec.DecodeError:
-        return None  # the handler says better what is wrong
-    for name in ("stream", "background"):
-        if getattr(body, name) is True:
-            return InvalidField(f"{name} must not be true in a batch", param=name)
-    return None
 
 
 def _delay(response: Response) -> float:

@@ -9,9 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from fastovms.batches.batch_line import AskLater, BatchLine, LineAnswer, read_lines
+from fastovms.batches.batch_line import AskLater, BatchLine, LineAnswer, parse_line, read_lines
 from fastovms.batches.result_log import ResultLog
 from fastovms.batches.slots import LineSlots
 
@@ -139,7 +137,7 @@ def _read_block(lines: Iterator[tuple[int, bytes]]) -> list[tuple[int, BatchLine
     """Returns the next lines, of at most about a MiB or one line."""
     block, num_bytes = [], 0
     for number, line in islice(lines, _LINES_READ):
-        block.append((number, msgspec.json.decode(line, type=BatchLine), len(line)))
+        block.append((number, parse_line(line), len(line)))
         num_bytes += len(line)
         if num_bytes > _BYTES_READ:
             break

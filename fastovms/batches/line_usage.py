@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from fastovms.batches.batch_line import NOT_JSON
+
 
 class _Details(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
@@ -52,5 +54,5 @@ def usage_of(body: bytes) -> AnswerUsage | None:
     """Returns the usage that the body of an answer tells of; None = it tells of none."""
     try:
         return msgspec.json.decode(body, type=AnswerBody).usage
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from fastovms.batches.batch_line import (
+    NOT_JSON,
     LineAnswer,
     answer_line,
     number_of,
@@ -124,7 +125,7 @@ class ResultLog:
         """Notes a result of a process before, and returns whether it is one."""
         try:
             result = msgspec.json.decode(line, type=_Result)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except NOT_JSON:
             return False
         number = number_of(result.id, self._key)
         if number is None or not 0 < number <= self._last_line or self.is_done(number):

@@ -9,9 +9,12 @@ import pytest
 from fastovms.batches import batch_line
 from fastovms.batches.batch_line import (
     EXPIRED,
+    BatchLine,
     LineAnswer,
     answer_line,
+    is_utf8,
     number_of,
+    parse_line,
     read_lines,
     result_id,
     unasked_line,
@@ -33,6 +36,31 @@ def test_reading(content, lines, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(batch_line, "MAX_LINE", 10)
     (tmp_path / "in").write_bytes(content)
     assert list(read_lines(tmp_path / "in")) == lines
+
+
+@pytest.mark.parametrize(
+    ("body", "forbidden"),
+    [
+        (b'{"a":1}', None),
+        (b'{"stream":false,"background":null}', None),
+        (b'{"stream":true}', "stream"),
+        (b'{"background":true}', "background"),
+        (b'{"stream":"\xff"}', None),
+        (b"[]", None),
+    ],
+)
+def test_a_request_and_what_it_must_not_ask(body: bytes, forbidden: str | None) -> None:
+    line = b'{"custom_id":"a","method":"POST","url":"/x","body":' + body + b"}"
+    assert parse_line(line) == BatchLine("a", "/x", body, forbidden)
+
+
+@pytest.mark.parametrize("cut", range(12))
+def test_utf8_is_told_piece_by_piece(monkeypatch, cut: int) -> None:
+    monkeypatch.setattr(batch_line, "_PIECE", 3)
+    text = "aé\u20ac\U0001f600b".encode()
+    assert is_utf8(text)
+    assert is_utf8(text[:cut]) is (cut in (0, 1, 3, 6, 10, 11))
+    assert not is_utf8(text[:cut] + b"\xff" + text[cut:])
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,24 @@ def test_faults_tell_their_line(tmp_path, bad, code, param) -> None:
     assert len(error.message) < 200
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"model":"\xff"}',
+        b'{"model":"m","stream":"\xff"}',
+        b'{"model":"m","prompt":"\xed\xa0\x80"}',
+    ],
+)
+def test_a_line_that_is_not_utf8_tells_its_number(tmp_path, bad: bytes) -> None:
+    (tmp_path / "in").write_bytes(
+        line("a").encode() + b"\n" + line("b").encode().replace(b'{"model": "m"}', bad)
+    )
+    rules = InputRules(URL, {URL}.__contains__, lambda name, url: name, 100)
+    [error] = check_input(tmp_path / "in", rules).errors
+    assert (error.code, error.line) == ("invalid_json_line", 2)
+    assert error.message == "the line is not UTF-8"
+
+
 def test_ids_that_come_twice(tmp_path) -> None:
     lines = [line(f"{number % 90}") for number in range(100)]
     errors = check(tmp_path, *lines).errors

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import msgspec
 import orjson
 import pytest
 
 from fastovms.api.batches.endpoints import refuse_line
-from fastovms.batches.batch_line import AskLater, BatchLine
+from fastovms.batches.batch_line import AskLater, BatchLine, parse_line
 from fastovms.batches.line_caller import LOWEST_PRIORITY, LineCaller
 from fastovms.http.routing.messages import Request, Response
 from fastovms.http.routing.router import Router
 
 
 def line(url: str = "/v1/x", **body: object) -> BatchLine:
-    return BatchLine("a", "POST", url, msgspec.Raw(orjson.dumps(body)))
+    whole = {"custom_id": "a", "url": url, "body": body}
+    return parse_line(orjson.dumps(whole))
 
 
 class Site:

@@ -21,6 +21,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.files.file_store import FOLDER as FILE_FOLDER
 from fastovms.files.file_store import FileStore
 from fastovms.http.routing.router import Router
+from fastovms.system.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +46,13 @@ class BatchService:
         self._directory = directory
         self._config = batches
         self._clock = clock
+        self._threads = DiskThreads("files")
         self._store: FileStore | None = None
         self._runner: BatchRunner | None = None
         self._reason = "its state is not in a directory (see --state-dir)"
         if directory is not None:
             try:
-                self._store = FileStore(directory / FILE_FOLDER, files, clock)
+                self._store = FileStore(directory / FILE_FOLDER, files, clock, self._threads)
             except ConfigurationError as error:
                 self._reason = str(error)
                 logger.warning("there are no files and batches: %s", error)
@@ -93,6 +95,7 @@ class BatchService:
     async def close(self) -> None:
         """Stops all batches, and gives the directory free."""
         await self.stop()
+        await self._threads.close()
         if self._store is not None:
             self._store.close()
             self._store = None

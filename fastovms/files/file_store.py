@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import secrets
@@ -15,6 +14,7 @@ from fastovms.config.files_config import FilesConfig
 from fastovms.errors import ConfigurationError, RequestError
 from fastovms.files.file_record import FileRecord
 from fastovms.files.record_folder import RecordFolder, sync_directory
+from fastovms.system.disk_threads import DiskThreads
 from fastovms.system.file_lock import lock_file
 
 logger = logging.getLogger(__name__)
@@ -30,13 +30,21 @@ class FileStore:
     Args:
         directory: is made, and locked until `close`.
         clock: tells the Unix time.
+        threads: what is done with contents runs there. They are closed before the store is.
 
     Raises:
         ConfigurationError: the directory cannot be had, or another process has it.
     """
 
-    def __init__(self, directory: Path, config: FilesConfig, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        config: FilesConfig,
+        clock: Callable[[], float],
+        threads: DiskThreads,
+    ) -> None:
         self.config = config
+        self.threads = threads
         self._clock = clock
         self._contents = directory / "contents"
         self._partial = directory / "partial"
@@ -130,7 +138,7 @@ class FileStore:
             partial.replace(self.path_of(record.id))
             sync_directory(self._contents)
 
-        await asyncio.to_thread(write)
+        await self.threads.run(write)
         self._records[record.id] = record
         self._num_bytes += record.size
         self._next_expiry = min(self._next_expiry, _expiry(record))
@@ -160,7 +168,7 @@ class FileStore:
         if id in self._pins:
             raise RequestError(f"the file {id} is the input of a batch that has not ended")
         self._forget(id)
-        await asyncio.to_thread(self._erase, id)
+        await self.threads.run(self._erase, id)
         return True
 
     def _forget(self, id: str) -> None:
@@ -184,7 +192,7 @@ class FileStore:
         for id, record in list(self._records.items()):
             if _expiry(record) <= now and id not in self._pins:
                 self._forget(id)
-                asyncio.get_running_loop().run_in_executor(None, self._erase_expired, id)
+                self.threads.begin(self._erase_expired, id)
         self._next_expiry = min(
             (_expiry(record) for id, record in self._records.items() if id not in self._pins),
             default=_NEVER,

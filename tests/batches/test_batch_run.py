@@ -20,6 +20,7 @@ from fastovms.files.file_record import FileRecord
 from fastovms.files.file_store import FileStore
 from fastovms.http.routing.messages import Request, Response
 from fastovms.http.routing.router import Router
+from fastovms.system.disk_threads import DiskThreads
 from tests.batches.test_batch_record import new_record
 
 NUM_LINES = 40
@@ -37,7 +38,7 @@ class Server:
         self.saved: list[BatchStatus] = []
         self.router = Router()
         self.router.add("POST", "/v1/x", self.answer)
-        self.files = FileStore(path / "files", FilesConfig(), lambda: self.now)
+        self.files = FileStore(path / "files", FilesConfig(), lambda: self.now, DiskThreads("a"))
         self.work = path / "work"
         self.work.mkdir(exist_ok=True)
         rules = InputRules("/v1/x", lambda url: True, lambda name, url: name or "m", 1000)

@@ -3,6 +3,9 @@ halves."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from fastovms.config.files_config import FilesConfig
 from fastovms.errors import ConfigurationError, RequestError
 from fastovms.files.file_record import FileRecord
 from fastovms.files.file_store import FileStore
+from fastovms.system.disk_threads import DiskThreads
 
 CONFIG = FilesConfig(max_file_size=100, max_files_size=250, max_files=3)
 
@@ -30,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(tmp_path, clock):
-    store = FileStore(tmp_path / "files", CONFIG, clock)
+    store = FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))
     yield store
     store.check()
     store.close()
@@ -73,7 +77,7 @@ async def test_the_next_process_finds_what_is_whole(store, tmp_path, clock) -> N
     store.path_of("file-3").write_text("left")
     store.new_partial().write_text("left")
     store.close()
-    again = FileStore(tmp_path / "files", CONFIG, clock)
+    again = FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))
     assert list(again.list("")) == [record]
     assert [path.name for path in (tmp_path / "files").rglob("file-*")].count("file-3") == 0
     assert not list((tmp_path / "files" / "partial").iterdir())
@@ -82,13 +86,13 @@ async def test_the_next_process_finds_what_is_whole(store, tmp_path, clock) -> N
 
 def test_one_process_has_the_directory(store, tmp_path, clock) -> None:
     with pytest.raises(ConfigurationError, match="another process uses it"):
-        FileStore(tmp_path / "files", CONFIG, clock)
+        FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))
 
 
 def test_a_directory_that_cannot_be_one(tmp_path, clock) -> None:
     (tmp_path / "files").write_text("no directory")
     with pytest.raises(ConfigurationError, match="files cannot be kept in"):
-        FileStore(tmp_path / "files", CONFIG, clock)
+        FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))
 
 
 def test_a_store_that_cannot_be_read_gives_the_directory_back(tmp_path, clock) -> None:
@@ -96,9 +100,9 @@ def test_a_store_that_cannot_be_read_gives_the_directory_back(tmp_path, clock) -
     records.parent.mkdir()
     records.write_text("no directory")
     with pytest.raises(ConfigurationError, match="files cannot be kept"):
-        FileStore(tmp_path / "files", CONFIG, clock)
+        FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))
     records.unlink()
-    FileStore(tmp_path / "files", CONFIG, clock).close()
+    FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files")).close()
 
 
 async def test_bounds(store) -> None:
@@ -124,6 +128,17 @@ async def test_files_expire_unless_they_are_in_use(store, clock) -> None:
     store.unpin("file-2")
     clock.now = 1031.0
     assert store.find("", "file-2") is None
+
+
+async def test_a_slow_disk_holds_back_no_other_work(store, monkeypatch) -> None:
+    sync, go = os.fsync, threading.Event()
+    monkeypatch.setattr("os.fsync", lambda descriptor: (go.wait(), sync(descriptor)))
+    adding = [asyncio.ensure_future(add(store, f"file-{n}")) for n in range(40)]
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(int)
+    go.set()
+    await asyncio.gather(*adding)
+    assert len(store) == 40
 
 
 def test_modes(store, tmp_path: Path) -> None:

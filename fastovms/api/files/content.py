@@ -11,13 +11,16 @@ from typing import Final
 from fastovms.errors import StateFailed
 from fastovms.files.file_record import FileRecord
 from fastovms.http.routing.messages import HeaderPairs, Request, Response, Stream
+from fastovms.system.disk_threads import DiskThreads
 
 _PIECE: Final = 256 * 1024
 _TYPE: Final = "application/octet-stream"
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 
 
-async def send_content(request: Request, record: FileRecord, path: Path) -> Response | None:
+async def send_content(
+    request: Request, record: FileRecord, path: Path, threads: DiskThreads
+) -> Response | None:
     """Answers with the content.
 
     Raises:
@@ -33,17 +36,17 @@ async def send_content(request: Request, record: FileRecord, path: Path) -> Resp
         span = f"bytes {wanted.start}-{wanted.stop - 1}/{record.size}"
         status, headers = 206, (*headers, ("Content-Range", span))
     try:
-        descriptor = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = await threads.run(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise StateFailed(f"the file cannot be read: {error.strerror}") from None
     try:
         if len(wanted) <= _PIECE:
-            body = await _read(descriptor, len(wanted), wanted.start)
+            body = await _read(threads, descriptor, len(wanted), wanted.start)
             return Response(status, body, _TYPE, headers)
         stream = request.stream(
             status=status, content_type=_TYPE, headers=headers, length=len(wanted)
         )
-        await _send(stream, descriptor, wanted)
+        await _send(stream, threads, descriptor, wanted)
     finally:
         os.close(descriptor)
     return None
@@ -65,12 +68,12 @@ def byte_range(asked: str | None, size: int) -> range | None:
     return range(start, end) if start < end else None
 
 
-async def _send(stream: Stream, descriptor: int, wanted: range) -> None:
+async def _send(stream: Stream, threads: DiskThreads, descriptor: int, wanted: range) -> None:
     writable = asyncio.Event()
     stream.on_writable = writable.set
     position = wanted.start
     while position < wanted.stop:
-        piece = await _read(descriptor, min(_PIECE, wanted.stop - position), position)
+        piece = await _read(threads, descriptor, min(_PIECE, wanted.stop - position), position)
         if not piece:
             stream.abort()  # somebody has cut the file
             return
@@ -82,8 +85,8 @@ async def _send(stream: Stream, descriptor: int, wanted: range) -> None:
     stream.finish()
 
 
-async def _read(descriptor: int, size: int, position: int) -> bytes:
+async def _read(threads: DiskThreads, descriptor: int, size: int, position: int) -> bytes:
     try:
-        return await asyncio.to_thread(os.pread, descriptor, size, position)
+        return await threads.run(os.pread, descriptor, size, position)
     except OSError as error:
         raise StateFailed(f"the file cannot be read: {error.strerror}") from None

@@ -144,7 +144,8 @@ class Files:
     async def content(self, request: Request, dialect: Dialect) -> Response | None:
         """Sends the content of a file, or the range of it that is asked for."""
         record = self._find(request)
-        return await send_content(request, record, self._kept.store.path_of(record.id))
+        store = self._kept.store
+        return await send_content(request, record, store.path_of(record.id), store.threads)
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
         record = self._find(request)

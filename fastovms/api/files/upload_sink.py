@@ -69,7 +69,7 @@ class UploadSink:
             await asyncio.wait([self._work])
         if self._error is None:
             try:
-                await asyncio.to_thread(self._reader.finish)
+                await self._store.threads.run(self._reader.finish)
             except OSError as error:
                 self._error = _disk_failed(error)
         if self._error is not None:
@@ -89,8 +89,7 @@ class UploadSink:
     def _begin(self) -> None:
         if self._work is None and self._pieces:
             pieces, self._pieces = self._pieces, []
-            loop = asyncio.get_running_loop()
-            self._work = loop.run_in_executor(None, self._reader.feed, pieces)
+            self._work = self._store.threads.begin(self._reader.feed, pieces)
             self._work.add_done_callback(self._end)
 
     def _end(self, work: asyncio.Future[None]) -> None:
@@ -131,7 +130,7 @@ class UploadSink:
             except OSError as error:
                 logger.error("an upload cannot be deleted: %s", error)
 
-        work = asyncio.get_running_loop().run_in_executor(None, discard)
+        work = self._store.threads.begin(discard)
         work.add_done_callback(lambda work: self._on_close())
 
 

@@ -221,10 +221,9 @@ async def test_a_start_erases_what_has_expired(make_api, tmp_path) -> None:
     assert path.exists()
     await site.service.close()
     site = Site(make_api("xyz"), tmp_path)
-    await asyncio.get_running_loop().shutdown_default_executor()
+    await site.service.close()
     assert not path.exists()
     assert len(site.store) == 1
-    await site.service.close()
 
 
 BATCH_ROWS = {

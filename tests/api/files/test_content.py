@@ -10,6 +10,7 @@ from fastovms.api.files.content import byte_range, send_content
 from fastovms.errors import StateFailed
 from fastovms.files.file_record import FileRecord
 from fastovms.http.routing.messages import Headers, Request
+from fastovms.system.disk_threads import DiskThreads
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,7 @@ def record(size: int) -> FileRecord:
 
 
 async def ask(path, size: int, asked: str | None = None):
+    threads = DiskThreads("files")
     stream = Sent()
     opened: list[tuple] = []
 
@@ -70,7 +72,7 @@ async def ask(path, size: int, asked: str | None = None):
 
     headers = Headers([] if asked is None else [("range", asked)])
     request = Request("GET", "/", headers=headers, open_stream=open_stream)
-    response = await send_content(request, record(size), path)
+    response = await send_content(request, record(size), path, threads)
     return response, stream, opened
 
 

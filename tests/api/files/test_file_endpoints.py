@@ -21,6 +21,7 @@ from fastovms.config.files_config import FilesConfig
 from fastovms.config.http_config import HttpConfig
 from fastovms.files.file_store import FileStore
 from fastovms.http import HttpServer, JsonOnly, Router
+from fastovms.system.disk_threads import DiskThreads
 from tests.api.documented_values import of_files_and_batches
 from tests.api.files.forms import BOUNDARY, form
 
@@ -47,7 +48,10 @@ async def start(tmp_path):
 
     async def begin(*, keeps: bool = True, **limits) -> Site:
         router = Router()
-        store = FileStore(tmp_path / "files", FilesConfig(**limits), time.time) if keeps else None
+        store = None
+        if keeps:
+            config = FilesConfig(**limits)
+            store = FileStore(tmp_path / "files", config, time.time, DiskThreads("files"))
         kept = KeptFiles(store, "no reason")
         ids = itertools.count()
         files = Files(kept, lambda: f"{next(ids):032x}", time.time)

@@ -13,6 +13,7 @@ from fastovms.api.files.upload_sink import UploadSink
 from fastovms.config.files_config import FilesConfig
 from fastovms.errors import RequestError, StateFailed
 from fastovms.files.file_store import FileStore
+from fastovms.system.disk_threads import DiskThreads
 from tests.api.files.forms import CONTENT_TYPE, form
 
 MB = 1024 * 1024
@@ -20,7 +21,7 @@ MB = 1024 * 1024
 
 class Upload:
     def __init__(self, path, config: FilesConfig | None = None) -> None:
-        self.store = FileStore(path, config or FilesConfig(), time.time)
+        self.store = FileStore(path, config or FilesConfig(), time.time, DiskThreads("a"))
         self.partial = self.store.new_partial()
         size = self.store.config.max_file_size
         self.reader = FormReader(CONTENT_TYPE, self.partial, size)

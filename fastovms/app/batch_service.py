@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastovms.api.batches.batch_routes import add_batch_routes
-from fastovms.api.batches.batches import Batches
+from fastovms.api.batches.batches import Batches, KeptBatches
 from fastovms.api.batches.endpoints import BatchEndpoints, refuse_line
 from fastovms.api.files.file_endpoints import Files, KeptFiles
 from fastovms.api.generation.context import ApiContext
@@ -78,9 +78,16 @@ class BatchService:
             try:
                 self._runner = BatchRunner(self._directory / BATCH_FOLDER, config, parts)
             except OSError as error:
+                self._reason = f"{self._directory / BATCH_FOLDER}: {error.strerror or error}"
                 logger.warning("there are no batches: %s", error)
+        is_fault = self._store is not None
         batches = Batches(
-            kept, self._runner, endpoints, context.bodies, context.new_id, self._clock
+            kept,
+            KeptBatches(self._runner, self._reason, is_fault=is_fault),
+            endpoints,
+            context.bodies,
+            context.new_id,
+            self._clock,
         )
         add_batch_routes(router, Files(kept, context.new_id, self._clock), batches)
         if self._runner is not None and self._store is not None:

@@ -40,26 +40,57 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     output_expires_after: Mapping[str, Any] | None = None
 
 
+class KeptBatches:
+    """The batches of this server, or why it has none.
+
+    Args:
+        runner: None = there are none.
+        reason: why not, in words.
+        is_fault: whether there are to be some.
+    """
+
+    def __init__(
+        self, runner: BatchRunner | None, reason: str = "", *, is_fault: bool = False
+    ) -> None:
+        self._runner = runner
+        self._reason = reason
+        self._is_fault = is_fault
+
+    @property
+    def runner(self) -> BatchRunner:
+        """The runner.
+
+        Raises:
+            StateFailed: there is none, through a fault.
+            RequestError: there is to be none.
+        """
+        if self._runner is not None:
+            return self._runner
+        message = f"this server keeps no batches: {self._reason}"
+        raise StateFailed(message) if self._is_fault else RequestError(message)
+
+
 class Batches:
     """The handlers of `/batches`. Each raises NotFound for a batch that is not kept here, or is
     somebody else's.
 
     Args:
-        runner: None = this server keeps no files, and `kept` says why.
+        files: has the inputs.
+        kept: has the batches.
         new_id: makes ids of 32 random hexadecimal digits.
     """
 
     def __init__(
         self,
-        kept: KeptFiles,
-        runner: BatchRunner | None,
+        files: KeptFiles,
+        kept: KeptBatches,
         endpoints: BatchEndpoints,
         bodies: BodyReader,
         new_id: Callable[[], str],
         unix_time: Callable[[], float],
     ) -> None:
+        self._files = files
         self._kept = kept
-        self._runner = runner
         self._endpoints = endpoints
         self._bodies = bodies
         self._new_id = new_id
@@ -68,7 +99,7 @@ class Batches:
     async def create(self, request: Request, dialect: Dialect) -> Response:
         """Makes a batch, which begins at once."""
         body = await self._bodies.read(request, BatchRequest)
-        runner = self._found_runner()
+        runner = self._kept.runner
         runner.check_room()
         seconds = _window(body.completion_window)
         now = int(self._unix_time())
@@ -96,7 +127,7 @@ class Batches:
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         page = UrlQuery(request).page()
-        records = self._found_runner().list(request.tenant)
+        records = self._kept.runner.list(request.tenant)
         return Response(200, list_page([batch_object(record) for record in records], page))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
@@ -109,23 +140,16 @@ class Batches:
         if record.has_ended and record.cancelled_at is None:
             raise RequestError(f"the batch cannot be cancelled: it is {record.status}")
         try:
-            await self._found_runner().cancel(record)
+            await self._kept.runner.cancel(record)
         except OSError as error:
             raise _not_kept(error) from None
         return _answer(record)
 
-    def _found_runner(self) -> BatchRunner:
-        """Returns the runner. Raises RequestError: there is none."""
-        if self._runner is None:
-            _ = self._kept.store  # says why
-        assert self._runner is not None
-        return self._runner
-
     def _find(self, request: Request) -> BatchRecord:
         id = request.path_params["id"]
-        record = self._found_runner().find(request.tenant, id)
+        record = self._kept.runner.find(request.tenant, id)
         if record is None:
-            raise NotFound(f"No batch found with id '{id[:200]}'.", param="id")
+            raise NotFound(f"No batch found with id {show(id)}.", param="id")
         return record
 
     def _endpoint(self, given: str | None) -> str:
@@ -139,7 +163,7 @@ class Batches:
     def _input(self, tenant: str, id: str | None) -> str:
         if id is None:
             raise InvalidField("input_file_id is required", param="input_file_id")
-        file = self._kept.store.find(tenant, id)
+        file = self._files.store.find(tenant, id)
         if file is None:
             raise InvalidField(f"input_file_id: there is no file {show(id)}", param="input_file_id")
         if file.purpose != _PURPOSE:

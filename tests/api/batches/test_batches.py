@@ -209,6 +209,26 @@ async def test_others_see_nothing(site) -> None:
     assert status == 400
 
 
+@pytest.mark.parametrize("has_directory", [True, False])
+async def test_a_server_without_batches_says_why(make_api, tmp_path, has_directory: bool) -> None:
+    """A file where the directory of batches would be stands for one that cannot be had."""
+    (tmp_path / "batches").touch()
+    site = Site(make_api("x"), tmp_path if has_directory else None)
+    for method, path, body in (
+        ("GET", "", None),
+        ("GET", "/batch_a", None),
+        ("POST", "/batch_a/cancel", None),
+        ("POST", "", {}),
+    ):
+        status, answer = await site.ask(method, path, body)
+        words = "batches: Not a directory" if has_directory else "see --state-dir"
+        assert status == (503 if has_directory else 400)
+        assert words in answer["error"]["message"]
+    if has_directory:
+        assert (await site.api.call("GET", "/v1/files")).status == 200
+    await site.service.close()
+
+
 async def test_a_start_erases_what_has_expired(make_api, tmp_path) -> None:
     site = Site(make_api("xyz"), tmp_path)
     id = await site.add_input(line("a"))

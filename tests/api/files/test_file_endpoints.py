@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from fastovms.api.batches.batch_routes import UPLOAD_ROUTES, add_batch_routes
-from fastovms.api.batches.batches import Batches
+from fastovms.api.batches.batches import Batches, KeptBatches
 from fastovms.api.batches.endpoints import BatchEndpoints
 from fastovms.api.files.file_endpoints import Files, KeptFiles
 from fastovms.api.wire.bodies.body_reader import BodyReader
@@ -56,7 +56,9 @@ async def start(tmp_path):
         ids = itertools.count()
         files = Files(kept, lambda: f"{next(ids):032x}", time.time)
         endpoints = BatchEndpoints(router, None, 10)
-        batches = Batches(kept, None, endpoints, BodyReader(), lambda: "x", time.time)
+        batches = Batches(
+            kept, KeptBatches(None, "no reason"), endpoints, BodyReader(), lambda: "x", time.time
+        )
         add_batch_routes(router, files, batches)
         server = HttpServer(
             HttpConfig(port=0, max_body=1024, linger_timeout=0.1, close_timeout=0.1),
@@ -176,7 +178,9 @@ async def test_without_a_directory(start) -> None:
                 input_file_id="a", endpoint="/v1/completions", completion_window="24h"
             ),
         ):
-            with pytest.raises(openai.BadRequestError, match="keeps no files: no reason"):
+            with pytest.raises(
+                openai.BadRequestError, match=r"keeps no (files|batches): no reason"
+            ):
                 await call
 
 

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from fastovms.files.file_record import FileRecord
 from fastovms.files.record_folder import RecordFolder, sync_directory
 from fastovms.system.disk_threads import DiskThreads
 from fastovms.system.file_lock import lock_file
+from fastovms.system.run_to_end import run_to_end
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,8 @@ class FileStore:
         self._partial = directory / "partial"
         self._records: dict[str, FileRecord] = {}
         self._pins: Counter[str] = Counter()
-        self._reserved = 0
+        self._num_bytes = self._num_hidden = self._reserved = 0
+        self._next_expiry = _NEVER
         try:
             for folder in (directory, self._contents, self._partial):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -65,19 +68,33 @@ class FileStore:
             raise ConfigurationError(
                 f"files cannot be kept in {directory}: {error.strerror or error}"
             ) from None
-        self._num_bytes = sum(record.size for record in self._records.values())
-        self._next_expiry = min(map(_expiry, self._records.values()), default=_NEVER)
 
     def _load(self) -> None:
-        """Reads the records, and deletes what a process has left unfinished."""
+        """Reads the records, and deletes what a process has left unfinished. What has a record that
+        cannot be read is whole: it is kept, for a start that can."""
+        contents = {path.name: path for path in self._contents.iterdir()}
         for record in self._folder.read_all():
-            if self.path_of(record.id).exists():
-                self._records[record.id] = record
+            if record.id in contents:
+                self._book(record)
             else:
                 self._folder.delete(record.id)
-        for path in (*self._partial.iterdir(), *self._contents.iterdir()):
-            if path.parent == self._partial or path.name not in self._records:
-                path.unlink()
+        hidden = (self._folder.ids() & contents.keys()) - self._records.keys()
+        self._num_hidden = sum(contents[id].stat().st_size for id in hidden)
+        if hidden:
+            logger.warning(
+                "%d files (%d bytes) are kept and not shown: their records cannot be read",
+                len(hidden),
+                self._num_hidden,
+            )
+        for id in contents.keys() - self._records.keys() - hidden:
+            contents[id].unlink()
+        for path in self._partial.iterdir():
+            path.unlink()
+
+    def _book(self, record: FileRecord) -> None:
+        self._records[record.id] = record
+        self._num_bytes += record.size
+        self._next_expiry = min(self._next_expiry, _expiry(record))
 
     def close(self) -> None:
         os.close(self._lock)
@@ -89,8 +106,9 @@ class FileStore:
 
     @property
     def num_bytes(self) -> int:
-        """How much all files take, those that are being uploaded included."""
-        return self._num_bytes + self._reserved
+        """How much all files take, those included that are being uploaded, or have no record that
+        can be read."""
+        return self._num_bytes + self._num_hidden + self._reserved
 
     def find(self, tenant: str, id: str) -> FileRecord | None:
         self.drop_expired()
@@ -129,19 +147,33 @@ class FileStore:
         self._reserved -= size
 
     async def add(self, partial: Path, record: FileRecord) -> None:
-        """Makes a file of a content that is complete. Raises OSError."""
+        """Makes a file of a content that is complete. For who is cancelled here it is a file too,
+        unless the disk has failed.
 
-        def write() -> None:
+        Raises:
+            OSError: there is no file, and the content is where it was.
+        """
+        await run_to_end(self._add(partial, record))
+
+    async def _add(self, partial: Path, record: FileRecord) -> None:
+        await self.threads.run(self._write, partial, record)
+        self._book(record)
+
+    def _write(self, partial: Path, record: FileRecord) -> None:
+        content, is_moved = self.path_of(record.id), False
+        try:
             # The record first: a content without one would be deleted at the next start, and a
             # record without content is forgotten then.
             self._folder.write(record.id, record)
-            partial.replace(self.path_of(record.id))
+            partial.replace(content)
+            is_moved = True
             sync_directory(self._contents)
-
-        await self.threads.run(write)
-        self._records[record.id] = record
-        self._num_bytes += record.size
-        self._next_expiry = min(self._next_expiry, _expiry(record))
+        except OSError:
+            with suppress(OSError):
+                if is_moved:
+                    content.replace(partial)
+                self._folder.delete(record.id)
+            raise
 
     # Deletion
 
@@ -161,28 +193,44 @@ class FileStore:
 
         Raises:
             RequestError: a batch uses it.
-            OSError: it cannot be deleted.
+            OSError: it cannot be deleted, and is still there.
         """
-        if self.find(tenant, id) is None:
+        record = self.find(tenant, id)
+        if record is None:
             return False
         if id in self._pins:
             raise RequestError(f"the file {id} is the input of a batch that has not ended")
-        self._forget(id)
-        await self.threads.run(self._erase, id)
+        await run_to_end(self._delete(record))
         return True
+
+    async def _delete(self, record: FileRecord) -> None:
+        self._forget(record.id)
+        try:
+            await self.threads.run(self._erase, record.id)
+        except OSError:
+            self._book(record)
+            raise
+
+    def drop(self, id: str) -> None:
+        """Deletes a file, if there is one, without waiting for the disk."""
+        if id in self._records:
+            self._forget(id)
+            self.threads.begin(self._erase_or_tell, id)
 
     def _forget(self, id: str) -> None:
         self._num_bytes -= self._records.pop(id).size
 
     def _erase(self, id: str) -> None:
-        self._folder.delete(id)
+        # The content first: a disk that refuses has changed nothing then, and a record without
+        # content is forgotten at the next start.
         self.path_of(id).unlink(missing_ok=True)
+        self._folder.delete(id)
 
-    def _erase_expired(self, id: str) -> None:
+    def _erase_or_tell(self, id: str) -> None:
         try:
             self._erase(id)
         except OSError as error:
-            logger.error("the file %s has expired and cannot be deleted: %s", id, error)
+            logger.error("the file %s is gone for clients, and cannot be erased: %s", id, error)
 
     def drop_expired(self) -> None:
         """Deletes what has expired, as every use of the store does."""
@@ -191,8 +239,7 @@ class FileStore:
             return
         for id, record in list(self._records.items()):
             if _expiry(record) <= now and id not in self._pins:
-                self._forget(id)
-                self.threads.begin(self._erase_expired, id)
+                self.drop(id)
         self._next_expiry = min(
             (_expiry(record) for id, record in self._records.items() if id not in self._pins),
             default=_NEVER,

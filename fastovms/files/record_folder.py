@@ -38,10 +38,14 @@ class RecordFolder(Generic[Record]):
             except (OSError, msgspec.DecodeError) as error:
                 logger.error("%s cannot be read: %s", path, error)
 
+    def ids(self) -> set[str]:
+        """Returns those of all records, also of those that cannot be read."""
+        return {path.stem for path in self._directory.glob(f"*{_SUFFIX}")}
+
     def write(self, id: str, record: Record) -> None:
         """Writes a record in place of the one with this id. Raises OSError: the old one stays."""
         path = self._path(id)
-        draft = path.with_suffix(".new")
+        draft = _draft(path)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(msgspec.json.encode(record))
@@ -51,10 +55,17 @@ class RecordFolder(Generic[Record]):
         sync_directory(self._directory)
 
     def delete(self, id: str) -> None:
-        self._path(id).unlink(missing_ok=True)
+        """Deletes a record, or what a write that has failed has left of it."""
+        path = self._path(id)
+        path.unlink(missing_ok=True)
+        _draft(path).unlink(missing_ok=True)
 
     def _path(self, id: str) -> Path:
         return self._directory / f"{id}{_SUFFIX}"
+
+
+def _draft(path: Path) -> Path:
+    return path.with_suffix(".new")
 
 
 def sync_directory(path: Path) -> None:

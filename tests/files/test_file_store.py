@@ -84,6 +84,95 @@ async def test_the_next_process_finds_what_is_whole(store, tmp_path, clock) -> N
     store._lock = again._lock  # the fixture closes it
 
 
+async def test_what_has_a_record_that_cannot_be_read_is_kept(
+    store, tmp_path, clock, caplog
+) -> None:
+    record = await add(store, "file-1", size=100)
+    path = tmp_path / "files" / "records" / "file-1.json"
+    written = path.read_bytes()
+    path.write_text('{"id": "file-1", "of": "another version"}')
+    store.close()
+    again = FileStore(tmp_path / "files", CONFIG, clock, store.threads)
+    assert "1 files (100 bytes) are kept and not shown" in caplog.text
+    assert again.find("", "file-1") is None
+    assert again.num_bytes == 100
+    assert not again.reserve(151)
+    again.close()
+    path.write_bytes(written)
+    store._lock = again._lock
+    again = FileStore(tmp_path / "files", CONFIG, clock, store.threads)
+    assert (list(again.list("")), again.num_bytes) == ([record], 100)
+    assert again.path_of("file-1").read_bytes() == b"x" * 100
+    store._lock = again._lock  # the fixture closes it
+
+
+async def test_who_is_cancelled_leaves_a_whole_file(store, monkeypatch) -> None:
+    sync, go = os.fsync, threading.Event()
+    monkeypatch.setattr("os.fsync", lambda descriptor: (go.wait(), sync(descriptor)))
+    adding = asyncio.ensure_future(add(store, "file-1"))
+    await asyncio.sleep(0.01)
+    adding.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    assert store.find("", "file-1") is not None
+    assert store.num_bytes == 10
+    store.drop("file-1")
+    store.drop("file-1")
+    await store.threads.close()
+    assert (store.find("", "file-1"), store.num_bytes) == (None, 0)
+    assert not list(store._contents.parent.rglob("file-1*"))
+
+
+@pytest.mark.parametrize("num_syncs", [0, 1, 2])  # of the record, its directory, the contents'
+async def test_a_disk_that_fails_leaves_the_content_where_it_was(
+    store, monkeypatch, num_syncs
+) -> None:
+    sync, left = os.fsync, [None] * num_syncs
+
+    def fail(descriptor: int) -> None:
+        if not left:
+            raise OSError("broken")
+        left.pop()
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="broken"):
+        await add(store, "file-1")
+    assert (store.find("", "file-1"), store.num_bytes) == (None, 0)
+    [partial] = store._partial.iterdir()
+    assert partial.read_bytes() == b"x" * 10
+    assert not list(store._contents.parent.rglob("file-1*"))
+
+
+async def test_a_file_that_cannot_be_deleted_is_still_there(store, monkeypatch) -> None:
+    record = await add(store, "file-1", expires_at=2000)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", lambda *args, **options: os.unlink("/dev/null/x"))
+        with pytest.raises(OSError, match="Not a directory"):
+            await store.delete("", "file-1")
+    assert store.find("", "file-1") == record
+    assert store.num_bytes == 10
+    assert await store.delete("", "file-1")
+    assert not list(store._contents.parent.rglob("file-1*"))
+
+
+async def test_what_is_being_deleted_is_no_input_any_more(store, monkeypatch) -> None:
+    await add(store, "file-1")
+    go, erase = threading.Event(), store._erase
+    monkeypatch.setattr(store, "_erase", lambda id: (go.wait(), erase(id)))
+    deleting = asyncio.ensure_future(store.delete("", "file-1"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert store.find("", "file-1") is None
+    deleting.cancel()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await deleting
+    assert not store.path_of("file-1").exists()
+
+
 def test_one_process_has_the_directory(store, tmp_path, clock) -> None:
     with pytest.raises(ConfigurationError, match="another process uses it"):
         FileStore(tmp_path / "files", CONFIG, clock, DiskThreads("files"))

@@ -29,6 +29,7 @@ def test_one_that_is_damaged_is_passed_over(tmp_path, caplog) -> None:
     (tmp_path / "b.json").write_text("{")
     (tmp_path / "c.new").write_text("half of")
     assert list(folder.read_all()) == [Note("1")]
+    assert folder.ids() == {"a", "b"}
     assert "b.json cannot be read" in caplog.text
 
 
@@ -43,3 +44,5 @@ def test_a_disk_that_fails_leaves_the_old_one(tmp_path, monkeypatch) -> None:
     with pytest.raises(OSError, match="broken"):
         folder.write("a", Note("2"))
     assert list(folder.read_all()) == [Note("1")]
+    folder.delete("a")
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -10,7 +11,7 @@ import orjson
 
 from fastovms.api.files.content import send_content
 from fastovms.api.files.expiry import seconds_of
-from fastovms.api.files.file_object import file_object
+from fastovms.api.files.file_object import file_object, no_such_file
 from fastovms.api.files.form_reader import FormReader
 from fastovms.api.files.upload_sink import UploadSink
 from fastovms.api.wire.bodies.body import show
@@ -18,7 +19,7 @@ from fastovms.api.wire.dialect import Dialect
 from fastovms.api.wire.error_responses import error_response
 from fastovms.api.wire.object_page import list_page
 from fastovms.api.wire.url_query import UrlQuery
-from fastovms.errors import InvalidField, NotFound, Overloaded, RequestError, StateFailed
+from fastovms.errors import InvalidField, Overloaded, RequestError, StateFailed
 from fastovms.files.file_record import BATCH_OUTPUT, PURPOSES, FileRecord
 from fastovms.files.file_store import FileStore
 from fastovms.http.gates.media_type import essence
@@ -120,6 +121,9 @@ class Files:
         )
         try:
             await store.add(form.path, record)
+        except asyncio.CancelledError:
+            store.drop(record.id)  # its client has gone, and will never know of it
+            raise
         except OSError as error:
             raise StateFailed(f"the file cannot be kept: {error.strerror or error}") from None
         return _answer(record)
@@ -160,7 +164,7 @@ class Files:
         id = request.path_params["id"]
         record = self._kept.store.find(request.tenant, id)
         if record is None:
-            raise NotFound(f"No such File object: {id[:200]}", param="id")
+            raise no_such_file(id)
         return record
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastovms.errors import NotFound
 from fastovms.files.file_record import FileRecord
 
 
@@ -20,3 +21,8 @@ def file_object(record: FileRecord) -> dict[str, Any]:
         "status": "processed",
         "status_details": None,
     }
+
+
+def no_such_file(id: str) -> NotFound:
+    """Returns what is told of a file that is not there."""
+    return NotFound(f"No such File object: {id[:200]}", param="id")

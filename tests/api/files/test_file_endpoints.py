@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import threading
 import time
 from dataclasses import dataclass
 
@@ -165,6 +167,58 @@ async def test_a_client_that_leaves_leaves_nothing(start) -> None:
     writer.close()
     while site.partial or site.store.num_bytes:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("num_syncs", [0, 1, 3])  # while the upload, or its record, is written
+async def test_a_client_that_leaves_at_the_end_leaves_nothing(
+    start, monkeypatch, num_syncs: int
+) -> None:
+    site = await start()
+    sync, begun, go, left = os.fsync, threading.Event(), threading.Event(), [None] * num_syncs
+
+    def wait(descriptor: int) -> None:
+        if left:
+            left.pop()
+        else:
+            begun.set()
+            go.wait()
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", wait)
+    _, writer = await asyncio.open_connection("127.0.0.1", int(site.url.rpartition(":")[2]))
+    body = form({"purpose": "batch"})
+    head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    writer.write(f"{head}Content-Type: multipart/form-data; boundary=xyz\r\n\r\n".encode() + body)
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(begun.wait)
+        writer.close()
+        while site.server.num_connections:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        go.set()
+        while site.server.num_requests or site.store._records:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await site.server.close()
+    await site.store.threads.close()
+    assert site.store.num_bytes == 0
+    directory = site.store._contents.parent
+    assert [path.name for path in directory.rglob("*") if path.is_file()] == ["lock"]
+
+
+async def test_a_file_that_cannot_be_deleted_is_still_there(start, monkeypatch) -> None:
+    site = await start()
+    async with site.client() as client:
+        file = await client.files.create(file=b"x", purpose="batch")
+        with monkeypatch.context() as patched:
+            patched.setattr(site.store, "_erase", lambda id: os.unlink("/dev/null/x"))
+            with pytest.raises(openai.InternalServerError, match="cannot be deleted"):
+                await client.files.delete(file.id)
+        assert await client.files.retrieve(file.id) == file
+        site.store.path_of(file.id).unlink()
+        with pytest.raises(openai.NotFoundError, match="No such File object"):
+            await client.files.content(file.id)
+        assert (await client.files.delete(file.id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await client.files.delete(file.id)
 
 
 async def test_without_a_directory(start) -> None:

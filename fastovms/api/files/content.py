@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Final
 
+from fastovms.api.files.file_object import no_such_file
 from fastovms.errors import StateFailed
 from fastovms.files.file_record import FileRecord
 from fastovms.http.routing.messages import HeaderPairs, Request, Response, Stream
@@ -24,6 +26,7 @@ async def send_content(
     """Answers with the content.
 
     Raises:
+        NotFound: it is gone, as when the file has expired meanwhile.
         StateFailed: it cannot be read.
     """
     wanted = byte_range(request.headers.get("range"), record.size)
@@ -35,21 +38,50 @@ async def send_content(
     if len(wanted) != record.size:
         span = f"bytes {wanted.start}-{wanted.stop - 1}/{record.size}"
         status, headers = 206, (*headers, ("Content-Range", span))
+    content = _Content(path)
     try:
-        descriptor = await threads.run(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StateFailed(f"the file cannot be read: {error.strerror}") from None
-    try:
+        # The first piece is read before the answer begins, which tells what is wrong then.
+        piece = await _read(threads, content, wanted)
         if len(wanted) <= _PIECE:
-            body = await _read(threads, descriptor, len(wanted), wanted.start)
-            return Response(status, body, _TYPE, headers)
+            return Response(status, piece, _TYPE, headers)
         stream = request.stream(
             status=status, content_type=_TYPE, headers=headers, length=len(wanted)
         )
-        await _send(stream, threads, descriptor, wanted)
+        await _send(stream, threads, content, wanted, piece)
+    except FileNotFoundError:
+        raise no_such_file(record.id) from None
+    except OSError as error:
+        raise StateFailed(f"the file cannot be read: {error.strerror}") from None
     finally:
-        os.close(descriptor)
+        threads.begin(content.close)
     return None
+
+
+class _Content:
+    """A content that threads read: all of it blocks. It is opened by the first read, and closed
+    once, after the last: who is cancelled leaves a read running, and a descriptor that is closed
+    meanwhile may be another file's by then."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._in_use = threading.Lock()
+        self._descriptor: int | None = None
+        self._is_closed = False
+
+    def read(self, size: int, position: int) -> bytes:
+        with self._in_use:
+            if self._is_closed:
+                return b""
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._descriptor, size, position)
+
+    def close(self) -> None:
+        with self._in_use:
+            self._is_closed = True
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def byte_range(asked: str | None, size: int) -> range | None:
@@ -68,25 +100,25 @@ def byte_range(asked: str | None, size: int) -> range | None:
     return range(start, end) if start < end else None
 
 
-async def _send(stream: Stream, threads: DiskThreads, descriptor: int, wanted: range) -> None:
+async def _send(
+    stream: Stream, threads: DiskThreads, content: _Content, wanted: range, piece: bytes
+) -> None:
+    """Sends what is wanted, of which `piece` is the beginning."""
     writable = asyncio.Event()
     stream.on_writable = writable.set
-    position = wanted.start
-    while position < wanted.stop:
-        piece = await _read(threads, descriptor, min(_PIECE, wanted.stop - position), position)
-        if not piece:
-            stream.abort()  # somebody has cut the file
-            return
-        position += len(piece)
+    while piece:
         stream.send(piece)
+        wanted = wanted[len(piece) :]
+        if not wanted:
+            stream.finish()
+            return
         while not stream.writable and not stream.closed:
             writable.clear()
             await writable.wait()
-    stream.finish()
+        piece = await _read(threads, content, wanted)
+    stream.abort()  # somebody has cut the file
 
 
-async def _read(threads: DiskThreads, descriptor: int, size: int, position: int) -> bytes:
-    try:
-        return await threads.run(os.pread, descriptor, size, position)
-    except OSError as error:
-        raise StateFailed(f"the file cannot be read: {error.strerror}") from None
+async def _read(threads: DiskThreads, content: _Content, wanted: range) -> bytes:
+    """Reads the first piece of what is wanted. Raises OSError."""
+    return await threads.run(content.read, min(_PIECE, len(wanted)), wanted.start)

@@ -101,9 +101,9 @@ class FormReader:
         self.path.unlink(missing_ok=True)
 
     def _close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
     # Called by the parser
 

@@ -68,15 +68,25 @@ class UploadSink:
         while self._work is not None:
             await asyncio.wait([self._work])
         if self._error is None:
+            self._work = work = self._store.threads.begin(self._reader.finish)
+            work.add_done_callback(self._end_form)
+            await asyncio.wait([work])
             try:
-                await self._store.threads.run(self._reader.finish)
+                work.result()
             except OSError as error:
                 self._error = _disk_failed(error)
         if self._error is not None:
             raise self._error
         return self._reader
 
+    def _end_form(self, work: asyncio.Future[None]) -> None:
+        self._work = None
+        work.exception()  # who has left does not ask for it
+        if self._is_closed:
+            self._discard()
+
     def close(self) -> None:
+        """Throws away what nobody has taken, once no thread works on it any more."""
         if self._is_closed:
             return
         self._is_closed = True

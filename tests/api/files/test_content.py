@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from pathlib import Path
 
 import pytest
 
 from fastovms.api.files.content import byte_range, send_content
-from fastovms.errors import StateFailed
+from fastovms.errors import NotFound, StateFailed
 from fastovms.files.file_record import FileRecord
 from fastovms.http.routing.messages import Headers, Request
 from fastovms.system.disk_threads import DiskThreads
@@ -61,8 +64,8 @@ def record(size: int) -> FileRecord:
     return FileRecord(id="file-1", tenant="", name="a", purpose="batch", size=size, created_at=1)
 
 
-async def ask(path, size: int, asked: str | None = None):
-    threads = DiskThreads("files")
+async def ask(path, size: int, asked: str | None = None, threads: DiskThreads | None = None):
+    threads = threads or DiskThreads("files")
     stream = Sent()
     opened: list[tuple] = []
 
@@ -99,5 +102,50 @@ async def test_small_ones_and_ranges_come_at_once(tmp_path) -> None:
 
 
 async def test_a_content_that_is_gone(tmp_path) -> None:
-    with pytest.raises(StateFailed, match="cannot be read"):
+    with pytest.raises(NotFound, match="No such File object: file-1"):
         await ask(tmp_path / "a", 10)
+
+
+async def test_a_content_that_cannot_be_read(tmp_path) -> None:
+    with pytest.raises(StateFailed, match="cannot be read: Is a directory"):
+        await ask(tmp_path, 10)
+
+
+def num_open(path) -> int:
+    """Returns how many descriptors lead to a file."""
+    num = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            num += os.readlink(link) == str(path)
+        except FileNotFoundError:
+            continue  # that of the directory itself
+    return num
+
+
+@pytest.mark.parametrize("call", ["open", "pread"])
+async def test_who_leaves_leaves_nothing_open(tmp_path, monkeypatch, call: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"0123456789")
+    real, begun, go = getattr(os, call), threading.Event(), threading.Event()
+    results: list[object] = []
+
+    def wait(*args):
+        begun.set()
+        go.wait()
+        results.append(real(*args))
+        return results[-1]
+
+    monkeypatch.setattr(os, call, wait)
+    threads = DiskThreads("files")
+    asking = asyncio.ensure_future(ask(path, 10, threads=threads))
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(begun.wait)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await asyncio.to_thread(int)
+    go.set()
+    await threads.close()
+    assert num_open(path) == 0
+    if call == "pread":
+        assert results == [b"0123456789"]  # it was open until then

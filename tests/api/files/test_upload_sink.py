@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 
@@ -108,3 +109,27 @@ async def test_a_client_that_leaves(tmp_path) -> None:
     upload = Upload(tmp_path)
     upload.sink.write(form(file=b"x" * MB)[:-100])
     await upload.close()
+
+
+async def test_a_client_that_leaves_at_the_end(tmp_path, monkeypatch) -> None:
+    upload = Upload(tmp_path)
+    upload.sink.write(form({"purpose": "batch"}))
+    begun, go, is_open = threading.Event(), threading.Event(), []
+
+    def sync(descriptor: int) -> None:
+        begun.set()
+        go.wait()
+        is_open.append(os.readlink(f"/proc/self/fd/{descriptor}") == str(upload.partial))
+
+    monkeypatch.setattr("os.fsync", sync)
+    taking = asyncio.ensure_future(upload.sink.form())
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(begun.wait)
+    taking.cancel()
+    closing = asyncio.ensure_future(upload.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    go.set()
+    await closing
+    assert is_open == [True]
+    assert upload.reader._file is None

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fastovms.api.serving.chat_model import ChatModel
 from fastovms.api.serving.images import ImageInput
@@ -49,7 +50,6 @@ from fastovms.params import ModelInfo, SamplingDefaults
 from fastovms.system.binding_tables import make_binding_tables
 from fastovms.system.disk_cache import DiskCache, cache_root
 from fastovms.telemetry.metrics import GenerationMetrics
-from fastovms.text.tokens.text_encoder import TokenIds
 from fastovms.text.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ def _encoder(model: ModelConfig, turn: ComputeTurn) -> ServedEncoder:
         labels={"max_model_len": str(info.max_model_len), "device": model.engine.device},
         has_kv_cache=False,
     )
-    tokenizing: FairThread[list[TokenIds]] = FairThread(
+    tokenizing: FairThread[Any] = FairThread(
         "texts to encode", per_client=_MAX_PIECES, total=4 * _MAX_PIECES
     )
     return ServedEncoder(backend, texts, model.encoder, metrics, tokenizing, model.names[1:])

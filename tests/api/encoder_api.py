@@ -41,6 +41,7 @@ class ByteTexts:
     behind = np.array([SEP], np.int64)
     num_added = 2
     pad_token_id = 0
+    keeps_spaces = True
 
     def __init__(self, pair: PairTemplate | None = PAIR, *, has_detokenizer: bool = True) -> None:
         self.pair = pair

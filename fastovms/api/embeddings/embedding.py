@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from fastovms.api.embeddings.encoding_call import EncodingCall
 from fastovms.api.embeddings.input_texts import InputText, TextLimit, tokenize
+from fastovms.api.request.prompting import offload
 from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.encoding import EncoderText
 from fastovms.errors import InvalidField
@@ -86,21 +88,29 @@ async def embed(
             f"{dimensions}",
             param="dimensions",
         )
-    if options.instruction:
-        texts = [options.instruction + text if isinstance(text, str) else text for text in texts]
-    found = await tokenize(model, texts, names, options.limit, call.client)
-    if options.adds_special_tokens:
-        # Tokens that a client sends are taken as they are.
-        found = [
-            model.texts.enclosed(token_ids) if isinstance(text, str) else token_ids
-            for text, token_ids in zip(texts, found, strict=True)
-        ]
+    found = await tokenize(
+        model,
+        instructed(texts, options.instruction),
+        names,
+        options.limit,
+        call.client,
+        encloses=options.adds_special_tokens,
+    )
     encoded = [EncoderText(token_ids) for token_ids in found]
     rows = await call.encode(encoded, options.priority)
     if dimensions is not None:
         rows = rows[:, :dimensions]
     normalizes = model.config.normalize if options.normalizes is None else options.normalizes
-    return Embeddings(normalized(rows) if normalizes else rows, sum(map(len, found)))
+    if normalizes:
+        rows = await offload.run(partial(normalized, rows), rows.size)
+    return Embeddings(rows, sum(map(len, found)))
+
+
+def instructed(texts: Sequence[InputText], instruction: str) -> Sequence[InputText]:
+    """Returns texts behind an instruction, and tokens as they are."""
+    if not instruction:
+        return texts
+    return [(instruction, text) if isinstance(text, str) else text for text in texts]
 
 
 def normalized(rows: Vectors) -> Vectors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from fastovms.api.serving.release import Release, uncounted
 from fastovms.api.wire.bodies.fair_thread import FairThread
@@ -14,7 +14,7 @@ from fastovms.config.encoder_config import EncoderConfig
 from fastovms.encoding import Task
 from fastovms.params import ModelInfo
 from fastovms.telemetry.metrics import GenerationMetrics
-from fastovms.text.tokens.text_encoder import TextEncoder, TokenIds
+from fastovms.text.tokens.text_encoder import TextEncoder
 
 CAPABILITIES: Final[Mapping[Task, tuple[str, ...]]] = {
     Task.EMBEDDINGS: ("embedding",),
@@ -29,7 +29,7 @@ class ServedEncoder:
     """A model in memory that encodes texts.
 
     Attributes:
-        tokenizing: makes tokens of texts, a few at a time.
+        tokenizing: makes tokens of texts, and pairs of them, a few at a time.
         aliases: names that requests may use in place of the model's, which answers carry.
         hold: takes it into use; nobody unloads it then.
     """
@@ -38,7 +38,7 @@ class ServedEncoder:
     texts: TextEncoder
     config: EncoderConfig
     metrics: GenerationMetrics
-    tokenizing: FairThread[list[TokenIds]]
+    tokenizing: FairThread[Any]
     aliases: tuple[str, ...] = ()
     hold: Callable[[], Release] = uncounted
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import openvino as ov
@@ -23,10 +25,14 @@ _TEMPLATES: Final = "processed_post_processor_template"
 _PROBE: Final = "a"
 _FIRST, _SECOND = -1, -2
 
+_WORDS: Final = ("of the night", "the river")
+"""What shows how texts may be cut: at the space between them."""
+
 TokenIds = NDArray[np.int64]
 
 
-class PairTemplate(NamedTuple):
+@dataclass(frozen=True)
+class PairTemplate:
     """What stands before, between and behind two texts.
 
     Attributes:
@@ -43,13 +49,22 @@ class PairTemplate(NamedTuple):
 
     def join(self, first: TokenIds, second: TokenIds) -> tuple[TokenIds, TokenIds]:
         """Returns the tokens of a pair, and to which text each belongs."""
-        texts = {_FIRST: first, _SECOND: second}
-        parts = [texts.get(each, np.array([each], np.int64)) for each in self.ids]
-        kinds = [
-            np.full(len(part), kind, np.int64)
-            for part, kind in zip(parts, self.type_ids, strict=True)
-        ]
-        return np.concatenate(parts), np.concatenate(kinds)
+        parts, lengths, kinds = self._constants
+        first_place, second_place = self._places
+        parts, lengths = parts.copy(), lengths.copy()
+        parts[first_place], lengths[first_place] = first, len(first)
+        parts[second_place], lengths[second_place] = second, len(second)
+        return np.concatenate(parts), np.repeat(kinds, lengths)
+
+    @cached_property
+    def _places(self) -> tuple[int, int]:
+        return self.ids.index(_FIRST), self.ids.index(_SECOND)
+
+    @cached_property
+    def _constants(self) -> tuple[list[TokenIds], TokenIds, TokenIds]:
+        """What `join` fills in: the tokens of each place, their numbers and their types."""
+        parts = [np.array([each], np.int64) for each in self.ids]
+        return parts, np.ones(len(parts), np.int64), np.array(self.type_ids, np.int64)
 
 
 class TextEncoder:
@@ -60,6 +75,8 @@ class TextEncoder:
         pair: what it puts around two texts; None = it knows no pairs.
         pad_token_id: what texts of one batch are filled up with.
         has_detokenizer: whether it makes texts of tokens, too.
+        keeps_spaces: whether the second of two slices of a text, which have the same tokens apart,
+            begins with the space between them, rather than behind it.
     """
 
     def __init__(
@@ -78,6 +95,7 @@ class TextEncoder:
         self.has_detokenizer = has_detokenizer
         self.pad_token_id: int = max(tokenizer.get_pad_token_id(), 0)
         self.before, self.behind = self._ends()
+        self.keeps_spaces = self._keeps_spaces()
 
     @classmethod
     def load(cls, model_dir: Path) -> TextEncoder:
@@ -149,6 +167,12 @@ class TextEncoder:
             if len(bare) and np.array_equal(whole[start:end], bare):
                 return whole[:start], whole[end:]
         return whole[:0], whole[:0]
+
+    def _keeps_spaces(self) -> bool:
+        # Tokenizers that put a space before each text make other tokens of one that has its own.
+        first, second = _WORDS
+        whole, *parts = self.encode([f"{first} {second}", first, second])
+        return not np.array_equal(np.concatenate(parts), whole)
 
 
 def _pair_template(path: Path) -> PairTemplate | None:

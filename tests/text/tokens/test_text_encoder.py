@@ -7,6 +7,7 @@ import pytest
 from fastovms.config.model_config import DEMO_MODEL
 from fastovms.errors import ConfigurationError, RequestError
 from fastovms.text.tokens.text_encoder import TextEncoder
+from fastovms.text.tokens.text_slices import slices
 from tests.encoder_models import encoder_dir
 
 TEXTS = ["the model", "of the river, at night?", "x", "[SEP] is written out"]
@@ -34,6 +35,18 @@ def test_pairs_are_encoded_as_by_genai(texts):
         expected = reference.encode([TEXTS[0]], [text]).input_ids.data[0].tolist()
         assert joined.tolist() == expected
         assert types.tolist() == [0] * (len(first) + 2) + [1] * (len(token_ids) + 1)
+
+
+@pytest.mark.parametrize("load", [encoder_dir, lambda: DEMO_MODEL], ids=["bert", "bytes"])
+@pytest.mark.parametrize("from_end", [False, True])
+def test_slices_of_a_text_have_its_tokens(load, from_end):
+    texts = TextEncoder.load(load())
+    text = "The model of  the river,\n at night? It has 12,345 boats (or more). " * 50
+    parts = slices(text, 40, 200, from_end=from_end, keeps_spaces=texts.keeps_spaces)
+    found = texts.encode(list(parts))
+    assert len(found) > 10
+    [whole] = texts.encode([text])
+    assert np.array_equal(np.concatenate(found[::-1] if from_end else found), whole)
 
 
 def test_texts_of_tokens():

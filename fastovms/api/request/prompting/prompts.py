@@ -187,10 +187,15 @@ def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
 def check_text(text: str, name: str, model: ModelInfo) -> None:
     """Raises InvalidField for a text that is empty, or longer than the context whatever its tokens
     are."""
-    if not text:
+    check_num_chars(len(text), name, model)
+
+
+def check_num_chars(num_chars: int, name: str, model: ModelInfo) -> None:
+    """Raises InvalidField for the length of a text, in characters, as `check_text` does."""
+    if not num_chars:
         raise InvalidField(f"{name} must not be an empty string", param=name)
-    if len(text) > model.max_model_len * _MAX_CHARS_PER_TOKEN:
-        raise context_exceeded(f"the prompt has {len(text)} characters", model, name)
+    if num_chars > model.max_model_len * _MAX_CHARS_PER_TOKEN:
+        raise context_exceeded(f"the prompt has {num_chars} characters", model, name)
 
 
 def _check_token_ids(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastovms.api.embeddings.embedding_schemas import EncodingFields, RerankRequest
 from fastovms.api.embeddings.encoding_options import read_limit
-from fastovms.api.embeddings.pair_scores import PairOptions
+from fastovms.api.embeddings.pairs import PairOptions
 from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField

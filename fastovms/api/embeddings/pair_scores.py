@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastovms.api.embeddings.embedding import default_limit, normalized
+from fastovms.api.embeddings.embedding import default_limit, instructed, normalized
 from fastovms.api.embeddings.encoding_call import EncodingCall
-from fastovms.api.embeddings.input_texts import InputText, TextLimit, tokenize
-from fastovms.api.request.prompting.prompts import context_exceeded
+from fastovms.api.embeddings.fitted_pairs import FittedPair, PairTokens, fit_pairs, join_pairs
+from fastovms.api.embeddings.input_texts import (
+    InputText,
+    TextLimit,
+    check_texts,
+    num_units,
+    tokenize,
+)
+from fastovms.api.embeddings.pairs import Pair, PairOptions, PairTexts
+from fastovms.api.request.prompting import offload
 from fastovms.api.serving.served_encoder import ServedEncoder
 from fastovms.encoding import EncoderText, Task
 from fastovms.errors import InvalidField
@@ -20,12 +29,14 @@ from fastovms.text.tokens.text_encoder import PairTemplate, TokenIds
 
 Scores = NDArray[np.float32]
 
+_MAX_TOKENS: Final = 2**24
+"""How many tokens the pairs of a request have at most: as many as may wait for a model."""
 
-class Pair(NamedTuple):
-    """A query and a document: positions among the texts of a request."""
+_MAX_JOINED_CHARS: Final = 8 * _MAX_TOKENS
+"""How many characters they have at most where each pair is one text: about as many."""
 
-    query: int
-    document: int
+_PIECE_PAIRS: Final = 64
+"""How many are joined at once."""
 
 
 class PairScores(NamedTuple):
@@ -38,45 +49,6 @@ class PairScores(NamedTuple):
 
     scores: Scores
     num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class PairTexts:
-    """The texts of a request that scores pairs.
-
-    Attributes:
-        query_names, document_names: their fields, for messages.
-    """
-
-    queries: Sequence[str]
-    documents: Sequence[str]
-    query_names: Sequence[str]
-    document_names: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class PairOptions:
-    """How pairs are scored.
-
-    Attributes:
-        max_tokens: of a pair, with what the tokenizer puts around it.
-        truncates: whether pairs that are longer are cut, the longer text first.
-        chunks: whether documents that do not fit are scored in parts, of which the best counts.
-        max_chunks_per_document: further parts are left out; None = none are.
-        max_chunks: of all pairs together.
-        uses_activation: whether scores are from 0 to 1.
-        priority: lower is sooner.
-        max_document_tokens: to which documents are cut in any case; None = to none.
-    """
-
-    max_tokens: int
-    truncates: bool = False
-    chunks: bool = False
-    max_chunks_per_document: int | None = None
-    max_chunks: int = 10_000
-    uses_activation: bool = True
-    priority: int = 0
-    max_document_tokens: int | None = None
 
 
 async def score_pairs(
@@ -120,20 +92,35 @@ async def _alike(
 ) -> PairScores:
     """Returns the cosines between the vectors of each pair."""
     model, config = call.model, call.model.config
-    limit = default_limit(model, truncates=options.truncates or options.chunks)
-    short = limit.at_most(options.max_document_tokens)
+    usual = default_limit(model, truncates=options.truncates or options.chunks)
+    limit = replace(usual, max_together=_MAX_TOKENS)
     found: list[TokenIds] = []
     for given, names, instruction, most in (
         (texts.queries, texts.query_names, config.query_instruction, limit),
-        (texts.documents, texts.document_names, config.document_instruction, short),
+        (
+            texts.documents,
+            texts.document_names,
+            config.document_instruction,
+            limit.at_most(options.max_document_tokens),
+        ),
     ):
-        whole = [instruction + text for text in given]
-        found += await tokenize(model, whole, names, most, call.client)
-    encoded = [EncoderText(model.texts.enclosed(token_ids)) for token_ids in found]
-    vectors = normalized(await call.encode(encoded, options.priority))
+        whole = instructed(given, instruction)
+        found += await tokenize(model, whole, names, most, call.client, encloses=True)
+    encoded = [EncoderText(token_ids) for token_ids in found]
+    rows = await call.encode(encoded, options.priority)
     first = len(texts.queries)
-    scores = np.array([vectors[q] @ vectors[first + d] for q, d in pairs], np.float32)
-    return PairScores(scores, _num_tokens(encoded))
+
+    def compare() -> Scores:
+        vectors = normalized(rows)
+        positions = np.array(pairs) + np.array([0, first])
+        return np.concatenate(
+            [
+                np.einsum("ij,ij->i", *np.moveaxis(vectors[piece], 1, 0))
+                for piece in np.split(positions, range(_PIECE_PAIRS, len(pairs), _PIECE_PAIRS))
+            ]
+        )
+
+    return PairScores(await offload.run(compare, rows.size), _num_tokens(encoded))
 
 
 def _num_tokens(texts: Sequence[EncoderText]) -> int:
@@ -148,17 +135,25 @@ async def _joined(
     client: str,
 ) -> list[EncoderText]:
     """Returns pairs as one text each: the query and the document behind it."""
+    room = options.max_tokens - model.texts.num_added
+    limit = TextLimit(room, options.truncates, max_together=_MAX_TOKENS)
+    check_texts(model, texts.queries, texts.query_names, limit)
+    check_texts(model, texts.documents, texts.document_names, limit)
+    before, between = model.config.query_instruction, model.config.document_instruction
     joined: list[InputText] = [
-        model.config.query_instruction
-        + texts.queries[query]
-        + model.config.document_instruction
-        + texts.documents[document]
+        (before, texts.queries[query], between, texts.documents[document])
         for query, document in pairs
     ]
+    # A query is tokenized once for each of its documents.
+    if sum(map(num_units, joined)) > _MAX_JOINED_CHARS:
+        raise InvalidField(
+            f"the texts of all pairs must have at most {_MAX_JOINED_CHARS} characters together, "
+            "where the query counts once for each document",
+            param=texts.query_names[0],
+        )
     names = [texts.document_names[document] for _, document in pairs]
-    limit = TextLimit(options.max_tokens - model.texts.num_added, options.truncates)
-    found = await tokenize(model, joined, names, limit, client)
-    return [EncoderText(model.texts.enclosed(token_ids)) for token_ids in found]
+    found = await tokenize(model, joined, names, limit, client, encloses=True)
+    return [EncoderText(token_ids) for token_ids in found]
 
 
 async def _paired(
@@ -179,63 +174,21 @@ async def _paired(
             param="truncate_prompt_tokens",
         )
     # Nothing is longer than the context, however it is cut; documents in parts may be.
-    cuts = options.truncates or options.chunks
-    whole = TextLimit(room, truncates=cuts)
-    parts = options.max_chunks_per_document or options.max_chunks
-    long = TextLimit(room * parts, truncates=True) if options.chunks else whole
+    whole = TextLimit(room, options.truncates or options.chunks, max_together=_MAX_TOKENS)
+    long = whole
+    if options.chunks:
+        parts = options.max_chunks_per_document or options.max_chunks
+        together = min(_MAX_TOKENS, room * options.max_chunks)
+        long = replace(whole, max_tokens=room * parts, max_together=together)
     queries = await tokenize(model, texts.queries, texts.query_names, whole, client)
     long = long.at_most(options.max_document_tokens)
     documents = await tokenize(model, texts.documents, texts.document_names, long, client)
+    tokens = PairTokens(queries, documents)
+    fit = partial(fit_pairs, pairs, tokens, texts, options, room, model.info, _MAX_TOKENS)
+    fitted: list[FittedPair] = fit() if len(pairs) == 1 else await model.tokenizing.run(client, fit)
     found: list[EncoderText] = []
-    owners: list[int] = []
-    for position, (query, document) in enumerate(pairs):
-        first, second = queries[query], documents[document]
-        for one, other in _fitted(first, second, room, options, model, texts, (query, document)):
-            found.append(EncoderText(*template.join(one, other)))
-            owners.append(position)
-        if len(found) > options.max_chunks:
-            raise InvalidField(
-                f"documents must be at most {options.max_chunks}, each of which counts as many "
-                "times as it is cut to fit the model",
-                param="documents",
-            )
-    return found, owners
-
-
-def _fitted(
-    query: TokenIds,
-    document: TokenIds,
-    room: int,
-    options: PairOptions,
-    model: ServedEncoder,
-    texts: PairTexts,
-    pair: tuple[int, int],
-) -> list[tuple[TokenIds, TokenIds]]:
-    """Returns one pair that fits, or several with parts of the document."""
-    if len(query) + len(document) <= room:
-        return [(query, document)]
-    if options.truncates:
-        kept = longest_first(len(query), len(document), room)
-        return [(query[: kept[0]], document[: kept[1]])]
-    if options.chunks:
-        query = query[: max(1, room // 2)]
-        size = room - len(query)
-        parts = range(0, len(document), size)[: options.max_chunks_per_document]
-        return [(query, document[start : start + size]) for start in parts]
-    raise context_exceeded(
-        f"the pair has {len(query) + len(document)} tokens, and {options.max_tokens - room} stand "
-        "around it",
-        model.info,
-        texts.document_names[pair[1]],
-    )
-
-
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Returns how much is kept of two lengths that are more than `room` together, where one by one
-    is taken of the longer."""
-    half = room // 2
-    if first <= half:
-        return first, room - first
-    if second <= half:
-        return room - second, second
-    return room - half, half
+    for start in range(0, len(fitted), _PIECE_PAIRS):
+        piece = fitted[start : start + _PIECE_PAIRS]
+        join = partial(join_pairs, piece, pairs, tokens, template)
+        found += join() if len(fitted) == 1 else await model.tokenizing.run(client, join)
+    return found, [part.owner for part in fitted]

@@ -11,7 +11,8 @@ from fastovms.api.embeddings.embedding_schemas import RerankRequest
 from fastovms.api.embeddings.encoding_call import encoding_call
 from fastovms.api.embeddings.encoding_options import answer_id, check_priority, encoding_usage
 from fastovms.api.embeddings.pair_options import read_pair_options
-from fastovms.api.embeddings.pair_scores import Pair, PairScores, PairTexts, score_pairs
+from fastovms.api.embeddings.pair_scores import PairScores, score_pairs
+from fastovms.api.embeddings.pairs import Pair, PairTexts
 from fastovms.api.generation.context import ApiContext
 from fastovms.api.request.prompting import offload
 from fastovms.api.request.typed_body import read_encoder_body

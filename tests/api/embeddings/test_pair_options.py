@@ -4,7 +4,7 @@ import pytest
 
 from fastovms.api.embeddings.embedding_schemas import RerankRequest
 from fastovms.api.embeddings.pair_options import read_pair_options
-from fastovms.api.embeddings.pair_scores import PairOptions
+from fastovms.api.embeddings.pairs import PairOptions
 from fastovms.encoding import Task
 from tests.api.encoder_api import served_encoder
 

@@ -127,8 +127,8 @@ class Batches:
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
         page = UrlQuery(request).page()
-        records = self._kept.runner.list(request.tenant)
-        return Response(200, list_page([batch_object(record) for record in records], page))
+        records = [*self._kept.runner.list(request.tenant)]
+        return Response(200, list_page(records, page, batch_object))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
         """Cancels a batch; a second time changes nothing.

@@ -139,8 +139,8 @@ class Files:
                 param="purpose",
             )
         records = self._kept.store.list(request.tenant)
-        found = [file_object(record) for record in records if purpose in (None, record.purpose)]
-        return Response(200, list_page(found, page))
+        found = [record for record in records if purpose in (None, record.purpose)]
+        return Response(200, list_page(found, page, file_object))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
         return _answer(self._find(request))

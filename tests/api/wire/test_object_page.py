@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import orjson
 import pytest
 
@@ -9,7 +11,16 @@ from fastovms.api.wire.object_page import list_page
 from fastovms.errors import InvalidField
 from fastovms.state.store import Page
 
-OBJECTS = [{"id": id} for id in "abcd"]
+
+class Named(NamedTuple):
+    id: str
+
+
+RECORDS = [Named(id) for id in "abcd"]
+
+
+def describe(record: Named) -> dict[str, Any]:
+    return {"id": record.id}
 
 
 @pytest.mark.parametrize(
@@ -23,7 +34,7 @@ OBJECTS = [{"id": id} for id in "abcd"]
     ],
 )
 def test_pages(page, ids, has_more) -> None:
-    body = orjson.loads(list_page(OBJECTS, page))
+    body = orjson.loads(list_page(RECORDS, page, describe))
     assert "".join(found["id"] for found in body["data"]) == ids
     assert (body["first_id"] or "", body["last_id"] or "") == (ids[:1], ids[-1:])
     assert body["has_more"] == has_more
@@ -31,4 +42,10 @@ def test_pages(page, ids, has_more) -> None:
 
 def test_an_unknown_place() -> None:
     with pytest.raises(InvalidField, match="after"):
-        list_page(OBJECTS, Page(1, True, "x"))
+        list_page(RECORDS, Page(1, True, "x"), describe)
+
+
+def test_nothing_is_written_but_the_page() -> None:
+    asked = []
+    list_page(RECORDS, Page(2, True, "a"), lambda record: asked.append(record.id) or {})
+    assert asked == ["b", "c"]

@@ -11,7 +11,7 @@ import orjson
 
 from fastovms.api.batches.batch_object import batch_object
 from fastovms.api.batches.endpoints import BatchEndpoints
-from fastovms.api.files.expiry import seconds_of
+from fastovms.api.files.expiry import BATCH_AGE, seconds_of
 from fastovms.api.files.file_endpoints import KeptFiles
 from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.bodies.body_reader import BodyReader
@@ -114,7 +114,7 @@ class Batches:
             output_id=f"file-{self._new_id()}",
             error_id=f"file-{self._new_id()}",
             metadata=None if body.metadata is None else read_metadata(body.metadata),
-            output_age=seconds_of(body.output_expires_after, "output_expires_after"),
+            output_age=seconds_of(body.output_expires_after, "output_expires_after") or BATCH_AGE,
         )
         try:
             await runner.add(record)

@@ -12,6 +12,10 @@ _ANCHOR: Final = "created_at"
 _SHORTEST: Final = 3600
 _LONGEST: Final = 30 * 24 * 3600
 
+BATCH_AGE: Final = 30 * 24 * 3600
+"""Seconds after which the input of a batch and its results expire where clients say nothing, as
+OpenAI's do: they would fill the disk of a server that runs a batch a night."""
+
 
 def seconds_of(given: Mapping[str, Any] | None, name: str) -> int | None:
     """Returns the seconds; None = nothing is given.

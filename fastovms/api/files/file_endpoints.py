@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from fastovms.api.files.content import send_content
-from fastovms.api.files.expiry import seconds_of
+from fastovms.api.files.expiry import BATCH_AGE, seconds_of
 from fastovms.api.files.file_object import file_object, no_such_file
 from fastovms.api.files.form_reader import FormReader
 from fastovms.api.files.upload_sink import UploadSink
@@ -28,9 +28,6 @@ from fastovms.http.routing.messages import Request, Response
 
 _MAX_UPLOADS: Final = 16
 _MAX_LISTED: Final = 10_000
-_BATCH_AGE: Final = 30 * 24 * 3600
-"""Seconds after which a file for batches expires where its client says nothing, as OpenAI's do."""
-
 _FORM: Final = "multipart/form-data"
 
 
@@ -108,7 +105,7 @@ class Files:
             )
         age = seconds_of(_expires_after(form.fields), "expires_after")
         if age is None and purpose == "batch":
-            age = _BATCH_AGE
+            age = BATCH_AGE
         now = int(self._unix_time())
         record = FileRecord(
             id=f"file-{self._new_id()}",

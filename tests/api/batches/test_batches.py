@@ -229,6 +229,22 @@ async def test_a_server_without_batches_says_why(make_api, tmp_path, has_directo
     await site.service.close()
 
 
+@pytest.mark.parametrize(
+    ("fields", "age"),
+    [
+        ({}, 30 * 24 * 3600),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 3600}}, 3600),
+    ],
+)
+async def test_results_expire(site, fields: dict, age: int) -> None:
+    id = await site.add_input(line("a"), line("b", prompt=5))
+    _, made = await site.create(input_file_id=id, **fields)
+    batch = await site.ended(made["id"])
+    for id in (batch.output_file_id, batch.error_file_id):
+        file = site.store.find("", id)
+        assert file.expires_at - file.created_at == age
+
+
 async def test_a_start_erases_what_has_expired(make_api, tmp_path) -> None:
     site = Site(make_api("xyz"), tmp_path)
     id = await site.add_input(line("a"))

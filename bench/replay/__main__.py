@@ -26,7 +26,7 @@ from bench.replay.session import Session
 from bench.replay.vocabulary import END_TOKEN_ID
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.model.model import PagedModel
-from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.grammar.grammar_compiler import GrammarCompiler
 from fastovms.params import SamplingParams
 
 CACHE_TOKENS: Final = 32 * 1024

@@ -29,7 +29,8 @@ from fastovms.engine.scheduling.sequence import Sequence, SequenceStatus
 from fastovms.engine.scheduling.step_costs import StepCosts
 from fastovms.engine.sequence_maker import SequenceMaker
 from fastovms.errors import BrokenLogits, description_of
-from fastovms.grammar.grammar import GrammarCompiler, dead_end
+from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.grammar_faults import dead_end
 from fastovms.params import (
     EngineOutput,
     FinishReason,

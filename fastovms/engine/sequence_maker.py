@@ -13,7 +13,8 @@ from fastovms.engine.scheduling.blocks import BlockManager
 from fastovms.engine.scheduling.sequence import Sequence, SequenceGroup
 from fastovms.engine.scheduling.waiting import rank_of
 from fastovms.errors import CONTEXT_EXCEEDED, RequestError
-from fastovms.grammar.grammar import GrammarCompiler, GrammarState
+from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.grammar_state import GrammarState
 from fastovms.grammar.grammar_time_budget import GrammarTimeBudget
 from fastovms.params import GenerationRequest, SamplingParams
 

@@ -8,10 +8,15 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from fastovms.grammar.closed_schema import closed_schema
-from fastovms.grammar.finite_schema import Schema, parts_of, rewritten, without_endless_parts
-from fastovms.grammar.lark_writer import OPAQUE
-from fastovms.grammar.schema_numbers import (
+from fastovms.grammar.lark.lark_writer import OPAQUE
+from fastovms.grammar.schemas.closed_schema import closed_schema
+from fastovms.grammar.schemas.finite_schema import (
+    Schema,
+    parts_of,
+    rewritten,
+    without_endless_parts,
+)
+from fastovms.grammar.schemas.schema_numbers import (
     check_numbers,
     integer_of,
     with_integer_counts,

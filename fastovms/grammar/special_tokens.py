@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from fastovms.grammar.lark_writer import OPAQUE
+from fastovms.grammar.lark.lark_writer import OPAQUE
 
 _MARK = "\ue000"
 """The character in these names: one of Unicode's private use."""

@@ -7,7 +7,8 @@ from array import array
 import pytest
 from llguidance import LLTokenizer
 
-from fastovms.grammar.grammar import GrammarCompiler, GrammarState
+from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.grammar_state import GrammarState
 from fastovms.grammar.grammar_time_budget import MAX_SECONDS, GrammarTimeBudget
 from fastovms.params import Grammar, GrammarKind
 from tests.paths import BYTE_LEVEL_TOKENIZER

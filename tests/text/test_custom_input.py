@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer
 
-from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.grammar.grammar_compiler import GrammarCompiler
 from fastovms.text.custom_input import (
     CustomCallParser,
     InputReader,

@@ -21,7 +21,8 @@ from fastovms.backends.trials.guarded_grammars import guard_compiler
 from fastovms.backends.trials.trial import TOO_MUCH, TOO_SLOW
 from fastovms.config.model_config import DEMO_MODEL
 from fastovms.errors import Overloaded
-from fastovms.grammar.grammar import GrammarCompiler, UnusableGrammar
+from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.grammar_faults import UnusableGrammar
 from fastovms.params import Grammar
 
 _TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 from fastovms.api.conversation.tool_targets import ToolTarget
 from fastovms.api.wire.bodies.body import show
 from fastovms.errors import InvalidField
-from fastovms.grammar.closed_schema import strict_schema
-from fastovms.grammar.finite_schema import Schema
-from fastovms.grammar.lark_regex import Irregular, lark_regex
+from fastovms.grammar.lark.lark_regex import Irregular, lark_regex
+from fastovms.grammar.schemas.closed_schema import strict_schema
+from fastovms.grammar.schemas.finite_schema import Schema
 from fastovms.params import Grammar, GrammarKind
 from fastovms.text.custom_input import input_parameters
 from fastovms.text.tools import Tool

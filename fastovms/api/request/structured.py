@@ -18,10 +18,10 @@ from fastovms.api.wire.bodies.body import show
 from fastovms.api.wire.bodies.request_schemas import GenerationFields
 from fastovms.config.api_config import ApiConfig
 from fastovms.errors import InvalidField, RequestError
-from fastovms.grammar.closed_schema import open_schema, shut_schema, strict_schema
-from fastovms.grammar.finite_schema import Schema
-from fastovms.grammar.schema_numbers import integer_of
-from fastovms.grammar.structural_tag import FORMAT_TYPES
+from fastovms.grammar.lark.structural_tag import FORMAT_TYPES
+from fastovms.grammar.schemas.closed_schema import open_schema, shut_schema, strict_schema
+from fastovms.grammar.schemas.finite_schema import Schema
+from fastovms.grammar.schemas.schema_numbers import integer_of
 from fastovms.grammar_tree import num_characters
 from fastovms.params import Grammar, GrammarKind
 

@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.grammar.grammar_compiler import GrammarCompiler
 from fastovms.params import ModelInfo
 
 logger = logging.getLogger(__name__)

@@ -49,7 +49,7 @@ from fastovms.engine.model.model import Model
 from fastovms.engine.sampling.row_functions import load_kernels_beside
 from fastovms.engine.stored_prefixes.model_blocks import ModelBlocks, PrefixFiles
 from fastovms.errors import BackendUnavailable, EngineFailed, InvalidField
-from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.grammar.grammar_compiler import GrammarCompiler
 from fastovms.params import FinishReason, GenerationRequest, Grammar, ModelInfo, SamplingParams
 from fastovms.system.disk_cache import DiskCache
 

@@ -16,7 +16,8 @@ from fastovms.backends.trials.lanes import TrialLanes
 from fastovms.backends.trials.refused_grammars import RefusedGrammars
 from fastovms.backends.trials.small_vocabulary import SmallVocabulary
 from fastovms.backends.trials.trial import TakesLonger, Trial, Verdict
-from fastovms.grammar.grammar import GrammarCompiler, UnusableGrammar
+from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.grammar_faults import UnusableGrammar
 from fastovms.params import Grammar
 
 LANE_SECONDS: Final = (0.05, 0.3, 1.5)

@@ -15,7 +15,7 @@ from fastovms.backends.processes.deep_stack import start_thread
 from fastovms.backends.trials.trial import TOO_MUCH, TakesLonger
 from fastovms.errors import BackendUnavailable, Overloaded
 from fastovms.fair_queue import FairQueue
-from fastovms.grammar.grammar import UnusableGrammar
+from fastovms.grammar.grammar_faults import UnusableGrammar
 from fastovms.params import Grammar
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Final
 
-from fastovms.grammar.grammar import UnusableGrammar
+from fastovms.grammar.grammar_faults import UnusableGrammar
 from fastovms.params import Grammar
 
 _MAX_REFUSED: Final = 256

@@ -26,7 +26,8 @@ from fastovms.backends.trials.trial import (
     Verdict,
     verdict_on_death,
 )
-from fastovms.grammar.grammar import GrammarCompiler, UnfinishableGrammar, UnusableGrammar
+from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.grammar_faults import UnfinishableGrammar, UnusableGrammar
 from fastovms.params import Grammar, GrammarKind
 
 _MAX_MEMORY: Final = 512 * 2**20

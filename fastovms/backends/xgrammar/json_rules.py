@@ -24,8 +24,8 @@ from fastovms.backends.xgrammar.text_rules import (
     quoted,
     rest_of_string,
 )
-from fastovms.grammar.finite_schema import Schema
 from fastovms.grammar.json_schema import normal_schema
+from fastovms.grammar.schemas.finite_schema import Schema
 
 _KINDS: Final = ("null", "boolean", "number", "string", "array", "object")
 _CONSTRAINTS: Final = {

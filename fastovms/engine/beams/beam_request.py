@@ -13,7 +13,7 @@ from fastovms.engine.sampling.logprobs import token_logprobs
 from fastovms.engine.scheduling.blocks import BlockManager
 from fastovms.engine.scheduling.scheduler import Scheduler
 from fastovms.engine.scheduling.sequence import Sequence
-from fastovms.grammar.grammar import dead_end
+from fastovms.grammar.grammar_faults import dead_end
 from fastovms.params import EndsText, FinishReason, GenerationOutput, Refusal, TokenLogprobs
 
 

@@ -17,8 +17,8 @@ from fastovms.backends.trials.guarded_grammars import (
 )
 from fastovms.backends.trials.trial import Verdict
 from fastovms.errors import BackendUnavailable, InvalidField, Overloaded
-from fastovms.grammar.grammar import GrammarCompiler
 from fastovms.grammar.grammar_cache import CompiledGrammar
+from fastovms.grammar.grammar_compiler import GrammarCompiler
 from fastovms.grammar_tree import Answer, Json, Literal, Separated, in_order
 from fastovms.params import Grammar, GrammarKind
 from tests.backends.trials.test_trial import FakeProcess

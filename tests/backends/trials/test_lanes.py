@@ -12,7 +12,7 @@ import pytest
 from fastovms.backends.trials.lanes import TrialLanes
 from fastovms.backends.trials.trial import TakesLonger
 from fastovms.errors import BackendUnavailable, Overloaded
-from fastovms.grammar.grammar import UnusableGrammar
+from fastovms.grammar.grammar_faults import UnusableGrammar
 from fastovms.params import Grammar, GrammarKind
 
 

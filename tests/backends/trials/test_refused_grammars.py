@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from fastovms.backends.trials.refused_grammars import RefusedGrammars, digest_of
-from fastovms.grammar.grammar import UnusableGrammar
+from fastovms.grammar.grammar_faults import UnusableGrammar
 from fastovms.grammar_tree import Literal
 from fastovms.params import Grammar, GrammarKind
 

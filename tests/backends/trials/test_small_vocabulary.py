@@ -8,7 +8,8 @@ import pytest
 
 from fastovms.backends.trials.small_vocabulary import SmallVocabulary
 from fastovms.config.model_config import DEMO_MODEL
-from fastovms.grammar.grammar import GrammarCompiler, UnusableGrammar
+from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.grammar_faults import UnusableGrammar
 from fastovms.grammar_tree import Tag, in_order
 from fastovms.params import Grammar, GrammarKind
 

@@ -13,7 +13,7 @@ import pytest
 
 from fastovms.backends.trials.trial import Verdict
 from fastovms.backends.trials.trial_process import serve
-from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.grammar.grammar_compiler import GrammarCompiler
 from fastovms.params import Grammar, GrammarKind
 
 MUCH, SLOW = "it is too much for the compiler", "it takes too long to compile"

@@ -14,8 +14,8 @@ from llguidance import LLMatcher
 from fastovms.backends.xgrammar.json_rules import json_rules
 from fastovms.backends.xgrammar.text_rules import CannotWrite
 from fastovms.config.model_config import DEMO_MODEL
-from fastovms.grammar.finite_schema import Schema
-from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.grammar.grammar_compiler import GrammarCompiler
+from fastovms.grammar.schemas.finite_schema import Schema
 from fastovms.params import Grammar, GrammarKind
 from tests.backends.xgrammar.repeating_pipeline import LENGTH, RepeatingPipeline
 

@@ -13,7 +13,7 @@ import pytest
 from fastovms.config.engine_config import EngineConfig
 from fastovms.engine.engine import Engine
 from fastovms.engine.sampling.logits_processors import Penalties
-from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.grammar.grammar_compiler import GrammarCompiler
 from fastovms.params import (
     BeamSearch,
     EarlyStopping,
@@ -225,7 +225,7 @@ def test_texts_that_a_grammar_does_not_allow_are_empty(grammars: GrammarCompiler
 def test_a_grammar_that_cannot_go_on_ends_the_search(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastovms.grammar.grammar.GrammarState.error", "too complex")
+    monkeypatch.setattr("fastovms.grammar.grammar_state.GrammarState.error", "too complex")
     outputs = run_grammar(grammars, "a|b", 2)
     assert all(o.finish_reason is FinishReason.ERROR for o in outputs)
     for output in outputs:

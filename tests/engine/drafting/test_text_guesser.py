@@ -18,7 +18,7 @@ from fastovms.engine.drafting.suffix_layout import MAX_MATCH
 from fastovms.engine.drafting.text_guesser import TextGuesser
 from fastovms.engine.engine import Engine
 from fastovms.engine.scheduling.sequence import Sequence as EngineSequence
-from fastovms.grammar.grammar import GrammarCompiler
+from fastovms.grammar.grammar_compiler import GrammarCompiler
 from fastovms.params import (
     FinishReason,
     GenerationRequest,

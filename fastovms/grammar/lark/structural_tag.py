@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from fastovms.grammar.lark_writer import FreeText, LarkPart, LarkWriter
-from fastovms.grammar.structural_tag_fields import (
+from fastovms.grammar.lark.lark_writer import FreeText, LarkPart, LarkWriter
+from fastovms.grammar.lark.structural_tag_fields import (
     Value,
     flag_of,
     list_of,
@@ -21,7 +21,7 @@ from fastovms.grammar.structural_tag_fields import (
     text_of,
     texts_of,
 )
-from fastovms.grammar.xml_arguments import xml_arguments
+from fastovms.grammar.lark.xml_arguments import xml_arguments
 from fastovms.params import GrammarKind
 
 MAX_DEPTH: Final = 32

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from fastovms.grammar.lark_writer import LarkPart, LarkWriter
-from fastovms.grammar.xml_arguments import xml_arguments
+from fastovms.grammar.lark.lark_writer import LarkPart, LarkWriter
+from fastovms.grammar.lark.xml_arguments import xml_arguments
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fastovms.grammar.other_names import other_names
+from fastovms.grammar.schemas.other_names import other_names
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fastovms.grammar.finite_schema import Schema
-from fastovms.grammar.schema_merging import merged
+from fastovms.grammar.schemas.finite_schema import Schema
+from fastovms.grammar.schemas.schema_merging import merged
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
 

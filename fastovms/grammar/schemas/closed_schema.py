@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
-from fastovms.grammar.finite_schema import Schema, parts_of, rewritten
-from fastovms.grammar.other_names import other_names
-from fastovms.grammar.schema_merging import merged
+from fastovms.grammar.schemas.finite_schema import Schema, parts_of, rewritten
+from fastovms.grammar.schemas.other_names import other_names
+from fastovms.grammar.schemas.schema_merging import merged
 from fastovms.json_types import resolve
 
 _OTHERS: Final = ("additionalProperties", "patternProperties", "unevaluatedProperties")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastovms.errors import InvalidField
-from fastovms.grammar.structural_tag import MAX_DEPTH, MAX_FORMATS
+from fastovms.grammar.lark.structural_tag import MAX_DEPTH, MAX_FORMATS
 from fastovms.grammar_tree import Answer, Until, in_order
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import Vocabulary, vocabulary

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fastovms.grammar.structural_tag_fields import flag_of, list_of, member, text_of, texts_of
+from fastovms.grammar.lark.structural_tag_fields import flag_of, list_of, member, text_of, texts_of
 
 Read = Callable[[dict[str, object]], object]
 

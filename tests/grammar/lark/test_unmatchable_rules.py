@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.grammar.unmatchable_rules import unmatchable_rule
+from fastovms.grammar.lark.unmatchable_rules import unmatchable_rule
 
 
 @pytest.mark.parametrize(

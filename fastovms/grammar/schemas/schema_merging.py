@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fastovms.grammar.finite_schema import Schema
+from fastovms.grammar.schemas.finite_schema import Schema
 
 Both = Callable[[Any, Any], Any]
 """Makes a schema of two that both hold, for a part that stands further in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastovms.errors import InvalidField
-from fastovms.grammar.gbnf import lark_rules
+from fastovms.grammar.lark.gbnf import lark_rules
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
 

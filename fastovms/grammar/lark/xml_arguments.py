@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fastovms.grammar.lark_writer import FreeText, LarkPart, LarkWriter, quoted
+from fastovms.grammar.lark.lark_writer import FreeText, LarkPart, LarkWriter, quoted
 
 _END: Final = "</parameter>"
 _SPACE: Final = LarkPart(r"/[ \n\t]*/", True)

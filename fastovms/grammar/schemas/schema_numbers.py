@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Final, TypeGuard
 
-from fastovms.grammar.finite_schema import Schema, parts_of
+from fastovms.grammar.schemas.finite_schema import Schema, parts_of
 
 _MAX_EXACT: Final = 2**53 - 1
 """The largest of the integers that all readers of JSON agree on (RFC 8259, 6). llguidance has 64

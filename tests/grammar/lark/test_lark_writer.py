@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.grammar.lark_writer import FreeText, LarkPart, LarkWriter, quoted
+from fastovms.grammar.lark.lark_writer import FreeText, LarkPart, LarkWriter, quoted
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
 

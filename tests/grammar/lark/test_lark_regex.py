@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fastovms.grammar.lark_regex import MAX_LENGTH, Irregular, lark_regex
+from fastovms.grammar.lark.lark_regex import MAX_LENGTH, Irregular, lark_regex
 
 PATCH = r"""
 start: begin_patch hunk+ end_patch

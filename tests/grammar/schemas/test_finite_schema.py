@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastovms.errors import InvalidField
-from fastovms.grammar.finite_schema import without_endless_parts
+from fastovms.grammar.schemas.finite_schema import without_endless_parts
 from fastovms.grammar_tree import Json
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fastovms.errors import InvalidField
-from fastovms.grammar.closed_schema import closed_schema, open_schema, strict_schema
-from fastovms.grammar.finite_schema import Schema
 from fastovms.grammar.json_schema import usable_schema
+from fastovms.grammar.schemas.closed_schema import closed_schema, open_schema, strict_schema
+from fastovms.grammar.schemas.finite_schema import Schema
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
 

@@ -1,0 +1,1 @@
+"""Changes JSON schemas so that every compiler of grammars reads the same from them."""

@@ -24,7 +24,8 @@ from fastovms.api.routes import add_model_routes
 from fastovms.api.serving.served import ServedModels
 from fastovms.api.wire.bodies.body_reader import BodyReader
 from fastovms.batches.batch_faults import raise_disk_error
-from fastovms.batches.input_check import CheckedInput, InputRules, check_input
+from fastovms.batches.input_check import CheckedInput, InputRules
+from fastovms.batches.input_checker import InputChecker
 from fastovms.batches.line_caller import LineCaller
 from fastovms.batches.line_runner import Ask, LineRunner
 from fastovms.batches.output_file import open_output
@@ -37,6 +38,7 @@ from fastovms.http.routing.router import Router
 from fastovms.service.engine_watch import EngineWatch
 from fastovms.supply.model_supply import ModelSupply
 from fastovms.system.daemon_thread import in_daemon_thread
+from fastovms.system.disk_threads import DiskThreads
 
 logger = logging.getLogger(__name__)
 
@@ -108,31 +110,34 @@ async def _run_until_signal(paths: BatchPaths, parts: OfflineParts) -> int:
 
 async def _run(paths: BatchPaths, parts: OfflineParts) -> int:
     async with _loaded(parts.supply) as models:
-        router, bodies = Router(), BodyReader()
+        router, bodies, threads = Router(), BodyReader(), DiskThreads("batch")
         try:
             context = parts.context(models, bodies)
             add_model_routes(router, context)
             endpoints = BatchEndpoints(router, models, parts.config.max_lines)
             rules = endpoints.rules(None)
-            checked = await asyncio.to_thread(_check, paths.input, rules)
+            checked = await _check(paths.input, rules)
             if checked.errors:
                 return _complain(paths.input, checked)
             caller = LineCaller(
                 router, context.new_id, refuse_line, lambda: models.failure is not None
             )
-            async with open_output(paths.output, checked.digest, checked.last_line) as log:
+            key, last_line = checked.digest, checked.last_line
+            async with open_output(paths.output, key, last_line, threads) as log:
                 slots = LineSlots(lambda: parts.config.num_at_once)
-                run = _run_lines(paths, log, partial(caller.ask, tenant=""), slots, checked)
+                ask = partial(caller.ask, tenant="")
+                run = _run_lines(paths, log, ask, slots, threads, checked)
                 await _watched(run, models, parts.engine_timeout)
                 print(f"{log.num_completed} lines are answered, {log.num_failed} have failed")
                 return SOME_FAILED if log.num_failed else 0
         finally:
+            await threads.close()
             bodies.close()
 
 
-def _check(path: Path, rules: InputRules) -> CheckedInput:
+async def _check(path: Path, rules: InputRules) -> CheckedInput:
     try:
-        return check_input(path, rules)
+        return await InputChecker(pause=0.0).check(path, rules)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from None
 
@@ -145,7 +150,12 @@ def _complain(path: Path, checked: CheckedInput) -> int:
 
 
 async def _run_lines(
-    paths: BatchPaths, log: ResultLog, ask: Ask, slots: LineSlots, checked: CheckedInput
+    paths: BatchPaths,
+    log: ResultLog,
+    ask: Ask,
+    slots: LineSlots,
+    threads: DiskThreads,
+    checked: CheckedInput,
 ) -> None:
     with tqdm(
         total=checked.num_requests,
@@ -159,11 +169,11 @@ async def _run_lines(
             progress.set_postfix(failed=log.num_failed, refresh=False)
             progress.update()
 
-        runner = LineRunner(paths.input, log, ask, slots, on_done)
+        runner = LineRunner(paths.input, log, ask, slots, threads, on_done)
         try:
             await runner.run()
             await log.flush()
-            await asyncio.to_thread(log.sync)
+            await threads.run(log.sync)
         except (OSError, ExceptionGroup) as error:
             _raise_told(error)
 

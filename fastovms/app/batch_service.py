@@ -14,6 +14,7 @@ from fastovms.api.generation.context import ApiContext
 from fastovms.batches.batch_run import BatchParts
 from fastovms.batches.batch_runner import FOLDER as BATCH_FOLDER
 from fastovms.batches.batch_runner import BatchRunner
+from fastovms.batches.input_checker import InputChecker
 from fastovms.batches.line_caller import LineCaller
 from fastovms.batches.slots import LineSlots
 from fastovms.config.files_config import BatchConfig, FilesConfig
@@ -74,7 +75,9 @@ class BatchService:
             caller = LineCaller(
                 router, context.new_id, refuse_line, lambda: context.models.failure is not None
             )
-            parts = BatchParts(self._store, caller, LineSlots(limit), endpoints.rules, self._clock)
+            parts = BatchParts(
+                self._store, caller, LineSlots(limit), InputChecker(), endpoints.rules, self._clock
+            )
             try:
                 self._runner = BatchRunner(self._directory / BATCH_FOLDER, config, parts)
             except OSError as error:

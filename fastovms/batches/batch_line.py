@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -86,16 +86,24 @@ class LineAnswer(NamedTuple):
         return 200 <= self.status < 300
 
 
-def read_lines(path: Path) -> Generator[tuple[int, bytes], None, None]:
+def read_lines(
+    path: Path, on_read: Callable[[int], None] = lambda size: None
+) -> Generator[tuple[int, bytes], None, None]:
     """Yields the lines of a file with their numbers, from 1, without those that are blank. Of a
-    line that is too long, it yields a beginning that is too long, too."""
+    line that is too long, it yields a beginning that is too long, too.
+
+    Args:
+        on_read: is told how many bytes were read, a line at a time, of blank ones too.
+    """
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE + 2):
             number += 1
+            on_read(len(line))
             rest = line
             while len(rest) > MAX_LINE and not rest.endswith(b"\n"):
                 rest = file.readline(MAX_LINE + 2)
+                on_read(len(rest))
             line = line.strip()
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")

@@ -21,7 +21,8 @@ from fastovms.batches.batch_faults import (
 )
 from fastovms.batches.batch_line import CANCELLED, EXPIRED
 from fastovms.batches.batch_record import BatchRecord, BatchStatus, LineError
-from fastovms.batches.input_check import InputRules, check_input
+from fastovms.batches.input_check import InputRules
+from fastovms.batches.input_checker import InputChecker
 from fastovms.batches.line_caller import LineCaller
 from fastovms.batches.line_runner import LineRunner
 from fastovms.batches.result_log import ResultLog, ResultPaths
@@ -41,10 +42,6 @@ _RETRY_DELAY: Final = 30.0
 _MAX_RETRIES: Final = 3
 """How often a cancelled batch tries to write its files before it ends without them."""
 
-_CHECK_PAUSE: Final = 0.001
-"""Seconds of rest, after some tenths of a millisecond of looking at lines, which hold the GIL:
-without it the streams beside a million lines are several times as slow."""
-
 _CODES: Final = {BatchStatus.EXPIRED: EXPIRED, BatchStatus.CANCELLED: CANCELLED}
 
 
@@ -53,6 +50,7 @@ class BatchParts:
     """What all batches run with.
 
     Attributes:
+        checker: looks at their inputs.
         rules: returns what the lines must be of a batch with an endpoint.
         clock: tells the Unix time.
     """
@@ -60,6 +58,7 @@ class BatchParts:
     files: FileStore
     caller: LineCaller
     slots: LineSlots
+    checker: InputChecker
     rules: Callable[[str], InputRules]
     clock: Callable[[], float]
 
@@ -68,7 +67,7 @@ class BatchRun:
     """A batch that has not ended. What is done of it is on the disk; the rest is done again.
 
     Args:
-        save: keeps a record; it raises OSError.
+        save: keeps a record; it raises OSError. Who is cancelled meanwhile does not stop it.
         work: the directory of results that are not complete.
 
     Attributes:
@@ -157,16 +156,24 @@ class BatchRun:
         if record.outcome is not BatchStatus.CANCELLED:
             record.outcome = BatchStatus.FAILED
 
-    async def cancel(self) -> None:
-        """Has the batch end, with what is done by then. Raises OSError."""
+    async def cancel(self) -> BatchRecord:
+        """Has the batch end, with what is done by then. Its lines end at once. Returns the record
+        as it is then, which is on its way to the end when that is kept.
+
+        Raises:
+            OSError: that cannot be kept: another process, if one follows now, would go on.
+        """
         record = self.record
         if record.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
             record.enter(BatchStatus.CANCELLING, self._parts.clock())
             record.outcome = BatchStatus.CANCELLED
             self._wake.set()
-            await self._save(record)
         if self._lines is not None:
             self._lines.cancel()
+        cancelled = msgspec.structs.replace(record)
+        if record.status is BatchStatus.CANCELLING:
+            await self._save(record)
+        return cancelled
 
     async def _go_on(self) -> None:
         record = self.record
@@ -183,7 +190,7 @@ class BatchRun:
         record, parts = self.record, self._parts
         path = parts.files.path_of(record.input_file_id)
         rules = parts.rules(record.endpoint)
-        checked = await asyncio.to_thread(check_input, path, rules, _CHECK_PAUSE)
+        checked = await parts.checker.check(path, rules)
         record.model, record.total = checked.model, checked.num_requests
         record.num_lines, record.errors = checked.last_line, checked.errors
         if record.status is not BatchStatus.VALIDATING:
@@ -209,15 +216,16 @@ class BatchRun:
 
     async def _run_lines(self) -> None:
         record, parts = self.record, self._parts
-        log = ResultLog(self._paths, record.key, record.num_lines)
+        threads = parts.files.threads
+        log = ResultLog(self._paths, record.key, record.num_lines, threads)
         try:
-            await asyncio.to_thread(log.open)
+            await threads.run(log.open)
             self._log = log
             self._count()
             if await self._may_start():
                 await self._work_off(log)
             await log.flush()
-            await asyncio.to_thread(log.sync)
+            await threads.run(log.sync)
         finally:
             self._log = None
             await log.close()
@@ -230,7 +238,7 @@ class BatchRun:
         record, parts = self.record, self._parts
         ask = partial(parts.caller.ask, tenant=record.tenant)
         path = parts.files.path_of(record.input_file_id)
-        runner = LineRunner(path, log, ask, parts.slots, self._count)
+        runner = LineRunner(path, log, ask, parts.slots, parts.files.threads, self._count)
         try:
             await self._run_in_time(runner)
             was_checked = record.num_lines > 0 and not record.errors
@@ -312,7 +320,7 @@ class BatchRun:
         record, files = self.record, self._parts.files
         if files.find(record.tenant, id) is not None:
             return id
-        size = await asyncio.to_thread(_size_or_none, path)
+        size = await files.threads.run(_size_or_none, path)
         if size is None:
             return None
         now, age = int(self._parts.clock()), record.output_age

@@ -13,6 +13,7 @@ from fastovms.batches.batch_run import BatchParts, BatchRun
 from fastovms.config.files_config import BatchConfig
 from fastovms.errors import Overloaded
 from fastovms.files.record_folder import RecordFolder
+from fastovms.system.run_to_end import run_to_end
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ class BatchRunner:
         self._runs: dict[str, BatchRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._saving = asyncio.Lock()
+        self._num_new = 0
+        self._is_closed = False
 
     def start(self) -> None:
         """Goes on with the batches that have not ended."""
@@ -49,6 +52,7 @@ class BatchRunner:
 
     async def close(self) -> None:
         """Stops all batches. The next process goes on with them."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -69,29 +73,44 @@ class BatchRunner:
 
     def check_room(self) -> None:
         """Raises Overloaded where there are as many unfinished batches as may be."""
-        if len(self._runs) >= self._config.max_unfinished:
+        count = len(self._runs) + self._num_new
+        if count >= self._config.max_unfinished:
             raise Overloaded(
-                f"{len(self._runs)} batches have not ended, which is the limit", retry_after=60.0
+                f"{count} batches have not ended, which is the limit", retry_after=60.0
             )
 
     async def add(self, record: BatchRecord) -> None:
-        """Takes a new batch in, and runs it.
+        """Takes a new batch in, and runs it, also where who asks for it is cancelled meanwhile.
 
         Raises:
             Overloaded: there are as many as may be.
             OSError: it cannot be kept.
         """
         self.check_room()
-        await self._save(record)
-        self._records[record.id] = record
-        self._drive(record)
-        await self._forget_oldest()
+        self._num_new += 1
+        try:
+            await run_to_end(self._add(record))
+        finally:
+            self._num_new -= 1
 
-    async def cancel(self, record: BatchRecord) -> None:
-        """Has a batch end, unless it has. Raises OSError."""
+    async def _add(self, record: BatchRecord) -> None:
+        """Keeps a batch, and runs it: one that is on the disk alone would run after the next start,
+        beside what a client asks for again."""
+        files = self._parts.files
+        files.pin(record.input_file_id)
+        try:
+            await self._save(record)
+            self._records[record.id] = record
+            if not self._is_closed:
+                self._drive(record)
+        finally:
+            files.unpin(record.input_file_id)
+        self._forget_oldest()
+
+    async def cancel(self, record: BatchRecord) -> BatchRecord:
+        """Has a batch end, unless it has. Returns and raises as `BatchRun.cancel` does."""
         run = self._runs.get(record.id)
-        if run is not None:
-            await run.cancel()
+        return record if run is None else await run.cancel()
 
     def _drive(self, record: BatchRecord) -> None:
         run = self._runs[record.id] = BatchRun(record, self._parts, self._save, self._work)
@@ -109,12 +128,21 @@ class BatchRunner:
         task.add_done_callback(end)
 
     async def _save(self, record: BatchRecord) -> None:
-        async with self._saving:  # of two writes of one record, the later one must stay
-            await asyncio.to_thread(self._folder.write, record.id, record)
+        await run_to_end(self._write(record))  # what a thread writes, nobody may write beside it
 
-    async def _forget_oldest(self) -> None:
+    async def _write(self, record: BatchRecord) -> None:
+        async with self._saving:  # of two writes of one record, the later one must stay
+            await self._parts.files.threads.run(self._folder.write, record.id, record)
+
+    def _forget_oldest(self) -> None:
         ended = [record for record in self._records.values() if record.has_ended]
         ended.sort(key=lambda record: record.created_at)
         for record in ended[: max(0, len(ended) - self._config.max_kept)]:
             del self._records[record.id]
-            await asyncio.to_thread(self._folder.delete, record.id)
+            self._parts.files.threads.begin(self._erase, record.id)
+
+    def _erase(self, id: str) -> None:
+        try:
+            self._folder.delete(id)
+        except OSError as error:
+            logger.error("the record of %s cannot be deleted: %s", id, error)

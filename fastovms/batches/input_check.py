@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,14 +18,19 @@ from numpy.typing import NDArray
 
 from fastovms.batches.batch_line import MAX_CUSTOM_ID, MAX_LINE, NOT_JSON, is_utf8, read_lines
 from fastovms.batches.batch_record import LineError
+from fastovms.batches.pace import Pace
+from fastovms.errors import RequestError
 
 MAX_ERRORS: Final = 100
 """How many errors are told of one input."""
 
 _SHOWN: Final = 60
 
-_LINES_AT_ONCE: Final = 32
-"""After how many lines the GIL is given away: some tenths of a millisecond."""
+_WEIGHED: Final = 1024 * 1024
+"""Bytes from which a line is weighed before it is decoded: a decoder has the GIL for all of it."""
+
+_UNREAD: Final = ("line_too_long", "invalid_json_line")
+"""The codes of lines whose ids are not looked at."""
 
 _FIELDS: Final = ("custom_id", "method", "url", "body")
 
@@ -40,12 +45,15 @@ class InputRules:
         find_model: returns the model that a name, or none, stands for; None = there is no such
             model.
         max_lines: how many there may be.
+        weigh: raises RequestError at JSON that has more values than any endpoint takes. It lets
+            other threads have the GIL.
     """
 
     endpoint: str | None
     is_endpoint: Callable[[str], bool]
     find_model: Callable[[str | None, str], str | None]
     max_lines: int
+    weigh: Callable[[bytes], object] = lambda line: None
 
 
 @dataclass(slots=True)
@@ -77,20 +85,22 @@ class _Body(msgspec.Struct, frozen=True):
     model: Any = None
 
 
-def check_input(path: Path, rules: InputRules, pause: float = 0.0) -> CheckedInput:
+def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> CheckedInput:
     """Checks a file. It blocks: it is for a thread. Of each line it keeps 8 bytes.
 
     Args:
-        pause: seconds that it sleeps after some lines, for the threads that answer others.
+        pace: of reading, for the threads that answer others.
 
     Raises:
         OSError: the file cannot be read.
+        Stopped: the pace says so.
     """
+    pace = pace or Pace()
     checked = CheckedInput()
     seed = secrets.token_bytes(16)  # so that nobody can make up ids with one hash
     hashes = array("Q")
     digest = hashlib.blake2b(digest_size=8)
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, pace.spend):
         digest.update(b"%d\n%d\n" % (number, len(line)))
         digest.update(line)
         if checked.num_requests >= rules.max_lines:
@@ -99,8 +109,6 @@ def check_input(path: Path, rules: InputRules, pause: float = 0.0) -> CheckedInp
             break
         checked.num_requests += 1
         checked.last_line = number
-        if pause and checked.num_requests % _LINES_AT_ONCE == 0:
-            time.sleep(pause)
         error = _check_line(line, rules, checked, seed, hashes)
         if error is not None:
             checked.errors.append(msgspec.structs.replace(error, line=number))
@@ -109,7 +117,11 @@ def check_input(path: Path, rules: InputRules, pause: float = 0.0) -> CheckedInp
     if not checked.num_requests:
         checked.errors.append(LineError("empty_file", "the file has no line"))
     if len(checked.errors) < MAX_ERRORS:
-        checked.errors += _repeated(path, hashes, seed, MAX_ERRORS - len(checked.errors))
+        most = MAX_ERRORS - len(checked.errors)
+        unread = {error.line for error in checked.errors if error.code in _UNREAD}
+        lines = takewhile(lambda found: found[0] <= checked.last_line, read_lines(path, pace.spend))
+        readable = (found for found in lines if found[0] not in unread)
+        checked.errors += _repeated(readable, hashes, seed, most)
     checked.digest = digest.hexdigest()
     return checked
 
@@ -122,6 +134,11 @@ def _check_line(
         return LineError("line_too_long", f"a line must have at most {MAX_LINE} bytes")
     if not is_utf8(line):
         return LineError("invalid_json_line", "the line is not UTF-8")
+    if len(line) >= _WEIGHED:
+        try:
+            rules.weigh(line)
+        except RequestError as error:
+            return LineError("invalid_json_line", str(error))
     try:
         request = msgspec.json.decode(line, type=_Line)
     except NOT_JSON:
@@ -174,9 +191,15 @@ def _hash(custom_id: str, seed: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=seed).digest(), "little")
 
 
-def _repeated(path: Path, hashes: array[int], seed: bytes, most: int) -> list[LineError]:
+def _repeated(
+    lines: Iterator[tuple[int, bytes]], hashes: array[int], seed: bytes, most: int
+) -> list[LineError]:
     """Returns the errors of ids that come twice. Among a million ids two have one hash by chance
-    with a probability of 3e-8."""
+    with a probability of 3e-8.
+
+    Args:
+        lines: are gone through only where there are some.
+    """
     known: NDArray[np.uint64] = np.sort(np.frombuffer(hashes, np.uint64))
     repeated = np.unique(known[1:][known[1:] == known[:-1]])
     if not len(repeated):
@@ -184,7 +207,7 @@ def _repeated(path: Path, hashes: array[int], seed: bytes, most: int) -> list[Li
     del known
     seen = np.zeros(len(repeated), bool)
     errors: list[LineError] = []
-    for number, line in read_lines(path):
+    for number, line in lines:
         try:
             request = msgspec.json.decode(line, type=_Line)
         except NOT_JSON:

@@ -12,6 +12,7 @@ from typing import Final
 from fastovms.batches.batch_line import AskLater, BatchLine, LineAnswer, parse_line, read_lines
 from fastovms.batches.result_log import ResultLog
 from fastovms.batches.slots import LineSlots
+from fastovms.system.disk_threads import DiskThreads
 
 _LINES_READ: Final = 64
 _BYTES_READ: Final = 1024 * 1024
@@ -43,6 +44,7 @@ class LineRunner:
 
     Args:
         path: the input, which was checked.
+        threads: read it.
         on_done: is called after each line.
     """
 
@@ -52,12 +54,14 @@ class LineRunner:
         log: ResultLog,
         ask: Ask,
         slots: LineSlots,
+        threads: DiskThreads,
         on_done: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = path
         self._log = log
         self._ask = ask
         self._slots = slots
+        self._threads = threads
         self._on_done = on_done
         self._num_waiting = 0
         self._nobody_waits = asyncio.Event()
@@ -125,7 +129,7 @@ class LineRunner:
         lines = read_lines(self._path)
         undone = (found for found in lines if not self._log.is_done(found[0]))
         try:
-            while block := await asyncio.to_thread(_read_block, undone):
+            while block := await self._threads.run(_read_block, undone):
                 for number, line, size in block:
                     yield number, line, size
         finally:

@@ -9,15 +9,18 @@ from pathlib import Path
 
 from fastovms.batches.result_log import ForeignResult, ResultLog, ResultPaths
 from fastovms.errors import ConfigurationError
+from fastovms.system.disk_threads import DiskThreads
 from fastovms.system.file_lock import lock_file
 
 
 @asynccontextmanager
-async def open_output(path: Path, key: str, last_line: int) -> AsyncIterator[ResultLog]:
+async def open_output(
+    path: Path, key: str, last_line: int, threads: DiskThreads
+) -> AsyncIterator[ResultLog]:
     """Opens a file that may have results of this batch already, for this process alone.
 
     Args:
-        key, last_line: as of `ResultLog`.
+        key, last_line, threads: as of `ResultLog`.
 
     Raises:
         ConfigurationError: it cannot be had, or has something else, which stays as it is.
@@ -26,9 +29,9 @@ async def open_output(path: Path, key: str, last_line: int) -> AsyncIterator[Res
         lock = lock_file(path)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}") from None
-    log = ResultLog(ResultPaths(path, path), key, last_line)
+    log = ResultLog(ResultPaths(path, path), key, last_line, threads)
     try:
-        log.open(keeps_foreign=True)
+        await threads.run(log.open, keeps_foreign=True)
         yield log
     except ForeignResult as error:
         raise ConfigurationError(

@@ -23,6 +23,7 @@ from fastovms.batches.batch_line import (
     unasked_line,
 )
 from fastovms.batches.line_usage import AnswerBody, AnswerUsage, BatchUsage, usage_of
+from fastovms.system.disk_threads import DiskThreads
 
 
 class _Response(msgspec.Struct, frozen=True):
@@ -60,16 +61,18 @@ class ResultLog:
     Args:
         key: tells its results from those of others.
         last_line: the number of the last line of the input.
+        threads: write the files.
 
     Attributes:
         num_completed, num_failed: the results so far.
         usage: the tokens of all answers.
     """
 
-    def __init__(self, paths: ResultPaths, key: str, last_line: int) -> None:
+    def __init__(self, paths: ResultPaths, key: str, last_line: int, threads: DiskThreads) -> None:
         self._paths = paths
         self._key = key
         self._last_line = last_line
+        self._threads = threads
         self._done = bytearray(last_line // 8 + 1)  # a bit a line
         self._files: dict[Path, int] = {}
         self._in_use = threading.Lock()  # by who reads or writes the files, in a thread
@@ -165,7 +168,7 @@ class ResultLog:
     async def _write_waiting(self) -> None:
         waiting = {path: lines for path, lines in self._waiting.items() if lines}
         self._waiting = {path: [] for path in self._paths}
-        await asyncio.to_thread(self._write, waiting)
+        await self._threads.run(self._write, waiting)
         self._writing = None  # after an error it stays, for all to raise that
 
     def _write(self, waiting: Mapping[Path, Sequence[bytes]]) -> None:
@@ -192,7 +195,7 @@ class ResultLog:
             with suppress(OSError):
                 await self.flush()
         finally:
-            await asyncio.to_thread(self._close_files)
+            await self._threads.run(self._close_files)
 
     def _close_files(self) -> None:
         with self._in_use:

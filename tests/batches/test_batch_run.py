@@ -13,6 +13,7 @@ from fastovms.batches import batch_run
 from fastovms.batches.batch_record import BatchRecord, BatchStatus
 from fastovms.batches.batch_run import MAX_IDLE_STARTS, BatchParts, BatchRun
 from fastovms.batches.input_check import InputRules
+from fastovms.batches.input_checker import InputChecker
 from fastovms.batches.line_caller import LineCaller
 from fastovms.batches.slots import LineSlots
 from fastovms.config.files_config import FilesConfig
@@ -44,7 +45,9 @@ class Server:
         rules = InputRules("/v1/x", lambda url: True, lambda name, url: name or "m", 1000)
         caller = LineCaller(self.router, lambda: "id", refuse_line)
         slots = LineSlots(lambda: 4)
-        self.parts = BatchParts(self.files, caller, slots, lambda _: rules, lambda: self.now)
+        self.parts = BatchParts(
+            self.files, caller, slots, InputChecker(), lambda _: rules, lambda: self.now
+        )
 
     async def answer(self, request: Request) -> Response:
         if len(self.asked) >= self.num_answers:
@@ -210,6 +213,35 @@ async def test_a_batch_that_ends_early_tells_of_every_line(server, cancels: bool
     assert record.completed + record.failed == NUM_LINES
 
 
+async def test_lines_stop_though_a_cancel_cannot_be_kept(server) -> None:
+    async def fail_to_cancel(saved: BatchRecord) -> None:
+        if saved.status is BatchStatus.CANCELLING and not server.saved.count(saved.status):
+            server.saved.append(saved.status)
+            raise OSError("full")
+        await save(saved)
+
+    save, server.save = server.save, fail_to_cancel
+    server.num_answers = 10
+    record = new_record()
+    run = server.run(record)
+    task = asyncio.ensure_future(run.drive())
+    await server.stopped.wait()
+    with pytest.raises(OSError, match="full"):
+        await run.cancel()
+    async with asyncio.timeout(20):
+        await task
+    assert record.status is server.saved[-1] is BatchStatus.CANCELLED
+    assert server.results(record) == ALL
+
+
+async def test_a_cancel_that_was_not_kept_is_kept_when_it_is_asked_again(server) -> None:
+    record = new_record()
+    run = server.run(record)
+    for _ in range(2):
+        await run.cancel()
+    assert server.saved == [BatchStatus.CANCELLING] * 2
+
+
 async def test_a_cancelled_one_is_cancelled_in_the_next_process(server) -> None:
     record = new_record()
     await cut(server, record, 5)
@@ -315,7 +347,7 @@ async def test_any_other_fault_fails_the_batch(server, monkeypatch, place: str) 
     elif place == "finalize":
         monkeypatch.setattr(server.files, "add", fail)
     else:
-        monkeypatch.setattr(batch_run, "check_input", lambda *_: 1 // 0)
+        monkeypatch.setattr(server.parts.checker, "check", fail)
     await server.run(record).drive()
     assert record.status is server.saved[-1] is BatchStatus.FAILED
     [error] = record.errors

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
-from fastovms.batches.batch_record import BatchStatus
+from fastovms.batches.batch_record import BatchRecord, BatchStatus
 from fastovms.batches.batch_runner import BatchRunner
 from fastovms.config.files_config import BatchConfig
 from fastovms.errors import Overloaded, RequestError
@@ -85,3 +86,78 @@ async def test_bounds_and_cancellation(server, tmp_path) -> None:
     assert record.status is BatchStatus.CANCELLED
     await runner.cancel(record)
     await runner.close()
+
+
+class SlowDisk:
+    """Has records wait until they may be written, and counts what is deleted."""
+
+    def __init__(self, runner: BatchRunner, monkeypatch) -> None:
+        self.may_write = threading.Event()
+        self.writes = asyncio.Event()
+        self.deleted: list[str] = []
+        self._write = runner._folder.write
+        self._loop = asyncio.get_running_loop()
+        monkeypatch.setattr(runner._folder, "write", self.write)
+        monkeypatch.setattr(runner._folder, "delete", self.delete)
+
+    def write(self, id: str, record: BatchRecord) -> None:
+        self._loop.call_soon_threadsafe(self.writes.set)
+        assert self.may_write.wait(20)
+        self._write(id, record)
+
+    def delete(self, id: str) -> None:
+        self.deleted.append(id)
+        raise OSError("read-only")
+
+
+async def test_a_client_that_leaves_has_made_the_batch(server, tmp_path, monkeypatch) -> None:
+    """It would run after the next start otherwise, and nobody could see it before."""
+    runner = BatchRunner(tmp_path / "batches", BatchConfig(max_unfinished=1), server.parts)
+    disk = SlowDisk(runner, monkeypatch)
+    task = asyncio.ensure_future(runner.add(numbered(1)))
+    await disk.writes.wait()
+    task.cancel()
+    with pytest.raises(Overloaded):
+        await runner.add(numbered(2))
+    with pytest.raises(RequestError, match="the input of a batch"):
+        await server.files.delete("", "file-in")
+    disk.may_write.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    [record] = runner.list("")
+    await idle(runner)
+    assert record.status is BatchStatus.COMPLETED
+    assert await server.files.delete("", "file-in")
+
+
+async def test_a_client_that_leaves_has_cancelled_the_batch(server, tmp_path, monkeypatch) -> None:
+    server.num_answers = 5
+    runner = BatchRunner(tmp_path / "batches", BatchConfig(), server.parts)
+    record = numbered(1)
+    await runner.add(record)
+    await server.stopped.wait()
+    disk = SlowDisk(runner, monkeypatch)
+    task = asyncio.ensure_future(runner.cancel(record))
+    await disk.writes.wait()
+    task.cancel()
+    disk.may_write.set()
+    await idle(runner)
+    assert record.status is BatchStatus.CANCELLED
+
+
+async def test_records_that_cannot_be_deleted_hold_nobody_up(
+    server, tmp_path, monkeypatch, caplog
+) -> None:
+    runner = BatchRunner(tmp_path / "batches", BatchConfig(max_kept=1), server.parts)
+    disk = SlowDisk(runner, monkeypatch)
+    disk.may_write.set()
+    for number in range(4):
+        await runner.add(numbered(number))
+    await idle(runner)
+    server.num_answers = len(server.asked)
+    await asyncio.gather(*(runner.add(numbered(number)) for number in range(4, 8)))
+    await runner.close()
+    await server.parts.files.threads.close()
+    assert sorted(disk.deleted) == [f"batch_{number:032x}" for number in range(3)]
+    assert caplog.text.count("cannot be deleted: read-only") == 3
+    assert len(list(runner.list(""))) == 5

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from fastovms.batches import batch_line, input_check
+from fastovms.batches import batch_line, input_check, pace
 from fastovms.batches.input_check import CheckedInput, InputRules, check_input
+from fastovms.batches.pace import Pace, Stopped
+from fastovms.errors import MalformedBody
 
 URL = "/v1/x"
 
@@ -105,12 +108,56 @@ def test_bounds(tmp_path, monkeypatch) -> None:
     assert {error.code for error in check(tmp_path, *lines).errors} == {"line_too_long"}
 
 
-def test_many_lines_leave_time_for_others(tmp_path, monkeypatch) -> None:
+def write(tmp_path, *lines: str) -> InputRules:
+    (tmp_path / "in").write_text("\n".join(lines))
+    return InputRules(URL, {URL}.__contains__, lambda name, url: name, 1000)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_many_lines_leave_time_for_others(tmp_path, monkeypatch, repeated: bool) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(input_check.time, "sleep", pauses.append)
-    (tmp_path / "in").write_text("\n".join(line(str(number)) for number in range(100)))
-    rules = InputRules(URL, {URL}.__contains__, lambda name, url: name, 100)
-    assert not check_input(tmp_path / "in", rules, 0.5).errors
-    assert pauses == [0.5] * 3
-    assert not check_input(tmp_path / "in", rules).errors
-    assert len(pauses) == 3
+    monkeypatch.setattr(pace.time, "sleep", pauses.append)
+    ids = [*range(99), 50 if repeated else 99]
+    rules = write(tmp_path, *(line(str(id)) for id in ids))
+    errors = check_input(tmp_path / "in", rules, Pace(0.5)).errors
+    assert [error.line for error in errors] == [100] * repeated
+    count = 6 if repeated else 3
+    assert pauses == [0.5] * count
+    check_input(tmp_path / "in", rules)
+    assert len(pauses) == count
+
+
+def test_it_ends_where_nobody_wants_it(tmp_path) -> None:
+    stopped = Pace()
+    stopped.stop()
+    for lines in ([line()], [""] * 5):
+        rules = write(tmp_path, *lines, "")
+        with pytest.raises(Stopped):
+            check_input(tmp_path / "in", rules, stopped)
+
+
+def test_ids_are_looked_at_no_further_than_lines(tmp_path) -> None:
+    rules = replace(write(tmp_path, *(line("a") for _ in range(50))), max_lines=3)
+    errors = check_input(tmp_path / "in", rules).errors
+    assert [(error.code, error.line) for error in errors] == [
+        ("too_many_requests", None),
+        ("duplicate_custom_id", 2),
+        ("duplicate_custom_id", 3),
+    ]
+
+
+def test_a_long_line_is_weighed_before_it_is_decoded(tmp_path, monkeypatch) -> None:
+    def weigh(content: bytes) -> None:
+        weighed.append(content)
+        raise MalformedBody("too heavy")
+
+    weighed: list[bytes] = []
+    long = line("b", body={"model": "m", "prompt": "x" * 200})
+    rules = replace(write(tmp_path, line("a"), long, line("a")), weigh=weigh)
+    monkeypatch.setattr(input_check, "_WEIGHED", 200)
+    errors = check_input(tmp_path / "in", rules).errors
+    assert [(error.line, error.message) for error in errors] == [
+        (2, "too heavy"),
+        (3, "custom_id: an earlier line has a too"),
+    ]
+    assert weighed == [long.encode()]

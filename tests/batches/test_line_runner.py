@@ -11,6 +11,7 @@ from fastovms.batches.batch_line import CANCELLED, AskLater, BatchLine, LineAnsw
 from fastovms.batches.line_runner import LineRunner
 from fastovms.batches.result_log import ResultLog, ResultPaths
 from fastovms.batches.slots import LineSlots
+from fastovms.system.disk_threads import DiskThreads
 
 NUM_LINES = 300
 
@@ -18,6 +19,7 @@ NUM_LINES = 300
 class Work:
     def __init__(self, path) -> None:
         self.input = path / "in"
+        self.threads = DiskThreads("a")
         lines = [
             {"custom_id": str(number), "method": "POST", "url": "/", "body": {}}
             for number in range(1, NUM_LINES + 1)
@@ -40,9 +42,9 @@ class Work:
         return LineAnswer(400 if int(line.custom_id) % 50 == 0 else 200, "r", b"{}")
 
     def runner(self) -> tuple[LineRunner, ResultLog]:
-        log = ResultLog(self.paths, "k", NUM_LINES)
+        log = ResultLog(self.paths, "k", NUM_LINES, self.threads)
         log.open()
-        return LineRunner(self.input, log, self.ask, self.slots), log
+        return LineRunner(self.input, log, self.ask, self.slots, self.threads), log
 
     def results(self) -> list[str]:
         text = "".join(path.read_text() for path in self.paths)

@@ -12,6 +12,7 @@ import pytest
 from fastovms.batches.batch_line import CANCELLED, LineAnswer
 from fastovms.batches.line_usage import BatchUsage
 from fastovms.batches.result_log import ResultLog, ResultPaths
+from fastovms.system.disk_threads import DiskThreads
 
 GOOD = LineAnswer(200, "r", b'{"usage":{"prompt_tokens":2,"completion_tokens":1}}')
 BAD = LineAnswer(400, "r", b'{"error":{"message":"no"}}')
@@ -23,7 +24,7 @@ def paths(tmp_path) -> ResultPaths:
 
 
 def opened(paths: ResultPaths, key: str = "k", last_line: int = 9) -> ResultLog:
-    log = ResultLog(paths, key, last_line)
+    log = ResultLog(paths, key, last_line, DiskThreads("a"))
     log.open()
     return log
 

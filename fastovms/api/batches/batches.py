@@ -140,10 +140,9 @@ class Batches:
         if record.has_ended and record.cancelled_at is None:
             raise RequestError(f"the batch cannot be cancelled: it is {record.status}")
         try:
-            await self._kept.runner.cancel(record)
+            return _answer(await self._kept.runner.cancel(record))
         except OSError as error:
             raise _not_kept(error) from None
-        return _answer(record)
 
     def _find(self, request: Request) -> BatchRecord:
         id = request.path_params["id"]

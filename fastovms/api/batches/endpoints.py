@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from fastovms.api.serving.served import ServedModels
+from fastovms.api.wire.bodies.json_scan import scan
 from fastovms.api.wire.dialect import DIALECTS, dialect_of
 from fastovms.api.wire.error_responses import error_response
 from fastovms.batches.input_check import InputRules
@@ -55,7 +56,7 @@ class BatchEndpoints:
         Args:
             endpoint: of all of them; None = they may differ.
         """
-        return InputRules(endpoint, self.exists, self._find_model, self._max_lines)
+        return InputRules(endpoint, self.exists, self._find_model, self._max_lines, scan)
 
     def _find_model(self, name: str | None, url: str) -> str | None:
         try:

@@ -3,7 +3,7 @@ itself, so that its type decides what the text stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fastovms.errors import InvalidField
@@ -19,6 +19,11 @@ ANY_TYPE: Types = frozenset(("string", "number", "integer", "boolean", "null", "
 _ONLY_STRING: Types = frozenset(("string",))
 _DEFINITIONS = ("$defs", "definitions")
 _MAX_DEPTH = 16
+_MAX_COST = 10_000
+"""How many schemas and values of enumerations are looked at to find the types of one function's
+parameters: some 10 ms, since a call that the model begins may wait for them on the event loop."""
+
+_NOTHING: Schema = {}
 
 _ANNOTATIONS = {"type", "title", "description", "default", "examples", "format", "deprecated"}
 
@@ -96,10 +101,10 @@ def find_parameters(root: Schema) -> dict[str, Parameter]:
     for name in names:
         schemas.setdefault(name, {})
     definitions = {key: root[key] for key in _DEFINITIONS if key in root}
-    found = {}
+    found, reader = {}, _TypeReader(root)
     for name, schema in schemas.items():
         own = _flattened(_resolve(schema, root), root)
-        types = _types(own, root, 0)
+        types = reader.types(own)
         found[name] = Parameter(name, own, types, name in names, definitions)
     return found
 
@@ -117,15 +122,15 @@ def _resolve(schema: object, root: Schema) -> Schema:
     """Returns the schema behind references to definitions."""
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, Mapping):
-            return {}
+            return _NOTHING
         reference = schema.get("$ref")
         if not isinstance(reference, str):
             return schema
         try:
             schema = resolve(reference, root)
         except LookupError:
-            return {}
-    return {}
+            return _NOTHING
+    return _NOTHING
 
 
 def _flattened(schema: Schema, root: Schema) -> Schema:
@@ -139,26 +144,65 @@ def _flattened(schema: Schema, root: Schema) -> Schema:
     return schema
 
 
-def _types(schema: Schema, root: Schema, depth: int) -> Types:
-    if depth == _MAX_DEPTH:
-        return ANY_TYPE
-    types = ANY_TYPE
-    if "const" in schema:
-        types &= {json_type(schema["const"])}
-    if "enum" in schema:
-        types &= {json_type(value) for value in _list(schema["enum"])}
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        types &= _with_integer({kind})
-    elif kind is not None:
-        types &= _with_integer({k for k in _list(kind) if isinstance(k, str)})
-    for keyword in ("anyOf", "oneOf"):
-        if keyword in schema:
-            parts = [_types(_resolve(s, root), root, depth + 1) for s in _list(schema[keyword])]
-            types &= frozenset().union(*parts)
-    for part in _list(schema.get("allOf")):
-        types &= _types(_resolve(part, root), root, depth + 1)
-    return types
+class _TypeReader:
+    """Finds which types the schemas within one root allow, at a bounded cost: references may lead
+    back, or to the same schema by a number of ways that grows with each."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._cost_left = _MAX_COST
+
+    def types(self, schema: Schema) -> Types:
+        """Returns the types of the values that a schema allows; all of them where finding out would
+        cost too much."""
+        return self._types(schema, {}, 0) or frozenset()
+
+    def _types(self, schema: Schema, found: dict[int, Types | None], depth: int) -> Types | None:
+        """Returns the types, or None within the schema itself, to which it adds nothing. `found`
+        has those of the schemas that were met before, by identity; None = it is being read."""
+        key = id(schema)
+        if key in found:
+            return found[key]
+        self._cost_left -= 1
+        if depth == _MAX_DEPTH or self._cost_left < 0:
+            return ANY_TYPE
+        found[key] = None
+        types = self._own_types(schema)
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in schema:
+                choices = _list(schema[keyword])
+                parts = [part for part in self._parts(choices, found, depth) if part is not None]
+                if parts or not choices:
+                    types &= frozenset().union(*parts)
+        for part in self._parts(_list(schema.get("allOf")), found, depth):
+            if part is not None:
+                types &= part
+        found[key] = types
+        return types
+
+    def _parts(
+        self, schemas: Sequence[object], found: dict[int, Types | None], depth: int
+    ) -> Iterator[Types | None]:
+        for schema in schemas:
+            if isinstance(schema, Mapping):
+                self._cost_left -= len(str(schema.get("$ref", ""))) // 100
+            yield self._types(_resolve(schema, self._root), found, depth + 1)
+
+    def _own_types(self, schema: Schema) -> Types:
+        """Returns the types that a schema allows, but for what those within it say."""
+        types = ANY_TYPE
+        if "const" in schema:
+            types &= {json_type(schema["const"])}
+        if "enum" in schema:
+            choices = _list(schema["enum"])
+            self._cost_left -= len(choices)
+            types &= {json_type(value) for value in choices}
+        kind = schema.get("type")
+        if isinstance(kind, str):
+            types &= _with_integer({kind})
+        elif kind is not None:
+            types &= _with_integer({k for k in _list(kind) if isinstance(k, str)})
+        return types
 
 
 def _with_integer(kinds: set[str]) -> Types:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fastovms.grammar_tree import Json
+from fastovms.text.scanning.parameters import Parameter, find_parameters
 
 _NO_PARAMETERS: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tool:
     """A function that the model may call.
 
@@ -21,6 +23,12 @@ class Tool:
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def known_parameters(self) -> Mapping[str, Parameter]:
+        """The parameters by name, as far as the schema declares them. They are read once: parsers
+        need them at every call."""
+        return find_parameters(self.parameters)
 
     @property
     def arguments(self) -> Json:

@@ -51,6 +51,38 @@ def test_types(schema: object, expected: set[str]) -> None:
     assert types(schema) == expected
 
 
+LOOPS = {"anyOf": [{"$ref": "#/$defs/a"}] * 3 + [{"type": "string"}]}
+WAYS = {f"n{i}": {"anyOf": [{"$ref": f"#/$defs/n{i + 1}"}] * 3} for i in range(14)}
+
+
+@pytest.mark.parametrize(
+    ("definitions", "schema", "expected"),
+    [
+        ({"a": LOOPS}, {"$ref": "#/$defs/a"}, {"string"}),
+        ({"a": {"allOf": [LOOPS, {"$ref": "#/$defs/a"}]}}, {"$ref": "#/$defs/a"}, {"string"}),
+        ({"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 2}}, {"$ref": "#/$defs/a"}, set(ANY_TYPE)),
+        ({**WAYS, "n14": {"type": "null"}}, {"$ref": "#/$defs/n0"}, {"null"}),
+        ({}, {"enum": [0] * 20_000}, {"integer"}),
+    ],
+)
+def test_schemas_that_lead_back_or_by_many_ways_are_read_once(definitions, schema, expected):
+    root = {"properties": {"x": schema}, "$defs": definitions}
+    assert find_parameters(root)["x"].types == expected
+
+
+def test_what_reading_types_may_cost_is_bounded() -> None:
+    """Every property leads through all definitions."""
+    names = [f"n{i}" for i in range(500)]
+    every = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+    root = {
+        "properties": {str(i): {**every, "title": str(i)} for i in range(500)},
+        "$defs": {name: {"type": "null"} for name in names},
+    }
+    found = find_parameters(root)
+    assert found["0"].types == {"null"}
+    assert found["499"].types == ANY_TYPE
+
+
 @pytest.mark.parametrize(
     ("text", "kinds", "value"),
     [
@@ -149,3 +181,11 @@ def test_strings_whose_schema_says_too_much() -> None:
     choice = CallChoice([Tool("f", {"properties": {"x": schema}})], required=True)
     with pytest.raises(InvalidField, match="'not' of the string parameter x"):
         call_grammar(TOOL_FORMATS["qwen3coder"], None, choice, prompt="")
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_every_format_makes_a_grammar_of_schemas_that_lead_back(name: str) -> None:
+    """In a time that does not grow with the number of ways, which are 3 to the 16th."""
+    tool = Tool("f", {"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": LOOPS}})
+    choice = CallChoice([tool], required=True)
+    assert call_grammar(TOOL_FORMATS[name], None, choice, prompt="")

@@ -18,7 +18,7 @@ from fastovms.text.scanning.literals import (
     read_word,
     starts_string,
 )
-from fastovms.text.scanning.parameters import Parameter, find_parameters
+from fastovms.text.scanning.parameters import Parameter
 from fastovms.text.scanning.python_text import PYTHON
 from fastovms.text.scanning.scanner import Emit, Incremental, Scanner
 from fastovms.text.scanning.text_values import constants, text_body
@@ -136,7 +136,7 @@ def _read_call(
     scan.recorded()
     out.begin(name)
     out.arguments("{")
-    parameters = next((find_parameters(t.parameters) for t in tools if t.name == name), {})
+    parameters = next((t.known_parameters for t in tools if t.name == name), {})
     is_whole = yield from _read_arguments(scan, out, parameters, notation)
     out.end(complete=is_whole)
     return is_whole

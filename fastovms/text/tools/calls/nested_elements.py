@@ -40,7 +40,7 @@ def read_elements(
         tool: the function, if it is known.
         end: the tag, without the mark.
     """
-    parameters = find_parameters(tool.parameters) if tool is not None else {}
+    parameters = tool.known_parameters if tool is not None else {}
     begin = "{"
     while True:
         yield from scan.space()

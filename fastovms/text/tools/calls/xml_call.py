@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fastovms.grammar_tree import (
@@ -24,7 +24,6 @@ from fastovms.text.scanning.json_text import copy_json, escape
 from fastovms.text.scanning.parameters import (
     ANY_TYPE,
     Parameter,
-    find_parameters,
     parameters_of,
     value_of,
 )
@@ -111,7 +110,7 @@ def read_named_call(
         return False
     scan.recorded()
     out.begin(name)
-    parameters = next((find_parameters(t.parameters) for t in tools if t.name == name), {})
+    parameters = next((t.known_parameters for t in tools if t.name == name), {})
     is_whole = yield from _read_arguments(scan, out, parameters, form)
     if is_whole:
         out.arguments("}")
@@ -139,7 +138,7 @@ def _read_name(scan: Scanner, end: str) -> Incremental[str]:
 
 
 def _read_arguments(
-    scan: Scanner, out: PieceCollector, parameters: dict[str, Parameter], form: XmlForm
+    scan: Scanner, out: PieceCollector, parameters: Mapping[str, Parameter], form: XmlForm
 ) -> Incremental[bool]:
     told: set[str] = set()
     while True:

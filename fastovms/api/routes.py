@@ -21,7 +21,7 @@ from fastovms.api.responses.compaction import Compaction
 from fastovms.api.responses.conversations import Conversations
 from fastovms.api.responses.create import Responses
 from fastovms.api.responses.response_by_id import StoredResponses
-from fastovms.api.wire.dialect import ANTHROPIC, DIALECTS, OLLAMA, OPENAI, OVMS, Dialect
+from fastovms.api.wire.dialect import ANTHROPIC, COHERE, DIALECTS, OLLAMA, OPENAI, OVMS, Dialect
 from fastovms.api.wire.endpoint import endpoint
 from fastovms.http.routing.router import Router
 
@@ -68,7 +68,7 @@ def add_model_routes(
         _add_response_routes(router, context, state, dialect)
     for path, route in encoding[1:]:  # where vLLM has them, too
         router.add("POST", path, endpoint(route, OPENAI))
-    router.add("POST", "/v2/rerank", endpoint(encoding[1][1], OPENAI))  # Cohere's newer clients
+    router.add("POST", "/v2/rerank", endpoint(encoding[1][1], COHERE))
     router.add("POST", "/tokenize", endpoint(tokenization.tokenize, OPENAI))
     router.add("POST", "/detokenize", endpoint(tokenization.detokenize, OPENAI))
     messages = Messages(context)

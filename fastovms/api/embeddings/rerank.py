@@ -66,12 +66,20 @@ class RerankRoute:
         if dialect.has_ids:
             usage = encoding_usage(found.num_tokens)
             head = {"id": name, "model": model.info.name, "usage": usage}
+        if dialect.has_meta:
+            head["meta"] = _meta(found.num_tokens)
 
         def write() -> bytes:
             return orjson.dumps({**head, "results": _results(found, texts, top_n, returns)})
 
         cost = sum(map(len, texts.documents)) if returns else len(texts.documents)
         return Response(200, await offload.run(write, cost))
+
+
+def _meta(num_tokens: int) -> dict[str, object]:
+    """Returns what Cohere's clients are told beside the results, but for what is billed: nothing
+    is."""
+    return {"api_version": {"version": "2"}, "tokens": {"input_tokens": num_tokens}}
 
 
 def _results(

@@ -9,6 +9,7 @@ from typing import Final
 
 from fastovms.api.wire.error_forms import (
     ANTHROPIC_ERRORS,
+    COHERE_ERRORS,
     OLLAMA_ERRORS,
     OPENAI_ERRORS,
     OVMS_ERRORS,
@@ -143,6 +144,7 @@ class Dialect:
         best_of_is_beam_search: whether `best_of` is a beam width, has the model's limit, and cannot
             be streamed.
         has_ids: whether responses carry `id`, `system_fingerprint` and `stop_reason`.
+        has_meta: whether sorted documents come with Cohere's `meta`.
         stream_object: the `object` of a completion's stream chunks.
         handshake: whether a stream opens with an empty chunk when its first token releases no text.
         takes_text_for_messages: whether `messages` may be one text.
@@ -186,6 +188,7 @@ class Dialect:
     strict_stream_options: bool
     best_of_is_beam_search: bool
     has_ids: bool
+    has_meta: bool
     stream_object: str
     handshake: bool
     takes_text_for_messages: bool
@@ -229,6 +232,7 @@ OPENAI: Final = Dialect(
     strict_stream_options=False,
     best_of_is_beam_search=False,
     has_ids=True,
+    has_meta=False,
     stream_object="text_completion",
     handshake=False,
     takes_text_for_messages=True,
@@ -286,6 +290,7 @@ OVMS: Final = Dialect(
     strict_stream_options=True,
     best_of_is_beam_search=True,
     has_ids=False,
+    has_meta=False,
     stream_object="text_completion.chunk",
     handshake=True,
     takes_text_for_messages=False,
@@ -335,13 +340,16 @@ OLLAMA: Final = replace(
 )
 """What Ollama's API is spoken in, at paths that no other dialect has."""
 
+COHERE: Final = replace(OPENAI, name="cohere", error_form=COHERE_ERRORS, has_meta=True)
+"""What the newer version of Cohere's API is spoken in, of which there is one path."""
+
 DIALECTS: Final = (OPENAI, OVMS)
 """The dialects that all endpoints are answered in, each below its own prefixes."""
 
 _FAMILIES: Final[Mapping[str, Dialect]] = {
     "/api": OLLAMA,
     "/v1/messages": ANTHROPIC,
-    "/v2/rerank": OPENAI,
+    "/v2/rerank": COHERE,
     "/v2": OVMS,
     "/v3": OVMS,
 }

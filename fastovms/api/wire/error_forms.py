@@ -87,6 +87,11 @@ def _anthropic_members(error: ToldError) -> dict[str, Any]:
     return {"type": "error", "error": told, "request_id": error.request_id or None}
 
 
+def _cohere_members(error: ToldError) -> dict[str, Any]:
+    named = {"id": error.request_id} if error.request_id else {}
+    return {**named, "message": error.message}
+
+
 OPENAI_ERRORS: Final = ErrorForm(_openai_members, lambda body: frame(body) + DONE)
 """`{"error": {"message", "type", "param", "code"}}`"""
 
@@ -99,3 +104,6 @@ OLLAMA_ERRORS: Final = ErrorForm(_text_members, lambda body: on_one_line(body) +
 ANTHROPIC_ERRORS: Final = ErrorForm(_anthropic_members, lambda body: frame(body, "error"))
 """`{"type": "error", "error": {"type", "message", "details"}, "request_id"}`; the event ends a
 stream."""
+
+COHERE_ERRORS: Final = ErrorForm(_cohere_members, frame)
+"""`{"id", "message"}`; nothing that has this form is streamed here."""

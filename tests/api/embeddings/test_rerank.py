@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
+import orjson
 import pytest
 
 from fastovms.encoding import Task
+from fastovms.errors import Overloaded
 from tests.api.encoder_api import CLS, SEP, served_encoder
 
 BODY = {"model": "fake", "query": "q", "documents": ["a", "b", "c"]}
@@ -30,6 +32,11 @@ async def test_documents_are_sorted(make_encoder_api, prefix, width):
     np.testing.assert_allclose(found, [scores[i] for i in best], rtol=1e-6)
     of_vllm = prefix != "/v3"
     assert ("usage" in answer) == of_vllm
+    meta = {
+        "api_version": {"version": "2"},
+        "tokens": {"input_tokens": 15},
+    }
+    assert answer.get("meta") == (meta if prefix == "/v2" else None)
     documents = [{"text": "abc"[i]} for i in best] if of_vllm else [None] * 3
     assert [each.get("document") for each in answer["results"]] == documents
 
@@ -104,6 +111,28 @@ async def test_a_model_that_reads_a_pair_as_one_text_cuts_no_documents(make_enco
         "/v1/rerank", {**BODY, "max_tokens_per_doc": 3}
     )
     assert (status, answer["error"]["param"]) == (400, "max_tokens_per_doc")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "status", "words"),
+    [
+        ({"top_n": -1}, None, 400, "top_n must be at least 0, not -1"),
+        ({"documents": ["a" * 100]}, None, 400, "maximum context length is 64 tokens"),
+        ({"model": "x"}, None, 404, "The model `x` does not exist."),
+        ({}, Overloaded("too many wait"), 429, "too many wait"),
+    ],
+)
+async def test_coheres_clients_read_what_is_wrong(make_encoder_api, fields, error, status, words):
+    """They show the member `message` of a 4xx, and retry after what a 429 tells."""
+    served = served_encoder(Task.RERANK)
+    served.backend.error = error
+    api = make_encoder_api(served)
+    response = await api.call("POST", "/v2/rerank", {**BODY, **fields})
+    assert response.status == status
+    assert words in orjson.loads(response.body)["message"]
+    assert ("Retry-After" in dict(response.headers)) == (status == 429)
+    _, answer = await api.post("/v1/rerank", {**BODY, **fields})
+    assert words in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(

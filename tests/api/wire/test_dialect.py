@@ -6,6 +6,7 @@ import pytest
 
 from fastovms.api.wire.dialect import (
     ANTHROPIC,
+    COHERE,
     DIALECTS,
     OLLAMA,
     OPENAI,
@@ -39,7 +40,7 @@ def test_ranges(range_: Range, inside: list[float], outside: list[float], words:
         ("/v3", OVMS),
         ("/v3/v1/models", OVMS),
         ("/v2/health/ready", OVMS),
-        ("/v2/rerank", OPENAI),
+        ("/v2/rerank", COHERE),
         ("/v33/models", OPENAI),
         ("/api/chat", OLLAMA),
         ("/apis", OPENAI),

@@ -6,6 +6,7 @@ import pytest
 
 from fastovms.api.wire.error_forms import (
     ANTHROPIC_ERRORS,
+    COHERE_ERRORS,
     OLLAMA_ERRORS,
     OPENAI_ERRORS,
     OVMS_ERRORS,
@@ -40,6 +41,8 @@ def test_members(status: int, openai: str, anthropic: str) -> None:
         "error": {"type": anthropic, "message": "why", "details": {"error_code": "a_code"}},
         "request_id": "r-1",
     }
+    assert COHERE_ERRORS.members(error) == {"id": "r-1", "message": "why"}
+    assert COHERE_ERRORS.members(error._replace(request_id="")) == {"message": "why"}
 
 
 def test_claude_code_knows_a_prompt_that_is_too_long() -> None:
@@ -55,6 +58,7 @@ def test_claude_code_knows_a_prompt_that_is_too_long() -> None:
         (OVMS_ERRORS, b"data: {}\n\ndata: [DONE]\n\n"),
         (OLLAMA_ERRORS, b"{}\n"),
         (ANTHROPIC_ERRORS, b"event: error\ndata: {}\n\n"),
+        (COHERE_ERRORS, b"data: {}\n\n"),
     ],
 )
 def test_ends_of_streams(form: ErrorForm, frames: bytes) -> None:

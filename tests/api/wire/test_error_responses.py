@@ -21,6 +21,7 @@ ANTHROPIC = {
     [
         (("/v1/nothing", "/health", "", "*", "/v3x", "/v1/messagesx"), OPENAI),
         (("/v3/nothing", "/v3/v1/nothing", "/v3"), {"error": "why"}),
+        (("/v2/rerank",), {"id": "r-1", "message": "why"}),
         (("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/nothing"), ANTHROPIC),
     ],
 )

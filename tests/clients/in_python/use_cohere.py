@@ -25,6 +25,23 @@ def main(url: str, name: str) -> None:
             model="reranker", query="What is Paris?", documents=DOCUMENTS, top_n=1
         ).results
         assert (first.index, more) == (answer.results[0].index, [])
+    newer = clients[-1]
+    meta = newer.rerank(model="reranker", query="What is Paris?", documents=DOCUMENTS).meta
+    assert meta.api_version.version == "2"
+    assert meta.tokens.input_tokens > len(DOCUMENTS)
+    assert "documents" in _reason(newer, cohere.BadRequestError, "reranker", [])
+    assert "`nothing`" in _reason(newer, cohere.NotFoundError, "nothing", DOCUMENTS)
+
+
+def _reason(
+    client: cohere.ClientV2, kind: type[Exception], model: str, documents: list[str]
+) -> str:
+    """Returns what the client tells of a request that is refused with an error of the kind."""
+    try:
+        client.rerank(model=model, query="What is Paris?", documents=documents)
+    except kind as error:
+        return error.body["message"]
+    raise AssertionError(f"no {kind.__name__}")
 
 
 if __name__ == "__main__":

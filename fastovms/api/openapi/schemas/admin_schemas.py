@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from fastovms.api.openapi.schemas.generation_schemas import AnswerSchema
 from fastovms.api.wire.error_forms import (
     ANTHROPIC_ERRORS,
+    COHERE_ERRORS,
     OLLAMA_ERRORS,
     OPENAI_ERRORS,
     OVMS_ERRORS,
@@ -66,11 +67,19 @@ class AnthropicError(AnswerSchema, kw_only=True):
     request_id: str | None
 
 
+class CohereError(AnswerSchema, kw_only=True):
+    """An error as Cohere's clients read it: what is wrong, in words, and the id of the request."""
+
+    message: str
+    id: str | UnsetType = UNSET
+
+
 ERRORS: Final[Mapping[ErrorForm, type]] = {
     OPENAI_ERRORS: OpenAIError,
     OVMS_ERRORS: OvmsError,
     OLLAMA_ERRORS: OllamaError,
     ANTHROPIC_ERRORS: AnthropicError,
+    COHERE_ERRORS: CohereError,
 }
 """The schemas of the forms of errors."""
 

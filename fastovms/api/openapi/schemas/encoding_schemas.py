@@ -49,13 +49,34 @@ class RerankResult(AnswerSchema, kw_only=True):
     document: RerankedDocument | UnsetType = UNSET
 
 
+class ApiVersion(AnswerSchema, kw_only=True):
+    """The version of Cohere's API in which an answer is."""
+
+    version: str
+
+
+class RerankedTokens(AnswerSchema, kw_only=True):
+    """The tokens of all pairs of a request."""
+
+    input_tokens: int
+
+
+class RerankMeta(AnswerSchema, kw_only=True):
+    """What Cohere tells beside results."""
+
+    api_version: ApiVersion
+    tokens: RerankedTokens
+
+
 class RerankAnswer(AnswerSchema, kw_only=True):
-    """The answer of `/rerank`, the best first; below `/v1` with vLLM's members."""
+    """The answer of `/rerank`, the best first; below `/v1` with vLLM's members, at `/v2/rerank`
+    with those and Cohere's `meta`."""
 
     results: list[RerankResult]
     id: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     usage: EncodingUsage | UnsetType = UNSET
+    meta: RerankMeta | UnsetType = UNSET
 
 
 class Score(AnswerSchema, kw_only=True):

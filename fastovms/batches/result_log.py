@@ -36,6 +36,18 @@ class _Result(msgspec.Struct, frozen=True):
     response: _Response | None = None
 
 
+class _Addition(NamedTuple):
+    """What is to be written of a line.
+
+    Attributes:
+        outcome: its answer, or the code that tells why it has none.
+    """
+
+    number: int
+    custom_id: str
+    outcome: LineAnswer | str
+
+
 class ForeignResult(Exception):
     """Says that a file of results has a line that is none of this batch.
 
@@ -76,7 +88,7 @@ class ResultLog:
         self._done = bytearray(last_line // 8 + 1)  # a bit a line
         self._files: dict[Path, int] = {}
         self._in_use = threading.Lock()  # by who reads or writes the files, in a thread
-        self._waiting: dict[Path, list[bytes]] = {path: [] for path in paths}
+        self._waiting: dict[Path, list[_Addition]] = {path: [] for path in paths}
         self._writing: asyncio.Future[None] | None = None
         self.num_completed = 0
         self.num_failed = 0
@@ -136,23 +148,24 @@ class ResultLog:
         response = result.response
         is_success = response is not None and 200 <= response.status_code < 300
         body = None if response is None else response.body
-        self._note(number, None if body is None else body.usage, is_success=is_success)
+        self._note(number, is_success=is_success)
+        if is_success and body is not None:
+            self.usage.add(body.usage)
         return True
 
     # What is added
 
     def add(self, number: int, custom_id: str, answer: LineAnswer) -> None:
-        """Adds what was answered to a line. It is in the file when `flush` has returned."""
-        line = answer_line(result_id(self._key, number), custom_id, answer)
+        """Adds what was answered to a line. It is in the file, and its tokens are counted, when
+        `flush` has returned."""
         path = self._paths.output if answer.is_success else self._paths.errors
-        self._waiting[path].append(line)
-        self._note(number, usage_of(answer.body), is_success=answer.is_success)
+        self._waiting[path].append(_Addition(number, custom_id, answer))
+        self._note(number, is_success=answer.is_success)
 
     def add_unasked(self, number: int, custom_id: str, code: str) -> None:
         """Adds that a line was never asked, and why."""
-        line = unasked_line(result_id(self._key, number), custom_id, code)
-        self._waiting[self._paths.errors].append(line)
-        self._note(number, None, is_success=False)
+        self._waiting[self._paths.errors].append(_Addition(number, custom_id, code))
+        self._note(number, is_success=False)
 
     async def flush(self) -> None:
         """Returns when all that was added is in the files.
@@ -166,17 +179,31 @@ class ResultLog:
             await asyncio.shield(self._writing)
 
     async def _write_waiting(self) -> None:
-        waiting = {path: lines for path, lines in self._waiting.items() if lines}
+        waiting = {path: added for path, added in self._waiting.items() if added}
         self._waiting = {path: [] for path in self._paths}
-        await self._threads.run(self._write, waiting)
+        for usage in await self._threads.run(self._write, waiting):
+            self.usage.add(usage)
         self._writing = None  # after an error it stays, for all to raise that
 
-    def _write(self, waiting: Mapping[Path, Sequence[bytes]]) -> None:
+    def _write(self, waiting: Mapping[Path, Sequence[_Addition]]) -> list[AnswerUsage | None]:
+        """Writes results, and returns the usages of answers. Long answers take long."""
         with self._in_use:
-            for path, lines in waiting.items():
-                rest = memoryview(b"".join(lines))
+            for path, added in waiting.items():
+                rest = memoryview(b"".join(map(self._line, added)))
                 while rest:
                     rest = rest[os.write(self._files[path], rest) :]
+        answers = [one.outcome for added in waiting.values() for one in added]
+        return [
+            usage_of(answer.body)
+            for answer in answers
+            if isinstance(answer, LineAnswer) and answer.is_success
+        ]
+
+    def _line(self, added: _Addition) -> bytes:
+        id = result_id(self._key, added.number)
+        if isinstance(added.outcome, LineAnswer):
+            return answer_line(id, added.custom_id, added.outcome)
+        return unasked_line(id, added.custom_id, added.outcome)
 
     def sync(self) -> None:
         """Returns when the files are on the disk. It blocks. Raises OSError."""
@@ -203,10 +230,9 @@ class ResultLog:
                 os.close(descriptor)
             self._files.clear()
 
-    def _note(self, number: int, usage: AnswerUsage | None, *, is_success: bool) -> None:
+    def _note(self, number: int, *, is_success: bool) -> None:
         self._done[number >> 3] |= 1 << (number & 7)
         if is_success:
             self.num_completed += 1
-            self.usage.add(usage)
         else:
             self.num_failed += 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 
-from fastovms.batches.batch_line import CANCELLED, AskLater, BatchLine, LineAnswer
+from fastovms.batches import line_runner
+from fastovms.batches.batch_line import CANCELLED, AskLater, BatchLine, LineAnswer, parse_line
 from fastovms.batches.line_runner import LineRunner
 from fastovms.batches.result_log import ResultLog, ResultPaths
 from fastovms.batches.slots import LineSlots
@@ -148,3 +150,18 @@ async def test_a_fault_ends_all(tmp_path) -> None:
     with pytest.raises(ExceptionGroup):
         await runner.run()
     assert work.slots.num_used == 0
+
+
+async def test_lines_are_looked_at_in_threads(tmp_path, monkeypatch) -> None:
+    """A long one would hold the event loop up."""
+
+    def parse(line: bytes) -> BatchLine:
+        assert threading.current_thread() is not threading.main_thread()
+        return parse_line(line)
+
+    monkeypatch.setattr(line_runner, "parse_line", parse)
+    work = Work(tmp_path)
+    runner, log = work.runner()
+    await runner.run()
+    assert work.results() == ALL
+    await log.close()

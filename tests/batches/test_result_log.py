@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from fastovms.batches import result_log
 from fastovms.batches.batch_line import CANCELLED, LineAnswer
 from fastovms.batches.line_usage import BatchUsage
 from fastovms.batches.result_log import ResultLog, ResultPaths
@@ -114,6 +115,31 @@ async def test_many_at_once_are_written_together(paths) -> None:
     await asyncio.gather(*(add(number) for number in range(1, 50)))
     await log.close()
     assert len(paths.output.read_text().splitlines()) == 49
+
+
+async def test_answers_are_looked_at_in_threads(paths, monkeypatch) -> None:
+    """A long one would hold the event loop up."""
+    names: list[str] = []
+
+    def watch(name: str) -> None:
+        function = getattr(result_log, name)
+
+        def watched(*arguments: object) -> object:
+            assert threading.current_thread() is not threading.main_thread()
+            names.append(name)
+            return function(*arguments)
+
+        monkeypatch.setattr(result_log, name, watched)
+
+    watch("usage_of")
+    watch("answer_line")
+    log = opened(paths)
+    log.add(1, "a", GOOD)
+    log.add(2, "b", BAD)
+    await log.flush()
+    assert sorted(names) == ["answer_line", "answer_line", "usage_of"]
+    assert log.usage.input_tokens == 2
+    await log.close()
 
 
 async def test_a_disk_that_fails_is_told_to_all(paths, monkeypatch) -> None:

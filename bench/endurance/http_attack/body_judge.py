@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from bench.endurance.http_attack.answers import Answer
-from fastovms.api.wire.dialect import ANTHROPIC, OLLAMA, OPENAI, OVMS, dialect_of
+from fastovms.api.wire.dialect import ANTHROPIC, COHERE, OLLAMA, OPENAI, OVMS, dialect_of
 
 _EVENT_STREAM: Final = re.compile(rb"\r\ncontent-type: text/event-stream", re.IGNORECASE)
 _LINES: Final = re.compile(rb"\r\ncontent-type: application/x-ndjson", re.IGNORECASE)
@@ -69,6 +69,11 @@ def _is_of_anthropic(value: Any, error: Any) -> bool:
     return value.get("type") == "error" and isinstance(error, dict) and _has_message(error)
 
 
+def _is_of_cohere(value: Any, error: Any) -> bool:
+    message = value.get("message")
+    return set(value) <= {"id", "message"} and isinstance(message, str) and bool(message)
+
+
 def _has_message(error: Mapping[str, Any]) -> bool:
     message = error.get("message")
     return isinstance(message, str) and bool(message) and isinstance(error.get("type"), str)
@@ -79,6 +84,7 @@ _IS_ERROR: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     OVMS.name: _is_text,
     ANTHROPIC.name: _is_of_anthropic,
     OLLAMA.name: _is_text,
+    COHERE.name: _is_of_cohere,
 }
 
 
